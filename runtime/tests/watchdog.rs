@@ -80,17 +80,24 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
         || {
             let runtime = watched(Duration::from_millis(200));
             let (release, released) = mpsc::channel::<()>();
-            let lock = Arc::new(Mutex::new(()));
-            let theirs = Arc::clone(&lock);
+            static LOCK: Mutex<()> = Mutex::new(());
+            #[inline(never)]
+            fn lock_far_down() {
+                let _page = std::hint::black_box([0_u8; 4096]);
+                drop(std::hint::black_box(LOCK.lock()));
+            }
             let holds = move || {
-                let other = Arc::clone(&theirs);
-                let _held = theirs.lock();
+                // The remains of its guard stay on its stack, below the place where it waits.
+                let had = Builder::new().name("had the lock");
+                drop(had.spawn_local(|| {
+                    lock_far_down();
+                    sleep(Duration::from_secs(3600));
+                }));
+                yield_now();
+                let _held = LOCK.lock();
                 // It needs the lock on the worker on which the holder has to go on.
-                drop(
-                    Builder::new()
-                        .name("wants the lock")
-                        .spawn_local(move || drop(other.lock())),
-                );
+                let wants = Builder::new().name("wants the lock");
+                drop(wants.spawn_local(|| drop(LOCK.lock())));
                 yield_now();
             };
             let holds = move || drop(Builder::new().name("holds the lock").spawn(holds));
@@ -116,6 +123,46 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
     let holds = holds.unwrap_or_else(|| panic!("nobody holds the lock in {text}"));
     assert!(
         holds.contains("'holds the lock' spawned at runtime/tests/watchdog.rs"),
+        "{text}"
+    );
+    assert!(!text.contains("'had the lock'"), "{text}");
+}
+
+#[test]
+fn a_fiber_that_computes_with_a_lock_is_reported_with_who_waits_for_it() {
+    let Some(text) = stderr_of(
+        "a_fiber_that_computes_with_a_lock_is_reported_with_who_waits_for_it",
+        || {
+            let runtime = watched(Duration::from_millis(200));
+            let lock = Arc::new(osier::sync::Mutex::new(()));
+            let (locked, is_locked) = mpsc::channel();
+            let theirs = Arc::clone(&lock);
+            let computes = runtime.spawn(move || {
+                let _held = theirs.lock();
+                locked.send(()).unwrap();
+                // The block that the watchdog reports: a real one.
+                thread::sleep(Duration::from_millis(2000));
+            });
+            is_locked.recv().unwrap();
+            // The first worker is stuck, so the second one starts both.
+            let waits = runtime.spawn(move || {
+                let waits = Builder::new().name("wants the lock");
+                waits.spawn(move || drop(lock.lock())).join()
+            });
+            computes.join().unwrap();
+            waits.join().unwrap().unwrap();
+        },
+    ) else {
+        return;
+    };
+    assert_eq!(reports(&text).len(), 1, "{text}");
+    let waiters: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("waits for an osier::sync lock"))
+        .collect();
+    assert_eq!(waiters.len(), 1, "{text}");
+    assert!(
+        waiters[0].contains("'wants the lock' spawned at runtime/tests/watchdog.rs"),
         "{text}"
     );
 }

@@ -36,6 +36,7 @@ use std::panic::Location;
 use crate::slots::slot_of;
 
 pub use crate::slots::{GUARD_BYTES, Label};
+pub use platform::pointer;
 pub use pool::{Counters, Pool};
 
 /// The smallest stack: half guard, half usable.
@@ -252,6 +253,11 @@ pub fn extent() -> Option<Extent> {
         used_bytes: top - here,
         left_bytes: left,
     })
+}
+
+/// The end of the stack that contains `address`: the address after its highest byte. None if it is not a stack of this crate.
+pub fn end(address: usize) -> Option<usize> {
+    slot_of(address).map(|(top, _)| top)
 }
 
 /// Room for the frames of [`shrink`] and of the functions that it calls, in bytes. They are larger in a build that is not optimized.

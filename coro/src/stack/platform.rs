@@ -5,7 +5,8 @@
 //!
 //! # Safety
 //!
-//! This file is an unsafe island for `madvise`, which discards contents: callers own the range, and nothing in it is in use.
+//! This file is an unsafe island for `madvise`, which discards contents: callers own the range, and nothing in it is in use. It also
+//! reads the stack pointer, which no function of std does.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -25,6 +26,31 @@ pub(super) const STACK_MAPPING: MapFlags = MapFlags::PRIVATE;
 const DISCARD: libc::c_int = libc::MADV_DONTNEED;
 #[cfg(not(target_os = "linux"))]
 const DISCARD: libc::c_int = libc::MADV_FREE;
+
+/// The caller's stack pointer. Nothing below it is in use, but for what the next call or switch pushes.
+#[inline(always)]
+pub fn pointer() -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let pointer;
+        // SAFETY: the instruction copies one register into another, and changes neither memory nor flags.
+        unsafe { std::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
+        pointer
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let pointer;
+        // SAFETY: as above.
+        unsafe { std::arch::asm!("mov {}, sp", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
+        pointer
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    {
+        // A variable of this frame, or of the caller's frame that this is inlined into. It lies above the pointer.
+        let variable = std::mem::MaybeUninit::<u8>::uninit();
+        (&raw const variable).addr()
+    }
+}
 
 /// Gives the pages of a range back. The range then holds old contents or zeros.
 ///

@@ -38,6 +38,17 @@ pub fn current() -> Option<Fiber> {
     context::core(|core| core.fiber())
 }
 
+/// The [`id`](Fiber::id) of the calling fiber, or `None` outside of one. It is cheaper than [`current`].
+///
+/// ```
+/// osier::run(|| assert_eq!(osier::fiber::id(), osier::fiber::current().map(|fiber| fiber.id())));
+/// assert!(osier::fiber::id().is_none());
+/// ```
+#[inline]
+pub fn id() -> Option<u64> {
+    context::core(|core| core.id())
+}
+
 /// Whether this fiber is cancelled: its next call that waits would return [`Cancelled`](crate::Cancelled) or unwind.
 /// `false` outside of a fiber, and in a [`shield`](crate::shield). A long computation asks it now and then.
 ///

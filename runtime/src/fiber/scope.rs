@@ -107,7 +107,7 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
 /// Waits until every child has left.
 fn wait_for(children: &Children) -> Result<(), Stop> {
     let mut waiter = pin!(children.group.waiter());
-    wait::wait_without_grace(None, |cx| children.group.poll_empty(waiter.as_mut(), cx))
+    wait::wait_without_grace(None, None, |cx| children.group.poll_empty(waiter.as_mut(), cx))
 }
 
 impl<'scope> Scope<'scope, '_> {

@@ -28,7 +28,7 @@ use super::frames::{self, Symbols};
 use super::watchdog;
 pub use super::watchdog::Work;
 use crate::wait::socket::Direction;
-use crate::wait::{Socket, Waits};
+use crate::wait::{On, Socket, Waits};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
 use crate::worker::core::{Core, Fiber, ShortId};
@@ -51,6 +51,8 @@ pub(crate) struct Shown {
     place: &'static Location<'static>,
     leaf: &'static str,
     socket: Option<Wait>,
+    /// The holder of the lock that it waits for, as a lock notes it.
+    lock: Option<u64>,
     deadline: Option<Instant>,
     since: Option<Instant>,
     extent: Option<Extent>,
@@ -83,15 +85,19 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
         let (mut socket, mut doing) = (None, None);
         if room {
             doing = core.doing();
-            socket = waits.on.map(of_socket);
+            if let Some(On::Socket(on)) = waits.on {
+                socket = Some(of_socket(on));
+            }
             frames = frames::trace();
         }
+        let lock = locked_by(&waits);
         let shown = Shown {
             fiber: core.fiber(),
             doing,
             place: core.place(),
             leaf: waits.leaf,
             socket,
+            lock,
             deadline: waits.deadline,
             since: waits.since,
             extent,
@@ -100,6 +106,15 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
         };
         SHOWN.with_borrow_mut(|place| *place = Some(Box::new(shown)));
     });
+}
+
+/// The holder of the lock that this is a wait for.
+pub(super) fn locked_by(waits: &Waits<'_>) -> Option<u64> {
+    match waits.on {
+        #[cfg(feature = "sync")]
+        Some(On::Lock(holder)) => Some(holder.id()),
+        _ => None,
+    }
 }
 
 /// Collects all that is suspended or at rest on this worker. Only the worker's own thread may call it.
@@ -246,6 +261,14 @@ pub enum Wait {
     Timer,
     /// The end of a fiber.
     Join,
+    /// A lock of [`sync`](crate::sync).
+    Lock {
+        /// The function that waits.
+        function: String,
+        /// The fiber, task or thread that holds the lock; of several readers the last that came. `None` if it has just let go
+        /// of it.
+        holder: Option<Work>,
+    },
     /// Anything else. Names the function that waits.
     Other(String),
 }
@@ -331,6 +354,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     }
     let works: Vec<Work> = remote::all().map(watchdog::work).collect();
     let mut symbols = Symbols::new();
+    let mut holders = Holders::default();
     let mut workers: Vec<_> = remotes
         .iter()
         .filter_map(|remote| {
@@ -351,7 +375,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
                 fibers: answer
                     .fibers
                     .into_iter()
-                    .map(|shown| shown.dumped(answer.now, &mut symbols))
+                    .map(|shown| shown.dumped(answer.now, &mut symbols, &mut holders))
                     .collect(),
                 tasks: tasks(remote, &works, answer.now),
                 resting: answer.resting,
@@ -379,11 +403,28 @@ fn tasks(remote: &Remote, works: &[Work], now: Instant) -> Vec<DumpedTask> {
     remote.tasks.infos().into_iter().map(dumped).collect()
 }
 
+/// The holders of locks by the ids that locks note. Many fibers may wait for one lock, and finding a fiber takes time.
+#[derive(Default)]
+struct Holders(HashMap<u64, Option<Work>>);
+
+impl Holders {
+    fn of(&mut self, id: u64) -> Option<Work> {
+        self.0.entry(id).or_insert_with(|| watchdog::holder(id)).clone()
+    }
+}
+
 impl Shown {
-    fn dumped(self, now: Instant, symbols: &mut Symbols) -> DumpedFiber {
+    fn dumped(self, now: Instant, symbols: &mut Symbols, holders: &mut Holders) -> DumpedFiber {
         let frames = symbols.between_ends(&self.frames);
         let called = symbols.called(&frames);
         let wait = self.socket.or_else(|| of_leaf(self.leaf, called));
+        let wait = match (self.lock, wait) {
+            (Some(id), Some(Wait::Other(function))) => Some(Wait::Lock {
+                function,
+                holder: holders.of(id),
+            }),
+            (_, wait) => wait,
+        };
         DumpedFiber {
             fiber: self.fiber,
             doing: self.doing,
@@ -525,6 +566,13 @@ impl fmt::Display for Wait {
             Wait::Timer => write!(f, "waiting for a timer"),
             Wait::Join => write!(f, "waiting for the end of a fiber"),
             Wait::Other(function) => write!(f, "waiting in {function}"),
+            Wait::Lock { function, holder } => {
+                write!(f, "waiting in {function} for a lock")?;
+                match holder {
+                    Some(holder) => write!(f, " that {holder} holds"),
+                    None => Ok(()),
+                }
+            }
             Wait::Socket {
                 fd,
                 to_write,

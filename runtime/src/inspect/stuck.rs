@@ -10,7 +10,8 @@
 //!
 //! A std lock has no owner that anybody could ask for. But a guard is a reference to its lock, and a fiber that holds
 //! one across a suspension has it on its stack. So the watchdog asks the kernel which futex the thread waits for, and
-//! looks for the address on the stacks of the worker's other fibers, through `/proc/self/mem`, which cannot fault.
+//! looks for the address on the stacks of the worker's other fibers, through `/proc/self/mem`, which cannot fault. It reads
+//! each stack from where its fiber has suspended. Below lie the remains of calls that have returned, and of their guards.
 //!
 //! # Safety
 //!
@@ -44,8 +45,10 @@ const FRAMES: usize = 64;
 const TEXT_BYTES: usize = 256;
 /// How long the thread has to answer: 100 looks, a millisecond apart.
 const LOOKS: u32 = 100;
-/// The part of a fiber's stack in which a guard is looked for, from its first frame on.
-const SEARCHED_BYTES: usize = 32 * 1024;
+/// The most of a fiber's stack in which a guard is looked for, from where the fiber has suspended.
+const SEARCHED_BYTES: usize = 256 * 1024;
+/// The registers that a switch pushes below the suspended fiber's stack pointer.
+const SWITCH_BYTES: usize = 64;
 /// The most slots whose fibers are searched.
 const SEARCHED_SLOTS: u32 = 4096;
 /// A reference to a lock lies at most so far before the lock's futex.
@@ -211,10 +214,10 @@ pub(super) fn holders(remote: &Remote, thread: i32, running: u64) -> Vec<(u64, S
     let Ok(memory) = File::open("/proc/self/mem") else {
         return Vec::new();
     };
-    let refers = |top: usize| {
-        let mut bytes = vec![0; SEARCHED_BYTES];
-        let start = top.saturating_sub(SEARCHED_BYTES) / 8 * 8;
-        // A read that would cross the end of the stack fails, and then there is no answer.
+    let refers = |suspended: usize| {
+        let Some(end) = stack::end(suspended) else { return false };
+        let start = (suspended - SWITCH_BYTES) / 8 * 8;
+        let mut bytes = vec![0; (end - start).min(SEARCHED_BYTES)];
         memory.read_exact_at(&mut bytes, start as u64).is_ok()
             && bytes
                 .chunks_exact(8)

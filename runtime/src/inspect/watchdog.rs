@@ -9,10 +9,16 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use super::stuck;
+use osier_coro::stack::Label;
+
+use super::{stuck, waiters};
+use crate::worker::context::THREAD;
 use crate::worker::core::ShortId;
 use crate::worker::desk::{Desk, NOTHING, TASK};
-use crate::worker::remote::Remote;
+use crate::worker::remote::{self, Remote, RemoteSlot};
+
+/// The most waiters for a lock that a report names.
+const WAITERS_LISTED: usize = 8;
 
 /// The number of looks in a row that must find a worker in the same turn.
 const LOOKS: u32 = 4;
@@ -162,8 +168,8 @@ struct Late {
 }
 
 impl Late {
-    /// Writes lines for the operator: who is late and what it runs, which fibers may hold what it waits for, and where it
-    /// is. The names of its functions come last: finding them takes long.
+    /// Writes lines for the operator: who is late and what it runs, which fibers may hold what it waits for, which fibers wait
+    /// for what it holds, and where it is. The names of its functions come last: finding them takes long.
     fn report(&self) {
         let Some(owner) = self.remote.desk.owner() else {
             return;
@@ -182,7 +188,7 @@ impl Late {
         );
         let running = match work {
             Work::Fiber { id, .. } => id,
-            Work::Loop | Work::Task { .. } => 0,
+            Work::Loop | Work::Task { .. } | Work::Thread => 0,
         };
         for (id, label) in stuck::holders(self.remote, self.thread, running) {
             eprintln!(
@@ -191,13 +197,34 @@ impl Late {
                 ShortId(id)
             );
         }
+        self.report_waiters(&work);
         for (number, frame) in stuck.frames().iter().enumerate() {
             eprintln!("    {number:3}: {frame}");
         }
     }
+
+    /// Writes which fibers of other workers wait for a lock of `sync` that the late work holds.
+    fn report_waiters(&self, work: &Work) {
+        let holder = match work {
+            Work::Fiber { id, .. } => *id,
+            Work::Task { id } => id | TASK,
+            Work::Loop | Work::Thread => return,
+        };
+        let waiters = waiters::of(holder, self.remote);
+        let listed = waiters.len().min(WAITERS_LISTED);
+        for waiter in waiters[..listed].iter().filter_map(|id| self::holder(*id)) {
+            eprintln!("osier: {waiter} waits for an osier::sync lock that it holds");
+        }
+        if waiters.len() > listed {
+            eprintln!(
+                "osier: {} more fibers wait for a lock that it holds",
+                waiters.len() - listed
+            );
+        }
+    }
 }
 
-/// The work that a worker is busy with.
+/// The work that a worker is busy with, or the holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Work {
@@ -217,12 +244,15 @@ pub enum Work {
         /// Its id.
         id: u64,
     },
+    /// A plain thread, as the holder of a lock.
+    Thread,
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Work::Loop => write!(f, "neither a fiber nor a task"),
+            Work::Thread => write!(f, "a plain thread"),
             Work::Task { id } => write!(f, "the task {id}"),
             Work::Fiber { id, name, place } => {
                 write!(f, "the fiber {}", ShortId(*id))?;
@@ -246,15 +276,39 @@ pub(crate) fn work(remote: &Remote) -> Work {
         task if task & TASK != 0 => Work::Task { id: task & !TASK },
         slot => match remote.slot(slot as u32).and_then(|slot| slot.tenant()) {
             None => Work::Loop,
-            Some((id, label)) => {
-                let mut name = [0; 48];
-                let name = String::from_utf8_lossy(label.name(&mut name)).into_owned();
-                Work::Fiber {
-                    id,
-                    name: Some(name).filter(|name| !name.is_empty()),
-                    place: label.place(),
-                }
-            }
+            Some((id, label)) => fiber(id, label),
         },
+    }
+}
+
+pub(super) fn fiber(id: u64, label: &Label) -> Work {
+    let mut name = [0; 48];
+    let name = String::from_utf8_lossy(label.name(&mut name)).into_owned();
+    Work::Fiber {
+        id,
+        name: Some(name).filter(|name| !name.is_empty()),
+        place: label.place(),
+    }
+}
+
+/// The holder of a lock, by the id that the lock notes. `None` for nobody.
+pub(super) fn holder(id: u64) -> Option<Work> {
+    match id {
+        0 => None,
+        THREAD => Some(Work::Thread),
+        task if task & TASK != 0 => Some(Work::Task { id: task & !TASK }),
+        id => {
+            // A fiber stays with the worker that has started it and made its id.
+            let slots = remote::of((id >> 48) as u16).into_iter().flat_map(Remote::slots);
+            let found = slots.filter_map(RemoteSlot::tenant).find(|(tenant, _)| *tenant == id);
+            Some(match found {
+                Some((id, label)) => fiber(id, label),
+                None => Work::Fiber {
+                    id,
+                    name: None,
+                    place: None,
+                },
+            })
+        }
     }
 }

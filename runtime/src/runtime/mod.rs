@@ -243,8 +243,8 @@ impl Builder {
 
     /// Sets how long a turn of a worker's loop may take before the watchdog writes a line to stderr that names the
     /// worker and the fiber that it runs, with the words of [`fiber::describe`](crate::fiber::describe). On Linux the
-    /// worker's backtrace follows, and the fibers of that worker that refer to the std lock that it waits for. `None` means
-    /// for ever. Unless set, it is what the environment variable `OSIER_WATCHDOG` says (`1s`, `500ms`, `off`), or 1 s in
+    /// worker's backtrace follows, and the fibers of that worker that refer to the std lock that it waits for. So do the
+    /// fibers of other workers that wait for a lock of [`sync`](crate::sync) that it holds. `None` means for ever. Unless set, it is what the environment variable `OSIER_WATCHDOG` says (`1s`, `500ms`, `off`), or 1 s in
     /// debug builds and for ever in release builds.
     ///
     /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays. For the

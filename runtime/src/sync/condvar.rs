@@ -77,10 +77,10 @@ impl Condvar {
     /// Waits as [`wait`](Condvar::wait) does, in a future. The first poll unlocks. Dropped before it is ready, the
     /// future passes a `notify_one` on.
     pub async fn wait_async<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        let mutex = tokio::sync::MutexGuard::mutex(&guard.0);
+        let (holder, mutex) = (guard.held.holder(), tokio::sync::MutexGuard::mutex(&guard.inner));
         let mut waiter = pin!(self.0.waiter());
         notified(waiter.as_mut(), guard).await;
-        let guard = MutexGuard(mutex.lock().await);
+        let guard = MutexGuard::new(holder, mutex.lock().await);
         waiter.remove();
         guard
     }
@@ -203,7 +203,7 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         mut sleep: Pin<&mut Sleep>,
     ) -> (MutexGuard<'a, T>, WaitTimeoutResult) {
-        let mutex = tokio::sync::MutexGuard::mutex(&guard.0);
+        let (holder, mutex) = (guard.held.holder(), tokio::sync::MutexGuard::mutex(&guard.inner));
         let mut waiter = pin!(self.0.waiter());
         {
             let mut notified = pin!(notified(waiter.as_mut(), guard));
@@ -213,7 +213,7 @@ impl Condvar {
             })
             .await;
         }
-        let guard = MutexGuard(mutex.lock().await);
+        let guard = MutexGuard::new(holder, mutex.lock().await);
         let notified = waiter.remove();
         (guard, WaitTimeoutResult(!notified))
     }

@@ -11,7 +11,7 @@ macro_rules! lock_traits {
 
         impl<T: ?Sized + std::fmt::Debug> std::fmt::Debug for $lock<T> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
+                self.inner.fmt(f)
             }
         }
     };
@@ -24,7 +24,7 @@ macro_rules! guard_traits {
 
         impl<T: ?Sized> std::ops::DerefMut for $guard<'_, T> {
             fn deref_mut(&mut self) -> &mut T {
-                &mut self.0
+                &mut self.inner
             }
         }
     };
@@ -33,7 +33,7 @@ macro_rules! guard_traits {
             type Target = T;
 
             fn deref(&self) -> &T {
-                &self.0
+                &self.inner
             }
         }
 

@@ -24,6 +24,8 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::wait;
+#[cfg(feature = "sync")]
+use crate::wait::holder::Holder;
 use crate::worker::context::now;
 
 #[cfg(feature = "sync")]
@@ -81,6 +83,14 @@ pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 /// Waits for a leaf whose call has no error. Suspends a fiber, or blocks a plain thread.
 pub(crate) fn block<T>(leaf: impl Future<Output = T>) -> T {
     block_until(None, leaf).expect("no deadline was set")
+}
+
+/// Waits for a lock as [`block`] does. Dumps show its holder meanwhile.
+#[cfg(feature = "sync")]
+#[inline(always)]
+pub(crate) fn block_for_lock<T>(holder: &Holder, leaf: impl Future<Output = T>) -> T {
+    let mut leaf = pin!(leaf);
+    wait::wait_for_lock(holder, |cx| leaf.as_mut().poll(cx))
 }
 
 /// Waits as [`block`] does, for at most `timeout`.

@@ -4,8 +4,9 @@
 //! It wraps `tokio::sync::Mutex`: a semaphore of one permit with an intrusive queue in order of arrival. A waiter
 //! that is dropped between the grant and its next poll hands the lock on.
 
-use super::block;
+use super::block_for_lock;
 use super::guard::{guard_traits, lock_traits};
+use crate::wait::holder::{Held, Holder};
 
 /// A mutual exclusion lock. Its guard may be held while the holder waits for something else.
 ///
@@ -34,17 +35,23 @@ use super::guard::{guard_traits, lock_traits};
 ///
 /// It is not reentrant: a holder that locks it again waits for ever.
 #[derive(Default)]
-pub struct Mutex<T: ?Sized>(tokio::sync::Mutex<T>);
+pub struct Mutex<T: ?Sized> {
+    holder: Holder,
+    inner: tokio::sync::Mutex<T>,
+}
 
 impl<T> Mutex<T> {
     /// Makes an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex(tokio::sync::Mutex::const_new(value))
+        Mutex {
+            holder: Holder::new(),
+            inner: tokio::sync::Mutex::const_new(value),
+        }
     }
 
     /// Returns the value. It needs no lock, because it owns the mutex.
     pub fn into_inner(self) -> T {
-        self.0.into_inner()
+        self.inner.into_inner()
     }
 }
 
@@ -63,23 +70,24 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`lock_async`](Mutex::lock_async) there.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        block(self.lock_async())
+        block_for_lock(&self.holder, self.lock_async())
     }
 
     /// Waits as [`lock`](Mutex::lock) does, in a future. A future that is dropped leaves the queue and hands on a
     /// granted lock.
     pub async fn lock_async(&self) -> MutexGuard<'_, T> {
-        MutexGuard(self.0.lock().await)
+        MutexGuard::new(&self.holder, self.inner.lock().await)
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok().map(MutexGuard)
+        let inner = self.inner.try_lock().ok()?;
+        Some(MutexGuard::new(&self.holder, inner))
     }
 
     /// Borrows the value. It needs no lock, because the borrow is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.inner.get_mut()
     }
 }
 
@@ -88,6 +96,20 @@ lock_traits!(Mutex);
 /// The guard of a [`Mutex`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
-pub struct MutexGuard<'a, T: ?Sized>(pub(super) tokio::sync::MutexGuard<'a, T>);
+pub struct MutexGuard<'a, T: ?Sized> {
+    // Dropped before `inner`: the note ends before the lock.
+    pub(super) held: Held<'a>,
+    pub(super) inner: tokio::sync::MutexGuard<'a, T>,
+}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    #[inline]
+    pub(super) fn new(holder: &'a Holder, inner: tokio::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            held: holder.held(),
+            inner,
+        }
+    }
+}
 
 guard_traits!(MutexGuard mut);

@@ -3,8 +3,9 @@
 //! It wraps `tokio::sync::RwLock`: readers and writers share one queue in order of arrival, so a stream of readers
 //! does not starve a writer. A waiter that is dropped between the grant and its next poll hands the grant on.
 
-use super::block;
+use super::block_for_lock;
 use super::guard::{guard_traits, lock_traits};
+use crate::wait::holder::{Held, Holder, Shared};
 
 /// A lock for many readers or one writer. Its guards may be held while their holders wait for something else.
 ///
@@ -28,17 +29,23 @@ use super::guard::{guard_traits, lock_traits};
 ///
 /// A holder of a read guard that asks for a second one waits for ever if a writer came in between.
 #[derive(Default)]
-pub struct RwLock<T: ?Sized>(tokio::sync::RwLock<T>);
+pub struct RwLock<T: ?Sized> {
+    holder: Holder,
+    inner: tokio::sync::RwLock<T>,
+}
 
 impl<T> RwLock<T> {
     /// Makes an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
-        RwLock(tokio::sync::RwLock::const_new(value))
+        RwLock {
+            holder: Holder::new(),
+            inner: tokio::sync::RwLock::const_new(value),
+        }
     }
 
     /// Returns the value. It needs no lock, because it owns the lock.
     pub fn into_inner(self) -> T {
-        self.0.into_inner()
+        self.inner.into_inner()
     }
 }
 
@@ -57,7 +64,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`read_async`](RwLock::read_async) there.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        block(self.read_async())
+        block_for_lock(&self.holder, self.read_async())
     }
 
     /// Waits until nobody holds the lock or is ahead in line, and takes the lock for writing.
@@ -74,32 +81,34 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`write_async`](RwLock::write_async) there.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        block(self.write_async())
+        block_for_lock(&self.holder, self.write_async())
     }
 
     /// Waits as [`read`](RwLock::read) does, in a future. A future that is dropped leaves the queue.
     pub async fn read_async(&self) -> RwLockReadGuard<'_, T> {
-        RwLockReadGuard(self.0.read().await)
+        RwLockReadGuard::new(&self.holder, self.inner.read().await)
     }
 
     /// Waits as [`write`](RwLock::write) does, in a future. A future that is dropped leaves the queue.
     pub async fn write_async(&self) -> RwLockWriteGuard<'_, T> {
-        RwLockWriteGuard(self.0.write().await)
+        RwLockWriteGuard::new(&self.holder, self.inner.write().await)
     }
 
     /// Takes the lock for reading if it is free for that.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        self.0.try_read().ok().map(RwLockReadGuard)
+        let inner = self.inner.try_read().ok()?;
+        Some(RwLockReadGuard::new(&self.holder, inner))
     }
 
     /// Takes the lock for writing if it is free for that.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        self.0.try_write().ok().map(RwLockWriteGuard)
+        let inner = self.inner.try_write().ok()?;
+        Some(RwLockWriteGuard::new(&self.holder, inner))
     }
 
     /// Borrows the value. It needs no lock, because the borrow is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.inner.get_mut()
     }
 }
 
@@ -108,19 +117,48 @@ lock_traits!(RwLock);
 /// The read guard of a [`RwLock`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
-pub struct RwLockReadGuard<'a, T: ?Sized>(tokio::sync::RwLockReadGuard<'a, T>);
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    // Dropped before `inner`: the note ends before the lock.
+    _shared: Shared<'a>,
+    inner: tokio::sync::RwLockReadGuard<'a, T>,
+}
+
+impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
+    #[inline]
+    fn new(holder: &'a Holder, inner: tokio::sync::RwLockReadGuard<'a, T>) -> RwLockReadGuard<'a, T> {
+        RwLockReadGuard {
+            _shared: holder.shared(),
+            inner,
+        }
+    }
+}
 
 guard_traits!(RwLockReadGuard);
 
 /// The write guard of a [`RwLock`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
-pub struct RwLockWriteGuard<'a, T: ?Sized>(tokio::sync::RwLockWriteGuard<'a, T>);
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    // Dropped before `inner`: the note ends before the lock.
+    held: Held<'a>,
+    inner: tokio::sync::RwLockWriteGuard<'a, T>,
+}
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     /// Becomes a read guard. No other writer can get in between. Never waits.
     pub fn downgrade(guard: RwLockWriteGuard<'a, T>) -> RwLockReadGuard<'a, T> {
-        RwLockReadGuard(guard.0.downgrade())
+        let RwLockWriteGuard { held, inner } = guard;
+        let holder = held.holder();
+        drop(held);
+        RwLockReadGuard::new(holder, inner.downgrade())
+    }
+
+    #[inline]
+    fn new(holder: &'a Holder, inner: tokio::sync::RwLockWriteGuard<'a, T>) -> RwLockWriteGuard<'a, T> {
+        RwLockWriteGuard {
+            held: holder.held(),
+            inner,
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
 pub(crate) mod flag;
+#[cfg(feature = "sync")]
+pub(crate) mod holder;
 pub(crate) mod leaf;
 pub(crate) mod pool;
 pub(crate) mod sleep;
@@ -32,6 +34,8 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::wait::cancel::Cancelled;
+#[cfg(feature = "sync")]
+use crate::wait::holder::Holder;
 use crate::wait::socket::{Direction, Entry, Waiting};
 use crate::worker::Worker;
 use crate::worker::context::{self, Anchor, Caller};
@@ -41,7 +45,7 @@ use crate::worker::core::Core;
 pub(crate) struct Waits<'a> {
     /// The name of the closure that polls, and so of the function that waits. Empty when the fiber has yielded.
     pub(crate) leaf: &'static str,
-    pub(crate) on: Option<Socket<'a>>,
+    pub(crate) on: Option<On<'a>>,
     pub(crate) deadline: Option<Instant>,
     /// The time of the turn in which the fiber began to wait.
     pub(crate) since: Option<Instant>,
@@ -56,6 +60,15 @@ impl Waits<'_> {
             since: None,
         }
     }
+}
+
+/// The thing that a fiber waits for, where its call knows one.
+#[derive(Clone, Copy)]
+pub(crate) enum On<'a> {
+    Socket(Socket<'a>),
+    /// A lock, by the note of its holder.
+    #[cfg(feature = "sync")]
+    Lock(&'a Holder),
 }
 
 /// A socket that a fiber waits for.
@@ -98,7 +111,7 @@ pub(crate) fn wait<T>(
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Anchor) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on, poll),
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on.map(On::Socket), poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
     }
@@ -109,10 +122,11 @@ pub(crate) fn wait<T>(
 #[inline(always)]
 pub(crate) fn wait_without_grace<T>(
     deadline: Option<Instant>,
+    on: Option<On<'_>>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Anchor) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, None, poll),
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, on, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
     }
@@ -128,7 +142,20 @@ enum Grace {
 /// Waits for a leaf whose call has no error. A cancellation unwinds, and a wrong place panics.
 #[inline(always)]
 pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
-    match wait_without_grace(deadline, poll) {
+    unwind_if_stopped(wait_without_grace(deadline, None, poll))
+}
+
+/// Waits for a lock as [`wait_or_unwind`] does, and shows its holder meanwhile.
+#[cfg(feature = "sync")]
+#[inline(always)]
+pub(crate) fn wait_for_lock<T>(holder: &Holder, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let locked = wait_without_grace(None, Some(On::Lock(holder)), poll);
+    unwind_if_stopped(locked).expect("no deadline was set")
+}
+
+#[inline(always)]
+fn unwind_if_stopped<T>(waited: Result<T, Stop>) -> Option<T> {
+    match waited {
         Ok(value) => Some(value),
         Err(Stop::Elapsed) => None,
         Err(Stop::Cancelled) => unwind(),
@@ -152,7 +179,7 @@ fn on_fiber<T>(
     worker: &Worker,
     deadline: Option<Instant>,
     grace: Grace,
-    on: Option<Socket<'_>>,
+    on: Option<On<'_>>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     if !core.is_plain(worker) {
@@ -202,7 +229,7 @@ struct Pause<'a> {
     worker: &'a Worker,
     deadline: Option<Instant>,
     grace: Grace,
-    on: Option<Socket<'a>>,
+    on: Option<On<'a>>,
     /// The time of the turn in which the fiber began to wait.
     since: Instant,
     timer: Option<FiberTimer<'a>>,
@@ -218,7 +245,7 @@ impl<'a> Pause<'a> {
         worker: &'a Worker,
         deadline: Option<Instant>,
         grace: Grace,
-        on: Option<Socket<'a>>,
+        on: Option<On<'a>>,
     ) -> Pause<'a> {
         Pause {
             core,
@@ -275,7 +302,11 @@ impl<'a> Pause<'a> {
     }
 
     fn check(&self) -> Result<(), Stop> {
-        let waiting = Waiting::For(self.on.map(|on| on.entry));
+        let entry = match self.on {
+            Some(On::Socket(socket)) => Some(socket.entry),
+            _ => None,
+        };
+        let waiting = Waiting::For(entry);
         self.grace.check(self.core, self.worker, waiting)
     }
 

@@ -24,7 +24,11 @@ use std::time::Instant;
 use crate::worker::Worker;
 use crate::worker::clock::Hold;
 use crate::worker::core::Core;
+#[cfg(all(feature = "inspect", feature = "sync"))]
+use crate::worker::desk::TASK;
 use crate::worker::remote::Remote;
+#[cfg(all(feature = "inspect", feature = "sync"))]
+use crate::worker::running::RUNNING;
 use crate::worker::waker::Word;
 
 struct Here {
@@ -209,6 +213,26 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
     }
     let _reset = Reset(HERE.with(|here| here.driver.replace(Some(driver))));
     run()
+}
+
+/// What [`running_id`] gives for a plain thread.
+#[cfg(feature = "inspect")]
+pub(crate) const THREAD: u64 = u64::MAX;
+
+/// The id of the running fiber; the id of the running task with [`TASK`]; or [`THREAD`].
+#[cfg(all(feature = "inspect", feature = "sync"))]
+#[inline]
+pub(crate) fn running_id() -> u64 {
+    core(|core| core.id()).unwrap_or_else(running_task_id)
+}
+
+#[cfg(all(feature = "inspect", feature = "sync"))]
+#[inline(never)]
+fn running_task_id() -> u64 {
+    match RUNNING.try_with(|running| running.id.get()) {
+        Ok(0) | Err(_) => THREAD,
+        Ok(id) => id | TASK,
+    }
 }
 
 /// Marks this thread as being inside the panic hook, or not. Returns the former mark, to be set back.

@@ -9,6 +9,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
+#[cfg(feature = "inspect")]
+use std::sync::atomic::Ordering;
 use std::{fmt, io, thread};
 
 use osier_coro::{Yielder, panic_count};
@@ -21,6 +23,7 @@ use crate::worker::children::{Children, Ticket};
 use crate::worker::context;
 use crate::worker::hook::Hooks;
 use crate::worker::isolate::isolate;
+use crate::worker::remote::RemoteSlot;
 use crate::worker::slots::Resume;
 use crate::worker::waker::Word;
 use crate::worker::{Worker, remote};
@@ -116,6 +119,9 @@ pub(crate) struct Core<'a> {
     header: &'a Header,
     pub(crate) word: Word,
     id: u64,
+    /// The part of the fiber's slot that other threads see.
+    #[cfg(feature = "inspect")]
+    slot: &'static RemoteSlot,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
     /// at it.
     extra: OnceCell<Box<Extra>>,
@@ -162,13 +168,18 @@ impl<'a> Core<'a> {
         header: &'a Header,
         word: Word,
         id: u64,
+        slot: &'static RemoteSlot,
         body: impl FnOnce() -> T,
     ) -> T {
+        #[cfg(not(feature = "inspect"))]
+        let _ = slot;
         let core = Core {
             yielder,
             header,
             word,
             id,
+            #[cfg(feature = "inspect")]
+            slot,
             extra: OnceCell::new(),
         };
         context::enter_fiber(&core);
@@ -194,6 +205,9 @@ impl<'a> Core<'a> {
         // std counts panics per thread. A fiber that suspends while it unwinds takes its share out: otherwise its
         // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
+        // The watchdog searches the part of the stack above it.
+        #[cfg(feature = "inspect")]
+        self.slot.stack.store(osier_coro::stack::pointer(), Ordering::Relaxed);
         while self.yielder.suspend(()) == Resume::Show {
             self.show(waits());
         }
@@ -243,6 +257,12 @@ impl<'a> Core<'a> {
             "osier: fiber {id}{name}{doing} spawned at {place} is cancelled and goes on: it catches the unwinding; pass \
              payloads of osier::Cancelled::is_payload on by std::panic::resume_unwind"
         );
+    }
+
+    /// The number of the fiber's [identity](Core::fiber).
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The fiber's identity.

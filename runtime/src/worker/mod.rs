@@ -604,10 +604,11 @@ impl Worker {
         let id = self.next_id();
         stack.label(job.header().place, job.header().name().map(|name| &**name));
         slot.set_tenant(id, stack.address());
+        let remote = slot.remote();
         let coroutine = Coroutine::new(stack, move |yielder, _| {
             let mut job = job;
             let live = job.start(word);
-            Core::enter(yielder, job.header(), word, id, || match live {
+            Core::enter(yielder, job.header(), word, id, remote, || match live {
                 true => job.run(),
                 // What it captured ends on a fiber, so that a destructor may flush.
                 false => job.abandon(Box::new(Cancelled)),
@@ -726,10 +727,10 @@ impl Worker {
         stack.label(self.connection, None);
         let id = self.next_id();
         slot.set_tenant(id, stack.address());
-        let place = self.connection;
+        let (place, remote) = (self.connection, slot.remote());
         slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
             let mut resting = resting;
-            Core::enter(yielder, &Header::new(place), word, id, move || {
+            Core::enter(yielder, &Header::new(place), word, id, remote, move || {
                 let next = match resting.has_panicked {
                     false => isolate(|| resting.connection.wake(cause)),
                     true => None,

@@ -12,7 +12,7 @@
 //! | `slots[i].link`, `inbox` | any thread pushes, owner drains | `osier_queue::inbox` states the ordering |
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
-//! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
+//! | `slots[i].{fiber, stack}` | owner thread, a fiber on it included | any thread (relaxed: for reports, which may be out of date) |
 //! | `desk` | `worker/desk.rs` | `worker/desk.rs` |
 //! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
 //! | `watches` | whoever registers (relaxed: a virtual clock asks) | owner thread |
@@ -75,8 +75,9 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteSlot {
     link: Link,
     pub(crate) generation: AtomicU32,
-    /// The id of the fiber that was last started in the slot, and an address in its stack; 0 before the first fiber.
+    /// The id of the fiber that was last started in the slot; 0 before the first fiber.
     pub(crate) fiber: AtomicU64,
+    /// The fiber's stack pointer at its last suspension; an address in its stack before that.
     pub(crate) stack: AtomicUsize,
 }
 
@@ -181,6 +182,11 @@ impl Remote {
 
     pub(crate) fn slot(&self, index: u32) -> Option<&RemoteSlot> {
         self.slots.get(index)
+    }
+
+    /// The slots that were made so far.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &RemoteSlot> {
+        (0..).map_while(|index| self.slot(index))
     }
 
     /// The slot, made if it is not there yet. Owner thread only.

@@ -114,6 +114,11 @@ impl Slot {
         }
     }
 
+    /// The part that other threads see. The slot has a tenant, or has had one.
+    pub(crate) fn remote(&self) -> &'static RemoteSlot {
+        self.remote.get().expect("made with the first tenant")
+    }
+
     /// The id of the fiber that was last started here, and the label of its stack.
     pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
         self.remote.get()?.tenant()

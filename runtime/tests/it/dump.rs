@@ -128,7 +128,7 @@ fn each_fiber_says_what_it_waits_for() {
     }
     assert_eq!(named(&dump, "joins").wait, Some(Wait::Join));
     let waits_in = |name: &str| match named(&dump, name).wait.as_ref() {
-        Some(Wait::Other(function)) => function.clone(),
+        Some(Wait::Other(function) | Wait::Lock { function, .. }) => function.clone(),
         other => panic!("{other:?}"),
     };
     // An inlined function has its module and its name, without its type, where debug information is line tables.
@@ -143,6 +143,105 @@ fn each_fiber_says_what_it_waits_for() {
         text.contains("waiting to read socket") && text.contains(&at.to_string()),
         "{text}"
     );
+}
+
+#[test]
+fn a_fiber_that_waits_for_a_lock_names_the_holder() {
+    use osier::sync::{Mutex, OnceCell, RwLock};
+    let runtime = runtime(2);
+    let mutex = Arc::new(Mutex::new(()));
+    let rwlock = Arc::new(RwLock::new(()));
+    let cell = Arc::new(OnceCell::<u32>::new());
+    let spawn_named = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let fiber = Builder::new().name(name);
+        drop(runtime.spawn(move || drop(fiber.spawn(body))));
+        until(&runtime, |dump| waits(dump, name));
+    };
+    let (m, r, c) = (Arc::clone(&mutex), Arc::clone(&rwlock), Arc::clone(&cell));
+    spawn_named("has the mutex", Box::new(move || drop((m.lock(), sleep(HOUR)))));
+    spawn_named("writes", Box::new(move || drop((r.write(), sleep(HOUR)))));
+    let makes = move || {
+        c.get_or_init(|| {
+            sleep(HOUR);
+            1
+        });
+    };
+    spawn_named("makes", Box::new(makes));
+    let (m, r, c) = (Arc::clone(&mutex), Arc::clone(&rwlock), Arc::clone(&cell));
+    spawn_named("wants the mutex", Box::new(move || drop(m.lock())));
+    spawn_named("reads", Box::new(move || drop(r.read())));
+    let needs = move || {
+        c.get_or_init(|| 2);
+    };
+    spawn_named("needs", Box::new(needs));
+
+    let dump = runtime.dump();
+    for (waiter, holder) in [
+        ("wants the mutex", "has the mutex"),
+        ("reads", "writes"),
+        ("needs", "makes"),
+    ] {
+        let Some(Wait::Lock {
+            holder: Some(Work::Fiber { id, name, place }),
+            ..
+        }) = &named(&dump, waiter).wait
+        else {
+            panic!("{waiter} does not name its holder in\n{dump}");
+        };
+        let held_by = &named(&dump, holder).fiber;
+        assert_eq!((*id, name.as_deref()), (held_by.id(), held_by.name()));
+        assert!(place.is_some_and(|place| place.file() == file!()), "{place:?}");
+        assert!(dump.to_string().contains(&format!("'{holder}' spawned at")), "{dump}");
+    }
+    assert!(dump.to_string().contains("for a lock that the fiber"), "{dump}");
+}
+
+#[test]
+fn the_holder_of_a_lock_may_be_a_thread_or_a_reader_and_is_forgotten_with_the_lock() {
+    use osier::sync::RwLock;
+    let runtime = runtime(1);
+    let lock = Arc::new(RwLock::new(()));
+    let held_by = |dump: &Dump| match named(dump, "writes").wait.clone() {
+        Some(Wait::Lock { holder, .. }) => holder,
+        other => panic!("{other:?} in\n{dump}"),
+    };
+    let first = lock.read();
+    let theirs = Arc::clone(&lock);
+    drop(runtime.spawn(move || {
+        drop(
+            Builder::new()
+                .name("reads")
+                .spawn(move || drop((theirs.read(), sleep(HOUR)))),
+        )
+    }));
+    until(&runtime, |dump| waits(dump, "reads"));
+    let theirs = Arc::clone(&lock);
+    drop(runtime.spawn(move || drop(Builder::new().name("writes").spawn(move || drop(theirs.write())))));
+    let dump = until(&runtime, |dump| waits(dump, "writes"));
+    // The last reader that came.
+    assert!(
+        matches!(held_by(&dump), Some(Work::Fiber { name: Some(name), .. }) if name == "reads"),
+        "{dump}"
+    );
+    drop(first);
+    assert!(matches!(held_by(&runtime.dump()), Some(Work::Fiber { .. })));
+
+    let mutex = Arc::new(osier::sync::Mutex::new(()));
+    let guard = mutex.lock();
+    let theirs = Arc::clone(&mutex);
+    drop(runtime.spawn(move || drop(Builder::new().name("locks").spawn(move || drop(theirs.lock())))));
+    let dump = until(&runtime, |dump| waits(dump, "locks"));
+    assert!(
+        matches!(
+            &named(&dump, "locks").wait,
+            Some(Wait::Lock {
+                holder: Some(Work::Thread),
+                ..
+            })
+        ),
+        "{dump}"
+    );
+    drop(guard);
 }
 
 #[test]
