@@ -4,8 +4,8 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::support::DEADLINE;
 use crate::support::sites::{Sites, wait_for};
+use crate::support::{DEADLINE, Signal};
 use testkit::Redis;
 
 const CHAT: &str =
@@ -94,6 +94,24 @@ fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
         .err()
         .expect("another site's page");
     assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+}
+
+#[test]
+fn ctrl_c_with_a_guest_in_the_chat_ends_at_once_with_a_close_frame() {
+    let mut sites = Sites::start(CHAT);
+    let mut guest = Guest::enter(sites.addresses[0], "name=Ada", "http://x").expect("a guest may come");
+    guest.expect("\"count\":1");
+    let start = std::time::Instant::now();
+    sites.server.signal(Signal::INT);
+    // The close frame with its code, 1001, and its reason. The guest does not reply.
+    let mut rest = Vec::new();
+    guest.0.read_to_end(&mut rest).unwrap();
+    rest.splice(..0, guest.1.iter().copied());
+    let close = [&[0x88, 24, 0x03, 0xE9][..], b"the server is stopping"].concat();
+    assert!(rest.ends_with(&close), "{rest:?}");
+    assert_eq!(sites.server.wait().code(), Some(0));
+    // The drain may take 10 s.
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }
 
 #[test]

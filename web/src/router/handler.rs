@@ -67,6 +67,7 @@ impl Handler {
                 endpoint: Some(endpoint),
                 route: Some(Route::PLAIN),
                 around: &endpoint.around,
+                pattern: "",
                 mount: 0,
             },
         }
@@ -80,6 +81,7 @@ impl Handler {
                 endpoint: None,
                 route: None,
                 around: &NOTHING,
+                pattern: "",
                 mount: 0,
             },
         }

@@ -339,12 +339,13 @@ impl Router {
 
     #[inline]
     fn found(&self, method: &str, index: usize) -> Found<'_> {
-        let route = &self.routes[index].1;
+        let (pattern, route) = &self.routes[index];
         let endpoint = route.endpoint(method);
         Found {
             around: endpoint.map_or(&route.outside, |endpoint| &endpoint.around),
             endpoint,
             route: Some(route),
+            pattern,
             mount: 0,
         }
     }
@@ -355,6 +356,7 @@ impl Router {
             endpoint: None,
             route: None,
             around: &self.around,
+            pattern: "",
             mount: 0,
         }
     }
@@ -366,6 +368,7 @@ impl Router {
                 endpoint: Some(endpoint),
                 route: Some(Route::PLAIN),
                 around: &endpoint.around,
+                pattern: prefix,
                 mount: prefix.len(),
             },
             None => self.nothing(),
@@ -431,6 +434,8 @@ pub(crate) struct Found<'r> {
     /// `None` if the path is unknown.
     pub(crate) route: Option<&'r Route>,
     pub(crate) around: &'r Surroundings,
+    /// Pattern of the route, or prefix of the fallback; empty if there is none.
+    pub(crate) pattern: &'r str,
     /// Length of the path's prefix at which the fallback is mounted.
     pub(crate) mount: usize,
 }

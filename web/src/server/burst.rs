@@ -345,7 +345,13 @@ impl<'b> Burst<'b> {
 
         let started = self.app.observer.is_some().then(Instant::now);
         let peer = self.peer;
-        let describe = |f: &mut fmt::Formatter<'_>| write!(f, "{} {}, {}", head.method(), head.target(), peer.peer());
+        let describe = |f: &mut fmt::Formatter<'_>| {
+            write!(f, "{} {}", head.method(), head.target())?;
+            if found.pattern.contains('{') {
+                write!(f, " (route {})", found.pattern)?;
+            }
+            write!(f, ", {}", peer.peer())
+        };
         let (done, keep) = match route.and_then(|route| route.stack_bytes) {
             None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started)),
             Some(bytes) => self.on_stack(bytes, gone, || {

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Instant;
 
+use osier::Cancelled;
 use osier::time::Sleep;
 
 use super::decode::{Decoder, Event, Failure};
@@ -47,6 +48,8 @@ pub struct WebSocket<'a> {
     heard: Instant,
     /// Whether a ping was sent since then.
     pinged: bool,
+    /// Time of the first message that was sent during the graceful shutdown of the server.
+    draining_since: Option<Instant>,
 }
 
 /// Outcome of a wait for bytes.
@@ -70,6 +73,7 @@ impl<'a> WebSocket<'a> {
             closed: None,
             heard: osier::time::now(),
             pinged: false,
+            draining_since: None,
         }
     }
 
@@ -184,6 +188,10 @@ impl<'a> WebSocket<'a> {
 
     /// Sends a message: a `&str`, a `String`, bytes, or a shared [`Frame`].
     ///
+    /// During the graceful shutdown of the server, messages are sent for as long as
+    /// [`close_within`](super::Options::close_within). Then the connection is closed with
+    /// [`Close::GOING_AWAY`], as [`read`](WebSocket::read) does at once.
+    ///
     /// # Suspends
     ///
     /// While the socket's send buffer is full. This is the back-pressure of a slow client.
@@ -196,13 +204,31 @@ impl<'a> WebSocket<'a> {
     ///
     /// - `BrokenPipe`: the server has sent a close frame, or answered the client's.
     /// - `TimedOut`: the server's write timeout has passed.
+    /// - [`Cancelled`]: the server shuts down.
     /// - Any error of the socket.
     pub fn send(&mut self, message: impl Into<Frame>) -> io::Result<()> {
         if self.closing {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the WebSocket is closed"));
         }
+        if self.io.is_draining() {
+            self.check_drain()?;
+        }
         self.outbox.push(message.into());
         self.outbox.flush(self.io)
+    }
+
+    /// Closes the connection if the server has been draining for `close_within`. A handler that only
+    /// sends does not read the end that the drain makes.
+    #[cold]
+    fn check_drain(&mut self) -> io::Result<()> {
+        let now = osier::time::now();
+        let since = *self.draining_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < self.timing.close_within {
+            return Ok(());
+        }
+        self.closed = Some(Close::going_away());
+        self.close(Close::GOING_AWAY, "the server is stopping")?;
+        Err(Cancelled.into())
     }
 
     /// Starts the closing handshake, with a code of [`Close`] or an application's own (3000 to

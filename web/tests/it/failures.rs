@@ -463,20 +463,28 @@ fn a_page_shows_what_every_fiber_does() {
         sender.lock().unwrap().send(()).unwrap();
         forever();
     };
+    let by_route = handler.clone();
     let router = Router::new()
         .route("/slow", Route::new().get(handler).cancel_when_gone())
+        .route("/users/{id}", Route::new().get(by_route).cancel_when_gone())
         .get("/fibers", osier_web::fibers::page);
     let site = site(router);
+    let mut user = site.connect();
+    user.send("GET /users/7 HTTP/1.1\r\nHost: t\r\n\r\n");
+    receiver.recv_timeout(PATIENCE).unwrap();
     let mut slow = site.connect();
     slow.send("GET /slow?page=7 HTTP/1.1\r\nHost: t\r\n\r\n");
     receiver.recv_timeout(PATIENCE).unwrap();
     let all = site.get("/fibers");
     assert!(all.text().contains("(GET /slow?page=7, 127.0.0.1:"), "{}", all.text());
+    let by_route = "(GET /users/7 (route /users/{id}), 127.0.0.1:";
+    assert!(all.text().contains(by_route), "{}", all.text());
     let found = site.get("/fibers?find=page%3D7");
     let fibers = |text: &str| text.lines().filter(|line| line.starts_with("  fiber ")).count();
     assert_eq!(fibers(found.text()), 1, "{}", found.text());
     assert!(fibers(all.text()) > 1);
     slow.reset();
+    user.reset();
 }
 
 #[test]

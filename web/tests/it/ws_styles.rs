@@ -229,6 +229,58 @@ fn a_server_that_stops_says_goodbye_in_both_styles() {
 }
 
 #[test]
+fn every_websocket_ends_within_the_drain_of_a_server_that_stops() {
+    let reads = |request: &mut Request<'_>| quick().upgrade(request, |socket| socket.read().map(drop));
+    let sends = |request: &mut Request<'_>| {
+        quick().upgrade(request, |socket| {
+            loop {
+                socket.send("tick")?;
+                osier::sleep(Duration::from_millis(10));
+            }
+        })
+    };
+    let waits = |request: &mut Request<'_>| {
+        let shutdown = Arc::clone(request.shutdown());
+        quick().upgrade(request, move |socket| {
+            shutdown.wait();
+            socket.close(ws::Close::GOING_AWAY, "in the handler's own words")
+        })
+    };
+    struct Rests;
+    impl ws::Callbacks for Rests {
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    let rests = |request: &mut Request<'_>| quick().upgrade_dormant(request, Rests);
+    let router = Router::new()
+        .get("/reads", reads)
+        .get("/sends", sends)
+        .get("/waits", waits)
+        .get("/rests", rests)
+        .get("/chat", osier_web::chat::Chat::new().handler());
+    let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let paths = ["/reads", "/sends", "/waits", "/rests", "/chat"];
+    let mut peers: Vec<(&str, Peer)> = (0..4)
+        .flat_map(|_| paths)
+        .map(|path| (path, Peer::open(site.addr, path)))
+        .collect();
+    for (path, peer) in &mut peers {
+        assert!(peer.head.starts_with("HTTP/1.1 101"), "{path}: {}", peer.head);
+    }
+    let start = std::time::Instant::now();
+    site.stop.shutdown();
+    for (path, peer) in &mut peers {
+        // Messages that were sent before come first. No client replies to the close frame.
+        let close = std::iter::from_fn(|| peer.frame()).find(|got| got.0 == 0x88);
+        let close = close.unwrap_or_else(|| panic!("{path}: no close frame"));
+        assert_eq!(close.1[..2], 1001_u16.to_be_bytes(), "{path}");
+        peer.expect_end();
+    }
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0), "no connection was cut");
+    // The drain may take 10 s, and a ping comes after 30 s.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
 fn a_silent_client_is_pinged_and_a_dead_one_is_let_go() {
     let options = ws::Options {
         ping_after: Duration::from_millis(50),
