@@ -66,7 +66,7 @@ fn a_call_whose_thread_does_not_start_is_an_error_and_the_next_one_works() {
         let all = getrlimit(Resource::As);
         let little = Rlimit {
             current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
-            ..all.clone()
+            ..all
         };
         setrlimit(Resource::As, little).unwrap();
         let written = file.write(b"lost");
