@@ -90,7 +90,7 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
             }
             frames = frames::trace();
         }
-        let lock = locked_by(&waits);
+        let lock = waits.holder();
         let shown = Shown {
             fiber: core.fiber(),
             doing,
@@ -106,15 +106,6 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
         };
         SHOWN.with_borrow_mut(|place| *place = Some(Box::new(shown)));
     });
-}
-
-/// The holder of the lock that this is a wait for.
-pub(super) fn locked_by(waits: &Waits<'_>) -> Option<u64> {
-    match waits.on {
-        #[cfg(feature = "sync")]
-        Some(On::Lock(holder)) => Some(holder.id()),
-        _ => None,
-    }
 }
 
 /// Collects all that is suspended or at rest on this worker. Only the worker's own thread may call it.

@@ -7,7 +7,6 @@ use std::cell::Cell;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::dump::locked_by;
 use crate::wait::Waits;
 use crate::worker::core::Core;
 use crate::worker::remote::{self, Remote};
@@ -26,7 +25,7 @@ thread_local! {
 }
 
 fn show(core: &Core<'_>, waits: Waits<'_>) {
-    let note = locked_by(&waits).map(|holder| Note {
+    let note = waits.holder().map(|holder| Note {
         fiber: core.id(),
         holder,
     });

@@ -1,7 +1,7 @@
 //! The holder of a lock, noted for dumps and the watchdog.
 //!
 //! # Protocol
-//! Whoever takes the lock writes its id, and whoever lets go of it writes 0 before it unlocks. All loads and stores are relaxed: a
+//! A holder writes its id when it has the lock, and 0 before it unlocks. All loads and stores are relaxed: a
 //! report may be out of date by one change of hands. Nothing but reports depends on the note. Without the feature `inspect` nobody
 //! reads it, and nothing is written.
 

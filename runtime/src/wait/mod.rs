@@ -60,6 +60,16 @@ impl Waits<'_> {
             since: None,
         }
     }
+
+    /// The holder of the lock that this is a wait for, as the lock notes it; 0 for nobody.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn holder(&self) -> Option<u64> {
+        match self.on {
+            #[cfg(feature = "sync")]
+            Some(On::Lock(holder)) => Some(holder.id()),
+            _ => None,
+        }
+    }
 }
 
 /// The thing that a fiber waits for, where its call knows one.

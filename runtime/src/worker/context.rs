@@ -215,7 +215,7 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
     run()
 }
 
-/// What [`running_id`] gives for a plain thread.
+/// The id that [`running_id`] gives for a plain thread.
 #[cfg(feature = "inspect")]
 pub(crate) const THREAD: u64 = u64::MAX;
 
