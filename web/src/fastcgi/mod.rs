@@ -508,9 +508,11 @@ impl FastCgi {
                 Err(failed) => failed,
             };
             let unanswered = matches!(failure, Failure::Broken { answered: false, .. });
-            let late_or_strange = matches!(failure, Failure::TimedOut(_) | Failure::Malformed(_));
-            if late_or_strange || (unanswered && is_fresh) {
-                lease.failed(&failure);
+            let is_malformed = matches!(failure, Failure::Malformed(_));
+            match failure {
+                Failure::TimedOut(_) => lease.timed_out(&failure),
+                _ if is_malformed || (unanswered && is_fresh) => lease.failed(&failure),
+                _ => {}
             }
             let is_safe = nothing_sent || is_idempotent(asked.method);
             let may_repeat = unanswered && is_safe && body.begin_again();

@@ -157,8 +157,15 @@ fn attempt(
 /// it is not counted.
 fn blame(lease: &Lease, why: &Why, reused: bool) {
     let is_stale = matches!(why, Why::Broken { begun: false, .. } | Why::Unsent(_)) && reused;
-    if !is_stale {
-        lease.failed(why);
+    let is_late = match why {
+        Why::TooLate(_) => true,
+        Why::Unsent(error) => error.kind() == io::ErrorKind::TimedOut,
+        _ => false,
+    };
+    match is_late {
+        _ if is_stale => {}
+        true => lease.timed_out(why),
+        false => lease.failed(why),
     }
 }
 

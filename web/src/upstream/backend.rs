@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use osier::net::{TcpStream, ToSocketAddrs, UnixStream};
 
+use super::counts::{Counts, Latency};
 use super::health::Health;
 use super::names::Names;
 use super::shelves::Shelves;
@@ -29,6 +30,7 @@ pub(super) struct Backend {
     connects: AtomicU64,
     failures: AtomicU64,
     stale: AtomicUsize,
+    pub(super) counts: Counts,
 }
 
 /// Statistics of one backend; see [`Upstream::stats`](super::Upstream::stats).
@@ -49,8 +51,16 @@ pub struct BackendStats {
     pub reused: u64,
     /// Connections made.
     pub connects: u64,
-    /// Connections that could not be made.
+    /// Connections that could not be made, checks included.
     pub failures: u64,
+    /// Connections that could not be made in time. `failures` counts them too.
+    pub connect_timeouts: u64,
+    /// Requests without a response in time.
+    pub response_timeouts: u64,
+    /// Requests whose response violated the protocol or broke off before its head was whole.
+    pub response_failures: u64,
+    /// The time from the lease to the head of the response.
+    pub latency: Latency,
     /// Idle connections closed by the idle timeout or by the backend.
     pub stale: usize,
 }
@@ -79,6 +89,7 @@ impl Backend {
             connects: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             stale: AtomicUsize::new(0),
+            counts: Counts::default(),
             address,
         }
     }
@@ -93,6 +104,10 @@ impl Backend {
             reused: self.reused.load(Relaxed),
             connects: self.connects.load(Relaxed),
             failures: self.failures.load(Relaxed),
+            connect_timeouts: self.counts.connect_timeouts(),
+            response_timeouts: self.counts.response_timeouts(),
+            response_failures: self.counts.response_failures(),
+            latency: self.counts.latency(),
             stale: self.stale.load(Relaxed),
         }
     }
@@ -126,9 +141,18 @@ impl Backend {
             Address::Tcp(host) => self.dial_tcp(host, limit, now).map(Stream::from),
         };
         match &connected {
-            Ok(_) => self.connects.fetch_add(1, Relaxed),
-            Err(_) => self.failures.fetch_add(1, Relaxed),
-        };
+            Ok(_) => {
+                self.connects.fetch_add(1, Relaxed);
+            }
+            // The client has left. The backend has not failed.
+            Err(error) if osier::Cancelled::is(error) => {}
+            Err(error) => {
+                self.failures.fetch_add(1, Relaxed);
+                if error.kind() == io::ErrorKind::TimedOut {
+                    self.counts.connect_timed_out();
+                }
+            }
+        }
         connected
     }
 

@@ -1,6 +1,7 @@
 //! Leases: a lease is a connection to a backend for the time of one request.
 
 use std::fmt;
+use std::time::Instant;
 
 use super::health::Failed;
 use super::{Claim, keeper};
@@ -17,13 +18,19 @@ pub struct Lease {
     stream: Stream,
     claim: Claim,
     reused: bool,
+    since: Instant,
 }
 
 impl Lease {
     pub(super) fn new(claim: Claim, stream: Stream, reused: bool) -> Lease {
         let backend = claim.backend();
         backend.count_lease(reused);
-        Lease { stream, claim, reused }
+        Lease {
+            stream,
+            claim,
+            reused,
+            since: osier::time::now(),
+        }
     }
 
     /// The connection. Its timeouts are those that the previous user has set.
@@ -51,17 +58,27 @@ impl Lease {
         &self.claim.backend().address
     }
 
-    /// Reports a response: the backend's failures are reset, and a backend that was out is in
-    /// again.
+    /// Reports the head of a response: the backend's failures are reset, and a backend that was out
+    /// is in again.
     #[inline]
     pub fn answered(&self) {
+        let time = osier::time::now().saturating_duration_since(self.since);
+        self.claim.backend().counts.answered(time);
         self.claim.answered();
     }
 
-    /// Reports a failed request: the backend did not respond in time, or violated its protocol. A
-    /// client may have provoked it. [`failures`](super::Builder::failures) consecutive ones therefore
+    /// Reports a failed request: the backend broke off, or violated its protocol. A client may have
+    /// provoked it. [`failures`](super::Builder::failures) consecutive ones therefore
     /// put the backend out only if it gave no response for a second, and another backend is in.
     pub fn failed(&self, why: impl fmt::Display) {
+        self.claim.backend().counts.failed(false);
+        self.claim.failed(Failed::Request, &why);
+    }
+
+    /// Reports a request that the backend did not take or respond to in time. It counts as
+    /// [`failed`](Lease::failed) does, and has a counter of its own.
+    pub fn timed_out(&self, why: impl fmt::Display) {
+        self.claim.backend().counts.failed(true);
         self.claim.failed(Failed::Request, &why);
     }
 

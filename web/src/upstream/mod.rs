@@ -24,6 +24,7 @@ pub(crate) mod attempt;
 mod backend;
 mod check;
 pub(crate) mod client;
+mod counts;
 mod health;
 mod keeper;
 mod lease;
@@ -47,6 +48,7 @@ use health::{Admits, Failed, Policy};
 
 pub use backend::BackendStats;
 pub use check::Check;
+pub use counts::Latency;
 pub use lease::Lease;
 
 /// Maximum backends of an upstream: `find` keeps the tried ones in a set of 64 bits.

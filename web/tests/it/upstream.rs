@@ -463,3 +463,34 @@ fn an_upstream_without_backends_or_with_too_many_is_refused() {
     let many = vec![nobody(); 65];
     assert!(group(&many).build().is_err());
 }
+
+#[test]
+fn failures_are_counted_by_kind_and_responses_by_their_time() {
+    let backend = Backend::start();
+    let upstream = group(&[backend.addr]).failures(100).build().unwrap();
+    let silent = group(&[nobody()]).failures(100).build().unwrap();
+    run(|| {
+        for byte in 0..3 {
+            let lease = upstream.lease(None).unwrap();
+            ask(&lease, byte);
+            lease.keep();
+        }
+        let lease = upstream.lease(None).unwrap();
+        lease.timed_out("late");
+        lease.timed_out("late again");
+        lease.failed("odd");
+        drop(lease);
+        let stats = upstream.stats().swap_remove(0);
+        assert_eq!((stats.total, stats.failures, stats.connect_timeouts), (4, 0, 0));
+        assert_eq!((stats.response_timeouts, stats.response_failures), (2, 1));
+        assert_eq!(stats.latency.counts.iter().sum::<u64>(), 3);
+        assert!(stats.latency.sum > Duration::ZERO && stats.latency.sum < PATIENCE);
+
+        assert!(silent.lease(None).is_err());
+        // The deadline has passed.
+        assert!(silent.lease(Some(osier::time::now())).is_err());
+        let stats = silent.stats().swap_remove(0);
+        assert_eq!((stats.failures, stats.connect_timeouts), (2, 1));
+        assert_eq!((stats.response_timeouts, stats.response_failures), (0, 0));
+    });
+}
