@@ -65,9 +65,15 @@ pub struct WorkerMetrics {
 #[derive(Clone, PartialEq, Eq)]
 pub struct LatencyHistogram {
     turns: [u64; BUCKETS],
+    nanos: u64,
 }
 
 impl LatencyHistogram {
+    /// The sum of the durations: for how long the worker was busy.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.nanos)
+    }
+
     /// The buckets that are not empty. Each is an upper bound and the number of turns below it; they took at least
     /// half of the bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
@@ -132,6 +138,7 @@ fn of_worker(remote: &Remote) -> Option<WorkerMetrics> {
         stacks_pooled: desk.pooled.get() as usize,
         latency: LatencyHistogram {
             turns: desk.latency.each_ref().map(Counter::get),
+            nanos: desk.busy.get(),
         },
         stack_depths: desk.stacks(),
     })
@@ -145,11 +152,13 @@ mod tests {
     #[test]
     fn a_turn_falls_into_the_bucket_above_it() {
         let desk = Desk::new();
-        for nanos in [0, 1, 1023, 1024, u64::MAX] {
+        for nanos in [0, 1, 1023, 1024, u64::MAX >> 1] {
             desk.turn_begins(Duration::from_nanos(nanos));
         }
         let turns = desk.latency.each_ref().map(Counter::get);
-        let histogram = LatencyHistogram { turns };
+        let nanos = desk.busy.get();
+        let histogram = LatencyHistogram { turns, nanos };
+        assert_eq!(histogram.sum(), Duration::from_nanos((u64::MAX >> 1) + 2048));
         let bounds: Vec<_> = histogram
             .buckets()
             .map(|(bound, turns)| (bound.as_nanos() as u64, turns))

@@ -92,6 +92,8 @@ pub(crate) struct Desk {
     pub(crate) started: Counter,
     /// The number of turns in each bucket.
     pub(crate) latency: [Counter; BUCKETS],
+    /// The nanoseconds of all turns.
+    pub(crate) busy: Counter,
     asked: AtomicBool,
     others: Mutex<Others>,
 }
@@ -131,6 +133,7 @@ impl Desk {
             pooled: Counter::default(),
             started: Counter::default(),
             latency: [const { Counter(AtomicU64::new(0)) }; BUCKETS],
+            busy: Counter::default(),
             asked: AtomicBool::new(false),
             others: Mutex::default(),
         }
@@ -142,7 +145,14 @@ impl Desk {
 
     /// Begins anew: a worker takes the desk.
     pub(crate) fn open(&self, owner: WorkerIdentity) {
-        let numbers = [&self.sleeps, &self.events, &self.wakes, &self.resumed, &self.steals];
+        let numbers = [
+            &self.sleeps,
+            &self.events,
+            &self.wakes,
+            &self.resumed,
+            &self.steals,
+            &self.busy,
+        ];
         numbers
             .into_iter()
             .chain(&self.latency)
@@ -203,6 +213,7 @@ impl Desk {
         let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
         self.latency[bucket.min(BUCKETS - 1)].add(1);
+        self.busy.set(self.busy.get().wrapping_add(nanos));
         self.phase.set((self.phase.get() | 1) + 1);
     }
 
