@@ -143,6 +143,7 @@ pub mod ws;
 
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
+pub use conn::close::{CloseReason, ConnectionEvent};
 pub use conn::network::ClientNetwork;
 pub use conn::settings::Timeouts;
 pub use conn::upgrade::{Session, Upgraded};

@@ -5,6 +5,7 @@
 //! body belong to the next request and stay in the buffer. Unread bytes of the body are drained
 //! after the response, or the connection closes.
 
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::ops;
@@ -15,6 +16,7 @@ use http::StatusCode;
 use osier::sync::Event;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
+use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::{Pace, Peer};
 use crate::conn::worker::Worker;
@@ -50,6 +52,8 @@ pub struct RequestBody<'a> {
     /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
     pace: Pace,
+    /// Counts the decoded bytes.
+    count: &'a Cell<u64>,
 }
 
 /// Bytes read ahead by `preview`, and how many of them are read again.
@@ -103,6 +107,7 @@ impl<'a> RequestBody<'a> {
         buffer: &'a mut [u8],
         received: usize,
         awaited: bool,
+        count: &'a Cell<u64>,
     ) -> Self {
         RequestBody {
             client,
@@ -115,6 +120,7 @@ impl<'a> RequestBody<'a> {
             failed: None,
             ahead: None,
             pace: Pace::default(),
+            count,
         }
     }
 
@@ -249,6 +255,16 @@ impl<'a> RequestBody<'a> {
         matches!(self.failed, Some(BodyError::Ended))
     }
 
+    /// The reason for closing the connection after a response that nothing may follow.
+    pub(crate) fn close_reason(&self) -> CloseReason {
+        match self.failed {
+            Some(BodyError::Refused(_)) => CloseReason::ProtocolError,
+            Some(BodyError::TimedOut) => CloseReason::BodyTimeout,
+            Some(BodyError::Ended) => CloseReason::Client,
+            None => CloseReason::LastResponse,
+        }
+    }
+
     /// The connection of the request.
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn client(&self) -> Peer<'a> {
@@ -360,6 +376,7 @@ impl<'a> RequestBody<'a> {
                 if plain > 0 {
                     let count = self.receive(Some(&mut into[..plain]), how)?;
                     self.decoder.advance(count.unwrap_or(0) as u64);
+                    self.count.update(|sum| sum + count.unwrap_or(0) as u64);
                     return Ok(count);
                 }
             } else {
@@ -369,6 +386,7 @@ impl<'a> RequestBody<'a> {
                         self.unread.start += piece.consumed;
                         if !piece.data.is_empty() {
                             into[..piece.data.len()].copy_from_slice(piece.data);
+                            self.count.update(|sum| sum + piece.data.len() as u64);
                             return Ok(Some(piece.data.len()));
                         }
                         if piece.consumed > 0 {

@@ -24,6 +24,7 @@
 )]
 pub(crate) mod buffers;
 pub(crate) mod clients;
+pub(crate) mod close;
 pub(crate) mod date;
 pub(crate) mod network;
 pub(crate) mod output;
@@ -46,6 +47,7 @@ use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
 
+use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Local};
@@ -152,6 +154,7 @@ impl Conn {
         });
         // A socket that fails here was reset after it was accepted.
         if prepared.is_err() {
+            conn.link.ends(CloseReason::Client);
             return;
         }
         let patience = match worker.draining.get() {
@@ -199,7 +202,7 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
             _ => {
                 link.worker.give_buffers(buffers);
-                return AfterBurst::End;
+                return self.close(CloseReason::Client);
             }
         };
         let input = &buffers.input[..filled];
@@ -210,7 +213,7 @@ impl Conn {
                 {
                     link.worker.give_buffers(buffers);
                     Link::abandon(&link.stream);
-                    return AfterBurst::End;
+                    return self.close(CloseReason::ClientLimit);
                 }
                 header.length..filled
             }
@@ -230,7 +233,7 @@ impl Conn {
                 link.worker.server.log(format_args!(
                     "closed a connection from the trusted peer {peer}: {malformed}"
                 ));
-                return AfterBurst::End;
+                return self.close(CloseReason::ProtocolError);
             }
         };
         let count = http.len();
@@ -252,7 +255,7 @@ impl Conn {
         self.link.worker.give_buffers(buffers);
         match read {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
-            _ => AfterBurst::End,
+            _ => self.close(CloseReason::Client),
         }
     }
 
@@ -266,10 +269,10 @@ impl Conn {
             partial.bytes.resize(room, 0);
         }
         match (&self.link.stream).read(&mut partial.bytes[partial.filled..]) {
-            Ok(0) => return AfterBurst::End,
+            Ok(0) => return self.close(CloseReason::Client),
             Ok(count) => partial.filled += count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(_) => return AfterBurst::End,
+            Err(_) => return self.close(CloseReason::Client),
         }
         if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
             let deadline = partial.deadline;
@@ -331,12 +334,15 @@ impl Conn {
             return self.take_over(takeover, extensions, unread);
         }
         let next = match outcome {
-            After::Gone | After::End => AfterBurst::End,
+            After::Gone => self.close(output.close_reason()),
+            After::End(reason) => self.close(reason),
             After::Taken(..) | After::Send(_) => unreachable!("taken above"),
-            After::Linger => self.linger(),
+            After::Linger(reason) => self.linger(reason),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
-            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => AfterBurst::End,
+            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => {
+                self.close(CloseReason::Shutdown)
+            }
             // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112
             // section 2.2).
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
@@ -367,6 +373,7 @@ impl Conn {
     /// down, as for an idle connection.
     fn take_over(&mut self, takeover: Takeover, extensions: Extensions, unread: Vec<u8>) -> AfterBurst {
         let link = self.link.clone();
+        link.ends(CloseReason::Upgraded);
         if link.worker.draining.get() {
             let _ = link.stream.shutdown(Shutdown::Read);
         }
@@ -409,9 +416,9 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 let log = format_args!("the response body of a slow client failed: a file has become shorter");
                 self.link.worker.server.log(log);
-                self.rest_fails(*sending)
+                self.rest_fails(*sending, CloseReason::Failed)
             }
-            Err(_) => self.rest_fails(*sending),
+            Err(error) => self.rest_fails(*sending, CloseReason::of_output(&error)),
         }
     }
 
@@ -421,12 +428,12 @@ impl Conn {
             return self.rest_until_writable(sending);
         }
         Link::abandon(&self.link.stream);
-        self.rest_fails(*sending)
+        self.rest_fails(*sending, CloseReason::WriteTimeout)
     }
 
-    fn rest_fails(&mut self, sending: Sending) -> AfterBurst {
+    fn rest_fails(&mut self, sending: Sending, reason: CloseReason) -> AfterBurst {
         sending.unsent.tell((&*self.link).into(), false);
-        AfterBurst::End
+        self.close(reason)
     }
 
     /// Goes on as after a burst.
@@ -438,7 +445,10 @@ impl Conn {
         if !keep_alive {
             self.link.end();
             let nothing_left = received.is_empty() && (!keep_alive_asked || worker.draining.get());
-            return if nothing_left { AfterBurst::End } else { self.linger() };
+            return match nothing_left {
+                true => self.close(CloseReason::LastResponse),
+                false => self.linger(CloseReason::LastResponse),
+            };
         }
         if !received.is_empty() {
             let mut buffers = worker.take_buffers();
@@ -450,7 +460,7 @@ impl Conn {
         }
         self.link.end();
         if worker.draining.get() && self.link.stream.shutdown(Shutdown::Read).is_err() {
-            return AfterBurst::End;
+            return self.close(CloseReason::Shutdown);
         }
         self.sleep()
     }
@@ -466,9 +476,16 @@ impl Conn {
         AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
+    /// Ends the connection.
+    fn close(&self, reason: CloseReason) -> AfterBurst {
+        self.link.ends(reason);
+        AfterBurst::End
+    }
+
     /// Begins a lingering close: ends the sending direction, then only reads until the client
     /// closes too.
-    fn linger(&mut self) -> AfterBurst {
+    fn linger(&mut self, reason: CloseReason) -> AfterBurst {
+        self.link.ends(reason);
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
             return AfterBurst::End;
         }
@@ -501,18 +518,18 @@ impl Conn {
             Some(Stage::Head(_)) => {
                 let output = Output::new(&self.link.stream, Vec::new());
                 let answered = self.local.app.head_timed_out((&*self.link).into(), &output);
-                answered.map_or(AfterBurst::End, |()| self.linger())
+                self.link.ends(CloseReason::HeaderTimeout);
+                answered.map_or(AfterBurst::End, |()| self.linger(CloseReason::HeaderTimeout))
             }
             Some(Stage::Announced(_)) => {
                 let peer = self.link.peer();
                 self.link.worker.server.log(format_args!(
                     "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
                 ));
-                AfterBurst::End
+                self.close(CloseReason::HeaderTimeout)
             }
-            None | Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_)) => {
-                AfterBurst::End
-            }
+            None => self.close(CloseReason::IdleTimeout),
+            Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_)) => AfterBurst::End,
         }
     }
 }
@@ -538,13 +555,13 @@ impl Dormant for Conn {
                 unreachable!("just seen")
             };
             return match cause {
-                Cause::Shutdown => self.rest_fails(*sending),
+                Cause::Shutdown => self.rest_fails(*sending, CloseReason::Shutdown),
                 Cause::Deadline => self.expect_more(sending),
                 Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
             };
         }
         match cause {
-            Cause::Shutdown => return AfterBurst::End,
+            Cause::Shutdown => return self.close(CloseReason::Shutdown),
             Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..))) => return self.expire(),
             Cause::Deadline | Cause::Readable | Cause::Writable | Cause::Woken => {}
         }

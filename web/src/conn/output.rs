@@ -29,6 +29,7 @@ use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
+use crate::conn::close::CloseReason;
 use crate::conn::peer::{PATIENCE, Sink};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
@@ -63,6 +64,8 @@ pub(crate) struct OutputState {
     /// Where the data of the open chunk begins. The length of the chunk is not written yet.
     chunk: Option<usize>,
     broken: bool,
+    /// Why it is broken.
+    why: CloseReason,
     /// Number of flushes so far.
     flushes: u64,
     /// Whether a file may be left to the connection.
@@ -91,6 +94,7 @@ impl<'c> Output<'c> {
                 buffer,
                 chunk: None,
                 broken: false,
+                why: CloseReason::Client,
                 flushes: 0,
                 may_leave: false,
                 in_frame: false,
@@ -145,6 +149,11 @@ impl<'c> Output<'c> {
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.state.borrow().broken
+    }
+
+    /// The reason for closing a connection whose client is gone or takes no more.
+    pub(crate) fn close_reason(&self) -> CloseReason {
+        self.state.borrow().why
     }
 
     /// Sends the collected bytes.
@@ -271,8 +280,7 @@ impl<'c> Output<'c> {
     #[cold]
     #[cfg(feature = "sendfile")]
     fn file_failed(&self, error: io::Error) -> io::Error {
-        self.state().broken = true;
-        self.sink.failed(&error);
+        self.state().fail(self.sink, &error);
         error
     }
 
@@ -334,11 +342,17 @@ impl OutputState {
             sink.write_both(&self.buffer, tail)
         };
         self.buffer.clear();
-        self.broken = done.is_err();
         if let Err(error) = &done {
-            sink.failed(error);
+            self.fail(sink, error);
         }
         done
+    }
+
+    /// Notes that a write has failed.
+    #[cold]
+    fn fail(&mut self, sink: Sink<'_>, error: &io::Error) {
+        (self.broken, self.why) = (true, CloseReason::of_output(error));
+        sink.failed(error);
     }
 
     /// Sends the collected bytes right before `len` bytes of a file.
@@ -583,8 +597,7 @@ impl Outlet for BodyWriter<'_, '_> {
                 }
             }
             Err(error) => {
-                self.output.state().broken = true;
-                self.output.sink.failed(&error);
+                self.output.state().fail(self.output.sink, &error);
                 return Err(error);
             }
         }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use http::Extensions;
 use osier_http::HeadScanner;
 
+use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::rest::Unsent;
@@ -103,9 +104,9 @@ pub(crate) enum After {
     /// Wait for bytes. The rest of the input is an incomplete head, which the scanner has seen.
     Wait(HeadScanner),
     /// Close after the last response, while the client may still be sending (a lingering close).
-    Linger,
+    Linger(CloseReason),
     /// Close.
-    End,
+    End(CloseReason),
     /// Close without sending anything, because the client is gone.
     Gone,
     /// Leave HTTP. The rest of the input belongs to the new protocol. The connection keeps the

@@ -19,6 +19,7 @@ use socket2::SockRef;
 
 use crate::ClientNetwork;
 use crate::conn::clients::Clients;
+use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::listen::NOWHERE;
@@ -79,6 +80,7 @@ pub(crate) struct ServerState {
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
+    pub(crate) on_connection: Option<ConnectionHook>,
     /// Set when the graceful shutdown begins.
     pub(crate) shutdown: Arc<Event>,
     /// Number of open connections of each worker. A connection is counted as soon as its worker is
@@ -95,11 +97,26 @@ impl ServerState {
     /// Counts a connection for worker `index`.
     pub(crate) fn arrived(&self, index: usize) {
         self.connections[index].0.fetch_add(1, Ordering::Relaxed);
+        self.report(ConnectionEvent::Opened);
     }
 
     /// Stops counting a connection for worker `index`.
-    pub(crate) fn left(&self, index: usize) {
+    pub(crate) fn left(&self, index: usize, reason: CloseReason) {
         self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
+        self.report(ConnectionEvent::Closed(reason));
+    }
+
+    /// Reports a connection that is closed at once, because its client has too many.
+    #[cold]
+    pub(crate) fn refused(&self) {
+        self.report(ConnectionEvent::Opened);
+        self.report(ConnectionEvent::Closed(CloseReason::ClientLimit));
+    }
+
+    fn report(&self, event: ConnectionEvent) {
+        if let Some(hook) = &self.on_connection {
+            hook(event);
+        }
     }
 
     pub(crate) fn count(&self, index: usize) -> usize {
@@ -121,7 +138,7 @@ impl ServerState {
     /// Stops counting a connection of `peer` that worker `index` never took.
     #[cold]
     pub(crate) fn lost(&self, index: usize, peer: SocketAddr) {
-        self.left(index);
+        self.left(index, CloseReason::Shutdown);
         if let Some(clients) = &self.clients
             && self.is_counted(peer)
         {
@@ -217,7 +234,13 @@ impl Worker {
         if let Some(moved) = links.get(place as usize) {
             moved.place.set(place);
         }
-        self.server.left(self.index);
+        let reason = match link.phase.get() {
+            _ if self.draining.get() => CloseReason::Shutdown,
+            Phase::Ended(reason) => reason,
+            // The handler was cancelled, or the connection could not be watched.
+            _ => CloseReason::Failed,
+        };
+        self.server.left(self.index, reason);
         if let Some(clients) = &self.server.clients
             && let Some(client) = link.counted()
         {
@@ -240,7 +263,7 @@ impl Worker {
         let evicted = (0..count).map_while(|_| self.idle_longest(&links));
         evicted
             .map(|link| {
-                link.phase.set(Phase::Other);
+                link.phase.set(Phase::Ended(CloseReason::Evicted));
                 let _ = link.stream.shutdown(Shutdown::Read);
             })
             .count()
@@ -308,6 +331,14 @@ impl Link {
         }
     }
 
+    /// Sets why the connection ends, unless that is set. A request that arrives nevertheless is served, and another reason may
+    /// follow.
+    pub(crate) fn ends(&self, reason: CloseReason) {
+        if !matches!(self.phase.get(), Phase::Ended(_)) {
+            self.phase.set(Phase::Ended(reason));
+        }
+    }
+
     /// Whether a burst is running.
     pub(crate) fn is_busy(&self) -> bool {
         self.phase.get() == Phase::Busy
@@ -366,8 +397,10 @@ enum Phase {
     Busy,
     /// Waits for its next request, of which no byte has arrived.
     Resting,
-    /// Waits for the rest of a head, lingers, is no longer HTTP, or is being closed.
+    /// Waits for the rest of a head.
     Other,
+    /// Lingers, is no longer HTTP, or is being closed.
+    Ended(CloseReason),
 }
 
 impl Phase {
@@ -450,6 +483,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
+        assert_eq!(size_of::<Phase>(), 1);
         assert!(size_of::<Link>() <= 72, "{}", size_of::<Link>());
     }
 }

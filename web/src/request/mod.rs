@@ -40,6 +40,8 @@ pub(crate) struct Marks {
     pub(crate) id: Cell<Option<RequestId>>,
     pub(crate) label: Cell<u32>,
     pub(crate) client: Cell<Option<RealClient>>,
+    /// Bytes of the body that have been read.
+    pub(crate) received: Cell<u64>,
 }
 
 impl Marks {
@@ -48,6 +50,7 @@ impl Marks {
         self.id.set(None);
         self.label.set(0);
         self.client.set(None);
+        self.received.set(0);
     }
 }
 

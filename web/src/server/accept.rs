@@ -17,7 +17,7 @@ use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
 use crate::conn::serve::{Local, Service};
-use crate::conn::worker::{FRESH_GRACE, Link, Worker};
+use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
 use crate::listen::Listener;
 
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog
@@ -52,7 +52,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     loop {
         match listener.accept() {
             Ok((stream, peer)) if !shared.admit(peer) => {
-                refuse(&stream);
+                refuse(shared, &stream);
                 let most = shared.clients.as_ref().map_or(0, |clients| clients.most);
                 say(format_args!(
                     "{most} connections of one client, {}: further ones are reset",
@@ -77,7 +77,8 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
 
 /// Makes the close of a new socket a reset, which keeps nothing in the kernel.
 #[cold]
-fn refuse(stream: &Stream) {
+fn refuse(server: &ServerState, stream: &Stream) {
+    server.refused();
     Link::abandon(stream);
 }
 
@@ -119,7 +120,7 @@ fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Listener)
     osier::shield(|| {
         for _ in 0..BACKLOG {
             match osier::timeout(Duration::from_millis(1), || listener.accept()) {
-                Ok(Ok((stream, peer))) if !service.state.admit(peer) => refuse(&stream),
+                Ok(Ok((stream, peer))) if !service.state.admit(peer) => refuse(&service.state, &stream),
                 Ok(Ok((stream, peer))) => place(service, local, stream, peer),
                 Ok(Err(error)) if is_of_one_client(&error) => {}
                 _ => return,

@@ -12,6 +12,7 @@ use osier::io::{HalfClose, while_connected};
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
 use crate::body::outgoing::Kind;
+use crate::conn::close::CloseReason;
 use crate::conn::peer::Peer;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
@@ -62,7 +63,9 @@ impl Burst<'_> {
             response.status.as_u16(),
             *bytes.as_ref().unwrap_or(&0),
         );
-        bytes.map(|_| sent.keep_alive).map_err(|_| After::End)
+        bytes
+            .map(|_| sent.keep_alive)
+            .map_err(|_| After::End(CloseReason::Failed))
     }
 
     /// Sends a response that needs the connection itself: an upgrade, or a body that is produced
@@ -147,7 +150,7 @@ impl Burst<'_> {
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
-                    (0, Err(After::End))
+                    (0, Err(After::End(CloseReason::Failed)))
                 }
             }
         };
@@ -230,7 +233,7 @@ impl Burst<'_> {
             self.peer.worker.date.borrow().line(),
         );
         self.observe(started, head, reject.status(), reject.reason().len() as u64 + 1);
-        After::Linger
+        After::Linger(CloseReason::ProtocolError)
     }
 
     /// Responds to a head that did not arrive as a whole in time.
@@ -275,6 +278,7 @@ fn report(
         duration,
         peer: client,
         is_proxied,
+        received: marks.received.get(),
         id: marks.id.get(),
         label: marks.label.get(),
     });

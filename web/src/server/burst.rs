@@ -27,6 +27,7 @@ use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Slots};
 
+use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
@@ -334,6 +335,7 @@ impl<'b> Burst<'b> {
                 arrived.rest,
                 arrived.received,
                 expected,
+                &self.marks.received,
             ),
             marks: &self.marks,
             extensions: Extensions::new(),
@@ -366,9 +368,9 @@ impl<'b> Burst<'b> {
         let step = match done {
             Ok(_) if keep => None,
             Ok(_) if nothing_left && (!head.keep_alive() || self.peer.worker.draining.get()) => {
-                Some(Step::Done(After::End))
+                Some(Step::Done(After::End(CloseReason::LastResponse)))
             }
-            Ok(_) => Some(Step::Done(After::Linger)),
+            Ok(_) => Some(Step::Done(After::Linger(body.close_reason()))),
             Err(After::Taken(takeover, _)) => {
                 let extensions = mem::take(&mut request.extensions);
                 Some(Step::Done(After::Taken(takeover, extensions)))

@@ -21,6 +21,7 @@ use osier::sync::Event;
 use osier_http::Limits;
 
 use crate::conn::clients::Clients;
+use crate::conn::close::{ConnectionEvent, ConnectionHook};
 use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, ServerState};
@@ -83,6 +84,7 @@ pub struct Server {
     max_connections_per_client: Option<u32>,
     trusted: Option<Trusted>,
     observer: Option<Observer>,
+    on_connection: Option<ConnectionHook>,
     log: Log,
 }
 
@@ -98,6 +100,7 @@ impl Server {
             max_connections_per_client: None,
             trusted: None,
             observer: None,
+            on_connection: None,
             log: Box::new(|line| eprintln!("osier-web: {line}")),
         }
     }
@@ -158,6 +161,23 @@ impl Server {
     /// example. Without a hook no clock is read.
     pub fn on_request(mut self, hook: impl Fn(&Served<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls `hook` when a connection begins or ends, to count them for example. A connection that is reset because its client has
+    /// too many begins and ends at once.
+    ///
+    /// ```
+    /// use osier_web::{ConnectionEvent, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).on_connection(|event| {
+    ///     if let ConnectionEvent::Closed(reason) = event {
+    ///         println!("a connection has ended: {}", reason.as_str());
+    ///     }
+    /// });
+    /// ```
+    pub fn on_connection(mut self, hook: impl Fn(ConnectionEvent) + Send + Sync + 'static) -> Self {
+        self.on_connection = Some(Box::new(hook));
         self
     }
 
@@ -285,6 +305,7 @@ impl Server {
             bound,
             trusted: self.trusted,
             log: self.log,
+            on_connection: self.on_connection,
             shutdown: Arc::new(Event::manual()),
             connections: (0..workers).map(|_| ConnectionCount::default()).collect(),
         };

@@ -21,6 +21,7 @@ pub struct Served<'a> {
     pub(crate) head: Option<&'a Head<'a>>,
     pub(crate) status: StatusCode,
     pub(crate) bytes: u64,
+    pub(crate) received: u64,
     pub(crate) duration: Duration,
     pub(crate) peer: SocketAddr,
     pub(crate) is_proxied: bool,
@@ -63,6 +64,11 @@ impl<'a> Served<'a> {
         self.bytes
     }
 
+    /// Bytes of the request's body that the handler has read, without chunk framing.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
     /// Time from the parsed head to the last byte handed to the connection.
     pub fn duration(&self) -> Duration {
         self.duration
@@ -94,6 +100,7 @@ osier_queue::impl_debug!(Served<'a>, self => {
     target: self.target(),
     status: self.status,
     bytes: self.bytes,
+    received: self.received,
     duration: self.duration,
     peer: self.peer,
 });

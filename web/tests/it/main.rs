@@ -15,6 +15,7 @@ use ws_client::masked;
 mod bodies;
 mod chat;
 mod clock;
+mod close_reasons;
 mod compression;
 mod curl;
 mod disk_full;
