@@ -6,6 +6,7 @@
 //! Every wait ends after [`DEADLINE`], far beyond what a loaded machine needs. A test measures nothing by it.
 
 pub mod allocations;
+pub mod exposition;
 mod folder;
 pub mod php;
 mod process;

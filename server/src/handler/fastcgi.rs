@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::upstream::Upstream;
 use osier_web::{Request, Response, files};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -144,5 +145,9 @@ impl Configured for Fastcgi {
 impl Handler for Gateway {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
         self.0.answer(request)
+    }
+
+    fn upstream(&self) -> Option<&Upstream> {
+        Some(self.0.upstream())
     }
 }

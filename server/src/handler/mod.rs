@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use osier_web::files::CacheLimits;
+use osier_web::upstream::Upstream;
 use osier_web::{Connections, Request, Response, Served, compress};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -92,6 +93,11 @@ pub trait Handler: Send + Sync {
 
     /// Ends responses that never end by themselves.
     fn stop(&self) {}
+
+    /// The handler's backends, for the metrics.
+    fn upstream(&self) -> Option<&Upstream> {
+        None
+    }
 
     /// Whether [`record`](Handler::record) does anything.
     fn records(&self) -> bool {

@@ -115,4 +115,8 @@ impl Handler for proxy::Proxy {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
         proxy::Proxy::answer(self, request)
     }
+
+    fn upstream(&self) -> Option<&Upstream> {
+        Some(proxy::Proxy::upstream(self))
+    }
 }

@@ -17,7 +17,6 @@ use osier::JoinHandle;
 use osier_web::{Connections, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts};
 
 use crate::config::{self, Bind, Config};
-use crate::log::operator::Say;
 use crate::process::root::inside;
 use crate::site::live::Live;
 
@@ -96,7 +95,7 @@ impl Bound {
         process: &Process,
     ) -> Result<Bound, String> {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
-        let server = server(config, settings, slot, &live, &process.say);
+        let server = server(config, settings, slot, &live, process);
         let is_new = matches!(given, Given::Nothing);
         let is_taken_over = matches!(given, Given::Inherited(_));
         let file = match &settings.bind {
@@ -310,7 +309,7 @@ fn server(
     settings: &config::Listener,
     slot: usize,
     live: &Arc<OnceLock<Arc<Live>>>,
-    say: &Say,
+    process: &Process,
 ) -> Server {
     let (answering, recording) = (Arc::clone(live), Arc::clone(live));
     let answer = move |request: &mut Request<'_>| {
@@ -327,11 +326,12 @@ fn server(
         body: u64::MAX,
         ..settings.head
     };
-    let log = Arc::clone(say);
+    let (log, totals) = (Arc::clone(&process.say), Arc::clone(&process.totals));
     let mut server = Server::new(answer)
         .timeouts(timeouts)
         .limits(limits)
         .on_log(move |line| log(line))
+        .on_connection(move |event| totals.count(event))
         .on_request(move |served| {
             if let Some(live) = recording.get() {
                 live.record(served);

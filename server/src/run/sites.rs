@@ -17,7 +17,7 @@ use osier_web::files::CacheLimits;
 
 use crate::config::{Bind, Config, Loaded};
 use crate::handler;
-use crate::metrics::Admin;
+use crate::metrics::{Admin, Totals};
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
@@ -83,13 +83,16 @@ impl Sites {
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
-            let admin = means.admin.insert(new_admin(&means.handlers.connections));
+            let admin = means
+                .admin
+                .insert(new_admin(&process.totals, &means.handlers.connections));
             let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say)?;
             serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
         let snapshot = build(&config, &slots, None, &means)?;
         snapshot.start();
+        means.show(&snapshot);
         let sites = Sites {
             origin,
             process,
@@ -153,6 +156,7 @@ impl Sites {
                 taken
             }
         };
+        self.process.totals.reloaded(outcome.is_ok());
         let name = self.origin.name();
         let denied = match &outcome {
             Err(Failure::Start(why)) => is_denied(why),
@@ -243,6 +247,7 @@ impl Sites {
                 "'{key}' has changed: the change takes effect at the next start"
             ));
         }
+        means.show(&snapshot);
         self.live.replace(snapshot);
         self.means = means;
         self.end_gone(&config, &mut fresh, admin);
@@ -341,7 +346,7 @@ impl Sites {
         };
         let admin = means
             .admin
-            .get_or_insert_with(|| new_admin(&means.handlers.connections));
+            .get_or_insert_with(|| new_admin(&self.process.totals, &means.handlers.connections));
         let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say)?;
         Ok((means, Some(bound)))
     }
@@ -383,11 +388,11 @@ fn is_denied(why: &str) -> bool {
     why.contains("Permission denied") || why.contains("may not read")
 }
 
-fn new_admin(connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
+fn new_admin(totals: &Arc<Totals>, connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
     let connections = Arc::clone(connections);
     let count = move || {
         let connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.iter().map(Connections::count).sum()
     };
-    Arc::new(Admin::new(osier::workers(), count))
+    Arc::new(Admin::new(Arc::clone(totals), count))
 }

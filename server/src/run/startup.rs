@@ -16,6 +16,7 @@ use crate::config::origin::{Origin, Spelling};
 use crate::config::{Bind, Config, Log, Policies, Setting};
 use crate::handler::Touch;
 use crate::log::operator::Say;
+use crate::metrics::Totals;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
@@ -28,6 +29,7 @@ pub struct Process {
     pub made_mode: u32,
     pub notify: Notify,
     pub say: Say,
+    pub totals: Arc<Totals>,
     /// How messages name settings.
     spelling: &'static Spelling,
 }
@@ -58,6 +60,8 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         made_mode,
         notify,
         say,
+        // It opens files of /proc, which Landlock and a root folder hide.
+        totals: Arc::new(Totals::new(workers)),
         spelling: origin.spelling(),
     };
     let say = Arc::clone(&process.say);

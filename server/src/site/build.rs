@@ -15,7 +15,7 @@ use osier_web::compress::{self, Compress};
 use crate::config::{self, Config, Log, Policies, Setting};
 use crate::handler::{self, Handler, Match, Opened};
 use crate::log::access::AccessLog;
-use crate::metrics::Admin;
+use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
@@ -73,12 +73,25 @@ pub struct Means {
     pub admin: Option<Arc<Admin>>,
 }
 
+impl Means {
+    /// Shows the routes and backends of a snapshot in the metrics.
+    pub fn show(&self, snapshot: &Snapshot) {
+        if let (Some(admin), Some(shown)) = (&self.admin, snapshot.shown()) {
+            admin.show(shown);
+        }
+    }
+}
+
 struct Builder<'o> {
     old: &'o Parts,
     /// The old handlers and the old rates that have been taken.
     taken: (Vec<bool>, Vec<bool>),
     new: Parts,
     means: &'o Means,
+    /// The routes of the old snapshot in the metrics.
+    old_routes: Option<&'o Routes>,
+    /// None without `[admin]`.
+    shown: Option<Shown>,
 }
 
 /// Builds a snapshot. `slots` holds the number of each listener of the configuration.
@@ -90,6 +103,7 @@ struct Builder<'o> {
 /// One line: what could not be opened although it was there when the file was checked.
 pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &Means) -> Result<Snapshot, String> {
     let nothing = Parts::default();
+    let old_routes = old.and_then(|old| Some(&old.shown()?.routes));
     let old = old.map_or(&nothing, |old| &old.parts);
     let mut builder = Builder {
         old,
@@ -99,6 +113,11 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             ..Parts::default()
         },
         means,
+        old_routes,
+        shown: means.admin.as_ref().map(|_| Shown {
+            routes: Routes::new(means.handlers.workers, old_routes),
+            gateways: Vec::new(),
+        }),
     };
     // Requests without a label have the label 0.
     let default = builder.log(&config.log)?;
@@ -145,12 +164,18 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             logs.push((*label, open.clone()));
         }
     }
+    let beyond = builder.shown.as_ref().map_or(0, |shown| shown.routes.beyond());
+    if beyond > 0 {
+        (means.handlers.say)(format_args!(
+            "metrics: only {ROUTES_MAX} routes have series of their own; {beyond} more share the series of route \"other\""
+        ));
+    }
     Ok(Snapshot {
         listeners,
         real_ips,
         sites,
         logs,
-        series: means.admin.as_ref().map(|admin| admin.all()).unwrap_or_default(),
+        shown: builder.shown.map(Arc::new),
         recorders: builder
             .new
             .handlers()
@@ -197,7 +222,7 @@ impl Builder<'_> {
             let compress = own.compress.or(&site.policies.compress);
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
-            around.label |= self.series(&place);
+            around.label |= self.series(&place, handler.handler());
             around.compress = compress
                 .filter(|_| !route.handler.compresses())
                 .map(|options| Compress::with(options.clone()));
@@ -225,7 +250,7 @@ impl Builder<'_> {
             });
         }
         let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
-        around.label |= self.series(&place);
+        around.label |= self.series(&place, None);
         Ok(Site {
             real_ip: site.real_ip.clone(),
             routes,
@@ -234,12 +259,12 @@ impl Builder<'_> {
     }
 
     /// The series of a route in the metrics, as the upper bits of a label.
-    fn series(&self, place: &Place) -> u32 {
-        let Some(admin) = &self.means.admin else {
+    fn series(&mut self, place: &Place, handler: Option<&Arc<dyn Handler>>) -> u32 {
+        let Some(shown) = &mut self.shown else {
             return 0;
         };
-        let site = place.site.first().map_or("default".into(), config::Host::to_string);
-        let route = place.route.as_ref().map_or("none".into(), |route| {
+        let site: String = place.site.first().map_or("default".into(), config::Host::to_string);
+        let route: String = place.route.as_ref().map_or("none".into(), |route| {
             let path = route.path.as_deref().unwrap_or("/");
             let words = route.methods.iter().map(String::as_str).chain([path]);
             words
@@ -247,7 +272,15 @@ impl Builder<'_> {
                 .collect::<Vec<_>>()
                 .join(" ")
         });
-        u32::from(admin.series(&site, &route)) << LOG_BITS
+        let number = shown.routes.add(self.old_routes, &site, &route);
+        if let Some(upstream) = handler.and_then(|handler| handler.upstream()) {
+            shown.gateways.push(Gateway {
+                site,
+                route,
+                upstream: upstream.clone(),
+            });
+        }
+        u32::from(number) << LOG_BITS
     }
 
     /// The policies of a route, without rate and authentication.

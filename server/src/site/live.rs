@@ -70,7 +70,7 @@ impl Live {
         }
         here.snapshot.record(served);
         if let Some(series) = here.snapshot.series(served.label()) {
-            series.record(served.status().as_u16(), served.bytes(), served.duration());
+            series.record(&served.into());
         }
     }
 

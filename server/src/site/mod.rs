@@ -30,7 +30,7 @@ use osier_web::{Request, Response, Served};
 use crate::handler::{Handler, METHODS, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
-use crate::metrics::Series;
+use crate::metrics::{Series, Shown};
 use crate::policy::path;
 use crate::policy::real_ip::RealIp;
 use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
@@ -54,8 +54,8 @@ pub struct Snapshot {
     sites: Vec<Site>,
     /// Logs and their labels in [`Request::set_label`]. The label 0 belongs to requests without a label.
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
-    /// Series by the upper bits of a label. Empty without `[admin]`.
-    series: Vec<Arc<Series>>,
+    /// Series by the upper bits of a label, and the backends. None without `[admin]`.
+    shown: Option<Arc<Shown>>,
     /// The handlers that count requests.
     recorders: Vec<Arc<dyn Handler>>,
     /// The parts that the next snapshot may keep.
@@ -148,7 +148,13 @@ impl Snapshot {
 
     /// The series for a label of [`Request::set_label`].
     pub fn series(&self, label: u32) -> Option<&Series> {
-        self.series.get((label >> LOG_BITS) as usize).map(|series| &**series)
+        let shown = self.shown.as_ref()?;
+        Some(shown.routes.get((label >> LOG_BITS) as u16))
+    }
+
+    /// The routes and backends for the metrics. None without `[admin]`.
+    pub fn shown(&self) -> Option<&Arc<Shown>> {
+        self.shown.as_ref()
     }
 
     /// The log for a label of [`Request::set_label`].

@@ -56,7 +56,7 @@ pub const GUIDE: [Doc; 20] = [
 ];
 
 /// The other documents.
-pub const DOCS: [Doc; 9] = [
+pub const DOCS: [Doc; 10] = [
     doc!("README.md", "README.md", "what Osier is, and how to start"),
     doc!(
         "install.md",
@@ -69,6 +69,7 @@ pub const DOCS: [Doc; 9] = [
         "every key of a configuration file"
     ),
     doc!("rewrite.md", "docs/rewrite.md", "the rewrite rules of a site"),
+    doc!("metrics.md", "docs/metrics.md", "every metric, a dashboard, alerts"),
     doc!(
         "mixing.md",
         "docs/mixing.md",

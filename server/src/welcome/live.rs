@@ -13,7 +13,7 @@ use osier_web::{Connections, Request, Response, sse};
 use serde_json::{Value, json};
 
 use super::guard;
-use crate::metrics::Series;
+use super::requests::Requests;
 
 /// The time between two events. It is short enough for charts to move, and long enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ const STREAMS: usize = 64;
 pub const EVENTS: &str = "/live/events";
 
 pub struct Live {
-    pub requests: Series,
+    pub requests: Requests,
     for_all: bool,
     began: Instant,
     connections: Arc<Mutex<Vec<Connections>>>,
@@ -41,7 +41,7 @@ impl Live {
     /// Prepares live data. `connections` holds the connections of all listeners.
     pub fn new(for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Live {
         Live {
-            requests: Series::new(workers),
+            requests: Requests::new(workers),
             for_all,
             began: Instant::now(),
             connections,
@@ -73,7 +73,7 @@ impl Live {
         let connections = self.connections().clone();
         let workers = osier::inspect::metrics().map_or_else(Vec::new, |metrics| metrics.workers);
         let workers = workers.iter().enumerate().map(|(index, worker)| {
-            let latency = self.requests.latency_of_worker(index);
+            let latency = self.requests.of_worker(index);
             json!({
                 "name": worker.name,
                 "turns": worker.turns,

@@ -2,12 +2,13 @@
 //!
 //! # Layout
 //!
-//! `guard` decides who may see live data, `live` sends it, and `docs` holds the documents. The pages are the HTML files of this
+//! `guard` decides who may see live data, `live` sends it, `requests` counts for it, and `docs` holds the documents. The pages are the HTML files of this
 //! folder, each put into `frame.html`. They load nothing from other servers; their content security policy enforces that.
 
 mod docs;
 mod guard;
 mod live;
+mod requests;
 
 use std::sync::{Arc, Mutex};
 
@@ -135,8 +136,7 @@ impl Welcome {
     pub fn record(&self, served: &Served<'_>) {
         if served.target() != live::EVENTS {
             let live = &self.live;
-            live.requests
-                .record(served.status().as_u16(), served.bytes(), served.duration());
+            live.requests.record(served.duration());
         }
     }
 

@@ -27,6 +27,7 @@ mod config_trace;
 mod curl;
 mod hostile;
 mod logs;
+mod metrics;
 mod paths;
 mod precompressed;
 mod ranges;

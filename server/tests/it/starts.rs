@@ -139,7 +139,7 @@ fn metrics_count_the_requests() {
         let mut admin = Client::new(started.admin());
         assert_eq!(get(&mut admin, "/health").text(), "ok\n", "{start:?}");
         let page = get(&mut admin, "/metrics");
-        let line = "osier_http_requests_total{site=\"default\",route=\"/\",status=\"2xx\"} 3";
+        let line = "osier_http_requests_total{site=\"default\",route=\"/\",code=\"200\"} 3";
         assert!(
             page.text().lines().any(|known| known == line),
             "{start:?}: {}",

@@ -1,0 +1,425 @@
+//! The page of `/metrics`. docs/metrics.md lists its families; a test compares.
+
+use std::collections::BTreeMap;
+use std::env::consts::{ARCH, OS};
+use std::time::Duration;
+
+use osier::inspect::WorkerMetrics;
+use osier_web::CloseReason;
+use osier_web::upstream::{BackendStats, Latency};
+
+use super::Shown;
+use super::series::Sum;
+use super::text::Text;
+use super::totals::Totals;
+
+/// The most backends that have series of their own.
+const BACKENDS_MAX: usize = 1024;
+
+/// The bounds of a worker's turns: powers of two of nanoseconds, from a microsecond to 69 seconds.
+const TURN_POWERS: [u32; 14] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36];
+
+/// The labels of a sample.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Everything that a page shows.
+pub struct Numbers<'a> {
+    pub totals: &'a Totals,
+    pub shown: &'a Shown,
+    pub workers: &'a [WorkerMetrics],
+    pub connections: usize,
+    pub is_draining: bool,
+}
+
+impl Numbers<'_> {
+    pub fn page(&self) -> String {
+        let mut text = Text::default();
+        self.server(&mut text);
+        self.connections(&mut text);
+        self.requests(&mut text);
+        self.backends(&mut text);
+        self.workers(&mut text);
+        self.process(&mut text);
+        text.finish()
+    }
+
+    fn server(&self, text: &mut Text) {
+        text.family("osier_build_info", "gauge", "The running version; always 1.");
+        let version = [("version", env!("CARGO_PKG_VERSION")), ("arch", ARCH), ("os", OS)];
+        text.sample("", &version, 1);
+        text.family("osier_draining", "gauge", "1 during a graceful shutdown.");
+        text.sample("", &[], u8::from(self.is_draining));
+        let reloads = self.totals.reloads();
+        text.family(
+            "osier_config_last_reload_successful",
+            "gauge",
+            "0 if the last reload has failed, and the old configuration is still in use.",
+        );
+        text.sample("", &[], u8::from(reloads.last_succeeded));
+        text.family(
+            "osier_config_last_reload_timestamp_seconds",
+            "gauge",
+            "Time of the last successful reload, or of the start, in seconds since 1970.",
+        );
+        text.sample("", &[], reloads.loaded_seconds);
+        text.family("osier_config_reloads_total", "counter", "Reloads, by result.");
+        text.sample("", &[("result", "success")], reloads.succeeded);
+        text.sample("", &[("result", "failure")], reloads.failed);
+    }
+
+    fn connections(&self, text: &mut Text) {
+        text.family("osier_connections", "gauge", "Connections of clients that are open.");
+        text.sample("", &[], self.connections);
+        let sums = self.totals.connections();
+        text.family(
+            "osier_connections_accepted_total",
+            "counter",
+            "Connections of clients that were accepted.",
+        );
+        text.sample("", &[], sums.accepted);
+        text.family(
+            "osier_connections_closed_total",
+            "counter",
+            "Connections of clients that have ended, by reason.",
+        );
+        for (reason, count) in CloseReason::ALL.iter().zip(sums.closed) {
+            text.sample("", &[("reason", reason.as_str())], count);
+        }
+    }
+
+    fn requests(&self, text: &mut Text) {
+        let sums = self.shown.routes.iter();
+        let sums: Vec<(&str, &str, Sum)> = sums.map(|(site, route, series)| (site, route, series.sum())).collect();
+        text.family(
+            "osier_http_requests_total",
+            "counter",
+            "Served requests, by status code.",
+        );
+        for (site, route, sum) in &sums {
+            for (code, count) in &sum.codes {
+                let labels = [("site", *site), ("route", *route), ("code", &*code.to_string())];
+                text.sample("", &labels, count);
+            }
+            if sum.other_codes > 0 {
+                text.sample(
+                    "",
+                    &[("site", site), ("route", route), ("code", "other")],
+                    sum.other_codes,
+                );
+            }
+        }
+        // A route without requests has no further samples.
+        let sums: Vec<_> = sums.iter().filter(|(_, _, sum)| sum.requests() > 0).collect();
+        text.family(
+            "osier_http_request_body_bytes_total",
+            "counter",
+            "Bytes of request bodies that handlers have read.",
+        );
+        for (site, route, sum) in &sums {
+            text.sample("", &[("site", site), ("route", route)], sum.received);
+        }
+        text.family(
+            "osier_http_response_body_bytes_total",
+            "counter",
+            "Bytes of response bodies.",
+        );
+        for (site, route, sum) in &sums {
+            text.sample("", &[("site", site), ("route", route)], sum.sent);
+        }
+        text.family(
+            "osier_http_request_duration_seconds",
+            "histogram",
+            "Time from the parsed head of a request to the last byte of its response.",
+        );
+        for (site, route, sum) in &sums {
+            let latency = Latency {
+                counts: sum.times,
+                sum: Duration::from_nanos(sum.nanos),
+            };
+            histogram(text, &[("site", site), ("route", route)], &latency);
+        }
+    }
+
+    fn backends(&self, text: &mut Text) {
+        let backends = self.shown.backends();
+        let mut family = |name, kind, help, number: fn(&Backend) -> u64| {
+            text.family(name, kind, help);
+            for ((site, route, address), backend) in &backends {
+                let labels = [("site", *site), ("route", *route), ("backend", &**address)];
+                text.sample("", &labels, number(backend));
+            }
+        };
+        family(
+            "osier_upstream_up",
+            "gauge",
+            "1 if the backend gets requests, 0 after failures or failed checks.",
+            |backend| u64::from(backend.is_in),
+        );
+        family(
+            "osier_upstream_requests_in_flight",
+            "gauge",
+            "Requests and tunnels that occupy the backend.",
+            |backend| backend.in_flight,
+        );
+        family(
+            "osier_upstream_connections_idle",
+            "gauge",
+            "Connections that are kept for later requests.",
+            |backend| backend.idle,
+        );
+        family(
+            "osier_upstream_requests_total",
+            "counter",
+            "Requests that the backend got, second attempts included.",
+            |backend| backend.requests,
+        );
+        family(
+            "osier_upstream_connections_total",
+            "counter",
+            "Connections made to the backend, health checks included.",
+            |backend| backend.connects,
+        );
+        family(
+            "osier_upstream_connections_reused_total",
+            "counter",
+            "Requests over a connection that was kept.",
+            |backend| backend.reused,
+        );
+        text.family(
+            "osier_upstream_failures_total",
+            "counter",
+            "Failures of the backend, by kind. Those of connecting include health checks.",
+        );
+        for ((site, route, address), backend) in &backends {
+            for (kind, count) in FAILURES.iter().zip(backend.failures) {
+                let labels = [
+                    ("site", *site),
+                    ("route", *route),
+                    ("backend", &**address),
+                    ("kind", kind),
+                ];
+                text.sample("", &labels, count);
+            }
+        }
+        text.family(
+            "osier_upstream_response_head_seconds",
+            "histogram",
+            "Time from a connection to the backend to the head of its response.",
+        );
+        for ((site, route, address), backend) in &backends {
+            let labels = [("site", *site), ("route", *route), ("backend", &**address)];
+            histogram(text, &labels, &backend.latency);
+        }
+    }
+
+    fn workers(&self, text: &mut Text) {
+        for (kind, numbers) in [("counter", COUNTERS), ("gauge", GAUGES)] {
+            for (name, help, number) in numbers {
+                text.family(name, kind, help);
+                for (index, worker) in self.workers.iter().enumerate() {
+                    text.sample("", &[("worker", &index.to_string())], number(worker));
+                }
+            }
+        }
+        text.family(
+            "osier_worker_turn_seconds",
+            "histogram",
+            "Time of a turn of the worker's loop: a ready fiber waits for at most one, if a turn can run the whole queue.",
+        );
+        for (index, worker) in self.workers.iter().enumerate() {
+            let index = index.to_string();
+            let up_to = |bound: Duration| {
+                let buckets = worker.latency.buckets().filter(|(upper, _)| *upper <= bound);
+                buckets.map(|(_, turns)| turns).sum::<u64>()
+            };
+            for power in TURN_POWERS {
+                let bound = Duration::from_nanos(1 << power);
+                let labels = [("worker", &*index), ("le", &*bound.as_secs_f64().to_string())];
+                text.sample("_bucket", &labels, up_to(bound));
+            }
+            let all = up_to(Duration::MAX);
+            text.sample("_bucket", &[("worker", &index), ("le", "+Inf")], all);
+            text.sample("_sum", &[("worker", &index)], worker.latency.sum().as_secs_f64());
+            text.sample("_count", &[("worker", &index)], all);
+        }
+    }
+
+    fn process(&self, text: &mut Text) {
+        let numbers = self.totals.files.as_ref().and_then(|files| files.read().ok());
+        let mut family = |name, kind, help, value: Option<String>| {
+            text.family(name, kind, help);
+            if let Some(value) = value {
+                text.sample("", &[], value);
+            }
+        };
+        let numbers = numbers.as_ref();
+        family(
+            "process_cpu_seconds_total",
+            "counter",
+            "CPU time of the process, user and system.",
+            numbers.map(|numbers| numbers.cpu_seconds.to_string()),
+        );
+        family(
+            "process_resident_memory_bytes",
+            "gauge",
+            "Resident memory.",
+            numbers.map(|numbers| numbers.resident_bytes.to_string()),
+        );
+        family(
+            "process_virtual_memory_bytes",
+            "gauge",
+            "Virtual memory.",
+            numbers.map(|numbers| numbers.virtual_bytes.to_string()),
+        );
+        family(
+            "process_open_fds",
+            "gauge",
+            "Open file descriptors.",
+            numbers.map(|numbers| numbers.open_descriptors.to_string()),
+        );
+        let most = |most: Option<u64>| most.map_or("+Inf".to_owned(), |most| most.to_string());
+        family(
+            "process_max_fds",
+            "gauge",
+            "The most file descriptors that may be open.",
+            numbers.map(|numbers| most(numbers.max_descriptors)),
+        );
+        family(
+            "process_start_time_seconds",
+            "gauge",
+            "Start time of the process, in seconds since 1970.",
+            numbers.map(|numbers| numbers.start_seconds.to_string()),
+        );
+        family(
+            "process_threads",
+            "gauge",
+            "Threads of the process.",
+            numbers.map(|numbers| numbers.threads.to_string()),
+        );
+    }
+}
+
+/// The values of the label `kind`.
+const FAILURES: [&str; 4] = ["connect", "connect_timeout", "response", "response_timeout"];
+
+/// The numbers of a backend.
+struct Backend {
+    is_in: bool,
+    in_flight: u64,
+    idle: u64,
+    requests: u64,
+    connects: u64,
+    reused: u64,
+    /// Failures in the order of [`FAILURES`].
+    failures: [u64; FAILURES.len()],
+    latency: Latency,
+}
+
+/// The site, the route and the address of a backend.
+type BackendNames<'a> = (&'a str, &'a str, String);
+
+impl Shown {
+    /// The backends by their names. Equal names share their numbers, and so do all backends beyond [`BACKENDS_MAX`].
+    fn backends(&self) -> BTreeMap<BackendNames<'_>, Backend> {
+        let mut backends: BTreeMap<BackendNames<'_>, Backend> = BTreeMap::new();
+        for gateway in &self.gateways {
+            for stats in gateway.upstream.stats() {
+                let mut names = (&*gateway.site, &*gateway.route, stats.address.to_string());
+                if backends.len() >= BACKENDS_MAX && !backends.contains_key(&names) {
+                    names = ("", "other", "other".to_owned());
+                }
+                let backend = Backend::from(stats);
+                match backends.get_mut(&names) {
+                    Some(known) => known.add(&backend),
+                    None => {
+                        backends.insert(names, backend);
+                    }
+                }
+            }
+        }
+        backends
+    }
+}
+
+impl From<BackendStats> for Backend {
+    fn from(stats: BackendStats) -> Backend {
+        Backend {
+            is_in: stats.is_in,
+            in_flight: stats.leases as u64,
+            idle: stats.kept as u64,
+            requests: stats.total,
+            connects: stats.connects,
+            reused: stats.reused,
+            failures: [
+                stats.failures.saturating_sub(stats.connect_timeouts),
+                stats.connect_timeouts,
+                stats.response_failures,
+                stats.response_timeouts,
+            ],
+            latency: stats.latency,
+        }
+    }
+}
+
+impl Backend {
+    fn add(&mut self, other: &Backend) {
+        self.is_in &= other.is_in;
+        self.in_flight += other.in_flight;
+        self.idle += other.idle;
+        self.requests += other.requests;
+        self.connects += other.connects;
+        self.reused += other.reused;
+        for (sum, count) in self.failures.iter_mut().zip(other.failures) {
+            *sum += count;
+        }
+        for (sum, count) in self.latency.counts.iter_mut().zip(other.latency.counts) {
+            *sum += count;
+        }
+        self.latency.sum += other.latency.sum;
+    }
+}
+
+fn histogram(text: &mut Text, labels: Labels<'_>, latency: &Latency) {
+    let mut all = 0;
+    let mut labels = [labels, &[("le", "")]].concat();
+    let le = labels.len() - 1;
+    for (index, count) in latency.counts.iter().enumerate() {
+        all += count;
+        let bound = Latency::BOUNDS.get(index);
+        let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
+        let mut labels = labels.clone();
+        labels[le].1 = &bound;
+        text.sample("_bucket", &labels, all);
+    }
+    labels.truncate(le);
+    text.sample("_sum", &labels, latency.sum.as_secs_f64());
+    text.sample("_count", &labels, all);
+}
+
+/// A number of each worker: its name, its help text, and the function that reads it.
+type Number = (&'static str, &'static str, fn(&WorkerMetrics) -> u64);
+
+macro_rules! numbers {
+    ($($name:literal $field:ident: $help:literal)*) => {
+        &[$(($name, $help, |worker| worker.$field as u64)),*]
+    };
+}
+
+const COUNTERS: &[Number] = numbers! {
+    "osier_worker_turns_total" turns: "Turns of the worker's loop."
+    "osier_worker_sleeps_total" sleeps: "Turns that had nothing to do and slept."
+    "osier_worker_events_total" events: "Events that the poller has reported."
+    "osier_worker_wakes_total" wakes: "Wake-ups by other threads."
+    "osier_worker_resumes_total" resumes: "Fibers and resting connections that were resumed."
+    "osier_worker_steals_total" steals: "Times that the worker took work from another queue."
+    "osier_worker_fibers_started_total" fibers_started: "Fibers that were started."
+};
+
+const GAUGES: &[Number] = numbers! {
+    "osier_worker_fibers" fibers: "Fibers that have started and not ended."
+    "osier_worker_resting_connections" resting: "Connections at rest, which have no stack."
+    "osier_worker_tasks" tasks: "Tasks that have not ended."
+    "osier_worker_queued" queued: "Length of the run queue."
+    "osier_worker_timers" timers: "Timers that are set."
+    "osier_worker_stacks_pooled" stacks_pooled: "Stacks that are kept for reuse."
+};

@@ -1,0 +1,194 @@
+//! The counters of one route.
+//!
+//! A series has a cell for each worker, which only that worker writes. A record is a few plain loads and stores: it takes no lock,
+//! and writes no cache line that another core writes. A reader adds the cells up. Its sums may mix slightly different moments.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use osier_web::Served;
+use osier_web::upstream::Latency;
+
+/// The most status codes that a route counts apart.
+const CODES: usize = 16;
+
+/// The bounds of [`Latency`] in nanoseconds.
+const BOUNDS: [u64; Latency::BOUNDS.len()] = {
+    let mut nanos = [0; Latency::BOUNDS.len()];
+    let mut index = 0;
+    while index < nanos.len() {
+        nanos[index] = Latency::BOUNDS[index].as_nanos() as u64;
+        index += 1;
+    }
+    nanos
+};
+
+/// The counters of one route.
+pub struct Series {
+    /// The status codes, in the order in which they came. 0 in a free slot. A slot that is taken never changes.
+    codes: [AtomicU16; CODES],
+    cells: Box<[Cell]>,
+}
+
+/// The counters of one worker, on cache lines of their own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Cell {
+    /// Requests by the slot of their status code. The last number counts those whose code found no slot.
+    codes: [AtomicU64; CODES + 1],
+    received: AtomicU64,
+    sent: AtomicU64,
+    nanos: AtomicU64,
+    times: [AtomicU64; BOUNDS.len() + 1],
+}
+
+/// The sums of a series.
+#[derive(Default)]
+pub struct Sum {
+    /// Requests by status code. 200 is the first, also without such requests.
+    pub codes: Vec<(u16, u64)>,
+    /// Requests with further codes.
+    pub other_codes: u64,
+    /// Bytes of request bodies.
+    pub received: u64,
+    /// Bytes of response bodies.
+    pub sent: u64,
+    pub nanos: u64,
+    /// Requests by time, in the buckets of [`Latency`].
+    pub times: [u64; BOUNDS.len() + 1],
+}
+
+/// The numbers of one served request.
+pub struct Record {
+    pub status: u16,
+    pub received: u64,
+    pub sent: u64,
+    pub nanos: u64,
+}
+
+impl From<&Served<'_>> for Record {
+    fn from(served: &Served<'_>) -> Record {
+        Record {
+            status: served.status().as_u16(),
+            received: served.received(),
+            sent: served.bytes(),
+            nanos: u64::try_from(served.duration().as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Series {
+    /// A series with counters for `workers` workers.
+    pub fn new(workers: usize) -> Series {
+        let codes: [AtomicU16; CODES] = Default::default();
+        codes[0].store(200, Ordering::Relaxed);
+        Series {
+            codes,
+            cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
+        }
+    }
+
+    /// Counts a served request. It must run on a worker, as a server's `on_request` does: counts from other threads may be lost.
+    pub fn record(&self, record: &Record) {
+        let worker = osier::fiber::worker().unwrap_or(0);
+        let cell = &self.cells[worker % self.cells.len()];
+        add(&cell.codes[self.slot(record.status)], 1);
+        add(&cell.received, record.received);
+        add(&cell.sent, record.sent);
+        add(&cell.nanos, record.nanos);
+        add(&cell.times[BOUNDS.partition_point(|bound| *bound < record.nanos)], 1);
+    }
+
+    pub fn sum(&self) -> Sum {
+        let mut sum = Sum::default();
+        let mut codes = [0; CODES + 1];
+        for cell in &self.cells {
+            let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            for (sum, counter) in codes.iter_mut().zip(&cell.codes) {
+                *sum += load(counter);
+            }
+            sum.received += load(&cell.received);
+            sum.sent += load(&cell.sent);
+            // Wraps after 584 years of serving.
+            sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
+            for (sum, counter) in sum.times.iter_mut().zip(&cell.times) {
+                *sum += load(counter);
+            }
+        }
+        let known = self.codes.iter().map(|code| code.load(Ordering::Relaxed));
+        sum.codes = known.zip(codes).filter(|(code, _)| *code != 0).collect();
+        sum.other_codes = codes[CODES];
+        sum
+    }
+
+    /// The slot of a status code. The first request with this code takes a free one.
+    #[inline]
+    fn slot(&self, status: u16) -> usize {
+        let has = |slot: &AtomicU16| match slot.load(Ordering::Relaxed) {
+            0 => Series::take(slot, status),
+            known => known == status,
+        };
+        self.codes.iter().position(has).unwrap_or(CODES)
+    }
+
+    /// Takes a free slot. False if another worker has just taken it for another code.
+    #[cold]
+    fn take(slot: &AtomicU16, status: u16) -> bool {
+        match slot.compare_exchange(0, status, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(known) => known == status,
+        }
+    }
+}
+
+impl Sum {
+    /// The number of requests.
+    pub fn requests(&self) -> u64 {
+        self.times.iter().sum()
+    }
+}
+
+/// Adds to a counter that only this thread writes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(status: u16, nanos: u64) -> Record {
+        Record {
+            status,
+            received: 1,
+            sent: 10,
+            nanos,
+        }
+    }
+
+    #[test]
+    fn codes_are_counted_exactly_and_bounded() {
+        let series = Series::new(2);
+        for status in 200..200 + 2 * CODES as u16 {
+            series.record(&record(status, 0));
+            series.record(&record(200, 0));
+        }
+        let sum = series.sum();
+        assert_eq!(sum.codes.len(), CODES);
+        assert_eq!(sum.codes[..2], [(200, 2 * CODES as u64 + 1), (201, 1)]);
+        assert_eq!(sum.requests(), 4 * CODES as u64);
+        assert_eq!(sum.other_codes, CODES as u64);
+        assert_eq!((sum.received, sum.sent), (4 * CODES as u64, 40 * CODES as u64));
+    }
+
+    #[test]
+    fn times_fall_into_the_buckets_of_the_upstreams() {
+        let series = Series::new(1);
+        for nanos in [0, 25_000, 25_001, 1_000_000, u64::MAX] {
+            series.record(&record(200, nanos));
+            let bucket = Latency::bucket(std::time::Duration::from_nanos(nanos));
+            assert!(series.sum().times[bucket] > 0, "{nanos}");
+        }
+        assert_eq!(series.sum().times.iter().sum::<u64>(), 5);
+        assert_eq!(series.sum().times[0], 2);
+    }
+}

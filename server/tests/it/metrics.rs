@@ -1,0 +1,422 @@
+//! The metrics page: what it counts, that it stays small and well-formed, and the documents about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::Value;
+use testkit::exposition::{Labels, Page};
+
+use crate::support::Client;
+use crate::support::sites::{Sites, send, wait_for};
+
+const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
+const REQUESTS: &str = "osier_http_requests_total";
+
+fn admin_of(sites: &Sites) -> SocketAddr {
+    let said = sites.said();
+    let address = said.split("/health and /metrics are on ").nth(1);
+    let address = address.expect("the line of the admin's listener").lines().next();
+    address.unwrap().parse().unwrap()
+}
+
+fn text_of(admin: SocketAddr) -> String {
+    let mut client = Client::new(admin);
+    send(&mut client, "GET", "x", "/metrics", &[]);
+    let reply = client.receive("GET");
+    assert_eq!(reply.status, 200);
+    reply.text().to_owned()
+}
+
+fn page_of(admin: SocketAddr) -> Page {
+    Page::parse(&text_of(admin))
+}
+
+/// Waits until the page shows this value.
+fn wait_for_value(admin: SocketAddr, name: &str, labels: &[(&str, &str)], value: f64) {
+    let what = format!("{name} {labels:?} {value}");
+    wait_for(&what, || page_of(admin).value(name, labels) == Some(value));
+}
+
+/// A backend that answers `GET /` and hangs up on anything else.
+fn backend() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut client = Client::over(stream);
+                loop {
+                    let mut head = Vec::new();
+                    let mut byte = [0];
+                    while !head.ends_with(b"\r\n\r\n") {
+                        match client.stream.read(&mut byte) {
+                            Ok(1) => head.push(byte[0]),
+                            _ => return,
+                        }
+                    }
+                    if !head.starts_with(b"GET / ") {
+                        return;
+                    }
+                    client.send_raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+                }
+            });
+        }
+    });
+    address
+}
+
+/// An address that refuses connections.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A server with a sample in every family.
+fn busy() -> (Sites, SocketAddr) {
+    let (good, bad) = (backend(), nobody());
+    let sites = Sites::start(&format!(
+        "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\npath = \"/app\"\nproxy = {{ to = \"{good}\", strip = true }}\n\
+         [[site.route]]\npath = \"/down\"\nproxy = \"{bad}\"\n[[site.route]]\nfiles = \"www\"\n"
+    ));
+    for (target, status) in [
+        ("/app/", 200),
+        ("/app/", 200),
+        ("/app/odd", 502),
+        ("/down", 502),
+        ("/a.txt", 200),
+    ] {
+        assert_eq!(sites.get("x", target).status, status, "{target}");
+    }
+    let mut client = sites.connect();
+    send(
+        &mut client,
+        "POST",
+        "x",
+        "/a.txt",
+        &["Content-Length: 3", "Connection: close"],
+    );
+    client.send_raw(b"abc");
+    assert_eq!(client.receive("POST").status, 405);
+    client.receive_rest();
+    let admin = admin_of(&sites);
+    wait_for_value(admin, REQUESTS, &[("code", "405")], 1.0);
+    (sites, admin)
+}
+
+#[test]
+fn routes_that_a_reload_removes_leave_and_the_others_go_on_counting() {
+    let file = |turn: usize| {
+        let mut text = format!("{ADMIN}[[site]]\nhost = \"stays\"\n[[site.route]]\nrespond = \"x\"\n");
+        for site in 0..200 {
+            text += &format!("[[site]]\nhost = \"site{site}.turn{turn}\"\n[[site.route]]\nrespond = \"y\"\n");
+        }
+        text
+    };
+    let sites = Sites::start(&file(0));
+    let admin = admin_of(&sites);
+    let serve = |turn: usize| {
+        let mut client = sites.connect();
+        let hosts = (0..200).map(|site| format!("site{site}.turn{turn}"));
+        for host in hosts.chain(["stays".to_owned()]) {
+            send(&mut client, "GET", &host, "/", &[]);
+            assert_eq!(client.receive("GET").status, 200, "{host}");
+        }
+        wait_for_value(
+            admin,
+            REQUESTS,
+            &[("site", "stays"), ("route", "/"), ("code", "200")],
+            turn as f64 + 1.0,
+        );
+    };
+    serve(0);
+    let before = text_of(admin).lines().count();
+    for turn in 1..=5 {
+        assert!(sites.reload(&file(turn)).contains("reloaded"));
+        serve(turn);
+    }
+    let text = text_of(admin);
+    let after = text.lines().count();
+    println!("{before} lines before five reloads of 200 sites, {after} after");
+    assert_eq!(before, after);
+    assert!(text.contains(".turn5\"") && !text.contains(".turn4\""));
+    assert_eq!(
+        Page::parse(&text).value("osier_config_reloads_total", &[("result", "success")]),
+        Some(5.0)
+    );
+}
+
+#[test]
+fn the_log_says_once_that_routes_share_a_series() {
+    let routes: String = (0..4100)
+        .map(|route| format!("[[site.route]]\npath = \"/{route}\"\nrespond = 204\n"))
+        .collect();
+    let file = format!("{ADMIN}[[site]]\ndefault = true\n{routes}");
+    let sites = Sites::start(&file);
+    // The routes and the one for requests that no route takes.
+    let line = "metrics: only 4096 routes have series of their own; 5 more share the series of route \"other\"";
+    assert_eq!(sites.said().matches(line).count(), 1, "{}", sites.said());
+    let admin = admin_of(&sites);
+    assert_eq!(sites.get("x", "/4099").status, 204);
+    assert_eq!(sites.get("x", "/4095").status, 204);
+    wait_for_value(
+        admin,
+        REQUESTS,
+        &[("site", ""), ("route", "other"), ("code", "204")],
+        1.0,
+    );
+    wait_for_value(admin, REQUESTS, &[("route", "/4095"), ("code", "204")], 1.0);
+}
+
+#[test]
+fn backends_have_their_state_their_failures_and_their_times() {
+    let (_sites, admin) = busy();
+    let page = page_of(admin);
+    let of = |name: &str, route: &str, more: &[(&str, &str)]| {
+        let labels = [&[("site", "default"), ("route", route)], more].concat();
+        page.value(&format!("osier_upstream_{name}"), &labels)
+            .unwrap_or_else(|| panic!("{name} {route}"))
+    };
+    assert_eq!(
+        (of("up", "/app", &[]), of("requests_in_flight", "/app", &[])),
+        (1.0, 0.0)
+    );
+    assert!(of("requests_total", "/app", &[]) >= 3.0 && of("connections_idle", "/app", &[]) <= 2.0);
+    assert_eq!(of("response_head_seconds_count", "/app", &[]), 2.0);
+    assert!(of("response_head_seconds_sum", "/app", &[]) > 0.0);
+    // The second attempt, on a new connection, is the one that tells something about the backend.
+    assert!(of("failures_total", "/app", &[("kind", "response")]) >= 1.0);
+    assert_eq!(of("failures_total", "/app", &[("kind", "connect")]), 0.0);
+    assert!(of("failures_total", "/down", &[("kind", "connect")]) >= 1.0);
+    assert_eq!(of("response_head_seconds_count", "/down", &[]), 0.0);
+    let sent = [("site", "default"), ("route", "/app")];
+    assert_eq!(
+        page.value("osier_http_requests_total", &[sent[0], sent[1], ("code", "502")]),
+        Some(1.0)
+    );
+}
+
+#[test]
+fn reloads_and_the_process_are_shown() {
+    let good = format!("{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nrespond = 204\n");
+    let sites = Sites::start(&good);
+    let admin = admin_of(&sites);
+    let start = page_of(admin);
+    let value = |page: &Page, name: &str| page.value(name, &[]).unwrap_or_else(|| panic!("{name}"));
+    let loaded = "osier_config_last_reload_timestamp_seconds";
+    let succeeded = "osier_config_last_reload_successful";
+    assert_eq!(value(&start, succeeded), 1.0);
+    assert!(sites.reload("nonsense = 1\n").contains("the old configuration stays"));
+    wait_for_value(admin, "osier_config_reloads_total", &[("result", "failure")], 1.0);
+    let failed = page_of(admin);
+    assert_eq!(
+        (value(&failed, succeeded), value(&failed, loaded)),
+        (0.0, value(&start, loaded))
+    );
+    assert!(sites.reload(&good).contains("reloaded"));
+    wait_for_value(admin, succeeded, &[], 1.0);
+    let page = page_of(admin);
+    assert!(value(&page, loaded) > value(&start, loaded));
+    assert_eq!(
+        page.value("osier_config_reloads_total", &[("result", "success")]),
+        Some(1.0)
+    );
+
+    assert!(value(&page, "process_resident_memory_bytes") > 1e6);
+    assert!(value(&page, "process_virtual_memory_bytes") > 1e6);
+    assert!(value(&page, "process_cpu_seconds_total") > 0.0);
+    // Two workers besides the first thread at least.
+    assert!(value(&page, "process_threads") >= 2.0);
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", sites.server.id()))
+        .unwrap()
+        .count();
+    let open = value(&page, "process_open_fds");
+    assert!((open - fds as f64).abs() <= 4.0, "{open} {fds}");
+    assert!(value(&page, "process_max_fds") >= open);
+    // The first page came at most a minute after the start of the process.
+    let age = value(&start, loaded) - value(&start, "process_start_time_seconds");
+    assert!((-1.0..60.0).contains(&age), "{age}");
+}
+
+#[test]
+fn the_process_is_shown_under_landlock() {
+    let sites = Sites::start(&format!(
+        "landlock = true\n{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nrespond = 204\n"
+    ));
+    if !sites.said().contains("landlock: ABI") {
+        testkit::skip("this kernel has no Landlock");
+        return;
+    }
+    let page = page_of(admin_of(&sites));
+    for name in ["process_open_fds", "process_resident_memory_bytes", "process_threads"] {
+        assert!(page.value(name, &[]).is_some_and(|value| value > 0.0), "{name}");
+    }
+}
+
+#[test]
+fn connections_are_counted_by_the_reason_of_their_end() {
+    let sites = Sites::start(&format!(
+        "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n"
+    ));
+    let admin = admin_of(&sites);
+    let closed = "osier_connections_closed_total";
+    drop(sites.connect());
+    wait_for_value(admin, closed, &[("reason", "client")], 1.0);
+    let mut client = sites.connect();
+    send(&mut client, "GET", "x", "/", &["Connection: close"]);
+    client.receive("GET");
+    client.receive_rest();
+    wait_for_value(admin, closed, &[("reason", "last_response")], 1.0);
+    let mut client = sites.connect();
+    client.send_raw(b"NONSENSE\r\n\r\n");
+    client.receive_rest();
+    drop(client);
+    wait_for_value(admin, closed, &[("reason", "protocol_error")], 1.0);
+    // A request that had no route.
+    wait_for_value(admin, REQUESTS, &[("site", ""), ("route", ""), ("code", "400")], 1.0);
+    let page = page_of(admin);
+    assert_eq!(page.value("osier_connections_accepted_total", &[]), Some(3.0));
+    assert_eq!(page.value("osier_connections", &[]), Some(0.0));
+}
+
+/// Runs `promtool` with this input. None, with a line that says so, if it is not installed.
+fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
+    let mut command = Command::new("promtool");
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else {
+        testkit::skip("promtool is not installed (Debian's package prometheus has it)");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    Some((output.status.success(), String::from_utf8(said).unwrap()))
+}
+
+#[test]
+fn promtool_has_no_complaint() {
+    let (_sites, admin) = busy();
+    if let Some((is_fine, said)) = promtool(&["check", "metrics"], &text_of(admin)) {
+        assert!(is_fine && said.is_empty(), "{said}");
+    }
+    let alerts = document("grafana/alerts.yml");
+    let folder = testkit::Folder::new();
+    folder.write("alerts.yml", alerts);
+    let file = folder.join("alerts.yml");
+    if let Some((is_fine, said)) = promtool(&["check", "rules", file.to_str().unwrap()], "") {
+        assert!(is_fine && said.contains("SUCCESS: 6 rules"), "{said}");
+    }
+}
+
+fn document(name: &str) -> String {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::fs::read_to_string(project.join("docs").join(name)).unwrap()
+}
+
+#[test]
+fn the_documentation_lists_every_metric_as_it_is() {
+    let (_sites, admin) = busy();
+    let page = page_of(admin);
+    let text = document("metrics.md");
+    let rows = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let rows = rows.filter(|(name, _)| name.starts_with("osier_") || name.starts_with("process_"));
+    let columns = rows.map(|(name, rest)| (name, rest.split('|').map(str::trim).collect()));
+    let documented: BTreeMap<&str, Vec<&str>> = columns.collect();
+    let known: BTreeSet<&str> = page.0.keys().map(String::as_str).collect();
+    assert_eq!(documented.keys().copied().collect::<BTreeSet<_>>(), known);
+    for (name, columns) in documented {
+        let family = &page.0[name];
+        assert_eq!(columns[0], family.kind, "{name}");
+        let quoted = columns[1].split('`').skip(1).step_by(2);
+        let labels: BTreeSet<&str> = quoted.collect();
+        let (_, sample, _) = family.samples.first().unwrap_or_else(|| panic!("{name} has no sample"));
+        let names = |labels: &Labels| labels.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
+        let mut shown = names(sample);
+        shown.remove("le");
+        assert_eq!(labels, shown.iter().map(String::as_str).collect(), "{name}");
+        // The table may say more.
+        let meaning = columns[2].replace('`', "");
+        let help = family.help.trim_end_matches('.');
+        let begins = |text: &str| meaning.starts_with(text);
+        assert!(
+            begins(help) || meaning.contains("](#"),
+            "{name}: {meaning:?} and {help:?}"
+        );
+    }
+    for reason in osier_web::CloseReason::ALL {
+        assert!(
+            text.contains(&format!("| `{}` |", reason.as_str())),
+            "{}",
+            reason.as_str()
+        );
+    }
+}
+
+/// The names of metrics in an expression.
+fn metrics_in(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("osier_") || word.starts_with("process_"))
+}
+
+/// Checks that the page has every metric of an expression. Returns how many these are.
+fn check(page: &Page, expression: &str) -> usize {
+    let mut count = 0;
+    for name in metrics_in(expression) {
+        let has_histogram = |name: Option<&str>| {
+            let family = name.and_then(|name| page.0.get(name));
+            family.is_some_and(|family| family.kind == "histogram")
+        };
+        let ends = ["_bucket", "_sum", "_count"];
+        let is_known = match page.0.get(name) {
+            Some(family) => family.kind != "histogram",
+            None => ends.iter().any(|end| has_histogram(name.strip_suffix(end))),
+        };
+        assert!(is_known, "{name} in {expression}");
+        count += 1;
+    }
+    count
+}
+
+/// Calls `found` for every expression of a dashboard.
+fn expressions(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str() {
+                    Some(text) if ["expr", "query", "definition"].contains(&&**key) => found(text),
+                    _ => expressions(value, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_metrics_that_exist() {
+    let (_sites, admin) = busy();
+    let page = page_of(admin);
+    let dashboard: Value = serde_json::from_str(&document("grafana/osier.json")).unwrap();
+    let mut count = 0;
+    expressions(&dashboard, &mut |expression| count += check(&page, expression));
+    assert!(count > 30, "{count} metrics in the dashboard");
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
+    let alerts = document("grafana/alerts.yml");
+    let count: usize = alerts
+        .lines()
+        .filter(|line| !line.contains("summary:"))
+        .map(|line| check(&page, line))
+        .sum();
+    assert!(count >= 8, "{count} metrics in the alerts");
+}
