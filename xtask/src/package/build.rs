@@ -80,6 +80,16 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
     )
 }
 
+/// Builds a server whose help text can be read here: quickly, with the profile of the tests.
+///
+/// # Errors
+/// The outcome of a step that cannot go on.
+pub fn speaker(step: &str) -> Result<PathBuf, Box<Outcome>> {
+    let mut build = cargo();
+    build.args(["build", "--locked", "--package", "osier-server"]);
+    finish(step, &mut build, target_dir().join("debug/osier"))
+}
+
 fn command() -> Command {
     let mut command = cargo();
     command.args(["build", "--release", "--locked", "--package", "osier-server"]);

@@ -48,8 +48,8 @@ fn pack(binary: &Path) -> Result<(PathBuf, usize), String> {
     for (from, to) in [
         ("packaging/site.toml", "etc/osier/site.toml"),
         ("packaging/debian/logrotate", "etc/logrotate.d/osier"),
-        ("packaging/osier.service", "lib/systemd/system/osier.service"),
-        ("packaging/osier.socket", "lib/systemd/system/osier.socket"),
+        ("packaging/osier.service", "usr/lib/systemd/system/osier.service"),
+        ("packaging/osier.socket", "usr/lib/systemd/system/osier.socket"),
         (
             "packaging/debian/lintian-overrides",
             "usr/share/lintian/overrides/osier",

@@ -16,11 +16,11 @@ mod stage;
 mod tarball;
 mod texts;
 
-use crate::step::{self, Outcome, cargo};
+use crate::step::{self, Outcome};
 use crate::test::{self, Executable, Step, Work, target_dir};
 use build::{SYSTEMS, dist};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const PACKAGES: &[Step] = &[
     Step {
@@ -84,10 +84,8 @@ pub fn check_texts(_: Vec<Executable>) -> Outcome {
 
 /// The same for a server that is built first.
 fn manual() -> Outcome {
-    let mut build = cargo();
-    build.args(["build", "--locked", "--package", "osier-server"]);
-    match step::run(&mut build, test::LIMIT, |_| true) {
-        true => check_texts(vec![]),
-        false => Outcome::one_check("manual", false, 0, "texts", Duration::ZERO),
+    match build::speaker("manual") {
+        Ok(binary) => texts::check(&binary),
+        Err(outcome) => *outcome,
     }
 }

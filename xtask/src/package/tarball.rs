@@ -1,6 +1,6 @@
 //! The tarballs of static binaries, for any Linux: unpacked below `/usr/local`, everything is in its place.
 
-use super::build::{self, System, dist, native};
+use super::build::{self, System, dist};
 use super::epoch;
 use super::stage::Stage;
 use crate::root;
@@ -21,7 +21,11 @@ pub fn package(system: &System) -> Outcome {
     };
     // The help text comes from a binary that runs here.
     let runs_here = host().starts_with(system.processor);
-    let speaker = if runs_here { Ok(binary.clone()) } else { native(&step) };
+    let speaker = if runs_here {
+        Ok(binary.clone())
+    } else {
+        build::speaker(&step)
+    };
     let speaker = match speaker {
         Ok(speaker) => speaker,
         Err(outcome) => return *outcome,
