@@ -87,6 +87,24 @@ pub const FOR_TESTS: &[Peer] = &[
         purpose: "another backend of the proxy, with WebSockets",
         is_large: false,
     },
+    Peer {
+        program: "mandoc",
+        package: "mandoc",
+        purpose: "checks the manual pages",
+        is_large: false,
+    },
+    Peer {
+        program: "zsh",
+        package: "zsh",
+        purpose: "checks its completion",
+        is_large: false,
+    },
+    Peer {
+        program: "fish",
+        package: "fish",
+        purpose: "checks its completion",
+        is_large: false,
+    },
 ];
 
 /// The programs of `cargo xtask bench`.
