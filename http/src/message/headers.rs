@@ -3,6 +3,8 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 
+use super::{HeaderError, check_name, check_value};
+
 /// An iterator over the fields of a head, in the order received; see [`Head::headers`](crate::Head::headers).
 #[derive(Clone)]
 pub struct Headers<'a>(pub(crate) Fields<'a>);
@@ -48,6 +50,47 @@ impl fmt::Debug for Headers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Field values may be secrets: names only.
         f.debug_list().entries(self.clone().map(|(name, _)| name)).finish()
+    }
+}
+
+/// The fields of a head that a server has changed; see [`Head::with_fields`](crate::Head::with_fields).
+#[derive(Clone, Default)]
+pub struct FieldList<'a>(Vec<httparse::Header<'a>>);
+
+impl<'a> FieldList<'a> {
+    /// Makes a list of those `headers` whose name `keeps`.
+    pub fn of(headers: Headers<'a>, keeps: impl Fn(&str) -> bool) -> FieldList<'a> {
+        let kept = headers.filter(|(name, _)| keeps(name));
+        FieldList(kept.map(|(name, value)| httparse::Header { name, value }).collect())
+    }
+
+    /// Adds a field.
+    ///
+    /// # Errors
+    /// [`HeaderError`] for an invalid name or value, for the fields that frame a message, and for Host, Expect and Upgrade. The
+    /// head keeps what it has read in those. Nothing is added then.
+    pub fn push(&mut self, name: &'a str, value: &'a [u8]) -> Result<(), HeaderError> {
+        check_name(name)?;
+        if ["host", "expect", "upgrade"]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+        {
+            return Err(HeaderError::Reserved);
+        }
+        check_value(value)?;
+        self.0.push(httparse::Header { name, value });
+        Ok(())
+    }
+
+    pub(crate) fn fields(&'a self) -> Fields<'a> {
+        Fields::Parsed(&self.0)
+    }
+}
+
+impl fmt::Debug for FieldList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Field values may be secrets: names only.
+        f.debug_list().entries(self.0.iter().map(|field| field.name)).finish()
     }
 }
 

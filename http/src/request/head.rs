@@ -9,7 +9,7 @@ use std::fmt;
 use super::framing::{BodyLength, Framing};
 use super::outline::Outline;
 use super::target::{self, Form, Target};
-use crate::message::{Exchange, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
+use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
 
 /// A parsed and checked request head.
 ///
@@ -120,6 +120,26 @@ impl<'a> Head<'a> {
         head.target = target::parse(self.method, target)?;
         head.target.authority = authority;
         Ok(head)
+    }
+
+    /// Returns the same head with other fields. The host, the framing of the body and the wish to upgrade stay as they were read.
+    ///
+    /// ```
+    /// use osier_http::{FieldList, Head, Limits, Slots};
+    ///
+    /// let bytes = b"GET / HTTP/1.1\r\nHost: example.org\r\nX-User: mallory\r\n\r\n";
+    /// let mut slots: Slots = Slots::new();
+    /// let head = Head::parse(bytes, &mut slots, &Limits::default())?;
+    /// let mut fields = FieldList::of(head.headers(), |name| !name.eq_ignore_ascii_case("x-user"));
+    /// fields.push("x-user", b"ada").unwrap();
+    /// let head = head.with_fields(&fields);
+    /// assert_eq!(head.headers().map(|(_, value)| value).collect::<Vec<_>>(), [&b"example.org"[..], b"ada"]);
+    /// # Ok::<(), osier_http::Reject>(())
+    /// ```
+    pub fn with_fields(&self, fields: &'a FieldList<'a>) -> Head<'a> {
+        let mut head = *self;
+        head.fields = fields.fields();
+        head
     }
 
     /// The target's form.
