@@ -3,6 +3,7 @@
 //!
 //! Nothing in a request is copied before the handler asks for a copy.
 
+pub(crate) mod changes;
 #[cfg(feature = "cookies")]
 mod cookies;
 pub(crate) mod extract;
@@ -14,7 +15,7 @@ pub(crate) mod state;
 
 use std::any::{Any, type_name};
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use percent_encoding::percent_decode;
 
 use crate::conn::peer::Gone;
 use crate::listen::ip_of_client;
+use crate::request::changes::{Changes, is_same_name};
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
@@ -52,17 +54,6 @@ impl Marks {
         self.client.set(None);
         self.received.set(0);
     }
-}
-
-/// Targets that [`Request::retarget`] has set, the oldest first. The request borrows from them, so
-/// none is dropped before the request.
-#[derive(Default)]
-pub(crate) struct Retargets<'a>(OnceCell<Box<Retarget<'a>>>);
-
-struct Retarget<'a> {
-    target: Box<str>,
-    head: OnceCell<Head<'a>>,
-    next: Retargets<'a>,
 }
 
 /// The parameters of a route and the parts of the path that they matched.
@@ -111,7 +102,7 @@ pub struct Request<'a> {
     pub(crate) body: RequestBody<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
-    pub(crate) retargets: &'a Retargets<'a>,
+    pub(crate) changes: &'a Changes<'a>,
     pub(crate) states: &'a States,
     /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
@@ -167,21 +158,45 @@ impl<'a> Request<'a> {
     /// `InvalidInput` if `target` is not a path, with or without a query, in the form in which a
     /// client would send it. The old target stays.
     pub fn retarget(&mut self, target: &str) -> io::Result<()> {
-        let mut retargets = &self.retargets.0;
-        while let Some(retarget) = retargets.get() {
-            retargets = &retarget.next.0;
-        }
-        let retarget = retargets.get_or_init(|| {
-            Box::new(Retarget {
-                target: target.into(),
-                head: OnceCell::new(),
-                next: Retargets::default(),
-            })
-        });
-        let head = self.head.with_target(&retarget.target);
-        let head = head.map_err(|reject| io::Error::new(io::ErrorKind::InvalidInput, reject.reason()))?;
-        self.head = retarget.head.get_or_init(|| head);
+        let head = self.changes.target(self.head, target);
+        self.head = head.map_err(|reject| io::Error::new(io::ErrorKind::InvalidInput, reject.reason()))?;
         self.mount = 0;
+        Ok(())
+    }
+
+    /// Removes every field whose name is in `removed`, and adds the fields `added`. A handler, a backend and
+    /// a script see only the result. Names are compared without regard to case, and `_` counts as
+    /// `-`, because programs behind CGI do not tell them apart. Logs show the fields that the client sent.
+    ///
+    /// ```
+    /// use osier_web::{Next, Request, Router, test::Client};
+    ///
+    /// let router = Router::new()
+    ///     .get("/", |request: &mut Request<'_>| request.header_str("x-user").unwrap_or("nobody").to_owned())
+    ///     .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+    ///         request.replace_headers(&["x-user"], [("x-user", "ada")])?;
+    ///         std::io::Result::Ok(next.run(request))
+    ///     });
+    /// let client = Client::new(router);
+    /// assert_eq!(client.get("/").header("x-user", "mallory").send().text(), "ada");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if a field of `added` has an invalid name or value, or frames the message, or is Host, Expect or
+    /// Upgrade. The old fields stay.
+    pub fn replace_headers<N: Into<String>, V: Into<Vec<u8>>>(
+        &mut self,
+        removed: &[impl AsRef<str>],
+        added: impl IntoIterator<Item = (N, V)>,
+    ) -> io::Result<()> {
+        let added = added
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let keeps = |name: &str| !removed.iter().any(|removed| is_same_name(name, removed.as_ref()));
+        let head = self.changes.fields(self.head, keeps, added);
+        self.head = head.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         Ok(())
     }
 

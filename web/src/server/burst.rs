@@ -32,7 +32,8 @@ use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 use crate::conn::worker::Buffers;
-use crate::request::{Marks, Matched, Retargets};
+use crate::request::changes::Changes;
+use crate::request::{Marks, Matched};
 use crate::router::Found;
 use crate::router::handler::Handler;
 use crate::router::next::Next;
@@ -324,7 +325,7 @@ impl<'b> Burst<'b> {
             read: read.get(),
         });
         self.marks.clear();
-        let retargets = Retargets::default();
+        let changes = Changes::default();
         let mut request = Request {
             head,
             params,
@@ -339,7 +340,7 @@ impl<'b> Burst<'b> {
             ),
             marks: &self.marks,
             extensions: Extensions::new(),
-            retargets: &retargets,
+            changes: &changes,
             states: &found.around.states,
             mount: found.mount,
             gone,

@@ -1,0 +1,97 @@
+//! The changes of a request's head: targets and fields that code before the handler has set.
+//!
+//! The changes are a list, the oldest first. The request borrows from all of them, so none is dropped before the request. A new
+//! head is made from the one before it.
+
+use std::cell::OnceCell;
+
+use osier_http::{FieldList, Head, HeaderError, Reject};
+
+#[derive(Default)]
+pub(crate) struct Changes<'a>(OnceCell<Box<Change<'a>>>);
+
+struct Change<'a> {
+    texts: Texts,
+    /// The fields, if they have changed.
+    fields: OnceCell<FieldList<'a>>,
+    /// The result. Empty after a refused change.
+    head: OnceCell<Head<'a>>,
+    /// The head before the change.
+    before: &'a Head<'a>,
+    next: Changes<'a>,
+}
+
+/// What a change adds. The new head borrows from it.
+enum Texts {
+    Target(Box<str>),
+    Fields(Vec<(String, Vec<u8>)>),
+}
+
+impl<'a> Changes<'a> {
+    /// The head that the client has sent. `current` is the result of all changes.
+    #[cfg_attr(
+        not(feature = "proxy"),
+        allow(dead_code, reason = "an authentication server is told the original target")
+    )]
+    pub(crate) fn original(&self, current: &'a Head<'a>) -> &'a Head<'a> {
+        self.0.get().map_or(current, |first| first.before)
+    }
+
+    /// Returns `head` with another target.
+    pub(crate) fn target(&'a self, head: &'a Head<'a>, target: &str) -> Result<&'a Head<'a>, Reject> {
+        let change = self.append(head, Texts::Target(target.into()));
+        let Texts::Target(target) = &change.texts else {
+            unreachable!("made above")
+        };
+        let changed = head.with_target(target)?;
+        Ok(change.head.get_or_init(|| changed))
+    }
+
+    /// Returns `head` with the fields whose names `keeps`, and those of `added`.
+    pub(crate) fn fields(
+        &'a self,
+        head: &'a Head<'a>,
+        keeps: impl Fn(&str) -> bool,
+        added: Vec<(String, Vec<u8>)>,
+    ) -> Result<&'a Head<'a>, HeaderError> {
+        let change = self.append(head, Texts::Fields(added));
+        let Texts::Fields(added) = &change.texts else {
+            unreachable!("made above")
+        };
+        let mut fields = FieldList::of(head.headers(), keeps);
+        for (name, value) in added {
+            fields.push(name, value)?;
+        }
+        let fields = change.fields.get_or_init(|| fields);
+        Ok(change.head.get_or_init(|| head.with_fields(fields)))
+    }
+
+    fn append(&'a self, before: &'a Head<'a>, texts: Texts) -> &'a Change<'a> {
+        let mut last = &self.0;
+        while let Some(change) = last.get() {
+            last = &change.next.0;
+        }
+        last.get_or_init(|| {
+            Box::new(Change {
+                texts,
+                fields: OnceCell::new(),
+                head: OnceCell::new(),
+                before,
+                next: Changes::default(),
+            })
+        })
+    }
+}
+
+/// Whether two field names are the same to every reader: case does not matter, and a CGI program reads `-` as `_`.
+pub(crate) fn is_same_name(one: &str, other: &str) -> bool {
+    let plain = |byte: u8| match byte {
+        b'_' => b'-',
+        _ => byte.to_ascii_lowercase(),
+    };
+    one.len() == other.len()
+        && one
+            .bytes()
+            .zip(other.bytes())
+            .all(|(one, other)| plain(one) == plain(other))
+}
