@@ -88,7 +88,7 @@
 //! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
-//! | `proxy` | [`proxy`], [`upstream`] |
+//! | `proxy` | [`proxy`], [`upstream`], [`wrap::forward_auth`] |
 //! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
 //! | `ws` | [`ws`] |
 //! | `sse` | [`sse`] |

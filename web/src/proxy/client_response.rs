@@ -69,7 +69,7 @@ impl Head {
 }
 
 /// The fields that are not hop-by-hop.
-fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
+pub(super) fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
     let of_connection = |name: &str| forwarded::is_of_connection(name) || reply.connection_names(name);
     reply.headers().filter(move |(name, _)| !of_connection(name))
 }

@@ -28,7 +28,7 @@ pub(super) fn is_of_connection(name: &str) -> bool {
 /// names would cost as much as a thousand other heads. Real messages list a few.
 const LISTED_NAMES: usize = 32;
 
-pub(super) fn lists_too_many(headers: Headers<'_>) -> bool {
+pub(crate) fn lists_too_many(headers: Headers<'_>) -> bool {
     let lists = headers.filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     let names = lists.flat_map(|(_, list)| list.split(|&byte| byte == b','));
     names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
@@ -47,7 +47,7 @@ fn names_the_client(name: &str) -> bool {
 
 /// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own
 /// setting. Such programs do not distinguish `_` and `-`, so a field that may not pass in one spelling does not in the other.
-pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
+pub(crate) fn passes(name: &str, is_trusted: bool) -> bool {
     if name.contains('_') {
         return passes(&name.replace('_', "-"), is_trusted);
     }
@@ -64,17 +64,17 @@ pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
 }
 
 /// The hop that this server adds.
-pub(super) struct Hop<'h> {
+pub(crate) struct Hop<'h> {
     /// None for a client of a Unix socket.
-    pub client: Option<IpAddr>,
+    pub(crate) client: Option<IpAddr>,
     /// Whether a trusted proxy has received the request over https.
-    pub is_https: bool,
-    pub host: &'h str,
+    pub(crate) is_https: bool,
+    pub(crate) host: &'h str,
 }
 
 /// Writes `X-Forwarded-*` and `Forwarded`: the values of a trusted client, then this hop. The values of another client are left
 /// out. Both forms tell the same: if a trusted client has sent one of them, the hops in the other are made from it.
-pub(super) fn add(
+pub(crate) fn add(
     head: &mut RequestWriter<'_>,
     given: Headers<'_>,
     is_trusted: bool,

@@ -23,11 +23,12 @@
 //! Framing never passes, in either direction: Content-Length, Transfer-Encoding and Connection are made anew from the result of
 //! the strict parsers. The fields that Connection names, trailers and the backend's `100 Continue` do not pass either.
 
+pub(crate) mod ask;
 mod backend_response;
 mod client_response;
 mod exchange;
 mod failure;
-mod forwarded;
+pub(crate) mod forwarded;
 mod outgoing;
 mod relay;
 mod sender;

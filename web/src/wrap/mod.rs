@@ -1,8 +1,10 @@
 //! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
-//! responses, names with passwords, other origins, and rates.
+//! responses, names with passwords, authentication servers, other origins, and rates.
 
 #[cfg(feature = "cors")]
 pub mod cors;
+#[cfg(feature = "proxy")]
+pub mod forward_auth;
 #[cfg(feature = "rate")]
 pub mod rate;
 

@@ -27,6 +27,7 @@ mod fastcgi_php;
 mod fastcgi_responder;
 mod files_encoded;
 mod files_ranges;
+mod forward_auth;
 mod keepalive;
 mod lifecycle;
 mod middleware;

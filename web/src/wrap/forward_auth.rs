@@ -1,0 +1,276 @@
+//! Forward authentication: another server decides who may pass, for example oauth2-proxy, Authelia or an
+//! application's own login.
+//!
+//! ```text
+//!   request ─▶ GET of the authentication server: Cookie, Authorization, …; X-Forwarded-Method, -Uri, -Host, -Proto, -For
+//!                 ├─ 2xx ─▶ fields that it names, X-User for example, on the request ─▶ handler
+//!                 ├─ 401, 403, 302, … ─▶ its response goes to the client
+//!                 └─ none ─▶ 502, 503 or 504; the request never passes
+//! ```
+//!
+//! ```
+//! use osier_web::upstream::Upstream;
+//! use osier_web::wrap::forward_auth::{ForwardAuth, Options};
+//! use osier_web::{Request, Router};
+//!
+//! fn home(request: &mut Request<'_>) -> String {
+//!     format!("hello, {}\n", request.header_str("x-user").unwrap_or("nobody"))
+//! }
+//!
+//! let gate = Upstream::builder("gate").backend("127.0.0.1:4180".parse()?).build()?;
+//! let options = Options { response_headers: vec!["X-User".to_owned()], ..Options::default() };
+//! let router = Router::new().get("/", home).wrap(ForwardAuth::with(gate, "/check", options)?.wrap());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - The fields of [`Options::response_headers`] are removed from every request first, in every spelling, so a client cannot send
+//!   its own.
+//! - The authentication server gets the original method in `X-Forwarded-Method`, the target that the client sent in
+//!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded` and `X-Real-IP` and the
+//!   hop-by-hop fields are left out. The body is not sent; it stays for the handler.
+//! - A change of protocol (WebSocket) is checked like any other request.
+
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+use osier_http::{BodyLength, FieldLines, HeaderError, RequestWriter, connection_names};
+
+use crate::body::outgoing::Kind;
+use crate::proxy::ask::{self, Answer, Bounds, Silence};
+use crate::proxy::forwarded;
+use crate::request::changes::is_same_name;
+use crate::upstream::client::while_client_stays;
+use crate::upstream::{Lease, Upstream};
+use crate::{Address, Body, Next, Request, Response};
+
+/// The settings of a [`ForwardAuth`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Names of the request fields that are sent to the authentication server. `None` for all fields, without the hop-by-hop ones,
+    /// those that describe the body (`Content-*`), and conditions (`If-*`, `Range`).
+    pub request_headers: Option<Vec<String>>,
+    /// Names of the fields that are copied from a 2xx response onto the request.
+    pub response_headers: Vec<String>,
+    /// The Host field that the authentication server gets. `None` for its own address, `localhost` for a Unix socket.
+    pub host: Option<String>,
+    /// Time until the response is there as a whole, then 504. Default: 10 s.
+    pub timeout: Duration,
+    /// Maximum bytes of the response's head. A longer one gets 502. Default: 64 KiB.
+    pub head_bytes: usize,
+    /// Maximum bytes of the body of a response that goes to the client. A longer one gets 502. Default: 1 MiB.
+    pub body_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            request_headers: None,
+            response_headers: Vec::new(),
+            host: None,
+            timeout: Duration::from_secs(10),
+            head_bytes: 64 << 10,
+            body_bytes: 1 << 20,
+        }
+    }
+}
+
+/// Asks an authentication server about each request.
+#[derive(Debug)]
+pub struct ForwardAuth {
+    upstream: Upstream,
+    target: String,
+    options: Options,
+}
+
+impl ForwardAuth {
+    /// Asks `upstream` by `GET target`, and copies no fields onto the request.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if `target` does not begin with `/` or cannot stand in a request.
+    pub fn new(upstream: Upstream, target: impl Into<String>) -> io::Result<ForwardAuth> {
+        ForwardAuth::with(upstream, target, Options::default())
+    }
+
+    /// Asks `upstream` by `GET target`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if `target` does not begin with `/`, or if it or a name or the host of `options` cannot stand in a request.
+    /// A field that frames a message, Host, Expect and Upgrade cannot be copied.
+    pub fn with(upstream: Upstream, target: impl Into<String>, options: Options) -> io::Result<ForwardAuth> {
+        let target = target.into();
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let host = options.host.as_deref().unwrap_or("localhost");
+        if !target.starts_with('/') || RequestWriter::begin(&mut Vec::new(), "GET", &target, host).is_err() {
+            return Err(invalid(format!(
+                "GET {target:?} with the host {host:?} is no valid request"
+            )));
+        }
+        for name in &options.response_headers {
+            check_copied(name).map_err(|error| invalid(format!("{name:?} cannot be copied: {error}")))?;
+        }
+        for name in options.request_headers.iter().flatten() {
+            let checked = FieldLines::new().push(name, b"");
+            checked.map_err(|error| invalid(format!("{name:?} cannot be sent: {error}")))?;
+        }
+        Ok(ForwardAuth {
+            upstream,
+            target,
+            options,
+        })
+    }
+
+    /// Asks about each request before it passes: for [`Router::wrap`](crate::Router::wrap).
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        move |request, next| match self.check(request) {
+            Ok(()) => next.run(request),
+            Err(response) => response,
+        }
+    }
+
+    /// Asks about one request, and copies the named fields of a 2xx response onto it.
+    ///
+    /// # Errors
+    ///
+    /// The response to a request that does not pass: that of the authentication server, or 502, 503 or 504.
+    ///
+    /// # Suspends
+    ///
+    /// Until the authentication server has answered.
+    ///
+    /// # Cancellation
+    ///
+    /// A client that leaves cancels the call, unless the route has [`finish_when_gone`](crate::Route::finish_when_gone).
+    pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        if forwarded::lists_too_many(request.headers()) {
+            let text = "a Connection field that lists too many names\n";
+            return Err(Response::new(StatusCode::BAD_REQUEST).body(text));
+        }
+        let mut answer = None;
+        let gone = while_client_stays(request, &mut |request| {
+            answer = Some(self.ask(request));
+            Response::new(StatusCode::OK)
+        });
+        match answer {
+            None => Err(gone),
+            Some(Ok(answer)) if answer.status.is_success() => self.admit(request, &answer),
+            Some(Ok(answer)) => Err(refusal(answer)),
+            Some(Err(silence)) => Err(self.unanswered(request, silence)),
+        }
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Result<Answer, Silence> {
+        let options = &self.options;
+        let bounds = Bounds {
+            time: options.timeout,
+            head_bytes: options.head_bytes,
+            body_bytes: options.body_bytes,
+        };
+        ask::get(&self.upstream, &bounds, &|status| !status.is_success(), &|lease| {
+            let mut head = Vec::new();
+            // The parts were checked when this was made, or are those of a parsed request.
+            let written = self.write_head(request, lease, &mut head);
+            debug_assert!(written.is_ok(), "{written:?}");
+            head
+        })
+    }
+
+    fn write_head(&self, request: &Request<'_>, lease: &Lease, out: &mut Vec<u8>) -> Result<(), HeaderError> {
+        let host = match (&self.options.host, lease.address()) {
+            (Some(host), _) | (None, Address::Tcp(host)) => host,
+            _ => "localhost",
+        };
+        let mut head = RequestWriter::begin(out, "GET", &self.target, host)?;
+        let has_options = request.header("connection").is_some();
+        let chosen = self.options.request_headers.as_deref();
+        for (name, value) in request.headers() {
+            let is_named = || has_options && connection_names(request.headers(), name);
+            let is_chosen = || match chosen {
+                None => !is_of_resource(name),
+                Some(chosen) => chosen.iter().any(|known| known.eq_ignore_ascii_case(name)),
+            };
+            if forwarded::passes(name, false) && is_chosen() && !is_named() {
+                head.header(name, value)?;
+            }
+        }
+        let hop = forwarded::Hop {
+            client: request.client_ip(),
+            is_https: request.is_https(),
+            host: request.host().unwrap_or_default(),
+        };
+        forwarded::add(&mut head, request.headers(), false, &hop)?;
+        head.header("x-forwarded-method", request.method().as_bytes())?;
+        let original = request.changes.original(request.head);
+        let query = original.query().map(str::as_bytes);
+        let uri = [
+            original.path().as_bytes(),
+            query.map_or(b"", |_| b"?"),
+            query.unwrap_or_default(),
+        ];
+        head.joined("x-forwarded-uri", &uri)?;
+        head.finish(BodyLength::None);
+        Ok(())
+    }
+
+    fn admit(&self, request: &mut Request<'_>, answer: &Answer) -> Result<(), Response> {
+        let copied = &self.options.response_headers;
+        if copied.is_empty() {
+            return Ok(());
+        }
+        let is_copied = |name: &str| copied.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let added: Vec<(String, Vec<u8>)> = answer
+            .fields
+            .iter()
+            .filter(|(name, _)| is_copied(name))
+            .map(|(name, value)| (name.to_owned(), value.to_vec()))
+            .collect();
+        let replaced = request.replace_headers(copied, added);
+        replaced.map_err(Response::internal_error)
+    }
+
+    fn unanswered(&self, request: &Request<'_>, silence: Silence) -> Response {
+        if let Silence::Cancelled(error) = silence {
+            return Response::internal_error(error);
+        }
+        let (id, name) = (request.id(), self.upstream.name());
+        let mut response = Response::plain(silence.status());
+        response.cause = Some(format!("[{id}] forward_auth {name}: {silence}").into());
+        response
+    }
+}
+
+/// The response of the authentication server, for the client.
+fn refusal(answer: Answer) -> Response {
+    let mut response = Response::new(answer.status);
+    response.has_date = answer.fields.first("date").is_some();
+    response.fields = answer.fields;
+    response.of_backend = true;
+    response.body = Body {
+        kind: Kind::Owned(answer.body),
+        text: None,
+    };
+    response
+}
+
+/// Whether the field is about the resource itself: its body, which is not sent along, or a condition, which the authentication
+/// server would answer by 304.
+fn is_of_resource(name: &str) -> bool {
+    let begins = |with: &str| {
+        name.get(..with.len())
+            .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
+    };
+    begins("content-") || begins("if-") || name.eq_ignore_ascii_case("range")
+}
+
+fn check_copied(name: &str) -> Result<(), HeaderError> {
+    FieldLines::new().push(name, b"")?;
+    match ["host", "expect", "upgrade"]
+        .iter()
+        .any(|known| is_same_name(known, name))
+    {
+        true => Err(HeaderError::Reserved),
+        false => Ok(()),
+    }
+}
