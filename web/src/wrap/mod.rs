@@ -5,6 +5,7 @@
 pub mod cors;
 #[cfg(feature = "proxy")]
 pub mod forward_auth;
+pub mod html_errors;
 #[cfg(feature = "rate")]
 pub mod rate;
 
