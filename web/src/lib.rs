@@ -85,6 +85,7 @@
 //! | `cookies` | [`Request::cookies`], [`Request::cookie`], [`Response::cookie`] |
 //! | `multipart` | [`Request::multipart`] |
 //! | `compress` | [`compress`] |
+//! | `jwt` | [`wrap::jwt`]; `cookies`, `json` |
 //! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
@@ -111,6 +112,7 @@
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
+mod base64;
 mod body;
 #[cfg(feature = "chat")]
 pub mod chat;

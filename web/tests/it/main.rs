@@ -28,6 +28,7 @@ mod fastcgi_responder;
 mod files_encoded;
 mod files_ranges;
 mod forward_auth;
+mod jwt;
 mod keepalive;
 mod lifecycle;
 mod middleware;

@@ -1,0 +1,387 @@
+//! The keys that verify tokens, read from PEM (RFC 7468) or from a set of JWK (RFC 7517, RFC 7518, RFC 8037).
+//!
+//! Every key knows the algorithms that it may be used with. An HMAC secret comes from a JWK alone, so the text of a public key is
+//! never taken for one.
+
+use std::fmt;
+
+use ring::{hmac, signature};
+use serde_json::Value;
+
+use crate::base64;
+
+/// The most keys that are read.
+const KEYS_MAX: usize = 64;
+/// Bits of an RSA key that can be used.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+/// A signature algorithm for tokens (RFC 7518 section 3.1, RFC 8037).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// HMAC with SHA-256.
+    Hs256,
+    /// HMAC with SHA-384.
+    Hs384,
+    /// HMAC with SHA-512.
+    Hs512,
+    /// RSA with SHA-256 (PKCS #1 v1.5).
+    Rs256,
+    /// RSA with SHA-384 (PKCS #1 v1.5).
+    Rs384,
+    /// RSA with SHA-512 (PKCS #1 v1.5).
+    Rs512,
+    /// RSA with SHA-256 (PSS).
+    Ps256,
+    /// RSA with SHA-384 (PSS).
+    Ps384,
+    /// RSA with SHA-512 (PSS).
+    Ps512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// Ed25519.
+    EdDsa,
+}
+
+use Algorithm::*;
+
+impl Algorithm {
+    /// All algorithms and their names.
+    pub const ALL: [(&str, Algorithm); 12] = [
+        ("HS256", Hs256),
+        ("HS384", Hs384),
+        ("HS512", Hs512),
+        ("RS256", Rs256),
+        ("RS384", Rs384),
+        ("RS512", Rs512),
+        ("PS256", Ps256),
+        ("PS384", Ps384),
+        ("PS512", Ps512),
+        ("ES256", Es256),
+        ("ES384", Es384),
+        ("EdDSA", EdDsa),
+    ];
+
+    /// The algorithm with this name. There is none called `none`.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, algorithm)| *algorithm)
+    }
+}
+
+/// Keys that verify tokens.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys(Vec<Key>);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) id: Option<String>,
+    algorithms: Vec<Algorithm>,
+    material: Material,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Material {
+    Secret(Vec<u8>),
+    /// Modulus and exponent, without leading zeros.
+    Rsa(Vec<u8>, Vec<u8>),
+    /// A point in its long form, or the key of Ed25519.
+    Curve(Vec<u8>),
+}
+
+impl Keys {
+    /// Reads public keys in PEM, one JWK, or a set of JWK. Keys of a set that are for something else are left out.
+    ///
+    /// # Errors
+    ///
+    /// One line: what is wrong, or that there is no usable key.
+    pub fn parse(text: &str) -> Result<Keys, String> {
+        let keys = match text.trim_start().starts_with('{') {
+            true => jwk_set(text)?,
+            false => pem(text)?,
+        };
+        match keys.len() {
+            0 => Err("there is no key that can verify a token".into()),
+            1..=KEYS_MAX => Ok(Keys(keys)),
+            count => Err(format!("there are {count} keys, at most {KEYS_MAX} are read")),
+        }
+    }
+
+    /// A secret for HS256, and for HS384 and HS512 if it is long enough.
+    ///
+    /// # Errors
+    ///
+    /// One line: a secret of less than 32 bytes (RFC 7518 section 3.2).
+    pub fn secret(secret: &[u8]) -> Result<Keys, String> {
+        Ok(Keys(vec![oct(secret.to_vec())?]))
+    }
+
+    /// The keys for a token, by its key id. A token without an id, and a key without one, may belong to any.
+    pub(super) fn of<'k>(&'k self, id: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &'k Key> {
+        let is_known = |key: &&Key| key.id.as_deref() == id;
+        let has_named = id.is_some() && self.0.iter().any(|key| is_known(&key));
+        let id = id.map(str::to_owned);
+        self.0.iter().filter(move |key| {
+            let fits = match has_named {
+                true => key.id == id,
+                false => id.is_none() || key.id.is_none(),
+            };
+            fits && key.algorithms.contains(&algorithm)
+        })
+    }
+}
+
+impl Key {
+    /// Whether this is the signature of `message`. The time does not depend on the bytes of a secret.
+    pub(super) fn verifies(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+        if !self.algorithms.contains(&algorithm) {
+            return false;
+        }
+        match (&self.material, algorithm) {
+            (Material::Secret(secret), Hs256 | Hs384 | Hs512) => {
+                let hash = match algorithm {
+                    Hs256 => hmac::HMAC_SHA256,
+                    Hs384 => hmac::HMAC_SHA384,
+                    _ => hmac::HMAC_SHA512,
+                };
+                hmac::verify(&hmac::Key::new(hash, secret), message, signature).is_ok()
+            }
+            (Material::Rsa(n, e), _) => {
+                let parameters = match algorithm {
+                    Rs256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+                    Rs384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+                    Rs512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+                    Ps256 => &signature::RSA_PSS_2048_8192_SHA256,
+                    Ps384 => &signature::RSA_PSS_2048_8192_SHA384,
+                    Ps512 => &signature::RSA_PSS_2048_8192_SHA512,
+                    _ => return false,
+                };
+                let key = signature::RsaPublicKeyComponents { n, e };
+                key.verify(parameters, message, signature).is_ok()
+            }
+            (Material::Curve(point), Es256 | Es384 | EdDsa) => {
+                let scheme: &dyn signature::VerificationAlgorithm = match algorithm {
+                    Es256 => &signature::ECDSA_P256_SHA256_FIXED,
+                    Es384 => &signature::ECDSA_P384_SHA384_FIXED,
+                    _ => &signature::ED25519,
+                };
+                signature::UnparsedPublicKey::new(scheme, point)
+                    .verify(message, signature)
+                    .is_ok()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A key may be a secret: ids only.
+        f.debug_list().entries(self.0.iter().map(|key| &key.id)).finish()
+    }
+}
+
+fn oct(secret: Vec<u8>) -> Result<Key, String> {
+    let fitting = [(32, Hs256), (48, Hs384), (64, Hs512)].into_iter();
+    let algorithms: Vec<_> = fitting
+        .filter(|(least, _)| secret.len() >= *least)
+        .map(|(_, fits)| fits)
+        .collect();
+    if algorithms.is_empty() {
+        return Err(format!("a secret has {} bytes, HS256 needs 32 or more", secret.len()));
+    }
+    let material = Material::Secret(secret);
+    Ok(Key {
+        id: None,
+        algorithms,
+        material,
+    })
+}
+
+fn rsa(n: &[u8], e: &[u8]) -> Result<Key, String> {
+    let trim = |bytes: &[u8]| bytes.iter().copied().skip_while(|&byte| byte == 0).collect::<Vec<u8>>();
+    let (n, e) = (trim(n), trim(e));
+    let bits = n.len() * 8 - n.first().map_or(0, |first| first.leading_zeros() as usize);
+    if !RSA_BITS.contains(&bits) {
+        let (least, most) = (RSA_BITS.start(), RSA_BITS.end());
+        return Err(format!("an RSA key has {bits} bits, it needs {least} to {most}"));
+    }
+    Ok(Key {
+        id: None,
+        algorithms: vec![Rs256, Rs384, Rs512, Ps256, Ps384, Ps512],
+        material: Material::Rsa(n, e),
+    })
+}
+
+fn curve(algorithm: Algorithm, point: Vec<u8>) -> Result<Key, String> {
+    let length = match algorithm {
+        Es256 => 65,
+        Es384 => 97,
+        _ => 32,
+    };
+    let is_long_form = algorithm == EdDsa || point.first() == Some(&4);
+    if point.len() != length || !is_long_form {
+        return Err("a key on a curve has the wrong length or form".into());
+    }
+    Ok(Key {
+        id: None,
+        algorithms: vec![algorithm],
+        material: Material::Curve(point),
+    })
+}
+
+fn jwk_set(text: &str) -> Result<Vec<Key>, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("the JSON is malformed: {error}"))?;
+    let Some(keys) = value.get("keys") else {
+        return jwk(&value).map(|key| key.into_iter().collect());
+    };
+    let keys = keys.as_array().ok_or("'keys' is not a list")?;
+    let read = keys.iter().enumerate().map(|(index, key)| {
+        let named = |why| format!("key {}: {why}", index + 1);
+        jwk(key).map_err(named)
+    });
+    read.filter_map(Result::transpose).collect()
+}
+
+/// Reads one JWK. `None` for a key of another use.
+fn jwk(value: &Value) -> Result<Option<Key>, String> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str);
+    let bytes = |name: &str| {
+        let missing = || format!("'{name}' is missing or not in base64url");
+        text(name).and_then(base64::decode_url).ok_or_else(missing)
+    };
+    let verifies = |list: &Value| {
+        let list = list.as_array();
+        list.is_some_and(|list| list.iter().any(|operation| operation == "verify"))
+    };
+    let is_for_signatures =
+        text("use").is_none_or(|purpose| purpose == "sig") && value.get("key_ops").is_none_or(verifies);
+    if !is_for_signatures {
+        return Ok(None);
+    }
+    let point = |algorithm, length: usize| {
+        let (x, y) = (bytes("x")?, bytes("y")?);
+        if x.len() != length || y.len() != length {
+            return Err("'x' and 'y' have the wrong length".into());
+        }
+        curve(algorithm, [&[4], &x[..], &y[..]].concat())
+    };
+    let key = match (text("kty"), text("crv")) {
+        (Some("oct"), _) => oct(bytes("k")?)?,
+        (Some("RSA"), _) => rsa(&bytes("n")?, &bytes("e")?)?,
+        (Some("EC"), Some("P-256")) => point(Es256, 32)?,
+        (Some("EC"), Some("P-384")) => point(Es384, 48)?,
+        (Some("OKP"), Some("Ed25519")) => curve(EdDsa, bytes("x")?)?,
+        (None, _) => return Err("'kty' is missing".into()),
+        _ => return Ok(None),
+    };
+    let algorithms = match text("alg") {
+        None => key.algorithms,
+        Some(name) => {
+            let named = Algorithm::named(name).filter(|algorithm| key.algorithms.contains(algorithm));
+            match named {
+                Some(algorithm) => vec![algorithm],
+                // A key for encryption, or for an algorithm that this server does not know.
+                None => return Ok(None),
+            }
+        }
+    };
+    let id = text("kid").map(str::to_owned);
+    Ok(Some(Key { id, algorithms, ..key }))
+}
+
+fn pem(text: &str) -> Result<Vec<Key>, String> {
+    let mut keys = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once("-----BEGIN ") {
+        let (label, after) = after.split_once("-----").ok_or("a PEM block does not begin right")?;
+        let end = format!("-----END {label}-----");
+        let (body, after) = after
+            .split_once(&end)
+            .ok_or_else(|| format!("a PEM block lacks its '{end}'"))?;
+        let body: String = body.split_ascii_whitespace().collect();
+        let der = base64::decode(&body).ok_or_else(|| format!("the base64 of the PEM block '{label}' is malformed"))?;
+        let malformed = || format!("the PEM block '{label}' is malformed");
+        keys.push(match label {
+            "PUBLIC KEY" => public_key(&der).ok_or_else(malformed)??,
+            "RSA PUBLIC KEY" => rsa_public_key(&der).ok_or_else(malformed)??,
+            _ if label.contains("PRIVATE") => {
+                return Err("it is a private key; give it the public one: openssl pkey -in FILE -pubout".into());
+            }
+            "CERTIFICATE" => {
+                return Err("it is a certificate; give it the public key: openssl x509 -in FILE -pubkey -noout".into());
+            }
+            _ => return Err(format!("a PEM block '{label}' is no public key")),
+        });
+        rest = after;
+    }
+    if keys.is_empty() {
+        return Err("it is neither PEM (-----BEGIN PUBLIC KEY-----) nor a JWK set in JSON".into());
+    }
+    Ok(keys)
+}
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 2;
+const BIT_STRING: u8 = 3;
+const OBJECT_ID: u8 = 6;
+
+/// Reads a SubjectPublicKeyInfo (RFC 5280 section 4.1). `None` if it is malformed.
+fn public_key(der: &[u8]) -> Option<Result<Key, String>> {
+    let mut info = whole(der, SEQUENCE)?;
+    let mut algorithm = take(&mut info, SEQUENCE)?;
+    let (&unused, key) = whole(info, BIT_STRING)?.split_first()?;
+    let id = take(&mut algorithm, OBJECT_ID)?;
+    if unused != 0 {
+        return None;
+    }
+    Some(match id {
+        // rsaEncryption, RFC 3279 section 2.3.1
+        [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1] => return rsa_public_key(key),
+        // id-ecPublicKey with prime256v1 or secp384r1, RFC 5480 section 2.1.1
+        [0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1] => match take(&mut algorithm, OBJECT_ID)? {
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7] => curve(Es256, key.to_vec()),
+            [0x2b, 0x81, 4, 0, 0x22] => curve(Es384, key.to_vec()),
+            _ => Err("a key is on another curve than P-256 and P-384".into()),
+        },
+        // id-Ed25519, RFC 8410 section 3
+        [0x2b, 0x65, 0x70] => curve(EdDsa, key.to_vec()),
+        _ => Err("a key is neither RSA nor on P-256, P-384 or Ed25519".into()),
+    })
+}
+
+/// Reads an RSAPublicKey (RFC 8017 appendix A.1.1).
+fn rsa_public_key(der: &[u8]) -> Option<Result<Key, String>> {
+    let mut parts = whole(der, SEQUENCE)?;
+    let n = take(&mut parts, INTEGER)?;
+    let e = whole(parts, INTEGER)?;
+    Some(rsa(n, e))
+}
+
+/// Takes a value with this tag from the front of `der`.
+fn take<'d>(der: &mut &'d [u8], tag: u8) -> Option<&'d [u8]> {
+    let (&found, rest) = der.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let mut length = usize::from(first);
+    if first >= 0x80 {
+        let (digits, after) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        if digits.is_empty() || digits.len() > 3 {
+            return None;
+        }
+        length = digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit));
+        rest = after;
+    }
+    let (value, rest) = rest.split_at_checked(length)?;
+    *der = rest;
+    (found == tag).then_some(value)
+}
+
+/// Takes a value with this tag that is all of `der`.
+fn whole(mut der: &[u8], tag: u8) -> Option<&[u8]> {
+    let value = take(&mut der, tag)?;
+    der.is_empty().then_some(value)
+}

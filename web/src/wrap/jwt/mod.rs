@@ -1,0 +1,195 @@
+//! JSON Web Tokens (RFC 7519): a signed token in the request names its user.
+//!
+//! ```
+//! use osier_web::wrap::jwt::{Claims, Jwt, Keys};
+//! use osier_web::{Request, Router, test::Client};
+//!
+//! fn me(request: &mut Request<'_>) -> String {
+//!     let user = request.extensions().get::<Claims>().and_then(|claims| claims.text("sub"));
+//!     format!("hello, {}\n", user.unwrap_or_default())
+//! }
+//!
+//! let keys = Keys::secret(b"a secret of at least 32 bytes: ...")?;
+//! let client = Client::new(Router::new().get("/", me).wrap(Jwt::new(keys).wrap()));
+//! let refused = client.get("/").send();
+//! assert_eq!((refused.status().as_u16(), refused.header("www-authenticate")), (401, Some("Bearer")));
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! The token is that of `Authorization: Bearer`, or of a cookie that [`Options::cookie`] names. Protection against forged tokens:
+//!
+//! - The algorithm of a token only chooses among those that its key is for ([`Keys`]). There is no `none`, and a public key is never
+//!   taken for a secret (RFC 8725).
+//! - A token with critical extensions (`crit`) or without `exp` is refused, and one for an audience if none is set.
+//! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send its own.
+//!
+//! A refusal is a 401 whose `WWW-Authenticate` says why (RFC 6750 section 3), or a 403 if a claim has another value than
+//! [`Options::claims`] demands.
+
+mod keys;
+mod token;
+
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use osier_http::FieldLines;
+
+pub use self::keys::{Algorithm, Keys};
+pub use self::token::{Claims, Invalid};
+use crate::{Next, Request, Response};
+
+/// The demands on tokens, and what is passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The algorithms that tokens may have. Empty for all that the keys are for.
+    pub algorithms: Vec<Algorithm>,
+    /// The issuers (`iss`) that are accepted. Empty for any.
+    pub issuers: Vec<String>,
+    /// The audiences (`aud`) that this server is. If it is empty, a token must not be for one.
+    pub audiences: Vec<String>,
+    /// The claims that a token must have. Default: `exp`.
+    pub required: Vec<String>,
+    /// Claims and the values of which they must have one: as their text, as one item of a list, or as one word of `scope`.
+    pub claims: Vec<(String, Vec<String>)>,
+    /// How far the clocks of issuer and server may differ, for `exp` and `nbf`. Default: 60 s.
+    pub leeway: Duration,
+    /// The cookie that holds the token if there is no `Authorization: Bearer`.
+    pub cookie: Option<String>,
+    /// The realm in the challenge.
+    pub realm: Option<String>,
+    /// Claims and the request fields that they are copied into. A list becomes one value with commas.
+    pub pass: Vec<(String, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            algorithms: Vec::new(),
+            issuers: Vec::new(),
+            audiences: Vec::new(),
+            required: vec!["exp".to_owned()],
+            claims: Vec::new(),
+            leeway: Duration::from_secs(60),
+            cookie: None,
+            realm: None,
+            pass: Vec::new(),
+        }
+    }
+}
+
+/// Verifies the token of each request.
+#[derive(Debug)]
+pub struct Jwt {
+    keys: Keys,
+    options: Options,
+    /// The names of the fields in `options.pass`.
+    passed: Vec<String>,
+    /// The value of `WWW-Authenticate` in front of an error.
+    challenge: String,
+}
+
+impl Jwt {
+    /// Accepts any token of these keys that is valid now.
+    pub fn new(keys: Keys) -> Jwt {
+        Jwt {
+            keys,
+            options: Options::default(),
+            passed: Vec::new(),
+            challenge: "Bearer".to_owned(),
+        }
+    }
+
+    /// Accepts the tokens of these keys that meet the demands of `options`.
+    ///
+    /// # Errors
+    ///
+    /// One line: a realm or a field name that cannot be sent.
+    pub fn with(keys: Keys, options: Options) -> Result<Jwt, String> {
+        let mut challenge = "Bearer".to_owned();
+        if let Some(realm) = &options.realm {
+            if realm.contains(|c: char| c.is_control() || c == '"' || c == '\\') {
+                return Err(format!("the realm {realm:?} cannot be quoted"));
+            }
+            challenge = format!("Bearer realm=\"{realm}\"");
+        }
+        let reserved = ["host", "expect", "upgrade"];
+        for (_, field) in &options.pass {
+            let checked = FieldLines::new().push(field, b"");
+            checked.map_err(|error| format!("a claim cannot be passed in {field:?}: {error}"))?;
+            if reserved.iter().any(|known| field.eq_ignore_ascii_case(known)) {
+                return Err(format!("a claim cannot be passed in {field:?}"));
+            }
+        }
+        Ok(Jwt {
+            passed: options.pass.iter().map(|(_, field)| field.clone()).collect(),
+            keys,
+            options,
+            challenge,
+        })
+    }
+
+    /// Verifies the token of each request before it passes: for [`Router::wrap`](crate::Router::wrap).
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        move |request, next| match self.check(request) {
+            Ok(()) => next.run(request),
+            Err(response) => response,
+        }
+    }
+
+    /// Verifies the token of one request. Leaves its [`Claims`] in the extensions, and the claims to pass in the fields.
+    ///
+    /// # Errors
+    ///
+    /// The response to a request without a valid token: 401 or 403.
+    pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        let token = match self.token_of(request) {
+            Some(token) => token,
+            // RFC 6750 3.1: without a token there is no error to tell.
+            None => return Err(self.refuse(StatusCode::UNAUTHORIZED, None)),
+        };
+        let claims = self
+            .verify(token, SystemTime::now())
+            .map_err(|invalid| self.refuse(invalid.status(), Some(invalid)))?;
+        let pass = self.options.pass.iter();
+        let added = pass.filter_map(|(claim, field)| Some((field.as_str(), claims.text(claim)?)));
+        let replaced = request.replace_headers(&self.passed, added);
+        replaced.map_err(|_| self.refuse(StatusCode::UNAUTHORIZED, Some(Invalid::Unpassable)))?;
+        request.extensions_mut().insert(claims);
+        Ok(())
+    }
+
+    /// Verifies a token at a time.
+    ///
+    /// # Errors
+    ///
+    /// The first reason that makes it invalid.
+    pub fn verify(&self, token: &str, now: SystemTime) -> Result<Claims, Invalid> {
+        let claims = token::verify(token, &self.keys, &self.options.algorithms)?;
+        claims.meet(&self.options, now)?;
+        Ok(claims)
+    }
+
+    fn token_of<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
+        let bearer = request.header_str("authorization").and_then(|value| {
+            let (scheme, token) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+        });
+        bearer.or_else(|| request.cookie(self.options.cookie.as_deref()?))
+    }
+
+    #[cold]
+    fn refuse(&self, status: StatusCode, invalid: Option<Invalid>) -> Response {
+        let Some(invalid) = invalid else {
+            let response = Response::new(status).header("www-authenticate", &self.challenge);
+            return response.body("401: send a token: Authorization: Bearer TOKEN\n");
+        };
+        let separator = match self.options.realm {
+            Some(_) => ",",
+            None => "",
+        };
+        let (challenge, code) = (&self.challenge, invalid.code());
+        let challenge = format!("{challenge}{separator} error=\"{code}\", error_description=\"{invalid}\"");
+        let response = Response::new(status).header("www-authenticate", challenge);
+        response.body(format!("{}: {invalid}\n", status.as_u16()))
+    }
+}
