@@ -78,6 +78,47 @@ fn todos_live_in_sqlite() {
     assert!(kept.contains("write some") && !kept.contains("read the docs"), "{kept}");
 }
 
+/// Sends a form with a cookie. Returns the status, the cookie that is set, and the body.
+fn visit(addr: &str, method: &str, path: &str, cookie: &str, form: &str) -> (u16, Option<String>, String) {
+    let kind = format!("application/x-www-form-urlencoded\r\nAccept: text/html\r\nCookie: {cookie}");
+    let (status, head, body) = ask(addr, method, path, &kind, form);
+    let set = head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: ")?.split(';').next());
+    (status, set.map(str::to_owned), body)
+}
+
+#[test]
+fn a_login_is_a_session_that_ends_with_the_logout() {
+    let redis = Redis::start(&[]);
+    let shared = redis.as_ref().map(|redis| format!("unix:{}", redis.socket().display()));
+    for store in [None, shared.as_deref()]
+        .into_iter()
+        .take(1 + usize::from(shared.is_some()))
+    {
+        let args: Vec<&str> = ["127.0.0.1:0"].into_iter().chain(store).collect();
+        let mut login = Running::start(env!("CARGO_BIN_EXE_login"), &args);
+        let addr = login.addr("login on http://");
+        let (status, none, form) = visit(&addr, "GET", "/", "", "");
+        assert!(status == 200 && none.is_none() && form.contains("<form"), "{form}");
+        let (status, none, page) = visit(&addr, "POST", "/login", "", "user=ada&password=wrong");
+        assert!(
+            status == 403 && none.is_none() && page.contains("<h1>403 Forbidden</h1>"),
+            "{page}"
+        );
+        let (status, cookie, _) = visit(&addr, "POST", "/login", "", "user=ada&password=open+sesame");
+        let cookie = cookie.expect("a session");
+        assert_eq!(status, 303);
+        assert!(visit(&addr, "GET", "/", &cookie, "").2.contains("here 0 times"));
+        assert!(visit(&addr, "GET", "/", &cookie, "").2.contains("here 1 times"));
+        assert_eq!(
+            visit(&addr, "POST", "/logout", &cookie, "").1.as_deref(),
+            Some("session=")
+        );
+        assert!(visit(&addr, "GET", "/", &cookie, "").2.contains("<form"));
+    }
+}
+
 #[test]
 fn uploads_are_files_afterwards() {
     let folder = Folder::new();

@@ -32,7 +32,7 @@ macro_rules! chapter {
 }
 
 /// The chapters, in reading order.
-pub const GUIDE: [Doc; 20] = [
+pub const GUIDE: [Doc; 21] = [
     chapter!("introduction", "what Osier is, and how to set up a project"),
     chapter!("first-server", "a server of twenty lines"),
     chapter!("waiting", "fibers, and which calls suspend them"),
@@ -49,6 +49,7 @@ pub const GUIDE: [Doc; 20] = [
     chapter!("websockets", "an echo, a room, many idle connections"),
     chapter!("server-sent-events", "streams to a browser"),
     chapter!("middleware", "functions around handlers"),
+    chapter!("sessions", "values of one browser, sealed cookies"),
     chapter!("tests", "how to test without a port"),
     chapter!("deployment", "the server under systemd, a program of your own"),
     chapter!("debugging", "dumps, the watchdog, metrics"),

@@ -1,5 +1,4 @@
-//! A connection to the broker, and the delays between connections. The publisher and the listener
-//! have one of each.
+//! A connection to Redis, and the delays between connections.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
@@ -8,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use osier::net::Stream;
 
+use super::Outbound;
 use super::resp::{self, Reply};
-use super::{Options, Outbound};
+use crate::Address;
 
 /// Timeout of connecting, of a write and of a reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const STEADY: Duration = LONGEST_WAIT;
 
 /// An open connection to the broker.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) stream: Arc<Stream>,
     pub(super) replies: Replies,
 }
@@ -49,13 +49,13 @@ impl Replies {
 impl Connection {
     /// Connects, and checks with a PING that the broker executes commands. A broker that is still
     /// loading or rejects the password counts as unreachable.
-    pub(super) fn open(options: &Options) -> io::Result<Connection> {
-        let stream = Arc::new(options.address.connect(PATIENCE)?);
+    pub(crate) fn open(address: &Address, password: Option<&str>) -> io::Result<Connection> {
+        let stream = Arc::new(address.connect(PATIENCE)?);
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let replies = Replies(BufReader::new(Reading(stream.clone())));
         let mut connection = Connection { stream, replies };
-        if let Some(password) = &options.password {
+        if let Some(password) = password {
             connection.ask(&[b"AUTH", password.as_bytes()])?;
         }
         connection.ask(&[b"PING"])?;
@@ -63,10 +63,17 @@ impl Connection {
     }
 
     fn ask(&mut self, command: &[&[u8]]) -> io::Result<()> {
+        let replies = self.call(&[command])?;
+        let accepted = replies.into_iter().try_for_each(|reply| reply.accepted().map(drop));
+        accepted.map_err(io::Error::other)
+    }
+
+    /// Sends commands in one write, and reads the reply to each. An error ends the connection.
+    pub(crate) fn call(&mut self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let mut bytes = Vec::new();
-        resp::encode(&mut bytes, command);
+        commands.iter().for_each(|command| resp::encode(&mut bytes, command));
         (&*self.stream).write_all(&bytes)?;
-        self.replies.next()?.accepted().map(drop).map_err(io::Error::other)
+        commands.iter().map(|_| self.replies.next()).collect()
     }
 
     /// Publishes the first `count` messages of the batch in one write, and removes those that got a

@@ -56,10 +56,10 @@ use osier::sync::Event;
 
 use crate::Address;
 
-mod connection;
+pub(crate) mod connection;
 mod payload;
 mod publisher;
-mod resp;
+pub(crate) mod resp;
 mod wire;
 
 use connection::{Connection, Outage};
@@ -285,7 +285,7 @@ fn listen(shared: &RedisState) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
     loop {
-        let error = match Connection::open(&shared.options) {
+        let error = match Connection::open(&shared.options.address, shared.options.password.as_deref()) {
             Ok(connection) => receive(shared, connection, &mut outage, &mut seen),
             Err(error) => error,
         };

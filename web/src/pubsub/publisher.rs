@@ -81,7 +81,10 @@ impl Publisher<'_> {
             let is_new = self.connection.is_none();
             let open = match self.connection.take() {
                 Some(open) => Ok(open),
-                None => Connection::open(&self.shared.options),
+                None => {
+                    let options = &self.shared.options;
+                    Connection::open(&options.address, options.password.as_deref())
+                }
             };
             let mut connection = match open {
                 Ok(connection) => connection,

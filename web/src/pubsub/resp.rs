@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 4;
 
 /// A value received from the broker.
 #[derive(Debug, PartialEq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// A string or a status.
     Text(Vec<u8>),
     Error(String),
@@ -30,7 +30,7 @@ pub(super) enum Reply {
 
 impl Reply {
     /// The reply, or the text of an error reply.
-    pub(super) fn accepted(self) -> Result<Reply, String> {
+    pub(crate) fn accepted(self) -> Result<Reply, String> {
         match self {
             Reply::Error(text) => Err(text),
             reply => Ok(reply),

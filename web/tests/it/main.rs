@@ -44,6 +44,7 @@ mod proxy_streams;
 mod proxy_tunnel;
 mod pubsub_redis;
 mod routing;
+mod sessions;
 mod slow_clients;
 mod slow_files;
 mod slow_peers;

@@ -1,0 +1,456 @@
+//! Sessions: values that belong to one browser, kept by this server; and signed and encrypted cookies.
+//!
+//! ```
+//! use osier_web::session::{Memory, Sessions};
+//! use osier_web::{Rejection, Request, Router, test::Client};
+//!
+//! fn login(request: &mut Request<'_>) -> Result<&'static str, Rejection> {
+//!     let session = request.session()?;
+//!     session.renew()?;
+//!     session.set("user", "ada")?;
+//!     Ok("welcome\n")
+//! }
+//!
+//! fn home(request: &mut Request<'_>) -> Result<String, Rejection> {
+//!     let user: Option<String> = request.session()?.get("user")?;
+//!     Ok(format!("hello, {}\n", user.unwrap_or("stranger".into())))
+//! }
+//!
+//! let router = Router::new().get("/", home).post("/login", login).wrap(Sessions::new(Memory::new(10_000)).wrap());
+//! let client = Client::new(router);
+//! let reply = client.get("/").send();
+//! assert_eq!((reply.text(), reply.header("set-cookie")), ("hello, stranger\n", None));
+//! let reply = client.post("/login").send();
+//! let cookie = reply.header("set-cookie").and_then(|line| line.split(';').next()).unwrap_or_default();
+//! assert_eq!(client.get("/").header("cookie", cookie).send().text(), "hello, ada\n");
+//! ```
+//!
+//! ```text
+//!   cookie: id, 256 random bits ─▶ SHA-256 ─▶ store: values in JSON, with an end ([`Memory`], or `Redis`)
+//! ```
+//!
+//! - The store is asked when a handler first uses the session, and there is no `Set-Cookie` before something is stored.
+//! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes the id and keeps
+//!   the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
+//! - A session ends [`Options::idle`] after its last use. A use renews that time when half of it has passed.
+//! - The session is stored when the handler returns, before its response is sent. Of two requests at the same time the later one wins.
+//!
+//! The cookie has `HttpOnly`, `SameSite=Lax` and `Path=/`, and `Secure` when the client came over https
+//! ([`Request::is_https`]).
+
+mod keys;
+#[cfg(feature = "redis")]
+mod redis;
+mod store;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cookie::{Cookie, SameSite};
+use ring::digest;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use self::keys::CookieKeys;
+#[cfg(feature = "redis")]
+pub use self::redis::Redis;
+pub use self::store::{Memory, Store};
+use crate::{Next, Rejection, Request, Response, base64};
+
+/// Random bytes of an id.
+const ID_BYTES: usize = 32;
+/// Characters of an id in the cookie.
+const ID_LENGTH: usize = 43;
+
+/// Settings of [`Sessions`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The name of the cookie. Default: `session`.
+    pub name: String,
+    /// Time without a use after which a session ends. Default: one day.
+    pub idle: Duration,
+    /// Whether the cookie is sent over https alone. `None`, the default: if this request came over https.
+    pub secure: Option<bool>,
+    /// Default: [`SameSite::Lax`].
+    pub same_site: SameSite,
+    /// The path of the cookie. Default: `/`.
+    pub path: String,
+    /// The domain of the cookie. Default: this host alone.
+    pub domain: Option<String>,
+    /// The most bytes that the values of one session may take. More are a 500. Default: 64 KiB.
+    pub bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            name: "session".to_owned(),
+            idle: Duration::from_secs(24 * 3600),
+            secure: None,
+            same_site: SameSite::Lax,
+            path: "/".to_owned(),
+            domain: None,
+            bytes: 64 << 10,
+        }
+    }
+}
+
+/// Gives each request its [`Session`].
+pub struct Sessions {
+    store: Arc<dyn Store>,
+    options: Options,
+}
+
+impl Sessions {
+    /// Keeps sessions in `store`.
+    pub fn new(store: impl Store) -> Sessions {
+        Sessions::with(store, Options::default())
+    }
+
+    /// Keeps sessions in `store`.
+    pub fn with(store: impl Store, options: Options) -> Sessions {
+        Sessions {
+            store: Arc::new(store),
+            options,
+        }
+    }
+
+    /// Makes a function for [`Router::wrap`](crate::Router::wrap).
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        move |request, next| {
+            let session = Session(Arc::new(Shared {
+                store: self.store.clone(),
+                sent: request
+                    .named_cookies(&self.options.name)
+                    .find(|id| is_id(id))
+                    .map(str::to_owned),
+                state: Mutex::default(),
+            }));
+            request.extensions_mut().insert(session.clone());
+            let is_https = request.is_https();
+            let response = next.run(request);
+            self.finish(&session, is_https, response)
+        }
+    }
+
+    /// Stores the session, and sets its cookie, if there is something to store or to set.
+    fn finish(&self, session: &Session, is_https: bool, response: Response) -> Response {
+        let state = std::mem::take(&mut *session.state());
+        let Some(values) = &state.values else {
+            return response;
+        };
+        match self.store(session, values, &state.plan(self.options.idle)) {
+            Ok(None) => response,
+            Ok(Some(id)) => response.cookie(self.cookie(&id, is_https)),
+            Err(rejection) => {
+                let mut failed = Response::internal_error("");
+                failed.cause = Some(format!("the session cannot be stored: {rejection}").into());
+                failed
+            }
+        }
+    }
+
+    /// Does what the plan says. Returns the id to set in the cookie, an empty one to remove the cookie.
+    fn store(&self, session: &Session, values: &Values, plan: &Plan) -> Result<Option<String>, Rejection> {
+        let (store, sent) = (&self.store, session.0.sent.as_deref());
+        match plan {
+            Plan::Nothing => Ok(None),
+            Plan::Remove => {
+                if let Some(id) = sent {
+                    store.remove(&hashed(id))?;
+                }
+                Ok(sent.map(|_| String::new()))
+            }
+            Plan::Save { keeps_id } => {
+                let data = serde_json::to_vec(values).map_err(|error| Rejection::internal(error.to_string()))?;
+                if data.len() > self.options.bytes {
+                    let (size, most) = (data.len(), self.options.bytes);
+                    return Err(Rejection::internal(format!(
+                        "its values have {size} bytes, at most {most} may be stored"
+                    )));
+                }
+                let id = match sent {
+                    Some(id) if *keeps_id => id.to_owned(),
+                    _ => new_id(),
+                };
+                store.save(&hashed(&id), &data, self.options.idle)?;
+                if let (Some(old), false) = (sent, keeps_id) {
+                    store.remove(&hashed(old))?;
+                }
+                Ok(Some(id))
+            }
+        }
+    }
+
+    fn cookie(&self, id: &str, is_https: bool) -> Cookie<'static> {
+        let options = &self.options;
+        let mut cookie = Cookie::build((options.name.clone(), id.to_owned()))
+            .path(options.path.clone())
+            .http_only(true)
+            .same_site(options.same_site)
+            .secure(options.secure.unwrap_or(is_https))
+            .build();
+        if let Some(domain) = &options.domain {
+            cookie.set_domain(domain.clone());
+        }
+        match id {
+            "" => cookie.make_removal(),
+            _ => {
+                let seconds = i64::try_from(options.idle.as_secs()).unwrap_or(i64::MAX);
+                cookie.set_max_age(cookie::time::Duration::seconds(seconds));
+            }
+        }
+        cookie
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+type Values = BTreeMap<String, Value>;
+
+/// The values of one browser. See [`Request::session`].
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+struct Shared {
+    store: Arc<dyn Store>,
+    /// The id in the cookie of the request. The store need not know it.
+    sent: Option<String>,
+    state: Mutex<State>,
+}
+
+/// What the handler has done so far.
+#[derive(Default)]
+struct State {
+    /// None while the store has not been asked.
+    values: Option<Values>,
+    /// How long the store will keep the session. None if it has none.
+    left: Option<Duration>,
+    is_changed: bool,
+    is_renewed: bool,
+}
+
+/// What is to be done after the handler.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    Nothing,
+    Save { keeps_id: bool },
+    Remove,
+}
+
+impl State {
+    fn plan(&self, idle: Duration) -> Plan {
+        let is_empty = self.values.as_ref().is_none_or(Values::is_empty);
+        match self.left {
+            None if is_empty => Plan::Nothing,
+            None => Plan::Save { keeps_id: false },
+            Some(_) if is_empty => Plan::Remove,
+            Some(_) if self.is_renewed => Plan::Save { keeps_id: false },
+            Some(left) if self.is_changed || left < idle / 2 => Plan::Save { keeps_id: true },
+            Some(_) => Plan::Nothing,
+        }
+    }
+}
+
+impl Session {
+    /// A value. `None` if it was not set.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or the value has another type.
+    ///
+    /// # Suspends
+    ///
+    /// While the store is asked: the first call for a request with the cookie of a session.
+    pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Rejection> {
+        self.loaded()?;
+        let value = self
+            .state()
+            .values
+            .as_ref()
+            .and_then(|values| values.get(name).cloned());
+        let read = |value| {
+            serde_json::from_value(value)
+                .map_err(|error| Rejection::internal(format!("session value {name:?}: {error}")))
+        };
+        value.map(read).transpose()
+    }
+
+    /// Sets a value.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or the value has no form in JSON.
+    ///
+    /// # Suspends
+    ///
+    /// As [`get`](Session::get).
+    pub fn set(&self, name: &str, value: impl Serialize) -> Result<(), Rejection> {
+        let value = serde_json::to_value(value)
+            .map_err(|error| Rejection::internal(format!("session value {name:?}: {error}")))?;
+        self.change(|values| drop(values.insert(name.to_owned(), value)))
+    }
+
+    /// Removes a value.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    ///
+    /// # Suspends
+    ///
+    /// As [`get`](Session::get).
+    pub fn remove(&self, name: &str) -> Result<(), Rejection> {
+        self.change(|values| drop(values.remove(name)))
+    }
+
+    /// Gives the session another id, and keeps its values. The old id is worth nothing after the response. Call it when somebody
+    /// logs in or gets other rights.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    ///
+    /// # Suspends
+    ///
+    /// As [`get`](Session::get).
+    pub fn renew(&self) -> Result<(), Rejection> {
+        self.loaded()?;
+        self.state().is_renewed = true;
+        Ok(())
+    }
+
+    /// Removes all values. Without a new one, the session is removed from the store, and its cookie from the browser.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    ///
+    /// # Suspends
+    ///
+    /// As [`get`](Session::get).
+    pub fn destroy(&self) -> Result<(), Rejection> {
+        self.renew()?;
+        self.change(Values::clear)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Values)) -> Result<(), Rejection> {
+        self.loaded()?;
+        let mut state = self.state();
+        change(state.values.get_or_insert_default());
+        state.is_changed = true;
+        Ok(())
+    }
+
+    /// Asks the store, once. It may suspend, so no lock is held.
+    fn loaded(&self) -> Result<(), Rejection> {
+        if self.state().values.is_some() {
+            return Ok(());
+        }
+        let found = match &self.0.sent {
+            Some(id) => self.0.store.load(&hashed(id)).map_err(failed)?,
+            None => None,
+        };
+        let (values, left) = match found {
+            None => (Values::new(), None),
+            Some((data, left)) => {
+                let values = serde_json::from_slice(&data)
+                    .map_err(|error| Rejection::internal(format!("the session in the store is malformed: {error}")))?;
+                (values, Some(left))
+            }
+        };
+        let mut state = self.state();
+        if state.values.is_none() {
+            (state.values, state.left) = (Some(values), left);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Ids and values are secrets.
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// An error of the store, which is not the client's fault.
+fn failed(error: std::io::Error) -> Rejection {
+    Rejection::internal(format!("the store of sessions: {error}"))
+}
+
+fn new_id() -> String {
+    let mut bytes = [0; ID_BYTES];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    base64::encode_url(&bytes)
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_LENGTH && base64::decode_url(text).is_some_and(|bytes| bytes.len() == ID_BYTES)
+}
+
+/// The id that the store sees.
+fn hashed(id: &str) -> String {
+    base64::encode_url(digest::digest(&digest::SHA256, id.as_bytes()).as_ref())
+}
+
+impl Request<'_> {
+    /// The session of the client. It is a handle, and may be kept while the request is used.
+    ///
+    /// # Errors
+    ///
+    /// An error if no [`Sessions`] is around the handler. As a response it is a 500 with a log line.
+    pub fn session(&self) -> Result<Session, Rejection> {
+        let missing = || Rejection::internal("no sessions: put Sessions::wrap around the handler".into());
+        self.extensions().get::<Session>().cloned().ok_or_else(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_follows_from_what_was_done() {
+        let idle = Duration::from_secs(100);
+        let state = |values: &[&str], left: Option<u64>, is_changed, is_renewed| State {
+            values: Some(values.iter().map(|name| ((*name).to_owned(), Value::Null)).collect()),
+            left: left.map(Duration::from_secs),
+            is_changed,
+            is_renewed,
+        };
+        for (state, plan) in [
+            (state(&[], None, false, true), Plan::Nothing),
+            (state(&["a"], None, true, false), Plan::Save { keeps_id: false }),
+            (state(&["a"], Some(60), false, false), Plan::Nothing),
+            (state(&["a"], Some(49), false, false), Plan::Save { keeps_id: true }),
+            (state(&["a"], Some(99), true, false), Plan::Save { keeps_id: true }),
+            (state(&["a"], Some(99), true, true), Plan::Save { keeps_id: false }),
+            (state(&[], Some(99), true, true), Plan::Remove),
+        ] {
+            assert_eq!(state.plan(idle), plan);
+        }
+    }
+
+    #[test]
+    fn only_ids_of_our_form_are_looked_up() {
+        let id = new_id();
+        assert!(is_id(&id) && id.len() == ID_LENGTH && id != new_id() && hashed(&id) != id);
+        for text in ["", "x", &id[1..], &format!("{id}A"), &id.replace(&id[..1], "+")] {
+            assert!(!is_id(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Where sessions are kept: the contract, and the store in memory.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A place for sessions. `id` is a hash of the id in the cookie, so that nobody who reads the store can use its sessions.
+///
+/// A method may suspend. A failure gives the client a 500 with a log line.
+pub trait Store: Send + Sync + 'static {
+    /// The data of a session, and how long it will still be kept. `None` if there is none, or it has expired.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    fn load(&self, id: &str) -> io::Result<Option<(Vec<u8>, Duration)>>;
+
+    /// Keeps the data of a session for a time. It replaces the data of the same session.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or does not take it.
+    fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()>;
+
+    /// Removes a session, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    fn remove(&self, id: &str) -> io::Result<()>;
+}
+
+/// Sessions in this process. They end with it.
+///
+/// When there is no room, the sessions that would expire first go.
+#[derive(Debug)]
+pub struct Memory {
+    table: Mutex<Table>,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: HashMap<String, (Vec<u8>, Instant)>,
+    /// The same sessions by the time of their end.
+    ends: BTreeSet<(Instant, String)>,
+}
+
+impl Memory {
+    /// Makes an empty store for at most `most` sessions.
+    pub fn new(most: usize) -> Memory {
+        Memory {
+            table: Mutex::default(),
+            most: most.max(1),
+        }
+    }
+
+    /// How many sessions it keeps, also those that have expired and were not removed yet.
+    pub fn len(&self) -> usize {
+        self.with(|table| table.sessions.len())
+    }
+
+    /// Whether it keeps no session.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// No code panics or suspends while it holds the lock.
+    fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        change(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Table {
+    fn remove(&mut self, id: &str) {
+        if let Some((id, (_, end))) = self.sessions.remove_entry(id) {
+            self.ends.remove(&(end, id));
+        }
+    }
+}
+
+impl Store for Memory {
+    fn load(&self, id: &str) -> io::Result<Option<(Vec<u8>, Duration)>> {
+        let now = osier::time::now();
+        Ok(self.with(|table| {
+            let (data, end) = table.sessions.get(id)?;
+            let left = end.checked_duration_since(now).filter(|left| !left.is_zero())?;
+            Some((data.clone(), left))
+        }))
+    }
+
+    fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()> {
+        let now = osier::time::now();
+        self.with(|table| {
+            table.remove(id);
+            while let Some((end, _)) = table.ends.first()
+                && (*end <= now || table.sessions.len() >= self.most)
+                && let Some((_, id)) = table.ends.pop_first()
+            {
+                table.sessions.remove(&id);
+            }
+            let end = now + time;
+            table.sessions.insert(id.to_owned(), (data.to_vec(), end));
+            table.ends.insert((end, id.to_owned()));
+        });
+        Ok(())
+    }
+
+    fn remove(&self, id: &str) -> io::Result<()> {
+        self.with(|table| table.remove(id));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier::time::VirtualClock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn sessions_end_in_time_and_the_oldest_make_room() {
+        let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+        runtime.build().unwrap().run(|| {
+            let store = Memory::new(3);
+            let has = |id: &str| store.load(id).unwrap().map(|(data, _)| data);
+            store.save("a", b"1", 10 * SECOND).unwrap();
+            store.save("b", b"2", 20 * SECOND).unwrap();
+            osier::sleep(5 * SECOND);
+            assert_eq!(store.load("a").unwrap(), Some((b"1".to_vec(), 5 * SECOND)));
+            store.save("a", b"3", 30 * SECOND).unwrap();
+            store.save("c", b"4", 40 * SECOND).unwrap();
+            assert_eq!(store.len(), 3);
+            // The next one takes the place of the one that ends first.
+            store.save("d", b"5", 40 * SECOND).unwrap();
+            assert_eq!((has("a"), has("b"), store.len()), (Some(b"3".to_vec()), None, 3));
+            osier::sleep(30 * SECOND);
+            assert_eq!((has("a"), has("c")), (None, Some(b"4".to_vec())));
+            store.remove("c").unwrap();
+            store.remove("c").unwrap();
+            store.save("e", b"6", SECOND).unwrap();
+            assert_eq!((store.len(), store.with(|table| table.ends.len())), (2, 2), "d and e");
+        });
+    }
+}

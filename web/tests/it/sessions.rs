@@ -1,0 +1,300 @@
+//! Sessions: their cookie, their end, and their stores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{io, thread};
+
+use osier::time::VirtualClock;
+use osier_web::session::{Memory, Options, Redis, Sessions, Store};
+use osier_web::test::{Client, Reply};
+use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router};
+use testkit::Redis as Broker;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A store that counts its calls and may fail.
+#[derive(Clone)]
+struct Counted(Arc<(Memory, [AtomicUsize; 3])>);
+
+impl Counted {
+    fn new() -> Counted {
+        Counted(Arc::new((Memory::new(100), Default::default())))
+    }
+
+    /// Calls of `load`, `save` and `remove`.
+    fn calls(&self) -> [usize; 3] {
+        self.0.1.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, which: usize) -> &Memory {
+        self.0.1[which].fetch_add(1, Ordering::Relaxed);
+        &self.0.0
+    }
+}
+
+impl Store for Counted {
+    fn load(&self, id: &str) -> io::Result<Option<(Vec<u8>, Duration)>> {
+        self.count(0).load(id)
+    }
+
+    fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()> {
+        self.count(1).save(id, data, time)
+    }
+
+    fn remove(&self, id: &str) -> io::Result<()> {
+        self.count(2).remove(id)
+    }
+}
+
+fn app(sessions: Sessions) -> Client {
+    let get = |request: &mut Request<'_>| -> Result<String, Rejection> {
+        let user: Option<String> = request.session()?.get("user")?;
+        Ok(user.unwrap_or("nobody".into()))
+    };
+    let login = |request: &mut Request<'_>| -> Result<(), Rejection> {
+        let session = request.session()?;
+        session.renew()?;
+        session.set("user", request.query_param("user").unwrap_or("ada".into()))
+    };
+    let router = Router::new()
+        .get("/", get)
+        .post("/login", login)
+        .post("/note", |request: &mut Request<'_>| {
+            request.session()?.set("note", [1, 2])
+        })
+        .post("/forget", |request: &mut Request<'_>| request.session()?.remove("note"))
+        .post("/renew", |request: &mut Request<'_>| request.session()?.renew())
+        .post("/logout", |request: &mut Request<'_>| request.session()?.destroy())
+        .post("/large", |request: &mut Request<'_>| {
+            request.session()?.set("large", "x".repeat(100_000))
+        })
+        .get("/static", |_: &mut Request<'_>| "text")
+        .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+            request.trust_hops(ForwardedBy::XForwardedFor, |_| true);
+            next.run(request)
+        })
+        .wrap(sessions.wrap());
+    Client::new(router)
+}
+
+fn line(reply: &Reply) -> &str {
+    reply.header("set-cookie").unwrap_or_default()
+}
+
+/// The cookie as a browser sends it back.
+fn cookie(reply: &Reply) -> String {
+    line(reply).split(';').next().unwrap_or_default().to_owned()
+}
+
+fn get(client: &Client, cookie: &str) -> String {
+    client.get("/").header("cookie", cookie).send().text().to_owned()
+}
+
+fn post(client: &Client, path: &str, cookie: &str) -> Reply {
+    let reply = client.post(path).header("cookie", cookie).send();
+    assert_eq!(reply.status(), 200, "{path}");
+    reply
+}
+
+#[test]
+fn nothing_is_stored_or_sent_before_it_is_needed() {
+    let store = Counted::new();
+    let client = app(Sessions::new(store.clone()));
+    for path in ["/static", "/"] {
+        assert_eq!(client.get(path).send().header("set-cookie"), None, "{path}");
+    }
+    for path in ["/forget", "/renew", "/logout"] {
+        assert_eq!(post(&client, path, "a=b").header("set-cookie"), None, "{path}");
+    }
+    assert_eq!(store.calls(), [0, 0, 0]);
+    let cookie = cookie(&client.post("/note").send());
+    assert_eq!(store.calls(), [0, 1, 0]);
+    client.get("/static").header("cookie", &cookie).send();
+    assert_eq!(store.calls(), [0, 1, 0]);
+    assert_eq!(get(&client, &cookie), "nobody");
+    assert_eq!(store.calls(), [1, 1, 0], "a read writes nothing");
+}
+
+#[test]
+fn a_login_has_an_id_that_nobody_knew_and_a_logout_ends_it() {
+    let store = Counted::new();
+    let client = app(Sessions::new(store.clone()));
+    let first = cookie(&client.post("/note").send());
+    let reply = post(&client, "/login", &first);
+    let second = cookie(&reply);
+    assert!(
+        second.starts_with("session=") && second.len() == "session=".len() + 43 && second != first,
+        "{second}"
+    );
+    assert_eq!(
+        line(&reply).replace(&second, "session=ID"),
+        "session=ID; HttpOnly; SameSite=Lax; Path=/; Max-Age=86400"
+    );
+    assert_eq!(
+        (get(&client, &second), get(&client, &first)),
+        ("ada".into(), "nobody".into())
+    );
+    // What was stored before is there, and the same id goes on.
+    let reply = post(&client, "/forget", &second);
+    assert_eq!(cookie(&reply), second);
+    let reply = post(&client, "/logout", &second);
+    assert!(
+        line(&reply).starts_with("session=; HttpOnly; SameSite=Lax; Path=/; Max-Age=0"),
+        "{}",
+        line(&reply)
+    );
+    assert_eq!(get(&client, &second), "nobody");
+    assert!(store.0.0.is_empty());
+}
+
+#[test]
+fn a_client_cannot_choose_an_id() {
+    let client = app(Sessions::new(Memory::new(10)));
+    let chosen = format!("session={}", "A".repeat(43));
+    for sent in [
+        &chosen,
+        "session=",
+        "session=x",
+        "session=\"\"",
+        "session=../../etc/passwd",
+    ] {
+        let given = cookie(&post(&client, "/login", sent));
+        assert!(given.len() == chosen.len() && given != chosen, "{sent}: {given}");
+        assert_eq!(get(&client, sent), "nobody", "{sent}");
+    }
+    // A cookie of another host that comes first does not hide ours if it is no id.
+    let ours = cookie(&client.post("/login").send());
+    assert_eq!(get(&client, &format!("session=x; {ours}")), "ada");
+}
+
+#[test]
+fn the_cookie_is_secure_when_the_client_came_over_https() {
+    let client = app(Sessions::new(Memory::new(10)));
+    let https = client
+        .post("/login")
+        .header("x-forwarded-for", "10.0.0.1")
+        .header("x-forwarded-proto", "https");
+    assert!(line(&https.send()).contains("; Secure"));
+    assert!(!line(&client.post("/login").send()).contains("Secure"));
+    let options = Options {
+        name: "__Host-id".into(),
+        secure: Some(true),
+        ..Options::default()
+    };
+    let client = app(Sessions::with(Memory::new(10), options));
+    let reply = client.post("/login").send();
+    assert!(
+        line(&reply).starts_with("__Host-id=") && line(&reply).contains("; Secure; Path=/"),
+        "{}",
+        line(&reply)
+    );
+}
+
+#[test]
+fn a_session_ends_when_it_is_idle_and_goes_on_while_it_is_used() {
+    let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+    runtime.build().unwrap().run(|| {
+        let store = Counted::new();
+        let options = Options {
+            idle: HOUR,
+            ..Options::default()
+        };
+        let client = app(Sessions::with(store.clone(), options));
+        let sent = cookie(&client.post("/login").send());
+        let step = |part: f64| {
+            osier::sleep(HOUR.mul_f64(part));
+            let reply = client.get("/").header("cookie", &sent).send();
+            (reply.text().to_owned(), line(&reply).contains("Max-Age=3600"))
+        };
+        let ada = |is_renewed| ("ada".to_owned(), is_renewed);
+        // The first half changes nothing, the second one renews store and cookie.
+        assert_eq!(step(0.3), ada(false));
+        assert_eq!(step(0.3), ada(true));
+        assert_eq!(step(0.9), ada(true));
+        assert_eq!(step(0.4), ada(false));
+        assert_eq!(
+            step(0.7),
+            ("nobody".to_owned(), false),
+            "idle for more than an hour since it was renewed"
+        );
+        assert_eq!(store.calls(), [5, 3, 0]);
+    });
+}
+
+#[test]
+fn what_cannot_be_stored_is_a_failure_of_the_server() {
+    let client = app(Sessions::new(Memory::new(10)));
+    let reply = client.post("/large").send();
+    assert_eq!((reply.status().as_u16(), reply.header("set-cookie")), (500, None));
+    let bare = Client::new(Router::new().get("/", |request: &mut Request<'_>| request.session().map(drop)));
+    assert_eq!(bare.get("/").send().status(), 500);
+}
+
+#[test]
+fn servers_share_sessions_in_redis() {
+    let Some(mut broker) = Broker::start(&["--requirepass", "secret"]) else {
+        return;
+    };
+    let address = Address::Unix(broker.socket());
+    let ask = |broker: &Broker, command: &str| broker.ask(&format!("AUTH secret\r\n{command}"));
+    let options = || Options {
+        idle: HOUR,
+        ..Options::default()
+    };
+    let server = || {
+        app(Sessions::with(
+            Redis::new(address.clone()).password("secret").prefix("app:"),
+            options(),
+        ))
+    };
+    let (one, other) = (server(), server());
+    let first = cookie(&one.post("/login?user=b%C3%A9a%0d%0a").send());
+    assert_eq!(get(&other, &first), "b\u{e9}a\r\n");
+    let id = first.strip_prefix("session=").unwrap();
+    let keys = ask(&broker, "KEYS *");
+    assert!(
+        keys.contains("app:") && !keys.contains(id),
+        "the id itself is not stored: {keys}"
+    );
+    let second = cookie(&post(&other, "/renew", &first));
+    assert_eq!(
+        (get(&one, &first), get(&one, &second)),
+        ("nobody".into(), "b\u{e9}a\r\n".into())
+    );
+    // Redis ends it.
+    let key = ask(&broker, "KEYS *")
+        .lines()
+        .find(|line| line.starts_with("app:"))
+        .unwrap()
+        .to_owned();
+    assert!(
+        ask(&broker, &format!("PTTL {key}"))
+            .lines()
+            .any(|line| line.len() > 6 && line.starts_with(":3"))
+    );
+    ask(&broker, &format!("PEXPIRE {key} 1000000"));
+    assert!(
+        line(&one.get("/").header("cookie", &second).send()).contains("Max-Age=3600"),
+        "renewed after half its time"
+    );
+    post(&one, "/logout", &second);
+    assert!(!ask(&broker, "KEYS *").contains("app:"));
+
+    // Many at once: more than the connections that are kept.
+    let third = cookie(&one.post("/login").send());
+    thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| assert_eq!(get(&one, &third), "ada"));
+        }
+    });
+    // A server that has restarted: the kept connections are replaced. Its sessions are gone.
+    broker.restart();
+    assert_eq!(get(&one, &third), "nobody");
+    broker.kill();
+    assert_eq!(one.get("/").header("cookie", &third).send().status(), 500);
+    assert_eq!(one.get("/static").header("cookie", &third).send().status(), 200);
+    broker.restart();
+    let fourth = cookie(&one.post("/login").send());
+    assert_eq!(get(&other, &fourth), "ada");
+}
