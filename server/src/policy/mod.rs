@@ -9,5 +9,6 @@ pub mod path;
 pub mod real_ip;
 pub mod rewrite;
 pub mod template;
+pub mod watched;
 
 pub use osier_web::wrap::{cors, rate};

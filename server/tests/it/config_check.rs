@@ -535,7 +535,7 @@ fn policies() {
         (
             "@site\nauth = { realm = \"a\\\"b\", users = { bob = \"secret\", \"a:b\" = \"x\" } }\n@route\nauth = {}\n",
             &[
-                "3:42: user \"bob\": the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'",
+                "3:42: user \"bob\": the password is not hashed with bcrypt, argon2, yescrypt, SHA-crypt, apr1 or {SHA}; make the line with 'htpasswd -B -C 12'",
                 "3:60: the user has no name, or one with a colon or control characters",
                 "6:8: [site.route.auth] has no users: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
                  NAME:HASH",

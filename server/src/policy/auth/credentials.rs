@@ -29,7 +29,7 @@ impl Credentials {
 }
 
 /// Decodes base64 with padding. Other characters and non-zero unused bits are refused.
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let (groups, []) = text.as_chunks::<4>() else {
         return None;
     };

@@ -18,6 +18,7 @@
 //!   never holds the password.
 
 mod credentials;
+mod hash;
 mod passwords;
 
 use std::collections::HashMap;
@@ -36,9 +37,11 @@ use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
 use crate::log::operator::Say;
+use crate::policy::watched::Stamp;
 use credentials::Credentials;
+use hash::Hash;
+use passwords::Passwords;
 pub use passwords::Trouble;
-use passwords::{Hash, Passwords, Stamp};
 
 /// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes its memory.
 const VERIFYING: usize = 4;
@@ -140,6 +143,11 @@ impl Auth {
         })
     }
 
+    /// One line about users whose hashes are weak. None if there are none.
+    pub fn weakness(&self) -> Option<String> {
+        locked(&self.file).passwords.weakness()
+    }
+
     /// Checks the credentials of a request.
     ///
     /// # Errors
@@ -226,12 +234,15 @@ impl Auth {
         // Who comes while this one reads takes what is there.
         file.looked = osier::time::now();
         drop(file);
-        let (path, named) = (path.clone(), self.named.clone());
-        let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&path, stamp, named)));
+        let (of_file, named) = (path.clone(), self.named.clone());
+        let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&of_file, stamp, named)));
         let mut file = locked(&self.file);
         match news {
             Ok(None) => file.logged.clear(),
             Ok(Some((passwords, stamp))) => {
+                if let Some(weakness) = passwords.weakness() {
+                    (self.say)(format_args!("password file '{}': {weakness}", path.display()));
+                }
                 (file.passwords, file.stamp) = (Arc::new(passwords), Some(stamp));
                 file.logged.clear();
             }

@@ -126,11 +126,11 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
     let (auth, _) = open(&folder, &file);
     let troubles = auth.err().unwrap();
     let lines: Vec<_> = troubles.iter().map(|trouble| trouble.line.unwrap()).collect();
-    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
+    assert_eq!(lines, [2, 5, 6, 7, 8, 9, 10, 12, 13, 14]);
     let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("\n");
     assert!(!message.contains("sesame") && !message.contains(&good), "{message}");
     assert!(
-        message.contains("line 2: user \"clear\": the password is not hashed with bcrypt or argon2id"),
+        message.contains("line 2: user \"clear\": the password is not hashed with bcrypt, argon2,"),
         "{message}"
     );
     assert!(message.contains("line 8: user \"ali\" is there twice"), "{message}");

@@ -1,0 +1,186 @@
+//! A value that is read from a file, and read again when the file changes: keys of tokens, for example.
+//!
+//! The file is looked at when the value is used, at most once a second, on the blocking pool. A request that comes meanwhile takes the
+//! value that is there. If the file has a mistake, the value stays as it was. A file that has never been there has no value.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::log::operator::Say;
+
+/// Bytes of the largest accepted file: some 100,000 users.
+const FILE_MAX: u64 = 8 << 20;
+/// The shortest time between two looks at the file.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How the text of a file becomes a value. The error is one line.
+type Parse<T> = Arc<dyn Fn(&str) -> Result<T, String> + Send + Sync>;
+
+/// A file and its value.
+pub struct Watched<T> {
+    path: PathBuf,
+    /// What the file is to the operator: "key file".
+    what: &'static str,
+    parse: Parse<T>,
+    state: Mutex<State<T>>,
+    say: Say,
+}
+
+struct State<T> {
+    value: Option<Arc<T>>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+    /// The last error that was logged, so that each error is logged once.
+    logged: String,
+}
+
+impl<T: Send + Sync + 'static> Watched<T> {
+    /// Reads the file. A file that does not exist yet is no error.
+    ///
+    /// # Errors
+    /// One line: the file cannot be read, or has a mistake.
+    pub fn open(
+        path: &Path,
+        what: &'static str,
+        say: Say,
+        parse: impl Fn(&str) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Watched<T>, String> {
+        let parse: Parse<T> = Arc::new(parse);
+        let is_missing = path
+            .metadata()
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let (value, stamp) = match is_missing {
+            true => (None, None),
+            false => read(path, &parse)
+                .map(|(value, stamp)| (Some(Arc::new(value)), Some(stamp)))
+                .map_err(|why| format!("{what} '{}': {why}", path.display()))?,
+        };
+        let state = State {
+            value,
+            stamp,
+            looked: osier::time::now(),
+            logged: String::new(),
+        };
+        Ok(Watched {
+            path: path.to_owned(),
+            what,
+            parse,
+            state: Mutex::new(state),
+            say,
+        })
+    }
+
+    /// The value, at most a second old. None while the file has never been there.
+    ///
+    /// # Suspends
+    /// While the file is read.
+    pub fn current(&self) -> Option<Arc<T>> {
+        let mut state = self.locked();
+        if osier::time::now().saturating_duration_since(state.looked) < LOOK {
+            return state.value.clone();
+        }
+        state.looked = osier::time::now();
+        let (before, path, parse) = (state.stamp, self.path.clone(), Arc::clone(&self.parse));
+        drop(state);
+        let news = osier::shield(|| {
+            osier::unblock(move || match before.is_some_and(|stamp| stamp.is_of(&path)) {
+                true => Ok(None),
+                false => read(&path, &parse).map(Some),
+            })
+        });
+        let mut state = self.locked();
+        match news {
+            Ok(None) => state.logged.clear(),
+            Ok(Some((value, stamp))) => {
+                (state.value, state.stamp) = (Some(Arc::new(value)), Some(stamp));
+                state.logged.clear();
+            }
+            Err(why) if why == state.logged => {}
+            Err(why) => {
+                let (what, path) = (self.what, self.path.display());
+                let meanwhile = match state.value {
+                    Some(_) => "it stays as it was",
+                    None => "requests get 503 until it can be read",
+                };
+                (self.say)(format_args!("{what} '{path}': {why}; {meanwhile}"));
+                state.logged = why;
+            }
+        }
+        state.value.clone()
+    }
+
+    /// Pretends that a second has passed since the last look at the file.
+    #[cfg(test)]
+    pub fn look_again(&self) {
+        self.locked().looked -= LOOK;
+    }
+
+    /// Locks the state. No code panics while it holds the lock.
+    fn locked(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read<T>(path: &Path, parse: &Parse<T>) -> Result<(T, Stamp), String> {
+    let (text, stamp) = text(path)?;
+    Ok((parse(&text)?, stamp))
+}
+
+/// The identity and version of a file, to find out whether it has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// Whether the file at `path` is still this one.
+    pub fn is_of(&self, path: &Path) -> bool {
+        path.metadata().is_ok_and(|metadata| Stamp::of(&metadata) == *self)
+    }
+
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
+            file: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Reads a text file and its stamp.
+///
+/// # Errors
+/// One line.
+///
+/// # Blocks the thread
+/// While the file is read.
+pub fn text(path: &Path) -> Result<(String, Stamp), String> {
+    read_text(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".into(),
+        io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+        io::ErrorKind::InvalidData => "it is not UTF-8".into(),
+        _ => format!("cannot be read: {error}"),
+    })
+}
+
+fn read_text(path: &Path) -> io::Result<(String, Stamp)> {
+    // Opening a pipe would block, and reading it might never end.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let file = File::open(path)?;
+    let stamp = Stamp::of(&file.metadata()?);
+    let mut text = String::new();
+    if file.take(FILE_MAX + 1).read_to_string(&mut text)? as u64 > FILE_MAX {
+        return Err(io::Error::other(format!("it is larger than {FILE_MAX} bytes")));
+    }
+    Ok((text, stamp))
+}
