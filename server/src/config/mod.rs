@@ -9,6 +9,7 @@
 //! parts that have not changed. Places in the file are not compared.
 
 pub mod address;
+mod auth;
 pub mod check;
 mod include;
 pub mod origin;

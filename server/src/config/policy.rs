@@ -28,8 +28,20 @@ const FORMATS: [(&str, LogFormat); 3] = [
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 10] = [
-    "policy", "auth", "headers", "cors", "limits", "allow", "deny", "rate", "compress", "log",
+pub const KEYS: [&str; 13] = [
+    "policy",
+    "auth",
+    "forward_auth",
+    "jwt",
+    "html_errors",
+    "headers",
+    "cors",
+    "limits",
+    "allow",
+    "deny",
+    "rate",
+    "compress",
+    "log",
 ];
 
 /// The tables `[policy.NAME]`, by name.
@@ -75,6 +87,9 @@ pub fn read(section: &Section<'_>, named: &Named) -> Policies {
 fn own(section: &Section<'_>) -> Policies {
     Policies {
         auth: switch(section, "auth", auth),
+        forward_auth: super::auth::forward_auth(section),
+        jwt: switch(section, "jwt", super::auth::jwt),
+        html_errors: section.boolean("html_errors"),
         headers: section.section("headers").map(headers).unwrap_or_default(),
         cors: switch(section, "cors", cors),
         limits: section.section("limits").map(limits).unwrap_or_default(),
@@ -143,7 +158,12 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
     };
     // Each user and the file are opened alone, so that each mistake is reported at its own place.
     let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Arc::new(|_| {})) {
-        Ok(_) => true,
+        Ok(auth) => {
+            if let Some(weakness) = auth.weakness() {
+                source.warning(at, weakness);
+            }
+            true
+        }
         Err(troubles) => {
             for trouble in troubles {
                 source.problem(at, trouble.to_string());

@@ -12,7 +12,7 @@ use crate::log::access::LogFormat;
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
 use crate::policy::real_ip::RealIp;
-use crate::policy::{auth, cors, rate};
+use crate::policy::{auth, cors, forward_auth, jwt, rate};
 
 /// The default limit of a request body, in bytes.
 pub const BODY_BYTES: u64 = 2 << 20;
@@ -224,6 +224,10 @@ pub struct Route {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
+    pub forward_auth: Setting<forward_auth::Settings>,
+    pub jwt: Setting<jwt::Settings>,
+    /// Whether errors have pages in HTML, for clients that prefer it. On by default.
+    pub html_errors: Option<bool>,
     pub headers: Headers,
     pub cors: Setting<cors::Options>,
     pub limits: Limits,
@@ -243,6 +247,9 @@ impl Policies {
         };
         Policies {
             auth: self.auth.else_of(&others.auth),
+            forward_auth: self.forward_auth.else_of(&others.forward_auth),
+            jwt: self.jwt.else_of(&others.jwt),
+            html_errors: self.html_errors.or(others.html_errors),
             headers: self.headers.over(&others.headers),
             cors: self.cors.else_of(&others.cors),
             limits: Limits {

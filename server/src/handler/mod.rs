@@ -15,7 +15,7 @@ mod redirect;
 mod respond;
 mod rewrite;
 mod template;
-mod upstream;
+pub mod upstream;
 mod welcome;
 
 use std::ops::Range;

@@ -37,11 +37,13 @@ enum Body {
 
 struct Ready {
     status: StatusCode,
-    content_type: String,
+    /// None for the status in words, which may become a page in HTML.
+    content_type: Option<String>,
     body: Text,
 }
 
 enum Text {
+    Status,
     Fixed(Arc<Vec<u8>>),
     Filled(Template, Escape),
 }
@@ -137,9 +139,11 @@ impl Respond {
         };
         let content_type = self.content_type.clone().unwrap_or(natural.into_owned());
         let body = match &self.body {
+            Body::Status if self.content_type.is_none() => Text::Status,
             Body::Text(text) if text.fixed().is_none() => Text::Filled(text.clone(), Escape::of(&content_type)),
             _ => Text::Fixed(Arc::new(bytes)),
         };
+        let content_type = (!matches!(body, Text::Status)).then_some(content_type);
         Ok(Ready {
             status,
             content_type,
@@ -151,13 +155,17 @@ impl Respond {
 impl Handler for Ready {
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
         let response = match &self.body {
+            Text::Status => Response::new(self.status).body(format!("{}\n", self.status)),
             Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
             // The body is escaped for one content type, so the browser must not guess another.
             Text::Filled(template, escape) => Response::new(self.status)
                 .header("x-content-type-options", "nosniff")
                 .body(template.fill(request, path, *escape)),
         };
-        response.header("content-type", &self.content_type)
+        match &self.content_type {
+            None => response,
+            Some(content_type) => response.header("content-type", content_type),
+        }
     }
 }
 

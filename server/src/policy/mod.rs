@@ -4,7 +4,9 @@
 pub mod access;
 pub mod auth;
 pub mod client;
+pub mod forward_auth;
 pub mod headers;
+pub mod jwt;
 pub mod path;
 pub mod real_ip;
 pub mod rewrite;

@@ -15,6 +15,7 @@ use rustix::fs::{Access, Mode, access};
 use crate::config::origin::{Origin, Spelling};
 use crate::config::{Bind, Config, Log, Policies, Setting};
 use crate::handler::Touch;
+use crate::handler::upstream::socket_of;
 use crate::log::operator::Say;
 use crate::metrics::Totals;
 use crate::process::privileges::{Paths, Privileges, Settings};
@@ -292,6 +293,12 @@ fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
 fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     if let Setting::On(auth) = &mut policies.auth {
         paths.extend(auth.password_file.as_mut().map(|file| (Touch::Read, file)));
+    }
+    if let Setting::On(settings) = &mut policies.forward_auth {
+        paths.extend(socket_of(&mut settings.to));
+    }
+    if let Setting::On(settings) = &mut policies.jwt {
+        paths.push((Touch::Read, &mut settings.keys));
     }
     if let Setting::On(own) = &mut policies.log {
         log(own, paths);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use globset::GlobSet;
 use osier_web::compress::{self, Compress};
+use osier_web::wrap::forward_auth::ForwardAuth;
 
 use crate::config::{self, Config, Log, Policies, Setting};
 use crate::handler::{self, Handler, Match, Opened};
@@ -19,6 +20,8 @@ use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
+use crate::policy::forward_auth;
+use crate::policy::jwt::{self, Tokens};
 use crate::policy::rate::{self, Rate};
 
 use super::hosts::Hosts;
@@ -212,6 +215,14 @@ impl Builder<'_> {
             Setting::On(settings) => Some(self.auth(settings)?),
             _ => None,
         };
+        let shared_forward_auth = match &site.policies.forward_auth {
+            Setting::On(settings) => Some(self.forward_auth(settings)?),
+            _ => None,
+        };
+        let shared_tokens = match &site.policies.jwt {
+            Setting::On(settings) => Some(self.tokens(settings)?),
+            _ => None,
+        };
         let mut routes = Vec::new();
         for route in &site.routes {
             let place = Place {
@@ -235,6 +246,16 @@ impl Builder<'_> {
                 Setting::On(settings) => Some(self.auth(settings)?),
                 Setting::Off => None,
                 Setting::Inherited => shared_auth.clone(),
+            };
+            around.jwt = match &own.jwt {
+                Setting::On(settings) => Some(self.tokens(settings)?),
+                Setting::Off => None,
+                Setting::Inherited => shared_tokens.clone(),
+            };
+            around.forward_auth = match &own.forward_auth {
+                Setting::On(settings) => Some(self.forward_auth(settings)?),
+                Setting::Off => None,
+                Setting::Inherited => shared_forward_auth.clone(),
             };
             routes.push(Route {
                 path: route.matches.path.as_deref().map(Box::from),
@@ -309,6 +330,7 @@ impl Builder<'_> {
             time: own.limits.time.or(site.limits.time),
             headers: own.headers.over(&site.headers),
             errors: Arc::clone(errors),
+            html_errors: own.html_errors.or(site.html_errors).unwrap_or(true),
             label: self.log(log)?,
             ..Around::default()
         })
@@ -356,6 +378,14 @@ impl Builder<'_> {
         Auth::open(settings, Arc::clone(&self.means.handlers.say))
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+    }
+
+    fn forward_auth(&self, settings: &forward_auth::Settings) -> Result<Arc<ForwardAuth>, String> {
+        forward_auth::open(settings, Arc::clone(&self.means.handlers.say))
+    }
+
+    fn tokens(&self, settings: &jwt::Settings) -> Result<Arc<Tokens>, String> {
+        Tokens::open(settings, Arc::clone(&self.means.handlers.say)).map(Arc::new)
     }
 
     /// The label of a log. Opens the log unless it is open.

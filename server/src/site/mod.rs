@@ -185,7 +185,10 @@ impl Site {
             let rules = match &route.handler {
                 Opened::Answers(handler) => {
                     return Routed::Answer(match route.around.passes(request) {
-                        true => handler.answer(request, &path),
+                        true => {
+                            let response = handler.answer(request, &path);
+                            route.around.finish(request, response)
+                        }
                         false => route.around.answer(&**handler, request, &path),
                     });
                 }

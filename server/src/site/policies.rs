@@ -1,14 +1,16 @@
 //! Runs the policies around a handler: they admit a request, limit its body, and change the response.
 //!
 //! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the client's address, the rate,
-//! authentication (the most expensive check), the size of the body, and the handler. A refusal gets error pages and header fields
-//! like any other response, and a page of another origin may read it.
+//! authentication (the most expensive checks: passwords, tokens, then the authentication server), the size of the body, and the handler.
+//! A refusal gets error pages and header fields like any other response, and a page of another origin may read it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
+use osier_web::wrap::forward_auth::ForwardAuth;
+use osier_web::wrap::html_errors;
 use osier_web::{Body, Request, Response};
 
 use crate::handler::Handler;
@@ -16,6 +18,7 @@ use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
 use crate::policy::headers::Headers;
+use crate::policy::jwt::Tokens;
 use crate::policy::rate::Rate;
 
 use super::plain;
@@ -41,6 +44,8 @@ pub struct Around {
     pub access: Option<Access>,
     pub rate: Option<Arc<Rate>>,
     pub auth: Option<Arc<Auth>>,
+    pub forward_auth: Option<Arc<ForwardAuth>>,
+    pub jwt: Option<Arc<Tokens>>,
     pub cors: Option<Cors>,
     /// Limit of a request body, in bytes.
     pub body: u64,
@@ -50,9 +55,11 @@ pub struct Around {
     pub compress: Option<Compress>,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
+    /// Whether an error without a page gets one in HTML, for clients that prefer it.
+    pub html_errors: bool,
     /// Label that names the log and the metrics' series.
     pub label: u32,
-    /// Whether only the label and the limit of the body are set.
+    /// Whether only the label, the limit of the body and `html_errors` are set.
     pub bare: bool,
 }
 
@@ -66,7 +73,11 @@ pub struct ErrorPage {
 impl Around {
     /// Computes `bare`, once every policy is set.
     pub fn settle(mut self) -> Around {
-        let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
+        let admits = self.access.is_some()
+            || self.rate.is_some()
+            || self.auth.is_some()
+            || self.jwt.is_some()
+            || self.forward_auth.is_some();
         let changes = self.compress.is_some()
             || self.cors.is_some()
             || self.headers != Headers::default()
@@ -82,15 +93,26 @@ impl Around {
         self.bare && request.body().limit(self.body).is_ok()
     }
 
+    /// Finishes a response of a handler that a request has [passed](Around::passes) to.
+    #[inline]
+    pub fn finish(&self, request: &Request<'_>, response: Response) -> Response {
+        match self.html_errors {
+            true => html_errors::filter(request, response),
+            false => response,
+        }
+    }
+
     /// Answers a request with every policy around the handler.
     ///
     /// # Suspends
-    /// As the handler does, and while a password is compared.
+    /// As the handler does, while a password is compared, and while an authentication server is asked.
     pub fn answer(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer);
         }
         let response = match self.admit(request) {
+            // A refusal of the authentication server is its page.
+            Err(refusal) if is_theirs(&refusal) => return self.dress(request, refusal),
             Err(refusal) => refusal,
             Ok(()) => {
                 let response = match self.time {
@@ -98,22 +120,20 @@ impl Around {
                     Some(time) => osier::timeout(time, || handler.answer(request, path))
                         .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
                 };
-                // An error page that a backend has made stays, except for 502, 503 and 504: those say that no backend could answer.
-                let theirs = response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504);
-                if theirs {
+                if is_theirs(&response) {
                     return self.dress(request, response);
                 }
                 response
             }
         };
-        self.dress(request, self.page(response))
+        self.dress(request, self.page(request, response))
     }
 
     /// Finishes a response that no handler has made.
     #[cold]
     pub fn refuse(&self, request: &Request<'_>, response: Response) -> Response {
         request.set_label(self.label);
-        self.dress(request, self.page(response))
+        self.dress(request, self.page(request, response))
     }
 
     fn admit(&self, request: &mut Request<'_>) -> Result<(), Response> {
@@ -132,17 +152,20 @@ impl Around {
         if let Some(auth) = &self.auth {
             auth.check(request)?;
         }
+        if let Some(tokens) = &self.jwt {
+            tokens.check(request)?;
+        }
+        if let Some(auth) = &self.forward_auth {
+            auth.check(request)?;
+        }
         let bounded = request.body().limit(self.body);
         bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())
     }
 
-    fn page(&self, response: Response) -> Response {
-        if self.errors.is_empty() {
-            return response;
-        }
+    fn page(&self, request: &Request<'_>, response: Response) -> Response {
         let status = response.status().as_u16();
         match self.errors.iter().find(|page| page.status == status) {
-            None => response,
+            None => self.finish(request, response),
             Some(page) => OF_BODY
                 .iter()
                 .fold(response, Response::remove)
@@ -165,4 +188,9 @@ impl Around {
         }
         response
     }
+}
+
+/// Whether the error page of a backend stays: all stay, except for 502, 503 and 504, which say that no backend could answer.
+fn is_theirs(response: &Response) -> bool {
+    response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504)
 }

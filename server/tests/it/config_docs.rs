@@ -41,6 +41,7 @@ fn the_examples_of_the_documentation() {
     let folder = Folder::new();
     folder.write("www/index.html", "");
     folder.write("404.html", "");
+    folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
     folder.write("sites/.keep", "");
     let blocks: Vec<&str> = text
         .split("```toml\n")
@@ -68,7 +69,7 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("{site}{odd}"),
         format!("{route}{odd}"),
     ];
-    let policies = ["rate", "auth", "cors", "limits"].map(String::from);
+    let policies = ["rate", "auth", "forward_auth", "jwt", "cors", "limits"].map(String::from);
     let inner: Vec<String> = handlers(&folder)
         .iter()
         .chain(&policies)

@@ -48,3 +48,60 @@ fn a_response_holds_fields_of_the_request() {
     let head = sites.ask("HEAD", "x", "/text", &[]);
     assert_eq!((head.status, head.text()), (201, ""));
 }
+
+#[test]
+fn errors_are_pages_for_who_prefers_html() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nerror_pages = { 410 = \"404.html\" }\n[[site.route]]\npath = \"/off\"\nhtml_errors = false\nrespond = 403\n\
+         [[site.route]]\npath = \"/own\"\nrespond = { status = 403, body = \"mine\" }\n[[site.route]]\npath = \"/status\"\nrespond = 403\n\
+         [[site.route]]\npath = \"/page\"\nrespond = 410\n[[site.route]]\npath = \"/denied\"\nallow = \"::1\"\nrespond = 204\n\
+         [[site.route]]\npath = \"/fine\"\nrespond = 200\n[[site.route]]\npath = \"/www\"\nfiles = { root = \"www\", strip = true }\n",
+    );
+    let browser = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8";
+    let seen = |path: &str, accept: &str| {
+        let reply = sites.ask("GET", "x", path, &[accept]);
+        let field = |name| reply.field(name).unwrap_or("-").to_string();
+        (
+            reply.status,
+            field("content-type"),
+            field("vary"),
+            reply.text().to_string(),
+        )
+    };
+    for (path, status, reason) in [
+        ("/status", "403 Forbidden", ""),
+        ("/denied", "403 Forbidden", "<p>your address is not allowed</p>"),
+        ("/nowhere", "404 Not Found", ""),
+        ("/www/nothing", "404 Not Found", ""),
+        ("/www/../x", "400 Bad Request", ""),
+    ] {
+        let (_, content_type, vary, page) = seen(path, browser);
+        assert!(
+            page.contains(&format!("<h1>{status}</h1>")) && page.contains(reason),
+            "{path}: {page}"
+        );
+        assert_eq!(
+            (content_type.as_str(), vary.as_str()),
+            ("text/html; charset=utf-8", "accept"),
+            "{path}"
+        );
+        assert!(!page.to_ascii_lowercase().contains("osier"), "{page}");
+        for accept in ["Accept: */*", "X: y"] {
+            let (_, content_type, vary, text) = seen(path, accept);
+            assert_eq!(
+                (content_type.as_str(), vary.as_str()),
+                ("text/plain; charset=utf-8", "accept"),
+                "{path}"
+            );
+            assert!(!text.contains('<'), "{path}: {text}");
+        }
+    }
+    let plain = "text/plain; charset=utf-8".to_string();
+    assert_eq!(seen("/own", browser), (403, plain.clone(), "-".into(), "mine".into()));
+    assert_eq!(
+        seen("/off", browser),
+        (403, plain.clone(), "-".into(), "403 Forbidden\n".into())
+    );
+    assert_eq!(seen("/fine", browser), (200, plain, "-".into(), "200 OK\n".into()));
+    assert_eq!(seen("/page", browser).3, "<h1>lost</h1>");
+}

@@ -233,13 +233,17 @@ fn single_page_applications() {
         ("/docs/", html, 200, "docs"),
         ("/app.css", html, 200, "css"),
         ("/users/7", "Accept: application/json", 404, "404 Not Found\n"),
-        ("/missing.css", html, 404, "404 Not Found\n"),
-        ("/users/x.js", html, 404, "404 Not Found\n"),
-        ("/.env", html, 404, "404 Not Found\n"),
-        ("/.git/config", html, 404, "404 Not Found\n"),
+        ("/missing.css", html, 404, "<h1>404 Not Found</h1>"),
+        ("/users/x.js", html, 404, "<h1>404 Not Found</h1>"),
+        ("/.env", html, 404, "<h1>404 Not Found</h1>"),
+        ("/.git/config", html, 404, "<h1>404 Not Found</h1>"),
     ] {
         let reply = server.get_with(target, &[accept]);
-        assert_eq!((reply.status, reply.text()), (status, body), "{target} {accept}");
+        let is_page = body.starts_with("<h1>") && reply.text().contains(body);
+        assert!(
+            reply.status == status && (is_page || reply.text() == body),
+            "{target} {accept}: {reply:?}"
+        );
     }
     // The page has one tag, whatever path it is reached by; a range and a condition work on it.
     let tag = server.get("/").field("etag").unwrap().to_string();

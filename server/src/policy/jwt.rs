@@ -1,0 +1,105 @@
+//! `jwt`: a signed token names the user. The check itself is `osier_web::wrap::jwt`; the keys are read again when their file changes.
+
+use std::path::PathBuf;
+
+use osier_web::http::StatusCode;
+use osier_web::wrap::jwt::{Jwt, Keys, Options};
+use osier_web::{Request, Response};
+
+use crate::log::operator::Say;
+use crate::policy::watched::Watched;
+
+/// The settings of `jwt`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The file with the keys: PEM, or a JWK set.
+    pub keys: PathBuf,
+    pub options: Options,
+}
+
+/// Verifies the tokens of requests.
+pub struct Tokens(Watched<Jwt>);
+
+impl Tokens {
+    /// Reads the keys. A file that does not exist yet is no error: every request gets a 503 until it is there.
+    ///
+    /// # Errors
+    /// One line: a mistake in the file or in the settings.
+    pub fn open(settings: &Settings, say: Say) -> Result<Tokens, String> {
+        let options = settings.options.clone();
+        // A mistake in the settings shows also while there is no file.
+        Jwt::with(Keys::secret(&[0; 32])?, options.clone())?;
+        let parse = move |text: &str| Jwt::with(Keys::parse(text)?, options.clone());
+        Watched::open(&settings.keys, "key file", say, parse).map(Tokens)
+    }
+
+    /// Verifies the token of one request, and passes its claims on.
+    ///
+    /// # Errors
+    /// The response to send: 401, 403, or 503 without keys.
+    ///
+    /// # Suspends
+    /// While the file is read.
+    pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        match self.0.current() {
+            Some(jwt) => jwt.check(request),
+            None => Err(Response::new(StatusCode::SERVICE_UNAVAILABLE).body("503 Service Unavailable\n")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_web::test::Client;
+    use osier_web::{Next, Router};
+    use std::sync::{Arc, Mutex};
+    use testkit::Folder;
+
+    #[test]
+    fn keys_are_read_again_when_their_file_changes() {
+        let folder = Folder::new();
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&lines);
+        let settings = Settings {
+            keys: folder.path().join("keys.json"),
+            options: Options {
+                required: Vec::new(),
+                ..Options::default()
+            },
+        };
+        let say: Say = Arc::new(move |line| log.lock().unwrap().push(line.to_string()));
+        let tokens = Arc::new(Tokens::open(&settings, say).unwrap());
+        let checked = Arc::clone(&tokens);
+        let wrap = move |request: &mut Request<'_>, next: Next<'_>| match checked.check(request) {
+            Ok(()) => next.run(request),
+            Err(response) => response,
+        };
+        let client = Client::new(Router::new().get("/", |_| "in").wrap(wrap));
+        // HS256, no claims, signed with 32 bytes of zero.
+        let token = "Bearer eyJhbGciOiJIUzI1NiJ9.e30.4E_Bsx-pJi3kOW9wVXN8CgbATwP09D9V5gxh9-9zSZ0";
+        let ask = || {
+            tokens.0.look_again();
+            client.get("/").header("authorization", token).send().status().as_u16()
+        };
+        let key = |byte: &str| format!("{{\"kty\":\"oct\",\"k\":\"{}\"}}", byte.repeat(43));
+        assert_eq!(ask(), 503);
+        assert!(
+            lines.lock().unwrap()[0].contains("there is no such file; requests get 503"),
+            "{lines:?}"
+        );
+        folder.write("keys.json", key("A"));
+        assert_eq!(ask(), 200);
+        folder.write("keys.json", key("E"));
+        assert_eq!(ask(), 401);
+        folder.write("keys.json", key("A"));
+        assert_eq!(ask(), 200);
+        folder.write("keys.json", "nonsense");
+        assert_eq!((ask(), ask()), (200, 200));
+        let lines = lines.lock().unwrap();
+        assert!(
+            lines.len() == 2 && lines[1].ends_with("it stays as it was"),
+            "{lines:?}"
+        );
+    }
+}

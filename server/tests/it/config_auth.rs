@@ -1,0 +1,208 @@
+//! `auth`, `jwt` and `forward_auth` in a configuration.
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+
+use crate::support::sites::Sites;
+use std::io::{Read, Write};
+
+/// A server that answers each request, whose head is its argument, and closes the connection.
+fn backend(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                head.push(byte[0]);
+            }
+            let _ = stream.write_all(answer(&String::from_utf8_lossy(&head)).as_bytes());
+        }
+    });
+    address
+}
+
+fn close(status: &str, fields: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+}
+
+#[test]
+fn an_authentication_server_decides_and_names_the_user() {
+    let gate = backend(|head| match head.to_ascii_lowercase() {
+        head if !head.starts_with("get /check ") => close("500 Wrong", "", "wrong path"),
+        head if head.contains("cookie: sid=ada") => close("200 OK", "X-User: ada\r\n", ""),
+        head if head.contains("x-forwarded-uri: /api") => close("401 Who", "WWW-Authenticate: Bearer\r\n", "who"),
+        _ => close("302 Found", "Location: /login\r\nSet-Cookie: a=1\r\n", ""),
+    });
+    let app = backend(|head| close("200 OK", "", head));
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\nerror_pages = {{ 401 = \"404.html\", 502 = \"404.html\" }}\n\
+         forward_auth = {{ to = \"http://{gate}/check\", response_headers = \"X-User\" }}\n\
+         [[site.route]]\npath = \"/open\"\nforward_auth = false\nproxy = \"{app}\"\n\
+         [[site.route]]\npath = \"/down\"\nforward_auth = \"http://127.0.0.1:1/\"\nproxy = \"{app}\"\n\
+         [[site.route]]\nproxy = \"{app}\"\n"
+    ));
+    let spoofed = ["X-User: root", "X_USER: root", "Connection: close"];
+    let ask = |path: &str, cookie: &str| {
+        let fields: Vec<&str> = spoofed.iter().copied().chain([cookie]).collect();
+        sites.ask("GET", "x", path, &fields)
+    };
+    let reply = ask("/x", "Cookie: sid=ada");
+    let seen = reply.text().to_ascii_lowercase();
+    assert_eq!(reply.status, 200);
+    assert!(seen.contains("x-user: ada") && !seen.contains("root"), "{seen}");
+    let reply = ask("/x", "Cookie: sid=eve");
+    assert_eq!(
+        (reply.status, reply.field("location"), reply.field("set-cookie")),
+        (302, Some("/login"), Some("a=1"))
+    );
+    // The page is that of the authentication server.
+    let reply = ask("/api", "Accept: */*");
+    assert_eq!((reply.status, reply.text()), (401, "who"));
+    // No answer is a failure of this server, with its page.
+    let reply = ask("/down", "Cookie: sid=ada");
+    assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+    assert_eq!(ask("/open", "Accept: */*").status, 200);
+    assert!(sites.said().contains("forward_auth 127.0.0.1:1: "), "{}", sites.said());
+}
+
+#[test]
+fn mistakes_of_forward_auth_have_their_places() {
+    let folder = crate::support::Folder::new();
+    folder.write(
+        "site.toml",
+        "[[site]]\ndefault = true\nforward_auth = \"https://auth.example/\"\n[[site.route]]\nforward_auth = { response_headers = \"a b\" }\n\
+         respond = \"x\"\n[[site.route]]\npath = \"/a\"\nforward_auth = { to = \"http://a:1/x\", path = \"/y\" }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/b\"\nforward_auth = { to = \"http://a:1\", response_headers = \"Host\" }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/c\"\nforward_auth = 7\nrespond = \"x\"\n",
+    );
+    let output = crate::support::osier()
+        .args(["check", "site.toml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    for line in [
+        "site.toml:3:16: 'forward_auth' cannot be \"https://auth.example/\": TLS to an authentication server is not supported",
+        "lacks 'to': the URL to ask",
+        "site.toml:5:37: 'response_headers' cannot be",
+        "'path' beside a URL with the path '/x'",
+        "\"Host\" cannot be copied",
+        "site.toml:17:16: 'forward_auth' must be a table, false, or the URL alone, not",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn weak_hashes_let_in_with_a_warning() {
+    let folder = Sites::folder();
+    folder.write(
+        "passwords",
+        "ali:$apr1$abcdefgh$GQVaHFsauSKl0cgw4bVFJ/\nbea:{SHA}CEo1Ae3vaEXy8eQZjsOiuBz1xrw=\n\
+         cat:$6$saltstring$zw6YcBRuwlGueZoWIkK6CRJbQmJbhVf1zPxCfDBsJpbBlxfJ610F8Vp0i93QFh0AmoYe0z/GrJISxBfRQSsGe1\n",
+    );
+    let text = "[[site]]\ndefault = true\nauth = { file = \"passwords\" }\n[[site.route]]\nrespond = \"in\"\n";
+    folder.write("check.toml", text);
+    let check = |strict: &[&str]| {
+        let mut command = crate::support::osier();
+        command
+            .args(["check", "check.toml"])
+            .args(strict)
+            .current_dir(folder.path());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let warning = "weak hashes: \"ali\" (apr1), \"bea\" ({SHA}); who steals the file finds their passwords within days";
+    let (code, said) = check(&[]);
+    assert!(
+        code == Some(0) && said.contains("check.toml:3:10: ") && said.contains(warning),
+        "{said}"
+    );
+    assert!(!said.contains("cat"), "{said}");
+    assert_eq!(check(&["--strict"]).0, Some(2));
+    let sites = Sites::start_in(folder, text);
+    assert!(sites.said().contains(warning), "{}", sites.said());
+    // The password of all is sesame.
+    let ask = |user: &str| {
+        sites
+            .ask("GET", "x", "/", &[&format!("Authorization: Basic {user}")])
+            .status
+    };
+    assert_eq!(
+        ["YWxpOnNlc2FtZQ==", "YmVhOnNlc2FtZQ==", "Y2F0OnNlc2FtZQ=="].map(ask),
+        [200, 200, 200]
+    );
+    assert_eq!(["YWxpOndyb25n", "ZXZlOnNlc2FtZQ=="].map(ask), [401, 401]);
+}
+
+#[test]
+fn tokens_name_the_user_to_the_backend() {
+    let folder = Sites::folder();
+    folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
+    let app = backend(|head| close("200 OK", "", head));
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[[site]]\ndefault = true\n\
+             jwt = {{ keys = \"keys.json\", audience = \"app\", cookie = \"token\", pass = {{ sub = \"X-User\" }} }}\n\
+             [[site.route]]\npath = \"/ops\"\n\
+             jwt = {{ keys = \"keys.json\", audience = \"app\", claims = {{ groups = [\"ops\", \"dev\"] }} }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/later\"\njwt = {{ keys = \"later.pem\" }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/open\"\njwt = false\nproxy = \"{app}\"\n[[site.route]]\nproxy = \"{app}\"\n"
+        ),
+    );
+    let tokens = include_str!("../../../web/tests/it/jwt/tokens.txt");
+    let token = tokens.lines().find_map(|line| line.strip_prefix("ES256 ")).unwrap();
+    let ask = |path: &str, field: &str| sites.ask("GET", "x", path, &["X-User: root", field]);
+    for field in [
+        format!("Authorization: Bearer {token}"),
+        format!("Cookie: a=b; token={token}"),
+    ] {
+        let reply = ask("/", &field);
+        let seen = reply.text().to_ascii_lowercase();
+        assert!(
+            reply.status == 200 && seen.contains("x-user: ada") && !seen.contains("root"),
+            "{seen}"
+        );
+        assert_eq!(
+            ask("/ops", &field).status,
+            if field.starts_with('C') { 401 } else { 403 }
+        );
+        assert_eq!((ask("/later", &field).status, ask("/open", &field).status), (503, 200));
+    }
+    let reply = ask("/", "Accept: text/html");
+    assert_eq!((reply.status, reply.field("www-authenticate")), (401, Some("Bearer")));
+    assert!(reply.text().contains("<h1>401 Unauthorized</h1>"), "{}", reply.text());
+}
+
+#[test]
+fn mistakes_of_jwt_have_their_places() {
+    let folder = crate::support::Folder::new();
+    folder.write("small.pem", include_str!("../../../web/tests/it/jwt/small.pem"));
+    folder.write("good.pem", include_str!("../../../web/tests/it/jwt/rsa.pem"));
+    folder.write(
+        "site.toml",
+        "[[site]]\ndefault = true\njwt = { keys = \"small.pem\" }\n[[site.route]]\njwt = { audience = \"a\" }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/a\"\njwt = { keys = \"good.pem\", algorithms = [\"none\"], pass = { sub = \"Content-Length\" } }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/b\"\njwt = { keys = \"later.pem\", claims = { a = 1 } }\nrespond = \"x\"\n",
+    );
+    let output = crate::support::osier()
+        .args(["check", "site.toml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    for line in [
+        "site.toml:3:9: key file '",
+        "an RSA key has 1024 bits",
+        "lacks 'keys': the file with the public keys",
+        "'algorithms' cannot be \"none\": choose among HS256",
+        "a claim cannot be passed in \"Content-Length\"",
+        "/later.pem'; requests get 503 until it is there",
+        "'a' must be a string or a list of strings, not",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
