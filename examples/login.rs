@@ -2,7 +2,7 @@
 //! open http://127.0.0.1:8080/. `cargo run --bin login 127.0.0.1:8080 127.0.0.1:6379` keeps the sessions in Redis.
 
 use osier_web::http::StatusCode;
-use osier_web::session::{Memory, Redis, Sessions};
+use osier_web::wrap::session::{Memory, Redis, Sessions};
 use osier_web::wrap::{html_errors, same_secret};
 use osier_web::{Body, Rejection, Request, Response, Router};
 

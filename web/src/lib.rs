@@ -24,8 +24,8 @@
 //! |---|---|
 //! | read path, query, form and JSON by type | [`Request::params`], [`query_as`](Request::query_as), [`form`](Request::form), [`json`](Request::json); [`Json`] as a response |
 //! | take files from a browser | [`Request::multipart`] and [`multipart`] |
-//! | read and set cookies | [`Request::cookie`], [`Response::cookie`]; signed or encrypted: [`session::CookieKeys`] |
-//! | remember values of a browser | [`session`] |
+//! | read and set cookies | [`Request::cookie`], [`Response::cookie`]; signed or encrypted: [`wrap::session::CookieKeys`] |
+//! | remember values of a browser | [`wrap::session`] |
 //! | refuse a malformed request | [`Rejection`], by `?` |
 //! | run code before and after handlers | [`Router::wrap`], [`Route::wrap`], [`wrap`] |
 //! | share state between handlers | [`Router::state`], [`Request::state`] |
@@ -87,7 +87,7 @@
 //! | `multipart` | [`Request::multipart`] |
 //! | `compress` | [`compress`] |
 //! | `jwt` | [`wrap::jwt`]; `cookies`, `json` |
-//! | `sessions` | [`session`], signed and encrypted cookies; `cookies`, `json` |
+//! | `sessions` | [`wrap::session`], signed and encrypted cookies; `cookies`, `json` |
 //! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
@@ -110,12 +110,10 @@
 //! | `server` | accepting, bursts of requests, responses, graceful shutdown |
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
-//! | `session` | sessions, signed and encrypted cookies |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
-mod base64;
 mod body;
 #[cfg(feature = "chat")]
 pub mod chat;
@@ -137,8 +135,6 @@ mod request;
 mod response;
 mod router;
 mod server;
-#[cfg(feature = "sessions")]
-pub mod session;
 #[cfg(feature = "sse")]
 pub mod sse;
 pub mod test;

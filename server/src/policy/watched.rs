@@ -23,7 +23,7 @@ type Parse<T> = Arc<dyn Fn(&str) -> Result<T, String> + Send + Sync>;
 /// A file and its value.
 pub struct Watched<T> {
     path: PathBuf,
-    /// What the file is to the operator: "key file".
+    /// The name of such files in messages: "key file".
     what: &'static str,
     parse: Parse<T>,
     state: Mutex<State<T>>,

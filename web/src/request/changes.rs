@@ -21,7 +21,7 @@ struct Change<'a> {
     next: Changes<'a>,
 }
 
-/// What a change adds. The new head borrows from it.
+/// The target or the fields that a change adds. The new head borrows from them.
 enum Texts {
     Target(Box<str>),
     Fields(Vec<(String, Vec<u8>)>),

@@ -3,6 +3,7 @@
 //!
 //! Nothing in a request is copied before the handler asks for a copy.
 
+pub(crate) mod base64;
 pub(crate) mod changes;
 #[cfg(feature = "cookies")]
 mod cookies;

@@ -1,5 +1,5 @@
 //! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
-//! responses, names with passwords, authentication servers, other origins, rates, and error pages.
+//! responses, names with passwords, authentication servers, tokens, sessions, other origins, rates, and error pages.
 
 #[cfg(feature = "cors")]
 pub mod cors;
@@ -10,10 +10,13 @@ pub mod html_errors;
 pub mod jwt;
 #[cfg(feature = "rate")]
 pub mod rate;
+#[cfg(feature = "sessions")]
+pub mod session;
 
 use http::StatusCode;
 
-use crate::{Next, Request, Response, base64};
+use crate::request::base64;
+use crate::{Next, Request, Response};
 
 /// Sends the [request id](Request::id) in the field `name`, so that a client can quote it and the
 /// log line can be found.

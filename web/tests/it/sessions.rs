@@ -6,8 +6,8 @@ use std::time::Duration;
 use std::{io, thread};
 
 use osier::time::VirtualClock;
-use osier_web::session::{Memory, Options, Redis, Sessions, Store};
 use osier_web::test::{Client, Reply};
+use osier_web::wrap::session::{Memory, Options, Redis, Sessions, Store};
 use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router};
 use testkit::Redis as Broker;
 

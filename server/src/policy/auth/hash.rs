@@ -63,7 +63,7 @@ enum Kind {
     Argon2,
     Yescrypt,
     ShaCrypt,
-    /// With its prefix, which is hashed too.
+    /// The prefix is hashed too.
     Md5(&'static str),
     Sha1,
 }

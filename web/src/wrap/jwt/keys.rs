@@ -8,7 +8,7 @@ use std::fmt;
 use ring::{hmac, signature};
 use serde_json::Value;
 
-use crate::base64;
+use crate::request::base64;
 
 /// The most keys that are read.
 const KEYS_MAX: usize = 64;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::Options;
 use super::keys::{Algorithm, Keys};
-use crate::base64;
+use crate::request::base64;
 
 /// The longest token, in bytes.
 const TOKEN_MAX: usize = 16 << 10;

@@ -15,7 +15,8 @@ use ring::{hkdf, hmac};
 
 use cookie::Cookie;
 
-use crate::{Request, Response, base64};
+use crate::request::base64;
+use crate::{Request, Response};
 
 /// The least bytes of a secret.
 const SECRET_MIN: usize = 32;
@@ -27,7 +28,7 @@ const SECRETS_MAX: usize = 8;
 /// To change the secret, put the new one in front, and take the old one away when its cookies have expired.
 ///
 /// ```
-/// use osier_web::session::CookieKeys;
+/// use osier_web::wrap::session::CookieKeys;
 /// use osier_web::{Request, Response, Router, http::StatusCode, test::Client};
 /// use std::sync::Arc;
 ///

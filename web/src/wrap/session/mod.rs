@@ -1,7 +1,7 @@
 //! Sessions: values that belong to one browser, kept by this server; and signed and encrypted cookies.
 //!
 //! ```
-//! use osier_web::session::{Memory, Sessions};
+//! use osier_web::wrap::session::{Memory, Sessions};
 //! use osier_web::{Rejection, Request, Router, test::Client};
 //!
 //! fn login(request: &mut Request<'_>) -> Result<&'static str, Rejection> {
@@ -33,9 +33,9 @@
 //! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes the id and keeps
 //!   the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
 //! - A session ends [`Options::idle`] after its last use. A use renews that time when half of it has passed.
-//! - The session is stored when the handler returns, before its response is sent. Of two requests at the same time the later one wins.
+//! - The session is stored when the handler returns, before its response is sent. If two requests change it at once, the later one wins.
 //!
-//! The cookie has `HttpOnly`, `SameSite=Lax` and `Path=/`, and `Secure` when the client came over https
+//! The cookie has `HttpOnly`, `SameSite=Lax` and the path `/`, and `Secure` when the client came over https
 //! ([`Request::is_https`]).
 
 mod keys;
@@ -58,7 +58,8 @@ pub use self::keys::CookieKeys;
 #[cfg(feature = "redis")]
 pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
-use crate::{Next, Rejection, Request, Response, base64};
+use crate::request::base64;
+use crate::{Next, Rejection, Request, Response};
 
 /// Random bytes of an id.
 const ID_BYTES: usize = 32;
@@ -228,7 +229,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// What the handler has done so far.
+/// The handler's changes so far.
 #[derive(Default)]
 struct State {
     /// None while the store has not been asked.
@@ -239,7 +240,7 @@ struct State {
     is_renewed: bool,
 }
 
-/// What is to be done after the handler.
+/// The work after the handler.
 #[derive(Debug, PartialEq)]
 enum Plan {
     Nothing,

@@ -19,7 +19,7 @@ const IDLE_MAX: usize = 16;
 pub struct Redis {
     address: Address,
     password: Option<String>,
-    /// What is in front of each key.
+    /// The beginning of each key.
     prefix: String,
     idle: Mutex<Vec<Connection>>,
 }
@@ -41,7 +41,7 @@ impl Redis {
         self
     }
 
-    /// Sets what is in front of each key.
+    /// Sets the beginning of each key.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Redis {
         self.prefix = prefix.into();
         self
