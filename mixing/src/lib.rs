@@ -6,7 +6,6 @@
 pub mod peer;
 pub mod postgres;
 pub mod redis;
-pub mod ureq;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use futures_lite::{StreamExt, stream};
 use hyper::server::conn::http1;
 use hyper_util::service::TowerToHyperService;
-use osier_mixing::{listen, pattern, run, ureq::agent};
+use osier_mixing::{listen, pattern, run};
+use osier_ureq::{agent, ureq};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
@@ -102,7 +103,7 @@ fn serve(router: Router) -> SocketAddr {
 fn extractors_see_path_query_and_state() {
     run(|| {
         let address = serve(router());
-        let agent = agent(ureq::config::Config::default());
+        let agent = agent();
         let get = |path: &str| {
             let mut response = agent.get(format!("http://{address}{path}")).call().unwrap();
             response.body_mut().read_to_string().unwrap()
@@ -120,7 +121,7 @@ fn extractors_see_path_query_and_state() {
 fn json_comes_and_goes() {
     run(|| {
         let address = serve(router());
-        let agent = agent(ureq::config::Config::default());
+        let agent = agent();
         let post = |json: &str| {
             let request = agent.post(format!("http://{address}/mirror"));
             request.header("content-type", "application/json").send(json)
@@ -137,7 +138,7 @@ fn json_comes_and_goes() {
 fn bodies_stream_in_and_out() {
     run(|| {
         let address = serve(router());
-        let agent = agent(ureq::config::Config::default());
+        let agent = agent();
         let response = agent.get(format!("http://{address}/stream")).call().unwrap();
         assert_eq!(response.headers()["transfer-encoding"], "chunked");
         let mut text = String::new();
@@ -159,7 +160,7 @@ fn twenty_fibers_ask_at_once() {
         let clients: Vec<_> = (0..20)
             .map(|client| {
                 osier::spawn(move || {
-                    let agent = agent(ureq::config::Config::default());
+                    let agent = agent();
                     for n in 0..10 {
                         let mut response = agent.get(format!("http://{address}/user/{client}.{n}")).call().unwrap();
                         let body = response.body_mut().read_to_string().unwrap();

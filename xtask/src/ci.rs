@@ -123,10 +123,10 @@ fn clippy() -> Outcome {
     linted("clippy", cargo().args(["clippy", "--workspace"]))
 }
 
-/// `mixing/` is code to be copied, and a workspace of its own.
+/// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
     let mut command = cargo();
-    command.args(["clippy", "--manifest-path", "mixing/Cargo.toml"]);
+    command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
     linted("clippy-mixing", command.env("CARGO_TARGET_DIR", test::target_dir()))
 }
 

@@ -173,10 +173,10 @@ fn floor_of_the_bench(built: Vec<Executable>) -> Outcome {
     executables::run("bench", built, &Plan::default(), LIMIT)
 }
 
-/// Builds the tests that mix Osier with other libraries.
+/// Builds the tests that mix Osier with other libraries, and those of `integrations/`. Clippy compiles the examples.
 fn build_mixing() -> Built {
     let mut command = cargo();
-    command.args(["test", "--manifest-path", "mixing/Cargo.toml"]);
+    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--workspace", "--tests"]);
     command.env("CARGO_TARGET_DIR", target_dir());
     executables::build("mixing", &mut command, LIMIT)
 }
@@ -185,10 +185,17 @@ fn other_libraries(built: Vec<Executable>) -> Outcome {
     executables::run("mixing", built, &Plan::default(), LIMIT)
 }
 
-/// Runs the programs of `docs/mixing.md`.
+/// Runs the programs of `docs/mixing.md`, and those of the documentation of `integrations/`.
 fn mixing_docs() -> Outcome {
     let mut command = cargo();
-    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--locked", "--doc"]);
+    command.args([
+        "test",
+        "--manifest-path",
+        "mixing/Cargo.toml",
+        "--workspace",
+        "--locked",
+        "--doc",
+    ]);
     command.args(["--", "--show-output"]);
     command.env("CARGO_TARGET_DIR", target_dir());
     step::tests("mixing-docs", &mut command, LIMIT)

@@ -15,6 +15,7 @@ const LIMITS: Limits = &[
     ("examples", 0),
     ("fuzz", 0),
     ("http", 0),
+    ("integrations", 0),
     ("mixing", 0),
     ("poll", 0),
     ("queue", 0),

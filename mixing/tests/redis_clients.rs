@@ -1,91 +1,13 @@
-//! Synchronous clients on fibers: ureq and redis over Osier's streams, and redis unchanged, outside of the worker.
+//! Synchronous clients on fibers: redis over Osier's streams, and unchanged, outside of the worker.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use osier::net::{TcpStream, UnixStream};
 use osier_mixing::peer::Peer;
 use osier_mixing::redis::Connection;
-use osier_mixing::{listen, pattern, run, run_on, serve, ureq::agent};
-use osier_web::{Body, Request, Router};
+use osier_mixing::{listen, pattern, run, run_on};
 use redis::{Commands, ConnectionLike, ErrorKind, ServerErrorKind};
-use ureq::config::Config;
-
-#[test]
-fn ureq_asks_from_many_fibers_of_one_thread() {
-    run_on(1, || {
-        let router = Router::new().get("/{n}", |request: &mut Request<'_>| {
-            // All are on their way at once, or this takes a second.
-            osier::sleep(Duration::from_millis(50));
-            request.param("n").unwrap_or_default().into_owned()
-        });
-        let address = serve(router);
-        let agent = agent(Config::default());
-        let fibers: Vec<_> = (0..20)
-            .map(|n| {
-                let agent = agent.clone();
-                osier::spawn(move || {
-                    agent
-                        .get(format!("http://{address}/{n}"))
-                        .call()?
-                        .body_mut()
-                        .read_to_string()
-                })
-            })
-            .collect();
-        for (n, fiber) in fibers.into_iter().enumerate() {
-            assert_eq!(fiber.join().unwrap().unwrap(), n.to_string());
-        }
-    });
-}
-
-#[test]
-fn ureq_keeps_connections_and_streams_bodies() {
-    run(|| {
-        let router = Router::new()
-            .get("/peer", |request: &mut Request<'_>| request.peer().to_string())
-            .post("/mirror", |request: &mut Request<'_>| {
-                let mut body = Vec::new();
-                request.body().read_to_end(&mut body)?;
-                Ok::<_, io::Error>(Body::from(body))
-            });
-        let address = serve(router);
-        let agent = agent(Config::default());
-        let peer = || {
-            let mut response = agent.get(format!("http://{address}/peer")).call().unwrap();
-            response.body_mut().read_to_string().unwrap()
-        };
-        assert_eq!(peer(), peer(), "the same connection");
-        let said = pattern(700_000);
-        let sent = ureq::SendBody::from_owned_reader(io::Cursor::new(said.clone()));
-        let mut response = agent.post(format!("http://{address}/mirror")).send(sent).unwrap();
-        let mut heard = Vec::new();
-        response.body_mut().as_reader().read_to_end(&mut heard).unwrap();
-        assert!(heard == said);
-        let by_name = agent.get(format!("http://localhost:{}/peer", address.port())).call();
-        assert_eq!(by_name.unwrap().status(), 200);
-    });
-}
-
-#[test]
-fn ureqs_timeouts_and_errors_are_its_own() {
-    run(|| {
-        let (silent, address) = listen();
-        let limited = agent(
-            Config::builder()
-                .timeout_global(Some(Duration::from_millis(30)))
-                .build(),
-        );
-        let late = limited.get(format!("http://{address}/")).call();
-        assert!(matches!(late, Err(ureq::Error::Timeout(_))), "{late:?}");
-        drop(silent);
-        let refused = limited.get(format!("http://{address}/")).call();
-        assert!(
-            matches!(&refused, Err(ureq::Error::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused),
-            "{refused:?}"
-        );
-    });
-}
 
 #[test]
 fn redis_runs_its_commands_over_our_streams() {

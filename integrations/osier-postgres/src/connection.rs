@@ -1,0 +1,291 @@
+//! A connection of the pool, and a transaction on it.
+//!
+//! A call that is given up in the middle (its fiber is cancelled, or a timeout unwinds it) leaves a query that runs. `in_call` is
+//! set meanwhile, and a connection that is dropped with it is closed, not kept.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use osier::sync::OwnedSemaphorePermit;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, GenericClient, Row, Statement};
+
+use crate::error::Error;
+use crate::pool::Shared;
+use crate::statements::Statements;
+
+/// A client and the statements that it has prepared.
+pub(crate) struct Session {
+    client: Client,
+    statements: Statements,
+    in_call: Cell<bool>,
+}
+
+impl Session {
+    pub(crate) fn new(client: Client) -> Session {
+        Session {
+            client,
+            statements: Statements::default(),
+            in_call: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}
+
+/// Waits for a call, and notes meanwhile that there is one.
+fn call<T>(in_call: &Cell<bool>, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+    in_call.set(true);
+    let done = osier::block_on(future);
+    in_call.set(false);
+    Ok(done?)
+}
+
+/// The session of a call: its client, or a transaction of it.
+struct Caller<'a, C> {
+    client: &'a C,
+    statements: &'a Statements,
+    in_call: &'a Cell<bool>,
+}
+
+impl<C: GenericClient> Caller<'_, C> {
+    fn prepare(&self, sql: &str) -> Result<Statement, Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement);
+        }
+        let statement = call(self.in_call, self.client.prepare(sql))?;
+        self.statements.put(sql, &statement);
+        Ok(statement)
+    }
+
+    /// Prepares the SQL, if it is new, and makes a call with it.
+    fn run<T, F>(&self, sql: &str, with: impl FnOnce(Statement) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, tokio_postgres::Error>>,
+    {
+        let statement = self.prepare(sql)?;
+        let done = call(self.in_call, with(statement));
+        done.inspect_err(|error| self.statements.forget_if_stale(sql, error))
+    }
+}
+
+/// The calls that a connection and a transaction have in common.
+macro_rules! calls {
+    () => {
+        /// Runs a statement with the values of its parameters `$1`, `$2`, and returns its rows.
+        ///
+        /// # Errors
+        ///
+        /// The server's for the statement. `is_closed` if the connection has ended.
+        ///
+        /// # Panics
+        ///
+        /// If the number of values is not that of the parameters.
+        pub fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+            let caller = self.caller();
+            let client = caller.client;
+            caller.run(
+                sql,
+                |statement| async move { client.query(&statement, values).await },
+            )
+        }
+
+        /// Same as [`query`](Self::query), for exactly one row.
+        ///
+        /// # Errors
+        ///
+        /// Those of `query`, and if there is not exactly one row.
+        pub fn query_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Row, Error> {
+            let caller = self.caller();
+            let client = caller.client;
+            caller.run(sql, |statement| async move {
+                client.query_one(&statement, values).await
+            })
+        }
+
+        /// Same as [`query`](Self::query), for at most one row.
+        ///
+        /// # Errors
+        ///
+        /// Those of `query`, and if there is more than one row.
+        pub fn query_opt(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>, Error> {
+            let caller = self.caller();
+            let client = caller.client;
+            caller.run(sql, |statement| async move {
+                client.query_opt(&statement, values).await
+            })
+        }
+
+        /// Runs a statement and returns the number of rows that it has changed.
+        ///
+        /// # Errors
+        ///
+        /// Those of [`query`](Self::query).
+        pub fn execute(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+            let caller = self.caller();
+            let client = caller.client;
+            caller.run(sql, |statement| async move {
+                client.execute(&statement, values).await
+            })
+        }
+
+        /// Runs several statements without parameters, separated by semicolons.
+        ///
+        /// # Errors
+        ///
+        /// That of the first statement that fails. Those behind it are not run.
+        pub fn batch_execute(&self, sql: &str) -> Result<(), Error> {
+            let caller = self.caller();
+            call(caller.in_call, caller.client.batch_execute(sql))
+        }
+
+        /// Prepares a statement, to look at its parameters and columns. The other calls prepare what they are given by themselves, once
+        /// for each connection.
+        ///
+        /// # Errors
+        ///
+        /// The server's for the statement.
+        pub fn prepare(&self, sql: &str) -> Result<Statement, Error> {
+            self.caller().prepare(sql)
+        }
+    };
+}
+
+/// A connection that was taken from a [`Pool`](crate::Pool). Dropping it gives it back.
+pub struct Connection {
+    /// `None` only while it is dropped.
+    session: Option<Session>,
+    pool: Arc<Shared>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    pub(crate) fn new(session: Session, pool: Arc<Shared>, permit: OwnedSemaphorePermit) -> Connection {
+        Connection {
+            session: Some(session),
+            pool,
+            _permit: permit,
+        }
+    }
+
+    calls!();
+
+    /// Begins a transaction. Dropping it rolls it back.
+    ///
+    /// # Errors
+    ///
+    /// `is_closed` if the connection has ended.
+    pub fn transaction(&mut self) -> Result<Transaction<'_>, Error> {
+        let Session {
+            client,
+            statements,
+            in_call,
+        } = self.session.as_mut().expect("it is not being dropped");
+        Ok(Transaction {
+            inner: call(in_call, client.transaction())?,
+            statements,
+            in_call,
+        })
+    }
+
+    /// The client of tokio-postgres, for what this crate does not have: `copy_in`, `query_raw`. Await its futures by
+    /// [`osier::block_on`].
+    pub fn client(&self) -> &Client {
+        &self.session().client
+    }
+
+    fn session(&self) -> &Session {
+        self.session.as_ref().expect("it is not being dropped")
+    }
+
+    fn caller(&self) -> Caller<'_, Client> {
+        let Session {
+            client,
+            statements,
+            in_call,
+        } = self.session();
+        Caller {
+            client,
+            statements,
+            in_call,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        if !session.in_call.get() {
+            return self.pool.give(session);
+        }
+        // On a fiber of its own: this one unwinds.
+        let pool = Arc::clone(&self.pool);
+        let cancel = osier::fiber::Builder::new().name("postgres cancel");
+        drop(cancel.spawn(move || pool.cancel(&session.client)));
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+/// A transaction, or a savepoint in one. Dropping it rolls it back.
+pub struct Transaction<'a> {
+    inner: tokio_postgres::Transaction<'a>,
+    statements: &'a Statements,
+    in_call: &'a Cell<bool>,
+}
+
+impl<'a> Transaction<'a> {
+    calls!();
+
+    /// Ends the transaction, and keeps what it has changed.
+    ///
+    /// # Errors
+    ///
+    /// The server's, for example of a deferred constraint. Nothing is kept then, unless the connection has ended: what became of the
+    /// transaction is unknown in that case.
+    pub fn commit(self) -> Result<(), Error> {
+        call(self.in_call, self.inner.commit())
+    }
+
+    /// Ends the transaction, and drops what it has changed. Waits for the server, which dropping the transaction does not.
+    ///
+    /// # Errors
+    ///
+    /// `is_closed` if the connection has ended. Nothing is kept then either.
+    pub fn rollback(self) -> Result<(), Error> {
+        call(self.in_call, self.inner.rollback())
+    }
+
+    /// Begins a part of the transaction that can be rolled back alone: a savepoint.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub fn transaction(&mut self) -> Result<Transaction<'_>, Error> {
+        Ok(Transaction {
+            inner: call(self.in_call, self.inner.transaction())?,
+            statements: self.statements,
+            in_call: self.in_call,
+        })
+    }
+
+    fn caller(&self) -> Caller<'_, tokio_postgres::Transaction<'a>> {
+        Caller {
+            client: &self.inner,
+            statements: self.statements,
+            in_call: self.in_call,
+        }
+    }
+}
+
+impl std::fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").finish_non_exhaustive()
+    }
+}

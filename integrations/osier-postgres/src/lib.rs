@@ -1,0 +1,49 @@
+//! PostgreSQL on Osier: a pool of connections whose queries suspend the fiber.
+//!
+//! The protocol is that of tokio-postgres, over Osier's streams and without a tokio runtime. Each connection has a task that reads
+//! what the server sends.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), osier_postgres::Error> {
+//! use osier_postgres::Pool;
+//!
+//! osier::run(|| {
+//!     let pool = Pool::connect("postgres://app@localhost/shop", 16)?;
+//!     let rows = pool.get()?.query("select name from item where price < $1", &[&10_i32])?;
+//!     println!("{} items", rows.len());
+//!
+//!     let mut connection = pool.get()?;
+//!     let transaction = connection.transaction()?;
+//!     transaction.execute("update item set price = price + 1", &[])?;
+//!     transaction.commit()
+//! })
+//! # }
+//! ```
+//!
+//! # Suspends
+//!
+//! Every call that asks the server, and [`Pool::get`] while all connections are in use.
+//!
+//! # Cancellation
+//!
+//! A cancelled call unwinds, as [`osier::block_on`] does. Its connection does not go back to the pool, and the server is asked to
+//! cancel the query. The same holds for a call in [`osier::timeout`].
+//!
+//! # Limits
+//!
+//! - No TLS: use a Unix socket, the loopback or a private network.
+//! - Changes of the session (`set`, `listen`, a temporary table, `begin` without an end) stay with the connection, for the next caller
+//!   that gets it. Use [`Connection::transaction`] and `set local`.
+//! - Connections are made on a runtime of Osier's: [`Pool::connect`] and [`Pool::get`] panic on a plain thread.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod connection;
+mod error;
+mod pool;
+mod statements;
+
+pub use connection::{Connection, Transaction};
+pub use error::Error;
+pub use pool::Pool;
+pub use tokio_postgres::{Config, Row, Statement, ToStatement, types};

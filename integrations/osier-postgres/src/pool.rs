@@ -1,0 +1,224 @@
+//! The pool: permits for the connections that may exist, and the idle ones.
+//!
+//! ```text
+//!   get ── permit ──▶ idle? ── is open ──▶ Connection ── drop ──▶ idle      (a call was given up: closed, its query cancelled)
+//!                       └── none ─▶ connect ──▲
+//! ```
+//!
+//! The permit is part of the [`Connection`], so there are never more connections in use than permits. Idle ones are taken the
+//! latest first.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use osier::net::{TcpStream, UnixStream};
+use osier::sync::Semaphore;
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::connection::{Connection, Session};
+use crate::error::Error;
+
+/// A pool of connections to one server. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+pub(crate) struct Shared {
+    config: Config,
+    permits: Arc<Semaphore>,
+    /// Never held across a wait.
+    idle: Mutex<Vec<Session>>,
+    size: usize,
+}
+
+impl Pool {
+    /// Makes a pool of at most `size` connections by a URL (`postgres://user:password@host:port/database`) or a list of parameters
+    /// (`host=/run/postgresql user=app dbname=shop`). Makes the first connection at once, so a mistake is found here.
+    ///
+    /// # Suspends
+    ///
+    /// Until the first connection is made.
+    ///
+    /// # Errors
+    ///
+    /// If the text is not understood, and those of [`get`](Pool::get).
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0, and outside of a runtime.
+    pub fn connect(url: &str, size: usize) -> Result<Pool, Error> {
+        Pool::with(url.parse::<Config>()?, size)
+    }
+
+    /// Makes a pool as [`connect`](Pool::connect) does, from tokio-postgres' own configuration. Its settings of sockets and of target
+    /// sessions have no effect.
+    ///
+    /// # Suspends
+    ///
+    /// Until the first connection is made.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Pool::get).
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0, and outside of a runtime.
+    pub fn with(config: Config, size: usize) -> Result<Pool, Error> {
+        assert!(size > 0, "a pool without connections");
+        let pool = Pool(Arc::new(Shared {
+            config,
+            permits: Arc::new(Semaphore::new(size)),
+            idle: Mutex::default(),
+            size,
+        }));
+        drop(pool.get()?);
+        Ok(pool)
+    }
+
+    /// Takes an idle connection or makes one. It goes back to the pool when it is dropped. A connection that was closed while it was
+    /// idle, because its backend has died or the server was started anew, is replaced.
+    ///
+    /// # Suspends
+    ///
+    /// While all connections are in use, first come first served, and while one is made.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, or returns the error of a connection that was not made.
+    ///
+    /// # Errors
+    ///
+    /// If no connection can be made: the server refuses it, or cannot be reached within the `connect_timeout` of the configuration.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn get(&self) -> Result<Connection, Error> {
+        let permit = Arc::clone(&self.0.permits).acquire_owned();
+        let session = match self.0.take_idle() {
+            Some(session) => session,
+            None => Session::new(self.0.connect()?),
+        };
+        Ok(Connection::new(session, Arc::clone(&self.0), permit))
+    }
+
+    /// The most connections.
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// The number of open connections that nobody uses.
+    pub fn idle(&self) -> usize {
+        self.0.idle().iter().filter(|session| !session.is_closed()).count()
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("size", &self.size())
+            .field("idle", &self.idle())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
+        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn take_idle(&self) -> Option<Session> {
+        let mut idle = self.idle();
+        idle.retain(|session| !session.is_closed());
+        idle.pop()
+    }
+
+    pub(crate) fn give(&self, session: Session) {
+        if !session.is_closed() {
+            self.idle().push(session);
+        }
+    }
+
+    /// Connects to the first host that answers. A task reads what the server sends, until the client is dropped.
+    fn connect(&self) -> Result<Client, Error> {
+        let connected = self.each_server(|stream| {
+            let connecting = async {
+                match stream {
+                    Stream::Tcp(stream) => {
+                        let (client, connection) = self.config.connect_raw(stream.compat(), NoTls).await?;
+                        drop(osier::spawn_future(connection));
+                        Ok(client)
+                    }
+                    Stream::Unix(stream) => {
+                        let (client, connection) = self.config.connect_raw(stream.compat(), NoTls).await?;
+                        drop(osier::spawn_future(connection));
+                        Ok(client)
+                    }
+                }
+            };
+            osier::block_on(connecting)
+        });
+        connected?.map_err(|error: tokio_postgres::Error| error.into())
+    }
+
+    /// Asks the server to cancel what the client's backend runs. Not promised to come in time.
+    pub(crate) fn cancel(&self, client: &Client) {
+        let token = client.cancel_token();
+        // An error means that the server is gone, and its queries with it.
+        let _ = self.each_server(|stream| {
+            osier::block_on(async {
+                match stream {
+                    Stream::Tcp(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
+                    Stream::Unix(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
+                }
+            })
+        });
+    }
+
+    /// Gives `with` a stream to the first host that takes connections, for as long as the configuration allows.
+    fn each_server<T>(&self, with: impl Fn(Stream) -> T) -> Result<T, Error> {
+        let mut last = Error::connect("no host".into(), io::ErrorKind::InvalidInput.into());
+        for (number, host) in self.config.get_hosts().iter().enumerate() {
+            let ports = self.config.get_ports();
+            let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
+            let connected = match self.config.get_connect_timeout() {
+                None => Stream::connect(host, port).map(&with),
+                Some(limit) => match osier::timeout(*limit, || Stream::connect(host, port).map(&with)) {
+                    Ok(connected) => connected,
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+                },
+            };
+            match connected {
+                Ok(value) => return Ok(value),
+                Err(error) => last = Error::connect(name(host, port), error),
+            }
+        }
+        Err(last)
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(host: &Host, port: u16) -> io::Result<Stream> {
+        match host {
+            Host::Tcp(host) => {
+                let stream = TcpStream::connect((host.as_str(), port))?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Host::Unix(folder) => UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).map(Stream::Unix),
+        }
+    }
+}
+
+fn name(host: &Host, port: u16) -> String {
+    match host {
+        Host::Tcp(host) => format!("{host}:{port}"),
+        Host::Unix(folder) => folder.join(format!(".s.PGSQL.{port}")).display().to_string(),
+    }
+}

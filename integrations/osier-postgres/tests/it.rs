@@ -1,0 +1,242 @@
+//! The pool against a real PostgreSQL, which is started once. Without one the test prints why it is skipped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use osier_mixing::peer::Peer;
+use osier_postgres::{Config, Error, Pool, types::Type};
+
+fn open(server: &Peer, size: usize) -> Pool {
+    let url = format!("host={} user=osier dbname=postgres", server.directory().display());
+    Pool::connect(&url, size).unwrap()
+}
+
+/// Looks until the condition holds.
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "not in 20 s: {what}");
+        osier::sleep(Duration::from_millis(5)); // between two looks at another process
+    }
+}
+
+fn pid(connection: &osier_postgres::Connection) -> i32 {
+    connection.query_one("select pg_backend_pid()", &[]).unwrap().get(0)
+}
+
+#[test]
+fn a_pool_over_a_real_server() {
+    let server = match Peer::postgres() {
+        Ok(server) => server,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    for test in [
+        rows_values_and_errors,
+        statements_are_prepared_once,
+        transactions_commit_and_roll_back,
+        fibers_of_one_thread_share_the_connections,
+        a_dead_backend_is_replaced,
+        a_query_that_is_given_up_is_cancelled,
+    ] {
+        // One worker: a call that blocked it would stop the test.
+        let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+        runtime.run(|| osier::timeout(Duration::from_secs(60), || test(&server)).expect("the test hangs"));
+    }
+}
+
+fn rows_values_and_errors(server: &Peer) {
+    let pool = open(server, 2);
+    let connection = pool.get().unwrap();
+    let row = connection
+        .query_one("select $1::int + 1, $2::text || '!'", &[&41, &"grüße"])
+        .unwrap();
+    assert_eq!((row.get::<_, i32>(0), row.get::<_, &str>(1)), (42, "grüße!"));
+    assert!(connection.query_opt("select 1 where false", &[]).unwrap().is_none());
+    assert_eq!(
+        connection.query("select generate_series(1, 1000)", &[]).unwrap().len(),
+        1000
+    );
+    connection
+        .batch_execute("create table item (id int primary key); insert into item values (1), (2)")
+        .unwrap();
+    assert_eq!(connection.execute("update item set id = id + 10", &[]).unwrap(), 2);
+
+    let twice = connection.execute("insert into item values (11)", &[]).unwrap_err();
+    assert_eq!(twice.code().map(|code| code.code()), Some("23505"), "{twice}");
+    assert!(twice.to_string().contains("duplicate key") && !twice.is_closed());
+    let wrong = connection.query("select nonsense", &[]).unwrap_err();
+    assert_eq!(wrong.code().map(|code| code.code()), Some("42703"));
+    assert_eq!(
+        connection.query_one("select 7", &[]).unwrap().get::<_, i32>(0),
+        7,
+        "it goes on"
+    );
+    drop(connection);
+
+    let mut nobody = Config::new();
+    nobody
+        .host_path("/nowhere")
+        .user("osier")
+        .connect_timeout(Duration::from_secs(1));
+    let refused: Error = Pool::with(nobody, 1).unwrap_err();
+    assert!(
+        refused.is_closed() && refused.to_string().contains("/nowhere/.s.PGSQL.5432"),
+        "{refused}"
+    );
+    assert!(Pool::connect("nonsense", 1).is_err());
+}
+
+fn statements_are_prepared_once(server: &Peer) {
+    let pool = open(server, 1);
+    let connection = pool.get().unwrap();
+    for n in 0..5 {
+        connection.query_one("select $1::int * 2", &[&n]).unwrap();
+    }
+    let statement = connection.prepare("select $1::int * 2").unwrap();
+    assert_eq!(statement.params(), [Type::INT4]);
+    drop(connection);
+    // The next user of the connection has them too.
+    let connection = pool.get().unwrap();
+    connection.query_one("select $1::int * 2", &[&1]).unwrap();
+    let prepared = "select count(*) from pg_prepared_statements where statement like 'select $1::int%'";
+    assert_eq!(connection.query_one(prepared, &[]).unwrap().get::<_, i64>(0), 1);
+    // A table that changes makes a statement stale: one error, and then it is prepared anew.
+    connection
+        .batch_execute("create table grows (a int); insert into grows values (1)")
+        .unwrap();
+    assert_eq!(connection.query_one("select * from grows", &[]).unwrap().len(), 1);
+    connection.batch_execute("alter table grows add column b int").unwrap();
+    assert!(connection.query_one("select * from grows", &[]).is_err());
+    assert_eq!(connection.query_one("select * from grows", &[]).unwrap().len(), 2);
+}
+
+fn transactions_commit_and_roll_back(server: &Peer) {
+    let pool = open(server, 2);
+    let (mut connection, other) = (pool.get().unwrap(), pool.get().unwrap());
+    connection.batch_execute("create table account (n int)").unwrap();
+    let count = || {
+        other
+            .query_one("select count(*) from account", &[])
+            .unwrap()
+            .get::<_, i64>(0)
+    };
+    let insert = "insert into account values ($1)";
+
+    let transaction = connection.transaction().unwrap();
+    transaction.execute(insert, &[&1]).unwrap();
+    assert_eq!(count(), 0, "not before the end");
+    transaction.commit().unwrap();
+    assert_eq!(count(), 1);
+
+    let transaction = connection.transaction().unwrap();
+    transaction.execute(insert, &[&2]).unwrap();
+    transaction.rollback().unwrap();
+    drop(
+        connection
+            .transaction()
+            .map(|transaction| transaction.execute(insert, &[&3]).unwrap()),
+    );
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let transaction = connection.transaction().unwrap();
+        transaction.execute(insert, &[&4]).unwrap();
+        std::panic::resume_unwind(Box::new("on purpose"));
+    }));
+    assert!(panics.is_err());
+    assert_eq!(
+        connection.query("select 1 from account", &[]).unwrap().len(),
+        1,
+        "the others are rolled back"
+    );
+
+    let mut transaction = connection.transaction().unwrap();
+    transaction.execute(insert, &[&5]).unwrap();
+    let savepoint = transaction.transaction().unwrap();
+    assert!(savepoint.execute("insert into nowhere values (1)", &[]).is_err());
+    savepoint.rollback().unwrap();
+    transaction.execute(insert, &[&6]).unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(count(), 3);
+}
+
+fn fibers_of_one_thread_share_the_connections(server: &Peer) {
+    let pool = open(server, 4);
+    let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let start = Instant::now();
+    let fibers: Vec<_> = (0..20)
+        .map(|n| {
+            let (pool, inside, most) = (pool.clone(), Arc::clone(&inside), Arc::clone(&most));
+            osier::spawn(move || {
+                let connection = pool.get().unwrap();
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let row = connection
+                    .query_one("select $1::int from pg_sleep(0.05)", &[&n])
+                    .unwrap();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                (row.get::<_, i32>(0), pid(&connection))
+            })
+        })
+        .collect();
+    let mut backends = Vec::new();
+    for (n, fiber) in fibers.into_iter().enumerate() {
+        let (row, backend) = fiber.join().unwrap();
+        assert_eq!(usize::try_from(row), Ok(n));
+        backends.push(backend);
+    }
+    backends.sort_unstable();
+    backends.dedup();
+    assert_eq!((most.load(Ordering::SeqCst), backends.len(), pool.idle()), (4, 4, 4));
+    // One after the other they take a second.
+    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+}
+
+fn a_dead_backend_is_replaced(server: &Peer) {
+    let (pool, admin) = (open(server, 2), open(server, 1));
+    let admin = admin.get().unwrap();
+    let kill = |victim: i32| {
+        admin.query_one("select pg_terminate_backend($1)", &[&victim]).unwrap();
+    };
+    // While it is idle.
+    let first = pid(&pool.get().unwrap());
+    kill(first);
+    eventually("the pool sees it", || pool.idle() == 0);
+    let connection = pool.get().unwrap();
+    let second = pid(&connection);
+    assert_ne!(first, second);
+    // While it is in use: the call fails, and the next connection works.
+    osier::scope(|scope| {
+        let asks = scope.spawn_local(|| connection.query("select pg_sleep(60)", &[]).unwrap_err());
+        let running =
+            "select count(*) from pg_stat_activity where pid = $1 and query like '%pg_sleep(60)%' and state = 'active'";
+        eventually("the query runs", || {
+            admin.query_one(running, &[&second]).unwrap().get::<_, i64>(0) == 1
+        });
+        kill(second);
+        let error = asks.join().unwrap();
+        assert!(
+            error.is_closed() || error.code().is_some_and(|code| code.code() == "57P01"),
+            "{error}"
+        );
+    });
+    drop(connection);
+    let connection = pool.get().unwrap();
+    assert_eq!(connection.query_one("select 1", &[]).unwrap().get::<_, i32>(0), 1);
+}
+
+fn a_query_that_is_given_up_is_cancelled(server: &Peer) {
+    let (pool, admin) = (open(server, 1), open(server, 1));
+    let admin = admin.get().unwrap();
+    let connection = pool.get().unwrap();
+    let backend = pid(&connection);
+    let given_up = osier::timeout(Duration::from_millis(20), move || {
+        let _ = connection.query("select pg_sleep(60)", &[]);
+    });
+    assert!(given_up.is_err());
+    // The only permit is free again, and the connection is another one.
+    let next = pool.get().unwrap();
+    assert_ne!(pid(&next), backend);
+    let there = "select count(*) from pg_stat_activity where pid = $1";
+    eventually("its backend ends", || {
+        admin.query_one(there, &[&backend]).unwrap().get::<_, i64>(0) == 0
+    });
+}
