@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
+use super::claim::Claim;
 use super::health::Failed;
-use super::{Claim, keeper};
+use super::keeper;
 use crate::{Address, Stream};
 
 /// A connection to a backend. Dropping it closes the connection; [`keep`](Lease::keep) returns it
