@@ -83,7 +83,7 @@
 //! | `serde` | [`Request::params`] |
 //! | `forms` | [`Request::query_as`], [`Request::form`]; `serde` |
 //! | `json` | [`Request::json`], [`Json`]; `serde` |
-//! | `cookies` | [`Request::cookies`], [`Request::cookie`], [`Response::cookie`] |
+//! | `cookies` | [`Request::cookies`] and [`Request::cookie`], which `proxy` and `fastcgi` bring too; [`Response::cookie`] |
 //! | `multipart` | [`Request::multipart`] |
 //! | `compress` | [`compress`] |
 //! | `jwt` | [`wrap::jwt`]; `cookies`, `json` |

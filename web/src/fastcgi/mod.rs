@@ -116,11 +116,7 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 /// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting is cheap
 /// and an idle connection occupies a worker of php-fpm. A health check is [`Check::connect`](crate::upstream::Check::connect): an application server does not answer a check over HTTP.
 pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Address>) -> Builder {
-    let backends: Vec<Address> = backends.into_iter().collect();
-    let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
-    Upstream::builder(name)
-        .keep(if is_local { 0 } else { KEPT })
-        .backends(backends)
+    Upstream::builder(name).default_keep(KEPT, 0).backends(backends)
 }
 
 /// A handler that lets an application server run the scripts of a folder.
@@ -480,7 +476,8 @@ impl FastCgi {
         if let Err(error) = body.join(&mut opening, SMALL as usize) {
             return Outcome::Response(Response::internal_error(error));
         }
-        let answered = self.upstream.attempt(|lease| {
+        let affinity = self.upstream.affinity(request);
+        let answered = self.upstream.attempt(affinity, |lease| {
             let is_fresh = !lease.is_reused();
             let stderr = stderr_of(request);
             let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
@@ -519,7 +516,13 @@ impl FastCgi {
             Err(Failed { failure, may_repeat })
         });
         match answered {
-            Ok(backend) => self.respond(request, backend, body),
+            Ok((backend, number)) => match self.respond(request, backend, body) {
+                Outcome::Response(response) => {
+                    let is_https = || self.fixed.https || request.is_https();
+                    Outcome::Response(self.upstream.stick_by(affinity, number, is_https, response))
+                }
+                redirect => redirect,
+            },
             Err(Unanswered::Unavailable(Unavailable::Cancelled(error))) => Outcome::Response(error.into_response()),
             Err(Unanswered::Unavailable(unavailable)) => {
                 Outcome::Response(self.fail(request, unavailable.status(), &unavailable))

@@ -40,7 +40,8 @@ pub(super) fn receive<'r>(settings: &Settings, request: &mut Request<'r>) -> Res
 /// Forwards the request and returns the response, or an error response.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
     let is_idempotent = is_idempotent(request.method());
-    let answered = settings.upstream.attempt(|lease| {
+    let affinity = settings.upstream.affinity(request);
+    let answered = settings.upstream.attempt(affinity, |lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, target, &lease, upgrade, &mut sender.head).is_err() {
@@ -57,13 +58,15 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str,
             Failed { failure, may_repeat }
         })
     });
-    answered.unwrap_or_else(|unanswered| {
-        let failure = match unanswered {
-            Unanswered::Unavailable(unavailable) => Failure::Unavailable(unavailable),
-            Unanswered::Failed(failure) => failure,
-        };
-        failure.answer(settings, request)
-    })
+    let failure = match answered {
+        Ok((response, backend)) => {
+            let is_https = || outgoing::is_https(settings, request);
+            return settings.upstream.stick_by(affinity, backend, is_https, response);
+        }
+        Err(Unanswered::Unavailable(unavailable)) => Failure::Unavailable(unavailable),
+        Err(Unanswered::Failed(failure)) => failure,
+    };
+    failure.answer(settings, request)
 }
 
 /// Whether one of these protocols is HTTP or can hide it. Requests inside such a tunnel would bypass all rules.

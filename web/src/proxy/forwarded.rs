@@ -80,10 +80,8 @@ pub(crate) fn add(
     is_trusted: bool,
     hop: &Hop<'_>,
 ) -> Result<(), HeaderError> {
-    let given = |name: &'static str| {
-        let fields = given.clone().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
-        fields.map(|(_, value)| value).filter(|_| is_trusted)
-    };
+    let is_https = is_https(&given, is_trusted, hop.is_https);
+    let given = |name: &'static str| values(&given, is_trusted, name);
     let has = |name| given(name).next().is_some();
 
     let text = Text::of(hop.client);
@@ -103,13 +101,6 @@ pub(crate) fn add(
             )?;
         }
     }
-    let is_https = match given("x-forwarded-proto").next() {
-        Some(schemes) => schemes.split(|&byte| byte == b',').next().is_some_and(is_https_scheme),
-        None => {
-            let first = hops::forwarded(given("forwarded")).first().and_then(|hop| hop.is_https);
-            first.unwrap_or(hop.is_https)
-        }
-    };
     let scheme: &[u8] = if is_https { b"https" } else { b"http" };
     if !has("x-forwarded-proto") {
         head.header("x-forwarded-proto", scheme)?;
@@ -132,6 +123,23 @@ pub(crate) fn add(
             let hops = hops::addresses(given("x-forwarded-for")).into_iter();
             let hops: Vec<Vec<u8>> = hops.map(|hop| Text::of(hop.ip).node().concat()).collect();
             joined(head, "forwarded", hops.iter().map(Vec::as_slice), &element)
+        }
+    }
+}
+
+/// The values of the fields with a name. A client that is not trusted has none.
+fn values<'h>(given: &Headers<'h>, is_trusted: bool, name: &'static str) -> impl Iterator<Item = &'h [u8]> + use<'h> {
+    let fields = given.clone().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+    fields.map(|(_, value)| value).filter(move |_| is_trusted)
+}
+
+/// Whether the first client used https: by the fields of a trusted client, or by `is_https`, which is known without them.
+pub(super) fn is_https(given: &Headers<'_>, is_trusted: bool, is_https: bool) -> bool {
+    match values(given, is_trusted, "x-forwarded-proto").next() {
+        Some(schemes) => schemes.split(|&byte| byte == b',').next().is_some_and(is_https_scheme),
+        None => {
+            let hops = hops::forwarded(values(given, is_trusted, "forwarded"));
+            hops.first().and_then(|hop| hop.is_https).unwrap_or(is_https)
         }
     }
 }

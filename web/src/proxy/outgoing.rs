@@ -49,13 +49,12 @@ pub(super) fn write_head(
     upgrade: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
-    let connected = request.connected_ip();
-    let is_trusted = match (&settings.trust, connected) {
-        (Some(trust), Some(peer)) => trust(peer),
-        _ => false,
-    };
+    let is_trusted = is_trusted(settings, request);
     // A trusted peer has named the client in its own fields, and is the next hop itself.
-    let client = if is_trusted { connected } else { request.client_ip() };
+    let client = match is_trusted {
+        true => request.connected_ip(),
+        false => request.client_ip(),
+    };
     let asked = request.host().unwrap_or_default();
     let host = match (&settings.options.host, lease.address()) {
         (Host::Preserve, _) => asked,
@@ -84,6 +83,19 @@ pub(super) fn write_head(
     }
     head.finish(request.head.body());
     Ok(())
+}
+
+/// Whether the other end of the connection is a trusted proxy.
+fn is_trusted(settings: &Settings, request: &Request<'_>) -> bool {
+    match (&settings.trust, request.connected_ip()) {
+        (Some(trust), Some(peer)) => trust(peer),
+        _ => false,
+    }
+}
+
+/// Whether the client used https.
+pub(super) fn is_https(settings: &Settings, request: &Request<'_>) -> bool {
+    forwarded::is_https(&request.headers(), is_trusted(settings, request), request.is_https())
 }
 
 /// Whether the body is passed on while the client sends it: a call whose two sides talk to each other.

@@ -3,9 +3,12 @@
 //! That crate writes any value as it is. This module refuses a value that would end early and begin
 //! an attribute.
 
+#[cfg(feature = "cookies")]
 use cookie::Cookie;
 
-use crate::{Request, Response};
+use crate::Request;
+#[cfg(feature = "cookies")]
+use crate::Response;
 
 impl<'a> Request<'a> {
     /// Yields all cookies in the order received, as they were sent. A pair without `=` is left out.
@@ -28,6 +31,7 @@ impl<'a> Request<'a> {
     }
 }
 
+#[cfg(feature = "cookies")]
 impl Response {
     /// Sets a cookie. To remove a cookie, call [`make_removal`](Cookie::make_removal) on one with
     /// the same path and domain, and set it.
@@ -60,12 +64,14 @@ impl Response {
 }
 
 /// Whether `name` is a token (RFC 9110 section 5.6.2).
+#[cfg(feature = "cookies")]
 fn is_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)
 }
 
 /// Whether `value` is of cookie-octets, with or without enclosing quotes (RFC 6265 section 4.1.1).
+#[cfg(feature = "cookies")]
 fn is_value(value: &str) -> bool {
     let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
     let is_octet = |byte: u8| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte);

@@ -5,7 +5,7 @@
 
 pub(crate) mod base64;
 pub(crate) mod changes;
-#[cfg(feature = "cookies")]
+#[cfg(any(feature = "cookies", feature = "fastcgi", feature = "proxy"))]
 mod cookies;
 pub(crate) mod extract;
 pub(crate) mod hops;

@@ -6,12 +6,18 @@
 //!              └─▶ a new connection, to another backend if there is one ─▶ attempt ─▶ response or failure
 //! ```
 //!
+//! A failure on a kept connection speaks against the connection, not against its backend. The second
+//! attempt then goes to a backup only if no other backend is in service, and to the same backend if
+//! the client belongs there.
+//!
 //! While an attempt waits for the response's head, another fiber sends the remaining request
 //! ([`while_sending`]). A backend may thus respond before it has read the whole request.
 
 use std::any::Any;
 
-use super::{Lease, Unavailable, Upstream};
+use super::affinity::Affinity;
+use super::claim::{Attempted, Search};
+use super::{Kept, Lease, Unavailable, Upstream};
 
 /// A failed attempt.
 pub(crate) struct Failed<F> {
@@ -32,25 +38,35 @@ pub(crate) enum Unanswered<F> {
 
 impl Upstream {
     /// Makes an attempt over a lease, and one more over a new connection if the first one may
-    /// repeat.
+    /// repeat. Returns the response and the number of its backend.
     ///
     /// # Suspends
     /// While connecting, and where `attempt` suspends.
     pub(crate) fn attempt<T, F>(
         &self,
+        affinity: Affinity,
         mut attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
-    ) -> Result<T, Unanswered<F>> {
-        let lease = self.lease(None).map_err(Unanswered::Unavailable)?;
-        let backend = lease.backend();
+    ) -> Result<(T, usize), Unanswered<F>> {
+        let mut search = Search {
+            affinity,
+            ..Search::default()
+        };
+        let lease = self.find(None, search, Kept::Taken);
+        let lease = lease.map_err(Unanswered::Unavailable)?;
+        let (backend, reused) = (lease.backend(), lease.is_reused());
         let failed = match attempt(lease) {
-            Ok(response) => return Ok(response),
+            Ok(response) => return Ok((response, backend)),
             Err(failed) => failed,
         };
         if !failed.may_repeat {
             return Err(Unanswered::Failed(failed.failure));
         }
-        let lease = self.lease_anew(None, Some(backend)).map_err(Unanswered::Unavailable)?;
-        attempt(lease).map_err(|failed| Unanswered::Failed(failed.failure))
+        search.after = Some(Attempted { backend, reused });
+        let lease = self.find(None, search, Kept::Never);
+        let lease = lease.map_err(Unanswered::Unavailable)?;
+        let backend = lease.backend();
+        let answered = attempt(lease).map_err(|failed| Unanswered::Failed(failed.failure));
+        answered.map(|response| (response, backend))
     }
 }
 

@@ -6,11 +6,17 @@ use std::time::{Duration, Instant};
 
 use osier::net::{TcpStream, ToSocketAddrs, UnixStream};
 
+use super::balance::BackendOptions;
 use super::counts::{Counts, Latency};
 use super::health::Health;
 use super::names::Names;
+use super::pick::hash;
 use super::shelves::Shelves;
 use crate::{Address, Stream};
+
+/// The weight of a backend with the weight 1. The start of a backend that has come back needs
+/// fractions.
+pub(super) const WEIGHT: u64 = 1000;
 
 /// One backend of an upstream. Any worker may use it at any time.
 pub(super) struct Backend {
@@ -20,7 +26,14 @@ pub(super) struct Backend {
     /// Whether a network lies between this system and the backend. Over loopback and Unix sockets, the
     /// backend has what was written as soon as the write returns.
     pub(super) is_remote: bool,
-    /// Leases in use. Only `claim` increments it.
+    /// The weight of the options, times [`WEIGHT`].
+    pub(super) weight: u64,
+    is_backup: bool,
+    /// The name in sticky cookies.
+    pub(super) id: String,
+    /// The hash of `id`, for the choice by a key.
+    pub(super) seed: u64,
+    /// Leases in use. Only claims increment it.
     pub(super) leases: AtomicUsize,
     pub(super) health: Health,
     pub(super) shelves: Shelves,
@@ -41,6 +54,12 @@ pub struct BackendStats {
     pub address: Address,
     /// Whether it gets requests: it is neither out after failures nor unhealthy by the checks.
     pub is_in: bool,
+    /// Its weight beside others.
+    pub weight: u32,
+    /// Whether it gets requests only while no other backend is in.
+    pub is_backup: bool,
+    /// Its name in sticky cookies.
+    pub id: String,
     /// Leases in use now.
     pub leases: usize,
     /// Idle connections now.
@@ -76,9 +95,15 @@ fn is_remote(address: &Address) -> bool {
 }
 
 impl Backend {
-    pub(super) fn new(address: Address, resolve_every: Duration) -> Backend {
+    pub(super) fn new(address: Address, options: BackendOptions, resolve_every: Duration) -> Backend {
+        let label = address.to_string();
+        let id = options.id.unwrap_or_else(|| format!("{:016x}", hash(label.as_bytes())));
         Backend {
-            label: address.to_string(),
+            label,
+            weight: u64::from(options.weight) * WEIGHT,
+            is_backup: options.backup,
+            seed: hash(id.as_bytes()),
+            id,
             is_remote: is_remote(&address),
             leases: AtomicUsize::new(0),
             health: Health::default(),
@@ -98,6 +123,9 @@ impl Backend {
         BackendStats {
             address: self.address.clone(),
             is_in: self.health.is_in(now),
+            weight: (self.weight / WEIGHT) as u32,
+            is_backup: self.is_backup,
+            id: self.id.clone(),
             leases: self.leases.load(Relaxed),
             kept: self.shelves.count(),
             total: self.total.load(Relaxed),
@@ -110,6 +138,13 @@ impl Backend {
             latency: self.counts.latency(),
             stale: self.stale.load(Relaxed),
         }
+    }
+
+    /// Takes a place if fewer than `below` are taken. Another worker may have taken one meanwhile.
+    #[inline]
+    pub(super) fn take_place(&self, below: usize) -> bool {
+        let next = |leases| (leases < below).then_some(leases + 1);
+        self.leases.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 
     pub(super) fn count_lease(&self, reused: bool) {
@@ -199,7 +234,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let name = format!("localhost:{}", listener.local_addr().unwrap().port());
-        let backend = Backend::new(Address::Tcp(name), hour);
+        let backend = Backend::new(Address::Tcp(name), BackendOptions::default(), hour);
         let patience = Duration::from_secs(20);
         let is_known_in = |time: Duration| backend.names.known_at(Instant::now() + time).is_some();
         assert!(!is_known_in(Duration::ZERO));

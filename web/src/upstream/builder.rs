@@ -1,26 +1,32 @@
 //! The builder of an upstream: its backends, and the settings that all of them share.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
 use std::{fmt, io};
 
 use super::backend::Backend;
 use super::health::Policy;
-use super::{Check, Inner, Upstream};
+use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
 use crate::conn::settings::Log;
 
-/// Maximum backends of an upstream: `find` keeps the tried ones in a set of 64 bits.
+/// Maximum backends of an upstream: sets of backends have 64 bits.
 const BACKENDS_MAX: usize = 64;
 /// Builder of an upstream; see [`Upstream::builder`].
 pub struct Builder {
     name: String,
-    backends: Vec<Address>,
+    backends: Vec<(Address, BackendOptions)>,
+    balance: Balance,
+    sticky: Option<Sticky>,
+    slow_start: Duration,
     policy: Policy,
     connect_timeout: Duration,
     resolve_every: Duration,
-    keep: usize,
+    keep: Option<usize>,
+    /// The default of `keep` for TCP only, and with a Unix socket.
+    default_keep: [usize; 2],
     idle_timeout: Duration,
     max_leases: usize,
     check: Option<Check>,
@@ -33,10 +39,14 @@ impl Builder {
         Builder {
             name,
             backends: Vec::new(),
+            balance: Balance::default(),
+            sticky: None,
+            slow_start: Duration::ZERO,
             policy: Policy::default(),
             connect_timeout: s(3),
             resolve_every: s(30),
-            keep: 64,
+            keep: None,
+            default_keep: [64, 64],
             idle_timeout: s(30),
             max_leases: usize::MAX,
             check: None,
@@ -46,14 +56,41 @@ impl Builder {
 
     /// Adds a backend. A name with several addresses is one backend, whose addresses are tried in
     /// order.
-    pub fn backend(mut self, address: Address) -> Self {
-        self.backends.push(address);
+    pub fn backend(self, address: Address) -> Self {
+        self.backend_with(address, BackendOptions::default())
+    }
+
+    /// Adds a backend with a weight, or as a backup.
+    pub fn backend_with(mut self, address: Address, options: BackendOptions) -> Self {
+        self.backends.push((address, options));
         self
     }
 
     /// Adds backends.
     pub fn backends(mut self, addresses: impl IntoIterator<Item = Address>) -> Self {
-        self.backends.extend(addresses);
+        let backends = addresses.into_iter();
+        self.backends
+            .extend(backends.map(|address| (address, BackendOptions::default())));
+        self
+    }
+
+    /// Sets how a backend is chosen; [`Balance::LeastConnections`] by default.
+    pub fn balance(mut self, balance: Balance) -> Self {
+        self.balance = balance;
+        self
+    }
+
+    /// Leads each client back to its backend, by a cookie. Off by default.
+    pub fn sticky(mut self, sticky: Sticky) -> Self {
+        self.sticky = Some(sticky);
+        self
+    }
+
+    /// Sets how long a backend starts after it came back into service. Its weight grows meanwhile, from
+    /// nothing to its own, in proportion to the time. Zero by default. It has no effect on one backend
+    /// alone, or when all start.
+    pub fn slow_start(mut self, time: Duration) -> Self {
+        self.slow_start = time;
         self
     }
 
@@ -74,7 +111,15 @@ impl Builder {
     /// Sets the maximum number of idle connections kept to one backend, over all workers; 64 by
     /// default, and 0 keeps none.
     pub fn keep(mut self, connections: usize) -> Self {
-        self.keep = connections;
+        self.keep = Some(connections);
+        self
+    }
+
+    /// Sets the default of [`keep`](Builder::keep): for backends that all use TCP, and if one is a Unix
+    /// socket.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn default_keep(mut self, tcp: usize, unix: usize) -> Self {
+        self.default_keep = [tcp, unix];
         self
     }
 
@@ -96,6 +141,13 @@ impl Builder {
     /// last backend that is in is never put out.
     pub fn failures(mut self, count: u32) -> Self {
         self.policy.failures = count.max(1);
+        self
+    }
+
+    /// Sets the longest time from the first of these failures to the last; at least a second, and
+    /// unlimited by default. A later failure begins another row.
+    pub fn failure_window(mut self, time: Duration) -> Self {
+        self.policy.window = time.max(self.policy.silence);
         self
     }
 
@@ -124,26 +176,36 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if there is no backend, or more than 64.
+    /// `InvalidInput` if there is no backend, or more than 64; if all are backups; if a weight is not
+    /// from 1 to 1000; if two backends have the same id; if an id or the name of a cookie is not a
+    /// token (RFC 9110); and for [`sticky`](Builder::sticky) beside [`Balance::Hash`].
     pub fn build(self) -> io::Result<Upstream> {
-        let count = self.backends.len();
-        if count == 0 || count > BACKENDS_MAX {
-            let error = format!(
-                "upstream {} has {count} backends: give it 1 to {BACKENDS_MAX}",
-                self.name
-            );
+        if let Some(mistake) = self.mistake() {
+            let error = format!("upstream {} {mistake}", self.name);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let resolve_every = self.resolve_every;
+        let is_unix = |(address, _): &(Address, _)| matches!(address, Address::Unix(_));
+        let default_keep = self.default_keep[usize::from(self.backends.iter().any(is_unix))];
+        let backups = self.backends.iter().enumerate();
+        let backups = backups.map(|(index, (_, options))| u64::from(options.backup) << index);
+        let backups = backups.fold(0, |set, backup| set | backup);
         let backends = self.backends.into_iter();
+        let backends: Vec<Backend> = backends
+            .map(|(address, options)| Backend::new(address, options, self.resolve_every))
+            .collect();
         Ok(Upstream(Arc::new(Inner {
             name: self.name,
-            backends: backends.map(|address| Backend::new(address, resolve_every)).collect(),
-            turn: AtomicUsize::new(0),
+            backups,
+            balance: self.balance,
+            sticky: self.sticky,
+            slow_start: u64::try_from(self.slow_start.as_millis()).unwrap_or(u64::MAX),
+            credits: backends.iter().map(|_| AtomicI64::new(0)).collect(),
+            random: AtomicU64::new(RandomState::new().hash_one(())),
+            backends,
             born: osier::time::now(),
             policy: self.policy,
             connect_timeout: self.connect_timeout,
-            keep: self.keep,
+            keep: self.keep.unwrap_or(default_keep),
             idle_timeout: self.idle_timeout,
             max_leases: self.max_leases,
             check: self.check,
@@ -152,6 +214,47 @@ impl Builder {
             gone: Arc::default(),
         })))
     }
+
+    /// The first mistake, to complete a sentence about the upstream.
+    fn mistake(&self) -> Option<String> {
+        let count = self.backends.len();
+        if count == 0 || count > BACKENDS_MAX {
+            return Some(format!("has {count} backends: give it 1 to {BACKENDS_MAX}"));
+        }
+        let options = || self.backends.iter().map(|(_, options)| options);
+        if options().all(|options| options.backup) {
+            return Some("has only backups: make one of them a backend without 'backup'".into());
+        }
+        let weights = 1..=BackendOptions::WEIGHT_MAX;
+        if let Some(options) = options().find(|options| !weights.contains(&options.weight)) {
+            let (weight, highest) = (options.weight, weights.end());
+            return Some(format!("has a backend of weight {weight}: give it 1 to {highest}"));
+        }
+        let ids: Vec<&String> = options().filter_map(|options| options.id.as_ref()).collect();
+        if let Some(id) = ids.iter().find(|id| !is_token(id)) {
+            return Some(format!("has a backend with the id {id:?}: use letters, digits and '-'"));
+        }
+        let twice = ids.iter().enumerate().find(|(index, id)| ids[..*index].contains(id));
+        if let Some((_, id)) = twice {
+            return Some(format!("has two backends with the id {id}: give each its own"));
+        }
+        let key = match &self.balance {
+            Balance::Hash(HashKey::Cookie(name)) => Some(name),
+            _ => None,
+        };
+        let mut cookies = key.into_iter().chain(self.sticky.iter().map(|sticky| &sticky.cookie));
+        if let Some(name) = cookies.find(|name| !is_token(name)) {
+            return Some(format!("names a cookie {name:?}: use letters, digits and '-'"));
+        }
+        let has_both = self.sticky.is_some() && matches!(self.balance, Balance::Hash(_));
+        has_both.then(|| "has a sticky cookie and chooses by a hash: use one of them".into())
+    }
+}
+
+/// Whether the text is a token (RFC 9110 5.6.2), as the name of a cookie is.
+fn is_token(text: &str) -> bool {
+    let is_in_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_in_token)
 }
 
 osier_queue::impl_debug!(Builder, self => { name: self.name, backends: self.backends, .. });

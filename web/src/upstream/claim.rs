@@ -1,72 +1,201 @@
 //! Claims: the search for a backend, and its outcome, a place at the backend.
+//!
+//! A search goes through tiers of backends, and ends in the first that has one in service:
+//!
+//! ```text
+//!   the one of the sticky cookie ─▶ primaries ─▶ backups, if no primary is in service
+//!                                                   └ after a failure: then the one that has failed
+//! ```
+//!
+//! Within a tier, a backend that is due for a trial gets the request. Otherwise the balance chooses
+//! (pick.rs). By a key, a backend that is due takes part in the choice, and so only its own keys are
+//! risked.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::affinity::Affinity;
 use super::backend::Backend;
+use super::balance::Balance;
 use super::health::{Admits, Failed};
+use super::pick::{self, LeastLoaded, members};
 use super::{Inner, Unavailable};
 
+/// What a search for a backend is for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Search {
+    /// The backends that have refused this request a connection, a bit each.
+    pub(super) tried: u64,
+    pub(super) affinity: Affinity,
+    /// The failed attempt that this search is to repeat.
+    pub(super) after: Option<Attempted>,
+}
+
+/// A failed attempt.
+#[derive(Clone, Copy)]
+pub(super) struct Attempted {
+    pub(super) backend: usize,
+    /// Whether the connection had been kept: the backend may have closed it for its age.
+    pub(super) reused: bool,
+}
+
 impl Inner {
-    /// Claims a place at the backend with the fewest leases, among those that are in and not in
-    /// `tried`. The backend `avoid` is chosen last. If failures have put all backends out, the first
-    /// attempt goes to one of them all the same.
-    pub(super) fn claim(self: &Arc<Self>, tried: u64, avoid: Option<usize>) -> Result<Claim, Unavailable> {
-        let count = self.backends.len();
-        let begin = if count == 1 { 0 } else { self.turn.fetch_add(1, Relaxed) };
-        let mut all_out = false;
-        loop {
-            let mut best: Option<(bool, usize, usize)> = None;
-            let mut busy = false;
-            for index in (0..count).map(|offset| begin.wrapping_add(offset) % count) {
-                if tried & 1 << index != 0 {
-                    continue;
-                }
-                let backend = &self.backends[index];
-                let leases = backend.leases.load(Relaxed);
-                if leases >= self.max_leases {
-                    busy = true;
-                    continue;
-                }
-                match backend.health.admits(|| self.now()) {
-                    Admits::No if all_out && backend.health.is_well() => {}
-                    Admits::No => continue,
-                    // One request is risked as the trial.
-                    Admits::Trial => match backend.health.begin_trial(self.now(), &self.policy) {
-                        true => {
-                            backend.leases.fetch_add(1, Relaxed);
-                            return Ok(Claim::new(self, index, true));
-                        }
-                        false => continue,
-                    },
-                    Admits::Yes => {}
-                }
-                let rank = (avoid == Some(index), leases, index);
-                if best.is_none_or(|(avoided, fewest, _)| (rank.0, rank.1) < (avoided, fewest)) {
-                    best = Some(rank);
-                }
+    /// Claims a place at a backend. If failures have put all backends out, the first attempt goes to
+    /// one of them all the same.
+    pub(super) fn claim(self: &Arc<Self>, search: &Search) -> Result<Claim, Unavailable> {
+        if let [only] = &*self.backends
+            && search.tried == 0
+            && only.health.admits(|| self.now()) == Admits::Yes
+            && only.take_place(self.max_leases)
+        {
+            return Ok(Claim::new(self, 0, false));
+        }
+        let (tiers, mut busy) = (self.tiers(search), 0);
+        // Two workers may each have put out what they saw as the last but one.
+        for also_out in [false, true] {
+            if also_out && (search.tried != 0 || busy != 0) {
+                break;
             }
-            let upstream = || self.name.clone();
-            let Some((_, leases, index)) = best else {
-                // Two workers may each have put out what they saw as the last but one.
-                if tried == 0 && !busy && !std::mem::replace(&mut all_out, true) {
+            for tier in tiers {
+                // A primary at its limit is in service.
+                if tier & self.backups != 0 && busy & !self.backups != 0 {
                     continue;
                 }
-                return Err(match busy {
-                    true => Unavailable::Busy { upstream: upstream() },
-                    false => Unavailable::Out { upstream: upstream() },
-                });
-            };
-            // Another worker may have taken the place meanwhile. The comparison is then outdated,
-            // and the search starts anew.
-            let taken = self.backends[index]
-                .leases
-                .compare_exchange(leases, leases + 1, Relaxed, Relaxed);
-            if taken.is_ok() {
-                return Ok(Claim::new(self, index, false));
+                if let Some(claim) = self.claim_in(tier & !search.tried, search, also_out, &mut busy) {
+                    return Ok(claim);
+                }
             }
         }
+        let upstream = self.name.clone();
+        Err(match busy {
+            0 => Unavailable::Out { upstream },
+            _ => Unavailable::Busy { upstream },
+        })
+    }
+
+    /// The sets of backends in which a search looks, one after the other. Empty sets are skipped.
+    fn tiers(&self, search: &Search) -> [u64; 7] {
+        let bit = |backend: Option<usize>| backend.map_or(0, |backend| 1 << backend);
+        let before = bit(search.after.map(|after| after.backend));
+        let (first, then, last) = match search.after {
+            // Nothing speaks against the backend, and its clients stay there.
+            Some(after) if after.reused && search.affinity.is_any() => (before, 0, 0),
+            Some(after) if after.reused => (0, before, 0),
+            _ => (0, 0, before),
+        };
+        let primaries = self.all() & !self.backups & !before;
+        let backups = self.backups & !before;
+        let stuck = bit(search.affinity.stuck);
+        [
+            first,
+            stuck & primaries,
+            primaries,
+            then,
+            stuck & backups,
+            backups,
+            last,
+        ]
+    }
+
+    /// The set of all backends.
+    fn all(&self) -> u64 {
+        u64::MAX >> (u64::BITS as usize - self.backends.len())
+    }
+
+    /// Claims a place at one of `tier`. Adds those at their limit to `busy`. `also_out`: those count
+    /// too that failures have put out.
+    fn claim_in(self: &Arc<Self>, tier: u64, search: &Search, also_out: bool, busy: &mut u64) -> Option<Claim> {
+        let (key, mut lost) = (search.affinity.key, 0);
+        loop {
+            let (open, due) = self.survey(tier & !lost, also_out, busy);
+            if key.is_none()
+                && let Some(trial) = members(due).find_map(|index| self.begin_trial(index))
+            {
+                return Some(trial);
+            }
+            let among = match key {
+                Some(_) => open | due,
+                None => open,
+            };
+            if among == 0 {
+                return None;
+            }
+            let (index, below) = self.pick(among, key);
+            if due & 1 << index != 0 {
+                match self.begin_trial(index) {
+                    Some(trial) => return Some(trial),
+                    // Another worker has begun it.
+                    None => lost |= 1 << index,
+                }
+            } else if self.backends[index].take_place(below) {
+                return Some(Claim::new(self, index, false));
+            }
+            // Another worker has taken the place. The choice is outdated, and the search starts anew.
+        }
+    }
+
+    /// The backends of `tier` that admit a request, and those that are due for a trial.
+    fn survey(&self, tier: u64, also_out: bool, busy: &mut u64) -> (u64, u64) {
+        let (mut open, mut due) = (0, 0);
+        for index in members(tier) {
+            let (backend, bit) = (&self.backends[index], 1 << index);
+            if backend.leases.load(Relaxed) >= self.max_leases {
+                *busy |= bit;
+                continue;
+            }
+            match backend.health.admits(|| self.now()) {
+                Admits::Yes => open |= bit,
+                Admits::Trial => due |= bit,
+                Admits::No if also_out && backend.health.is_well() => open |= bit,
+                Admits::No => {}
+            }
+        }
+        (open, due)
+    }
+
+    /// Risks one request as the trial, unless another worker does.
+    fn begin_trial(self: &Arc<Self>, index: usize) -> Option<Claim> {
+        let backend = &self.backends[index];
+        backend.health.begin_trial(self.now(), &self.policy).then(|| {
+            backend.leases.fetch_add(1, Relaxed);
+            Claim::new(self, index, true)
+        })
+    }
+
+    /// Chooses one of a set. Returns it, and the number of leases below which the choice holds.
+    fn pick(&self, among: u64, key: Option<u64>) -> (usize, usize) {
+        if among.is_power_of_two() {
+            return (among.trailing_zeros() as usize, self.max_leases);
+        }
+        let weight = |index: usize| self.weight(index);
+        let load = |index: usize| self.backends[index].leases.load(Relaxed);
+        if let Some(key) = key {
+            let seed = |index: usize| self.backends[index].seed;
+            return (pick::by_key(among, key, seed, weight), self.max_leases);
+        }
+        match self.balance {
+            Balance::RoundRobin => (pick::smooth(among, &self.credits, weight), self.max_leases),
+            Balance::RandomTwo => {
+                let draws = [pick::random(&self.random), pick::random(&self.random)];
+                (pick::two(among, draws, load, weight), self.max_leases)
+            }
+            Balance::LeastConnections | Balance::Hash(_) => {
+                let least = LeastLoaded::of(among, load, weight);
+                let index = match least.set.is_power_of_two() {
+                    true => least.set.trailing_zeros() as usize,
+                    false => pick::smooth(least.set, &self.credits, weight),
+                };
+                let highest = least.load_at(weight(index));
+                (index, self.max_leases.min(highest.saturating_add(1)))
+            }
+        }
+    }
+
+    /// The weight of a backend now.
+    fn weight(&self, index: usize) -> u64 {
+        let backend = &self.backends[index];
+        backend.health.weight(backend.weight, self.slow_start, || self.now())
     }
 }
 
@@ -110,7 +239,7 @@ impl Claim {
     }
 
     pub(super) fn answered(&self) {
-        if self.backend().health.answered() {
+        if self.backend().health.answered(|| self.upstream.now()) {
             let label = &self.backend().label;
             self.upstream.log(format_args!("backend {label} is in again"));
         }

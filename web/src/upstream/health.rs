@@ -11,9 +11,14 @@
 //!
 //! A trial without an outcome is followed by another one after the same time.
 //!
+//! A row of failures lasts for [`Policy::window`] at most. A later failure begins another row.
+//!
 //! Failures to connect put a backend out. Failed requests do so only if the backend gave no response
 //! for [`Policy::silence`]: a client can provoke them, but not while others get responses. The last
 //! backend that is in stays in, whatever fails.
+//!
+//! A backend that comes back starts slowly: its weight grows with the time since then
+//! ([`Health::weight`]).
 //!
 //! All atomics are relaxed and unordered among each other. Each is a hint, and a stale hint costs
 //! one request a second attempt. Times are milliseconds since the upstream was built.
@@ -29,6 +34,8 @@ pub(super) struct Policy {
     pub(super) longest: Duration,
     /// The least time from the first failure in a row to the failed request that puts a backend out.
     pub(super) silence: Duration,
+    /// The longest time from the first failure in a row to the one that puts a backend out.
+    pub(super) window: Duration,
 }
 
 impl Default for Policy {
@@ -38,6 +45,7 @@ impl Default for Policy {
             first: Duration::from_millis(250),
             longest: Duration::from_secs(10),
             silence: Duration::from_secs(1),
+            window: Duration::MAX,
         }
     }
 }
@@ -77,6 +85,9 @@ pub(super) struct Health {
     trial_at: AtomicU64,
     /// Whether the active checks have found the backend unhealthy. Only the keeper writes it.
     unwell: AtomicBool,
+    /// Time at which the backend came back, 0 if it never was out. It is stored before the backend is
+    /// in.
+    back_since: AtomicU64,
 }
 
 impl Health {
@@ -112,7 +123,13 @@ impl Health {
         if !trial && self.trial_at.load(Relaxed) != 0 {
             return None;
         }
-        let before = self.failures.fetch_add(1, Relaxed);
+        let mut before = self.failures.fetch_add(1, Relaxed);
+        let row = now.saturating_sub(self.failing_since.load(Relaxed));
+        if !trial && before > 0 && u128::from(row) > policy.window.as_millis() {
+            // The row is too old. This failure begins another.
+            self.failures.store(1, Relaxed);
+            before = 0;
+        }
         if before == 0 {
             self.failing_since.store(now, Relaxed);
         }
@@ -132,19 +149,43 @@ impl Health {
 
     /// Resets the failures. Returns whether the backend was out.
     #[inline]
-    pub(super) fn answered(&self) -> bool {
+    pub(super) fn answered(&self, now: impl FnOnce() -> u64) -> bool {
         // Both are checked, because a response may arrive between the two steps of a failure on
         // another worker.
         if self.failures.load(Relaxed) == 0 && self.trial_at.load(Relaxed) == 0 {
             return false;
         }
         self.failures.store(0, Relaxed);
+        if self.trial_at.load(Relaxed) != 0 {
+            self.back_since.store(now().max(1), Relaxed);
+        }
         self.trial_at.swap(0, Relaxed) != 0
     }
 
     /// Stores the result of the active checks. Returns whether it has changed.
-    pub(super) fn found(&self, well: bool) -> bool {
+    pub(super) fn found(&self, well: bool, now: u64) -> bool {
+        if well && !self.is_well() {
+            self.back_since.store(now.max(1), Relaxed);
+        }
         self.unwell.swap(!well, Relaxed) == well
+    }
+
+    /// The weight of the backend: `full`, and less in the `slow_start` milliseconds after it came back.
+    /// It grows in proportion to the time.
+    #[inline]
+    pub(super) fn weight(&self, full: u64, slow_start: u64, now: impl FnOnce() -> u64) -> u64 {
+        let since = self.back_since.load(Relaxed);
+        if since == 0 || slow_start == 0 {
+            return full;
+        }
+        let elapsed = now().saturating_sub(since);
+        if elapsed < slow_start {
+            let part = u128::from(full) * u128::from(elapsed) / u128::from(slow_start);
+            return (part as u64).max(1);
+        }
+        // Unless it has just come back once more.
+        let _ = self.back_since.compare_exchange(since, 0, Relaxed, Relaxed);
+        full
     }
 
     /// Whether the active checks have found nothing wrong.
@@ -171,6 +212,7 @@ mod tests {
         first: Duration::from_millis(100),
         longest: Duration::from_millis(350),
         silence: Duration::from_millis(1000),
+        window: Duration::MAX,
     };
 
     impl Health {
@@ -184,7 +226,7 @@ mod tests {
         let health = Health::default();
         let ms = Duration::from_millis;
         assert_eq!(health.refused(false, 10), None);
-        assert!(!health.answered(), "it was not out");
+        assert!(!health.answered(|| 0), "it was not out");
         assert_eq!(health.refused(false, 11), None, "the answer has ended the row");
         assert_eq!(health.refused(false, 12), Some(ms(100)));
         assert_eq!(health.refused(false, 13), None, "it is out already");
@@ -197,7 +239,7 @@ mod tests {
         assert!(health.begin_trial(350, &POLICY));
         assert_eq!(health.refused(true, 360), Some(ms(350)), "up to the longest");
         assert!(health.begin_trial(710, &POLICY));
-        assert!(health.answered());
+        assert!(health.answered(|| 0));
         assert_eq!(health.admits(|| 711), Admits::Yes);
     }
 
@@ -208,7 +250,7 @@ mod tests {
         for now in 1..1000 {
             assert_eq!(hangs_up(now), None, "too soon");
         }
-        assert!(!health.answered());
+        assert!(!health.answered(|| 0));
         assert_eq!(hangs_up(1001), None, "a new row");
         assert_eq!(hangs_up(2000), None);
         assert_eq!(hangs_up(2001), Some(Duration::from_millis(200)));
@@ -230,10 +272,10 @@ mod tests {
         // One worker has counted the last failure. Another worker receives a response before the
         // first one sets the time.
         health.failures.store(POLICY.failures, Relaxed);
-        assert!(!health.answered());
+        assert!(!health.answered(|| 0));
         health.trial_at.store(112, Relaxed);
         assert!(health.begin_trial(112, &POLICY));
-        assert!(health.answered(), "the trial has shown that it is in");
+        assert!(health.answered(|| 0), "the trial has shown that it is in");
         assert_eq!(health.admits(|| 113), Admits::Yes);
     }
 
@@ -250,11 +292,43 @@ mod tests {
     #[test]
     fn active_checks_overrule_requests() {
         let health = Health::default();
-        assert!(!health.found(true), "no news");
-        assert!(health.found(false));
-        assert!(!health.found(false));
+        assert!(!health.found(true, 1), "no news");
+        assert!(health.found(false, 1));
+        assert!(!health.found(false, 1));
         assert_eq!(health.admits(|| 1), Admits::No);
-        assert!(health.found(true));
+        assert!(health.found(true, 1));
         assert!(health.is_in(1));
+    }
+
+    #[test]
+    fn failures_far_apart_are_no_row() {
+        let (health, policy) = (
+            Health::default(),
+            Policy {
+                window: Duration::from_millis(100),
+                ..POLICY
+            },
+        );
+        let fails = |now| health.failed(Failed::Connecting, false, now, &policy, || false);
+        for now in [1, 102, 203, 304] {
+            assert_eq!(fails(now), None, "each begins a row");
+        }
+        assert_eq!(fails(404), Some(Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn a_backend_that_comes_back_gains_its_weight_with_the_time() {
+        let health = Health::default();
+        let weight = |now| health.weight(3000, 1000, || now);
+        assert_eq!(weight(0), 3000, "it never was out");
+        health.refused(false, 10);
+        health.refused(false, 10);
+        assert!(health.begin_trial(110, &POLICY) && health.answered(|| 120));
+        assert_eq!([120, 121, 220, 620, 1119].map(weight), [1, 3, 300, 1500, 2997]);
+        assert_eq!(health.weight(3000, 0, || 121), 3000, "without a slow start");
+        assert_eq!([1120, 130].map(weight), [3000, 3000], "the start is over");
+        health.found(false, 2000);
+        health.found(true, 3000);
+        assert_eq!([3000, 3500, 4000].map(weight), [1, 1500, 3000]);
     }
 }

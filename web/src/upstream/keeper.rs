@@ -113,12 +113,12 @@ fn judge(upstream: &Inner, check: &Check, backend: &Backend, row: &mut i64, resu
     let label = &backend.label;
     match result {
         Ok(()) if *row >= i64::from(check.rise) => {
-            let was_out = backend.health.answered();
-            if backend.health.found(true) || was_out {
+            let was_out = backend.health.answered(|| upstream.now());
+            if backend.health.found(true, upstream.now()) || was_out {
                 upstream.log(format_args!("backend {label} is healthy again"));
             }
         }
-        Err(error) if -*row >= i64::from(check.fall) && backend.health.found(false) => {
+        Err(error) if -*row >= i64::from(check.fall) && backend.health.found(false, upstream.now()) => {
             upstream.log(format_args!(
                 "backend {label} is unhealthy and gets no requests: {error}"
             ));

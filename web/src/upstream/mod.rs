@@ -1,27 +1,33 @@
 //! Upstreams: groups of backends, the choice of a backend, and the connections to them.
 //!
-//! A gateway takes a [`Lease`], which is a connection to the backend with the fewest leases: an
+//! A gateway takes a [`Lease`], which is a connection to the backend that the [`Balance`] chooses: an
 //! idle one that was kept, or a new one. The gateway speaks its protocol over [`Lease::stream`] and
 //! reports [`answered`](Lease::answered) or [`failed`](Lease::failed). Then it [keeps](Lease::keep)
 //! the connection, or drops the lease, which closes it.
 //!
 //! ```text
+//!   affinity.rs: what the request says
+//!     ▼
 //!   lease ─▶ claim (claim.rs) ─▶ shelf of this worker (shelves.rs) ─▶ Lease (lease.rs)
 //!              │ health.rs: in, out, due for a trial     └ empty: dial (backend.rs)
+//!              │ pick.rs: weights, loads and keys
 //!   keeper.rs: one fiber an upstream: active checks, idle timeout
 //! ```
 //!
 //! Any worker may take, use and return a lease, at the same time as others. The number of leases
-//! and the health of a backend are atomics. A claim counts itself with a compare-and-swap on the
-//! number that it chose the backend by, so two workers never take the same place.
+//! and the health of a backend are atomics, and a search for a backend takes no lock and allocates
+//! nothing. A claim counts itself with a compare-and-swap that fails if the backend has more leases
+//! than the choice allows, so two workers never take the same place.
 //!
 //! Idle connections lie on one shelf per worker. A lock guards each shelf; it is held for a push or
 //! a pop and never across a suspension. A connection stays on the worker whose poller knows it. A
 //! worker whose shelf is empty takes one of another worker, which costs two system calls, less than
 //! connecting.
 
+pub(crate) mod affinity;
 pub(crate) mod attempt;
 mod backend;
+mod balance;
 mod builder;
 mod check;
 mod claim;
@@ -31,11 +37,12 @@ mod health;
 mod keeper;
 mod lease;
 mod names;
+mod pick;
 mod shelves;
 mod unavailable;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -43,12 +50,14 @@ use osier::Cancelled;
 use osier::sync::Event;
 use rustix::io::Errno;
 
-use crate::Address;
 use crate::conn::settings::Log;
+use crate::{Address, Request};
 use backend::Backend;
+use claim::{Attempted, Search};
 use health::{Failed, Policy};
 
 pub use backend::BackendStats;
+pub use balance::{BackendOptions, Balance, HashKey, Sticky};
 pub use builder::Builder;
 pub use check::Check;
 pub use counts::Latency;
@@ -85,8 +94,16 @@ pub struct Upstream(Arc<Inner>);
 struct Inner {
     name: String,
     backends: Vec<Backend>,
-    /// Index at which the next search begins, so that backends with equally many leases take turns.
-    turn: AtomicUsize,
+    /// The set of the backups.
+    backups: u64,
+    balance: Balance,
+    sticky: Option<Sticky>,
+    /// Milliseconds.
+    slow_start: u64,
+    /// The credits of the backends in the round robin; see `pick.rs`.
+    credits: Box<[AtomicI64]>,
+    /// The state of [`pick::random`].
+    random: AtomicU64,
     /// Origin of the times in [`health`].
     born: Instant,
     policy: Policy,
@@ -135,9 +152,9 @@ impl Upstream {
         self.0.keep > 0
     }
 
-    /// Takes a connection to the backend with the fewest leases that is not out: an idle one that
-    /// was kept, or a new one. A backend that refuses the connection counts a failure, and the next
-    /// one is tried. Each is tried once.
+    /// Takes a connection to the backend that the [balance](Builder::balance) chooses among those that
+    /// are in service: an idle one that was kept, or a new one. A backend that refuses the connection
+    /// counts a failure, and another one is chosen. Each is tried once.
     ///
     /// The backend may be closing a kept connection at this very moment: see [`Lease::is_reused`].
     ///
@@ -153,7 +170,25 @@ impl Upstream {
     ///
     /// The [`Unavailable`] variant says why there is no lease.
     pub fn lease(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
-        self.find(deadline, None, Kept::Taken)
+        self.find(deadline, Search::default(), Kept::Taken)
+    }
+
+    /// Takes a connection as [`lease`](Upstream::lease) does, to the backend that `request` belongs to
+    /// by [`Balance::Hash`] or by its [sticky](Builder::sticky) cookie.
+    ///
+    /// # Suspends
+    ///
+    /// Same as [`lease`](Upstream::lease).
+    ///
+    /// # Errors
+    ///
+    /// Same as [`lease`](Upstream::lease).
+    pub fn lease_for(&self, request: &Request<'_>, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
+        let search = Search {
+            affinity: self.affinity(request),
+            ..Search::default()
+        };
+        self.find(deadline, search, Kept::Taken)
     }
 
     /// Takes a new connection for the second attempt at a request. It goes to the backend `other`
@@ -167,7 +202,12 @@ impl Upstream {
     ///
     /// Same as [`lease`](Upstream::lease).
     pub fn lease_anew(&self, deadline: Option<Instant>, other: Option<usize>) -> Result<Lease, Unavailable> {
-        self.find(deadline, other, Kept::Never)
+        let after = other.map(|backend| Attempted { backend, reused: false });
+        let search = Search {
+            after,
+            ..Search::default()
+        };
+        self.find(deadline, search, Kept::Never)
     }
 
     /// Logs a line for the operator.
@@ -196,17 +236,16 @@ impl Upstream {
         self.0.backends.iter().map(|backend| backend.stats(now)).collect()
     }
 
-    fn find(&self, deadline: Option<Instant>, avoid: Option<usize>, kept: Kept) -> Result<Lease, Unavailable> {
+    fn find(&self, deadline: Option<Instant>, mut search: Search, kept: Kept) -> Result<Lease, Unavailable> {
         let inner = &self.0;
         self.start();
-        let mut tried = 0u64;
         let mut last = None;
         loop {
-            let claim = match inner.claim(tried, avoid) {
+            let claim = match inner.claim(&search) {
                 Ok(claim) => claim,
                 Err(nobody) => return Err(last.unwrap_or(nobody)),
             };
-            tried |= 1 << claim.backend;
+            search.tried |= 1 << claim.backend;
             let backend = &inner.backends[claim.backend];
             if kept == Kept::Taken
                 && let Some(stream) = backend.take_kept()

@@ -12,6 +12,7 @@ mod ws_client;
 mod ws_table;
 use ws_client::masked;
 
+mod balance;
 mod bodies;
 mod chat;
 mod clock;
