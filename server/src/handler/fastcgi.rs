@@ -121,7 +121,8 @@ impl Configured for Fastcgi {
 
     fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
         let cannot = |error| cannot_serve(&self.root, &error);
-        let upstream = self.backends.build(means, fastcgi::upstream).map_err(cannot)?;
+        let upstream = self.backends.build(means, |name| fastcgi::upstream(name, []));
+        let upstream = upstream.map_err(cannot)?;
         let handler = FastCgi::with(&self.root, upstream, self.options.clone()).map_err(cannot)?;
         if !self.files {
             return Ok(Opened::answers(Gateway(handler)));

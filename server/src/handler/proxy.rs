@@ -26,8 +26,8 @@ pub struct Proxy {
 
 impl Proxy {
     fn build(&self, means: &Means) -> io::Result<proxy::Proxy> {
-        let begin = |name, addresses| Upstream::builder(name).backends(addresses);
-        let proxy = proxy::Proxy::with(self.backends.build(means, begin)?, self.options.clone());
+        let upstream = self.backends.build(means, Upstream::builder)?;
+        let proxy = proxy::Proxy::with(upstream, self.options.clone());
         if self.trust.is_empty() {
             return Ok(proxy);
         }

@@ -7,19 +7,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osier_web::Address;
-use osier_web::upstream::{Builder, Check, Upstream};
+use osier_web::upstream::{BackendOptions, Builder, Check, Upstream};
+use toml::Spanned;
+use toml::de::DeValue;
 
+use crate::reader::value::token;
 use crate::reader::{At, Section, Source};
 
+use super::balance::Balancing;
 use super::{Means, Touch};
 
 /// The highest limit of connections or requests to one backend that a configuration may set.
 const MAX_KEPT: u64 = 100_000;
 
+/// The most backends that an upstream takes.
+const BACKENDS_MAX: usize = 64;
+
 /// The backends of a gateway. None for the gateway's own default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Backends {
-    addresses: Vec<Address>,
+    list: Vec<(Address, BackendOptions)>,
+    balancing: Balancing,
     connect: Option<Duration>,
     keep: Option<usize>,
     max_requests: Option<usize>,
@@ -30,7 +38,7 @@ impl Backends {
     /// One backend, with default settings.
     pub fn one(address: Address) -> Backends {
         Backends {
-            addresses: vec![address],
+            list: vec![(address, BackendOptions::default())],
             ..Backends::default()
         }
     }
@@ -39,7 +47,8 @@ impl Backends {
     pub fn read(table: &Section<'_>, timeouts: &Timeouts, http: bool) -> Backends {
         let count = |count: u64| count as usize;
         Backends {
-            addresses: addresses(table, "to"),
+            list: backends(table, "to"),
+            balancing: Balancing::read(table),
             connect: timeouts.connect,
             keep: table.integer("keep", 0..=MAX_KEPT).map(count),
             max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(count),
@@ -49,14 +58,18 @@ impl Backends {
 
     /// The paths of the backends' Unix sockets.
     pub fn sockets(&mut self) -> impl Iterator<Item = (Touch, &mut PathBuf)> {
-        self.addresses.iter_mut().filter_map(socket_of)
+        self.list.iter_mut().filter_map(|(address, _)| socket_of(address))
     }
 
-    /// Builds the upstream. `begin` makes a builder of a name and the addresses, with the gateway's defaults.
-    pub fn build(&self, means: &Means, begin: impl FnOnce(String, Vec<Address>) -> Builder) -> io::Result<Upstream> {
-        let names: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+    /// Builds the upstream. `begin` makes a builder of a name, with the gateway's defaults.
+    pub fn build(&self, means: &Means, begin: impl FnOnce(String) -> Builder) -> io::Result<Upstream> {
+        let names: Vec<String> = self.list.iter().map(|(address, _)| address.to_string()).collect();
         let say = Arc::clone(&means.say);
-        let mut builder = begin(names.join(", "), self.addresses.clone()).on_log(move |line| say(line));
+        let mut builder = begin(names.join(", ")).on_log(move |line| say(line));
+        for (address, options) in &self.list {
+            builder = builder.backend_with(address.clone(), options.clone());
+        }
+        builder = self.balancing.apply(builder);
         if let Some(time) = self.connect {
             builder = builder.connect_timeout(time);
         }
@@ -83,19 +96,99 @@ pub struct Timeouts {
     pub between: Option<Duration>,
 }
 
-fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
-    let list = table
-        .parsed_list(key, |text| address(table.source(), text))
-        .unwrap_or_default();
-    list.iter().for_each(|one| expect(table.source(), one));
-    for (index, one) in list.iter().enumerate() {
-        if list[..index].iter().any(|other| other.value == one.value) {
-            table
-                .source()
-                .problem(&one.span, format!("'{}' is named twice", one.value));
+/// What may stand in `to`, for messages.
+const LISTED: &str = "an address, a table with an 'address', or a list of them";
+
+/// Reads a list of backends, each an address or a table.
+fn backends<'s>(table: &Section<'s>, key: &'static str) -> Vec<(Address, BackendOptions)> {
+    let Some(value) = table.any(key) else {
+        return Vec::new();
+    };
+    let items = match value.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![value],
+    };
+    let source = table.source();
+    if items.is_empty() {
+        source.problem(
+            &value.span(),
+            format!("'{key}' is an empty list; leave it out, or name something"),
+        );
+    }
+    let read = items.iter().copied().filter_map(|item| backend(table, key, item));
+    let list: Vec<(At<Address>, BackendOptions)> = read.collect();
+    for (index, (address, options)) in list.iter().enumerate() {
+        expect(source, address);
+        let before = &list[..index];
+        if before.iter().any(|(other, _)| other.value == address.value) {
+            source.problem(&address.span, format!("'{}' is named twice", address.value));
+        }
+        let id = options.id.as_ref();
+        if let Some(id) = id.filter(|_| before.iter().any(|(_, other)| other.id.as_ref() == id)) {
+            source.problem(
+                &address.span,
+                format!("two backends have the 'id' \"{id}\"; give each its own"),
+            );
         }
     }
-    list.into_iter().map(|at| at.value).collect()
+    if !list.is_empty() && list.len() == items.len() && list.iter().all(|(_, options)| options.backup) {
+        let text = format!("every backend of '{key}' is a backup; remove 'backup' from at least one");
+        source.problem(&value.span(), text);
+    }
+    if list.len() > BACKENDS_MAX {
+        let text = format!(
+            "'{key}' names {} backends; at most {BACKENDS_MAX} are possible",
+            list.len()
+        );
+        source.problem(&value.span(), text);
+    }
+    list.into_iter()
+        .map(|(address, options)| (address.value, options))
+        .collect()
+}
+
+/// Reads one backend: its address, or a table with its address and options.
+fn backend<'s>(
+    table: &Section<'s>,
+    key: &'static str,
+    item: &'s Spanned<DeValue<'s>>,
+) -> Option<(At<Address>, BackendOptions)> {
+    let source = table.source();
+    let DeValue::Table(_) = item.get_ref() else {
+        let text = table.as_string(key, item, LISTED)?;
+        let address = table.understand(key, text, |text| address(source, text))?;
+        return Some((address, BackendOptions::default()));
+    };
+    let table = table.as_section(key, item, LISTED)?;
+    table.require(
+        "address",
+        "where the backend listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
+    );
+    let address = table.parsed("address", |text| address(source, text));
+    let default = BackendOptions::default();
+    let options = BackendOptions {
+        weight: weight(&table).unwrap_or(default.weight),
+        backup: table.boolean("backup").unwrap_or(default.backup),
+        id: table.parsed("id", token).map(|id| id.value),
+    };
+    table.finish();
+    Some((address?, options))
+}
+
+fn weight(table: &Section<'_>) -> Option<u32> {
+    let highest = u64::from(BackendOptions::WEIGHT_MAX);
+    let value = table.any("weight")?;
+    if let DeValue::Integer(number) = value.get_ref()
+        && number.as_str() == "0"
+    {
+        let text = format!(
+            "'weight' must be a whole number from 1 to {highest}, not the number 0; remove a backend that is to get no requests, \
+             or make it a backup with 'backup = true'"
+        );
+        table.source().problem(&value.span(), text);
+        return None;
+    }
+    table.integer("weight", 1..=highest).map(|weight| weight as u32)
 }
 
 /// Notes a warning for a Unix socket that does not exist yet.

@@ -459,6 +459,28 @@ fn handlers() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nproxy = { to = [{ address = \"a:1\", weight = 0 }, { address = \"a:2\", weight = 1001 },\n\
+             { adress = \"a:3\" }, { address = \"a:1\", id = \"x y\" }, 5, { address = \"a:4\", id = \"x\" },\n\
+             { address = \"a:5\", id = \"x\", backup = 1 }] }\n[[site.route]]\npath = \"/a\"\nproxy = { to = [] }\n\
+             [[site.route]]\npath = \"/b\"\n\
+             proxy = { to = [{ address = \"a:1\", backup = true }, { address = \"a:2\", backup = true }] }\n",
+            &[
+                "4:45: 'weight' must be a whole number from 1 to 1000, not the number 0; remove a backend that is to get no \
+                 requests, or make it a backup with 'backup = true'",
+                "4:78: 'weight' must be a whole number from 1 to 1000, not the number 1001",
+                "5:1: [site.route.proxy.to] lacks 'address': where the backend listens, \"127.0.0.1:3000\" or \
+                 \"unix:/run/app.sock\"",
+                "5:3: unknown key 'adress' in [site.route.proxy.to]; did you mean 'address'?",
+                "5:33: 'a:1' is named twice",
+                "5:45: 'id' cannot be \"x y\": it is not a name that HTTP allows",
+                "5:54: 'to' must be an address, a table with an 'address', or a list of them, not the number 5",
+                "6:13: two backends have the 'id' \"x\"; give each its own",
+                "6:39: 'backup' must be true or false, not the number 1",
+                "9:16: 'to' is an empty list; leave it out, or name something",
+                "12:16: every backend of 'to' is a backup; remove 'backup' from at least one",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nredirect = { to = \"https://x/{pth}\", status = 200 }\n[[site.route]]\n\
              redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n",
             &[
@@ -728,4 +750,104 @@ fn a_proxy_may_be_written_as_a_url_without_a_path() {
     }
     let text = format!("{SITE}[[site.route]]\nproxy = \"http://127.0.0.1:1/x\"\n");
     assert_eq!(check(&text).0, 2);
+}
+
+#[test]
+fn balances() {
+    const HASHES: &str = "{ hash = \"client\" }, { hash = { cookie = \"NAME\" } } or { hash = { header = \"NAME\" } }";
+    const KEYS: &str = "\"client\", { cookie = \"NAME\" } or { header = \"NAME\" }";
+    const NAMES: &str = "\"least_connections\", \"round_robin\", \"random_two\"";
+    for (keys, expected) in [
+        (
+            "balance = \"roundrobin\"",
+            vec!["33: 'balance' cannot be \"roundrobin\"; did you mean \"round_robin\"?".to_string()],
+        ),
+        (
+            "balance = \"xyz\"",
+            vec![format!(
+                "33: 'balance' cannot be \"xyz\"; write {NAMES} or a hash, {HASHES}"
+            )],
+        ),
+        (
+            "balance = \"ip_hash\"",
+            vec![format!("33: 'balance' cannot be \"ip_hash\"; write {HASHES}")],
+        ),
+        (
+            "balance = 1",
+            vec![format!(
+                "33: 'balance' must be {NAMES} or a hash, {HASHES}, not the number 1"
+            )],
+        ),
+        (
+            "balance = { hsh = \"client\" }",
+            vec![
+                format!("33: [site.route.proxy.balance] lacks 'hash': {KEYS}"),
+                "35: unknown key 'hsh' in [site.route.proxy.balance]; did you mean 'hash'?".into(),
+            ],
+        ),
+        (
+            "balance = { hash = \"clent\" }",
+            vec!["42: 'hash' must be one of \"client\", not \"clent\"; did you mean \"client\"?".into()],
+        ),
+        (
+            "balance = { hash = { cookie = \"a b\" } }",
+            vec!["53: 'cookie' cannot be \"a b\": it is not a name that HTTP allows".into()],
+        ),
+        (
+            "balance = { hash = {} }",
+            vec![
+                "42: [site.route.proxy.balance.hash] lacks 'cookie': name a cookie, or a header field with 'header'"
+                    .into(),
+            ],
+        ),
+        (
+            "balance = { hash = { cookie = \"a\", header = \"b\" } }",
+            vec!["42: 'cookie' beside 'header': a hash has one key; remove one of them".into()],
+        ),
+        (
+            "balance = { hash = \"client\" }, sticky = \"backend\"",
+            vec![
+                "54: 'sticky' beside a 'balance' by a hash: both choose the backend of a client; remove one of them"
+                    .into(),
+            ],
+        ),
+        (
+            "sticky = \"a;b\"",
+            vec!["32: 'sticky' cannot be \"a;b\": it is not a name that HTTP allows".into()],
+        ),
+        (
+            "sticky = { cokie = \"a\" }, slow_start = \"0s\"",
+            vec![
+                "34: unknown key 'cokie' in [site.route.proxy.sticky]; did you mean 'cookie'?".into(),
+                "62: 'slow_start' must be longer than 0s".into(),
+            ],
+        ),
+        (
+            "ejection = { failures = 0, window = \"1ms\", time = \"1m\", max_time = \"1s\" }",
+            vec![
+                "47: 'failures' must be a whole number from 1 to 1000000, not the number 0".into(),
+                "59: 'window' must be at least \"1s\": failed requests count only after a second without a response"
+                    .into(),
+                "90: 'max_time' is shorter than 'time', the first time out of service; make it at least as long".into(),
+            ],
+        ),
+    ] {
+        let text = format!("{SITE}[[site.route]]\nproxy = {{ to = \"a:1\", {keys} }}\n");
+        let expected: Vec<String> = expected.iter().map(|line| format!("4:{line}")).collect();
+        assert_eq!(mistakes(&text), expected, "{keys}");
+    }
+    for keys in [
+        "balance = \"least_connections\", slow_start = \"30s\", ejection = { failures = 5, window = \"30s\", time = \"1s\" }",
+        "balance = \"random_two\", sticky = {}",
+        "balance = { hash = { header = \"X-User\" } }, ejection = { max_time = \"1m\" }",
+        "balance = { hash = { cookie = \"sid\" } }",
+    ] {
+        for handler in ["proxy = {", "fastcgi = { root = \"www\","] {
+            let to =
+                "to = [\"a:1\", { address = \"a:2\", weight = 3, id = \"b\" }, { address = \"a:3\", backup = true }]";
+            let text = format!("{SITE}[[site.route]]\n{handler} {to}, {keys} }}\n");
+            let (status, printed) = check(&text);
+            assert_eq!(status, 0, "{text}\n{printed}");
+        }
+    }
 }

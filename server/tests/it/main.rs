@@ -8,6 +8,7 @@ mod support;
 mod browser;
 mod conditional;
 mod config_auth;
+mod config_balance;
 mod config_chat;
 mod config_check;
 mod config_deploy;

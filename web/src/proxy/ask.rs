@@ -14,6 +14,7 @@ use super::backend_response::{BackendResponse, NoHead};
 use super::client_response::passing;
 use super::forwarded;
 use super::sender::Progress;
+use crate::upstream::affinity::Affinity;
 use crate::upstream::attempt::{Failed, Unanswered};
 use crate::upstream::{Lease, Unavailable, Upstream};
 
@@ -81,9 +82,9 @@ pub(crate) fn get(
     head: &dyn Fn(&Lease) -> Vec<u8>,
 ) -> Result<Answer, Silence> {
     let deadline = osier::time::now() + bounds.time;
-    let exchange = || upstream.attempt(|lease| attempt(lease, bounds, deadline, needs_body, head));
+    let exchange = || upstream.attempt(Affinity::default(), |lease| attempt(lease, bounds, deadline, needs_body, head));
     match osier::timeout(bounds.time + GRACE, exchange) {
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Ok((answer, _))) => Ok(answer),
         Ok(Err(Unanswered::Unavailable(Unavailable::Cancelled(error)))) => Err(Silence::Cancelled(error)),
         Ok(Err(Unanswered::Unavailable(unavailable))) => Err(Silence::Unavailable(unavailable)),
         Ok(Err(Unanswered::Failed(silence))) => Err(silence),
