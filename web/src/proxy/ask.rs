@@ -82,7 +82,11 @@ pub(crate) fn get(
     head: &dyn Fn(&Lease) -> Vec<u8>,
 ) -> Result<Answer, Silence> {
     let deadline = osier::time::now() + bounds.time;
-    let exchange = || upstream.attempt(Affinity::default(), |lease| attempt(lease, bounds, deadline, needs_body, head));
+    let exchange = || {
+        upstream.attempt(Affinity::default(), |lease| {
+            attempt(lease, bounds, deadline, needs_body, head)
+        })
+    };
     match osier::timeout(bounds.time + GRACE, exchange) {
         Ok(Ok((answer, _))) => Ok(answer),
         Ok(Err(Unanswered::Unavailable(Unavailable::Cancelled(error)))) => Err(Silence::Cancelled(error)),
