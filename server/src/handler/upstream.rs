@@ -96,7 +96,7 @@ pub struct Timeouts {
     pub between: Option<Duration>,
 }
 
-/// What may stand in `to`, for messages.
+/// The forms of `to`, for messages.
 const LISTED: &str = "an address, a table with an 'address', or a list of them";
 
 /// Reads a list of backends, each an address or a table.

@@ -22,7 +22,7 @@ use super::health::{Admits, Failed};
 use super::pick::{self, LeastLoaded, members};
 use super::{Inner, Unavailable};
 
-/// What a search for a backend is for.
+/// The task of a search for a backend.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Search {
     /// The backends that have refused this request a connection, a bit each.

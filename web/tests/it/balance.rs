@@ -522,7 +522,7 @@ impl Drop for Clocked {
     }
 }
 
-/// Of 120 requests to two backends, when one has these quarters of its weight.
+/// The requests of 120 that one of two equal backends gets, when it has 0, 1, 2, 3 and 4 quarters of its weight.
 const SHARES: [usize; 5] = [0, 24, 40, 51, 60];
 
 fn are_near(shares: &[usize]) -> bool {
