@@ -16,8 +16,8 @@ RUN install -D target/release/osier /image/usr/bin/osier \
 
 FROM debian:12.11-slim
 COPY --from=build /image/ /
-RUN groupadd --system --gid 8080 osier \
- && useradd --system --uid 8080 --gid 8080 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin osier
+RUN groupadd --gid 8080 osier \
+ && useradd --uid 8080 --gid 8080 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin osier
 USER 8080:8080
 EXPOSE 8080
 STOPSIGNAL SIGTERM

@@ -43,6 +43,9 @@ pub fn package(system: &System) -> Outcome {
     }
 }
 
+/// Lines of the service that only Debian's systems understand: others have no such group.
+const DEBIANS: &str = "# The group of the sockets of php-fpm.\nSupplementaryGroups=www-data\n";
+
 fn pack(system: &System, binary: &Path, speaker: &Path) -> Result<(PathBuf, usize), String> {
     let name = format!("osier-{}-{}-linux-musl", env!("CARGO_PKG_VERSION"), system.processor);
     let stage = Stage::new(&name)?;
@@ -56,7 +59,9 @@ fn pack(system: &System, binary: &Path, speaker: &Path) -> Result<(PathBuf, usiz
     for unit in ["osier.service", "osier.socket"] {
         let path = root().join("packaging").join(unit);
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let text = text.replace("/usr/bin/osier", "/usr/local/bin/osier");
+        let text = text
+            .replace("/usr/bin/osier", "/usr/local/bin/osier")
+            .replace(DEBIANS, "");
         stage.write(&format!("lib/systemd/system/{unit}"), 0o644, text)?;
     }
     let tarball = dist().join(format!("{name}.tar.gz"));
@@ -83,5 +88,16 @@ fn pack(system: &System, binary: &Path, speaker: &Path) -> Result<(PathBuf, usiz
     match ok {
         true => Ok((tarball, count)),
         false => Err("tar failed".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_has_what_is_taken_out() {
+        let service = fs::read_to_string(root().join("packaging/osier.service")).unwrap();
+        assert!(service.contains(DEBIANS) && service.contains("/usr/bin/osier"));
     }
 }
