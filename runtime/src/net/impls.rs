@@ -274,6 +274,19 @@ macro_rules! stream_impls {
                 self.0.write_async(buf, crate::net::stream::MORE)
             }
 
+            /// Reads bytes that have arrived. Returns 0 at the end.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// `WouldBlock` if none have arrived, and the errors of `read`.
+            pub fn try_read(&self, buf: &mut [u8]) -> std::io::Result<usize> {
+                self.0.try_read(buf)
+            }
+
             /// Writes the bytes that the socket takes at once, and returns how many.
             ///
             /// # Suspends

@@ -164,6 +164,11 @@ impl Stream {
             .write_now(|fd| Ok(call::write(fd, buf, SendFlags::empty())?.value))
     }
 
+    pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let short_read = self.watched.short_read();
+        self.watched.read_now(|fd| call::read(fd, buf, short_read))
+    }
+
     pub(crate) fn wait_writable(&self, time: Duration) -> io::Result<bool> {
         match self.watched.wait_ready(Direction::Write, now().checked_add(time)) {
             Ok(()) => Ok(true),

@@ -329,6 +329,39 @@ impl Watched {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
+    /// Makes a call that reads, at once. It makes none while the bit is clear: the next event says when to try again.
+    pub(crate) fn read_now<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+        let seen = self
+            .entry
+            .get()
+            .map(|&index| (&at(index).state, at(index).state.snapshot()));
+        let here = context::worker(|worker| worker.remote.id);
+        let owned = seen
+            .zip(here)
+            .filter(|((_, seen), here)| seen.owner(Direction::Read) == Some(*here));
+        if owned.is_some_and(|((_, seen), _)| !seen.has(READABLE)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let clear = |bits| {
+            if let Some(((state, seen), here)) = owned {
+                state.clear(seen, bits, Direction::Read, here);
+            }
+        };
+        match attempt(|| call(self.fd())) {
+            Some(done) => {
+                let moved = done?;
+                if moved.drained && owned.is_some_and(|((_, seen), _)| !seen.has(CLOSED | PRIORITY)) {
+                    clear(READABLE);
+                }
+                Ok(moved.value)
+            }
+            None => {
+                clear(Direction::Read.all_bits());
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+    }
+
     /// Waits until the direction is ready, at most until `deadline`.
     pub(crate) fn wait_ready(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         match context::caller(|caller| matches!(caller, Caller::Thread)) {
