@@ -31,6 +31,6 @@ pub use connected::{Disconnected, HalfClose, while_connected};
 #[cfg(feature = "descriptors")]
 pub use ready::{WhenReady, readable, readable_async, ready, ready_async, writable, writable_async};
 #[cfg(feature = "fs")]
-pub use sendfile::{sendfile, sendfile_after, try_sendfile};
+pub use sendfile::{FileProgress, sendfile, sendfile_after, try_sendfile};
 #[cfg(feature = "fs")]
 pub use splice::{Spliced, splice};

@@ -10,6 +10,7 @@ use std::io;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 #[cfg(not(target_vendor = "apple"))]
 use rustix::fs::Advice;
@@ -22,7 +23,7 @@ use crate::net::stream::{FileSink, Stream};
 use crate::wait;
 use crate::wait::block_on::pooled;
 use crate::wait::socket::{Moved, Watched};
-use crate::worker::context::{self, Caller};
+use crate::worker::context::{self, Caller, now};
 
 /// The bytes of one call, which keeps the other fibers waiting for less than 100 us. (Measured for 1 MiB over loopback,
 /// with 64 connections: 87 us of CPU in one call, 106 in four, because every call ends with a push to the receiver.)
@@ -30,6 +31,19 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// The bytes between two probes.
 const PROBE_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u64 = 4096;
+/// The time for which pages count as in memory after a probe. Calls that send little each then share the probes of one.
+const TRUSTED: Duration = Duration::from_secs(1);
+
+/// The work of several calls of [`try_sendfile`] for one file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileProgress {
+    /// The bytes that the stream has taken, over all calls.
+    pub sent: u64,
+    probed: Probed,
+}
+
+/// The end of the last part of a file that was found in memory, and when.
+type Probed = Option<(u64, Instant)>;
 
 /// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent. It sends fewer only if the file ends
 /// before.
@@ -99,11 +113,12 @@ pub fn sendfile_after(
         offset,
         len,
     };
-    send_part(part, out.stream(), before, &mut sent, |stream, call| stream.send(call))?;
+    let count = (&mut sent, &mut None);
+    send_part(part, out.stream(), before, count, |stream, call| stream.send(call))?;
     Ok(sent)
 }
 
-/// Sends the bytes of a part of a file that the stream takes at once, and adds their number to `sent`. It calls `before` as
+/// Sends the bytes of a part of a file that the stream takes at once, and adds their number to `progress`. It calls `before` as
 /// [`sendfile_after`] does. So it waits for the disk, but not for the peer. A connection that has only a file left to send needs no stack while its peer is slow; see
 /// [`AfterBurst::SleepUntilWritable`](crate::dormant::AfterBurst::SleepUntilWritable).
 ///
@@ -113,15 +128,15 @@ pub fn sendfile_after(
 ///
 /// # Errors
 ///
-/// `WouldBlock` when the stream takes no more, `UnexpectedEof` for a file that ends before, and the errors of [`sendfile`]. `sent` counts
-/// the bytes before the error.
+/// `WouldBlock` when the stream takes no more, `UnexpectedEof` for a file that ends before, and the errors of [`sendfile`].
+/// `progress` counts the bytes before the error.
 pub fn try_sendfile(
     file: impl AsFd,
     offset: u64,
     len: u64,
     out: &(impl FileSink + ?Sized),
     before: impl FnOnce() -> io::Result<()>,
-    sent: &mut u64,
+    progress: &mut FileProgress,
 ) -> io::Result<()> {
     let part = Part {
         file: file.as_fd(),
@@ -129,11 +144,12 @@ pub fn try_sendfile(
         len,
     };
     let mut now = 0;
-    let done = send_part(part, out.stream(), before, &mut now, |stream, call| {
+    let count = (&mut now, &mut progress.probed);
+    let done = send_part(part, out.stream(), before, count, |stream, call| {
         Watched::count_call()?;
         stream.watched.write_now(|fd| Ok(call(fd)?.value))
     });
-    *sent += now;
+    progress.sent += now;
     match done {
         Ok(()) if now < len => Err(io::ErrorKind::UnexpectedEof.into()),
         done => done,
@@ -151,12 +167,12 @@ struct Part<'f> {
 /// A call that sends.
 type Call<'c> = &'c mut dyn FnMut(BorrowedFd<'_>) -> io::Result<Moved<usize>>;
 
-/// Sends the part, and counts the bytes in `sent`. `send` makes a call, and waits if that is to wait.
+/// Sends the part, counts the bytes in `sent`, and keeps in `probed` what was found in memory. `send` makes a call, and waits if that is to wait.
 fn send_part(
     Part { file, offset, len }: Part<'_>,
     stream: &Stream,
     before: impl FnOnce() -> io::Result<()>,
-    sent: &mut u64,
+    (sent, probed): (&mut u64, &mut Probed),
     send: impl Fn(&Stream, Call<'_>) -> io::Result<usize>,
 ) -> io::Result<()> {
     let mut before = Some(before);
@@ -164,14 +180,21 @@ fn send_part(
     let len = len.min(u64::MAX - offset);
     let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     while *sent < len {
-        let chunk = (len - *sent).min(CHUNK_BYTES);
-        if probe {
-            match in_memory(file, offset + *sent, chunk) {
+        let at = offset + *sent;
+        let mut chunk = (len - *sent).min(CHUNK_BYTES);
+        if let Some((end, when)) = *probed
+            && end > at
+            && now().saturating_duration_since(when) < TRUSTED
+        {
+            chunk = chunk.min(end - at);
+        } else if probe {
+            match in_memory(file, at, chunk) {
                 Ok(true) => {}
-                Ok(false) => fetch(file, offset + *sent, chunk)?,
+                Ok(false) => fetch(file, at, chunk)?,
                 // The filesystem cannot tell: some filesystems cannot, among them those in memory.
                 Err(_) => probe = false,
             }
+            *probed = Some((at + chunk, now()));
         }
         if let Some(before) = before.take() {
             before()?;

@@ -24,6 +24,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "sendfile")]
+use osier::io::FileProgress;
 use osier::io::{HalfClose, while_connected};
 use osier::net::Stream;
 use osier::sync::Event;
@@ -237,6 +239,7 @@ impl<'c> Output<'c> {
                     file,
                     parts: left,
                     tail: Vec::new(),
+                    progress: FileProgress::default(),
                 };
                 let mut state = self.state();
                 state.rest = Some(Box::new(rest));
@@ -253,11 +256,13 @@ impl<'c> Output<'c> {
     fn send_patiently(&self, file: &File, mut part: FilePart, stream: &Stream) -> io::Result<Option<FilePart>> {
         let patience = patience(stream.write_timeout()?);
         let mut head = Some(|| self.state().flush_before_file(self.sink, part.len));
-        let mut sent = 0;
+        let mut progress = FileProgress::default();
         loop {
-            let (at, left) = (part.offset + sent, part.len - sent);
+            let (at, left) = (part.offset + progress.sent, part.len - progress.sent);
             let before = || head.take().map_or(Ok(()), |head| head());
-            match osier::io::try_sendfile(file, at, left, stream, before, &mut sent) {
+            let done = osier::io::try_sendfile(file, at, left, stream, before, &mut progress);
+            let sent = progress.sent;
+            match done {
                 Ok(()) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -519,8 +524,9 @@ impl Outlet for BodyWriter<'_, '_> {
             Sink::Stream(stream) if !self.chunked => stream,
             _ => return self.write_whole_file(file, offset, len),
         };
-        let mut sent = 0;
-        let done = osier::io::try_sendfile(file, offset, len, stream, || Ok(()), &mut sent);
+        let mut progress = FileProgress::default();
+        let done = osier::io::try_sendfile(file, offset, len, stream, || Ok(()), &mut progress);
+        let sent = progress.sent;
         self.count += sent;
         if sent > 0 {
             self.stalled = None;
@@ -556,6 +562,7 @@ impl Outlet for BodyWriter<'_, '_> {
             file: file.clone(),
             parts: vec![FilePart { before, offset, len }],
             tail: Vec::new(),
+            progress: FileProgress::default(),
         }));
         self.count += len;
         Ok(())
