@@ -3,7 +3,7 @@
 //! glibc keeps what is freed in the middle of its heaps for ever. After many connections have gone, that is most of a
 //! process's memory, and so it is after many fibers have ended whose connections rest: their buffers have gone. A worker counts both.
 //! Once half of at least [`LEAST`] have gone for a while, it asks for a trim, on the pool for blocking work: a trim takes some
-//! milliseconds for 100 MB.
+//! milliseconds for 100 MB. It asks again each time half of those that were left have gone, until few are left.
 //!
 //! # Safety
 //!
@@ -17,6 +17,9 @@ use async_task::Task;
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
 
+/// The number of tenants that are few after a trim.
+const FEW: usize = 16;
+
 /// A number that a worker counts.
 #[derive(Default)]
 struct Count {
@@ -24,6 +27,8 @@ struct Count {
     most: Cell<usize>,
     /// The most since the last look.
     lately: Cell<usize>,
+    /// Whether there was a trim, and many are left whose memory may go too.
+    goes_on: Cell<bool>,
 }
 
 impl Count {
@@ -38,7 +43,10 @@ impl Count {
     fn is_due(&self, number: usize) -> bool {
         let lately = self.lately.replace(number).max(number);
         let most = self.most.get().max(lately);
-        let is_due = most >= LEAST && lately <= most / 2;
+        let is_due = (most >= LEAST || self.goes_on.get()) && lately <= most / 2;
+        if is_due {
+            self.goes_on.set(lately >= FEW);
+        }
         self.most.set(if is_due { lately } else { most });
         is_due
     }
@@ -99,5 +107,9 @@ mod tests {
         assert!(!count.is_due(LEAST), "trimmed");
         assert!(!count.is_due(LEAST / 2));
         assert!(count.is_due(LEAST / 2));
+        assert!(!count.is_due(FEW) && count.is_due(FEW), "those that were left");
+        assert!(!count.is_due(1) && count.is_due(1));
+        count.note(FEW);
+        assert!(!count.is_due(0) && !count.is_due(0), "few");
     }
 }
