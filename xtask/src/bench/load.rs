@@ -44,6 +44,51 @@ fn wrk(plan: &Plan, server: &Server, path: &str, pipelined: bool, load: Duration
     read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))
 }
 
+/// The 99th percentile of the time of one request after another for `path`, in milliseconds, while so many clients download a
+/// large response in a content coding.
+pub fn beside_downloads(
+    plan: &Plan,
+    server: &Server,
+    path: &str,
+    (large, coding, clients): (&str, &str, usize),
+) -> Result<f64, String> {
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", server.port);
+    let mut downloads = pinned(plan.cores.1, "wrk");
+    downloads.args(["-t1", &format!("-c{clients}"), "-d600s", "--timeout", "600s"]);
+    downloads.args(["-H", &format!("Accept-Encoding: {coding}"), &url(large)]);
+    downloads.stdout(Stdio::null());
+    let mut downloads = downloads.spawn().map_err(|error| format!("wrk: {error}"))?;
+    std::thread::sleep(Duration::from_millis(500));
+    let mut hello = pinned(plan.cores.1, "wrk");
+    hello.args([
+        "-t1",
+        "-c1",
+        "--latency",
+        &format!("-d{}s", plan.load.as_secs()),
+        &url(path),
+    ]);
+    let output = hello.output();
+    let ended = downloads.try_wait();
+    let _ = downloads.kill();
+    let _ = downloads.wait();
+    let output = output.map_err(|error| format!("wrk: {error}"))?;
+    if !matches!(ended, Ok(None)) {
+        return Err("wrk: the downloads have ended early".into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))?;
+    read_p99(&text).ok_or_else(|| format!("wrk: no latency: {}", text.trim()))
+}
+
+/// "     99%    1.23ms", in milliseconds.
+fn read_p99(text: &str) -> Option<f64> {
+    let time = text.lines().find_map(|line| line.trim().strip_prefix("99%"))?.trim();
+    let units = [("us", 1e-3), ("ms", 1.0), ("s", 1e3)];
+    units
+        .into_iter()
+        .find_map(|(unit, millis)| Some(time.strip_suffix(unit)?.parse::<f64>().ok()? * millis))
+}
+
 /// "  91332 requests in 4.00s, 11.58MB read", and no line about errors.
 fn read_wrk(text: &str) -> Result<(f64, f64), &'static str> {
     if text.contains("Socket errors") || text.contains("Non-2xx") {
@@ -255,6 +300,15 @@ mod tests {
         );
         assert_eq!(read_wrk("  10 requests in 500.00ms, 1KB read"), Ok((10.0, 0.5)));
         assert_eq!(read_wrk("  10 requests in 1.50m, 1KB read"), Ok((10.0, 90.0)));
+    }
+
+    #[test]
+    fn reads_the_latency_of_wrk() {
+        let text = |time: &str| format!("  Latency Distribution\n     50%  100.00us\n     99%    {time}\n");
+        assert_eq!(read_p99(&text("1.50ms")), Some(1.5));
+        assert_eq!(read_p99(&text("250.00us")), Some(0.25));
+        assert_eq!(read_p99(&text("2.00s")), Some(2000.0));
+        assert_eq!(read_p99("no figures"), None);
     }
 
     #[test]

@@ -154,6 +154,20 @@ pub fn nginx_proxy_config(scratch: &Path, port: u16, backend: u16) -> Result<Pat
     write_nginx_config(scratch, port, &server)
 }
 
+/// nginx with one worker, which compresses what it gets from another server on 127.0.0.1, and serves `/` as hello; returns its
+/// configuration file.
+pub fn nginx_gzip_config(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
+    let server = format!(
+        r#"gzip on; gzip_proxied any; gzip_types text/plain;
+    server {{
+        listen 127.0.0.1:{port};
+        location = / {{ return 200 "Hello, World!"; }}
+        location / {{ proxy_pass http://127.0.0.1:{backend}; }}
+    }}"#
+    );
+    write_nginx_config(scratch, port, &server)
+}
+
 /// nginx with one worker, serving `dir`, and `/` as hello; returns its configuration file.
 pub fn nginx_config(scratch: &Path, dir: &Path, port: u16) -> Result<PathBuf, String> {
     let server = format!(

@@ -2,8 +2,10 @@
 //!
 //! A row is a list of contestants, Osier first. Each round runs them in turn. A contestant that fails is out for the rest of
 //! the row, and its line says why. This file has the rows about servers and memory. `rows/proxy.rs` has the proxy,
+//! `rows/downloads.rs` short responses beside long ones,
 //! `rows/php.rs` scripts, `rows/rooms.rs` WebSockets, and `rows/micro.rs` primitives in a loop.
 
+mod downloads;
 mod micro;
 mod php;
 mod proxy;
@@ -88,6 +90,7 @@ pub fn run(plan: &Plan) -> Vec<Line> {
     rows.extend(php::rows(plan));
     rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
     rows.extend(proxy::rows(plan));
+    rows.extend(downloads::rows(plan));
     rows.extend(rooms::rows(plan));
     rows.extend(micro::rows(plan));
     let wanted = rows

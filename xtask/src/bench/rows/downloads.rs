@@ -1,0 +1,106 @@
+//! The rows about fairness: how long a short response takes while the same worker compresses large ones.
+//!
+//! Both servers have one worker and fetch the large text from the same backend, which runs on the core of the load and is not
+//! measured. The large text is compressed anew for each download.
+
+use super::{Row, Sample, contestant, site};
+use crate::bench::server::{self, Server};
+use crate::bench::{Plan, load, osier};
+use std::path::{Path, PathBuf};
+
+/// Clients that download the large text.
+const DOWNLOADS: usize = 8;
+
+/// The length of the large text, in bytes.
+const TEXT_BYTES: usize = 29 << 20;
+
+/// The goal for the slowest of 100 short responses, in milliseconds.
+const BOUND: f64 = 25.0;
+
+pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
+    let run = |coding, start: fn(&Plan, u16) -> Result<Server, String>| {
+        move || {
+            let backend = backend(plan)?;
+            let server = start(plan, backend.port)?;
+            let figure = load::beside_downloads(plan, &server, "/", ("/text.txt", coding, DOWNLOADS))?;
+            Ok(Sample { figure, aside: None })
+        }
+    };
+    vec![Row {
+        name: format!("p99 of hello beside {DOWNLOADS} downloads of {} MiB", TEXT_BYTES >> 20),
+        unit: "ms",
+        rounds: plan.rounds.min(3),
+        bound: Some(BOUND),
+        ours: vec![
+            contestant("brotli", None, run("br", ours)),
+            contestant("gzip", None, run("gzip", ours)),
+        ],
+        rivals: vec![contestant("nginx, gzip", None, run("gzip", nginx))],
+    }]
+}
+
+fn backend(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    let file = site.join("text.txt");
+    if !file.exists() {
+        std::fs::write(&file, text()).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
+        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
+    })
+}
+
+/// Words in an order that repeats after billions: a compressor has work to do.
+fn text() -> Vec<u8> {
+    const WORDS: [&str; 16] = [
+        "fiber ",
+        "socket ",
+        "the ",
+        "of ",
+        "response ",
+        "request ",
+        "header ",
+        "waits ",
+        "and ",
+        "then ",
+        "is ",
+        "sent, ",
+        "worker ",
+        "client ",
+        "buffer ",
+        "again.\n",
+    ];
+    let (mut text, mut seed) = (Vec::with_capacity(TEXT_BYTES + 16), 1_u64);
+    while text.len() < TEXT_BYTES {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        text.extend_from_slice(WORDS[(seed >> 60) as usize].as_bytes());
+    }
+    text
+}
+
+fn ours(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, &osier(), |port| {
+        let config = format!(
+            "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n[[site]]\ndefault = true\nlog = false\n\
+             compress = {{ codings = [\"br\", \"gzip\"] }}\n\
+             [[site.route]]\npath = \"/text.txt\"\nproxy = \"127.0.0.1:{backend}\"\n\
+             [[site.route]]\nrespond = \"Hello, World!\"\n"
+        );
+        Ok(vec![written(plan, &format!("downloads-{port}.toml"), &config)?.into()])
+    })
+}
+
+fn nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = server::nginx_gzip_config(&plan.scratch, port, backend)?;
+        server::nginx_args(plan, config)
+    })
+}
+
+fn written(plan: &Plan, name: &str, text: &str) -> Result<PathBuf, String> {
+    let path = plan.scratch.join(name);
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
