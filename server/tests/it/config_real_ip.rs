@@ -30,6 +30,9 @@ fn echo() -> String {
     address
 }
 
+/// The hash of some password.
+const HASH: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+
 fn file(of_listener: &str, of_site: &str, backend: &str) -> String {
     format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n{of_listener}\n[[site]]\ndefault = true\n{of_site}\nlog = {{ file = \"log\" }}\n\
@@ -39,6 +42,7 @@ fn file(of_listener: &str, of_site: &str, backend: &str) -> String {
          [[site.route]]\npath = \"/rated\"\nrate = {{ requests = 1, per = \"1h\" }}\nrespond = \"in\"\n\
          [[site.route]]\npath = \"/secure\"\nrewrite = [{{ pattern = \"^/secure$\", to = \"/who\", if = [{{ of = \"https\" }}] }}]\n\
          [[site.route]]\npath = \"/secure\"\nrespond = \"http\"\n\
+         [[site.route]]\npath = \"/secret\"\nauth = {{ users = {{ ada = \"{HASH}\" }} }}\nrespond = \"in\"\n\
          [[site.route]]\npath = \"/trusting\"\nproxy = {{ to = \"{backend}\", trust = \"127.0.0.1\" }}\n\
          [[site.route]]\nproxy = \"{backend}\"\n"
     )
@@ -69,6 +73,14 @@ fn rates_lists_logs_and_templates_see_the_client() {
     assert_eq!(ask(&sites, "/allowed", &[]).0, 403);
     let statuses = ["192.0.2.1", "192.0.2.2", "192.0.2.1"].map(|client| ask(&sites, "/rated", &[&of(client)]).0);
     assert_eq!(statuses, [200, 200, 429]);
+    // "ada:wrong"
+    let wrong = "Authorization: Basic YWRhOndyb25n";
+    assert_eq!(ask(&sites, "/secret", &[&of("6.6.6.6, 192.0.2.1"), wrong]).0, 401);
+    wait_for("the failed login", || {
+        sites
+            .said()
+            .contains("authentication failed: client 192.0.2.1, user \"ada\"")
+    });
     let https = "X-Forwarded-Proto: https";
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1"), https]).1, "192.0.2.1");
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1")]).1, "http");

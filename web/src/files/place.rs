@@ -273,6 +273,31 @@ mod tests {
     }
 
     #[test]
+    fn the_old_folder_is_served_while_nobody_can_tell_whether_there_is_another() {
+        let folder = Folder::new();
+        folder.write("www/a", "1");
+        let path = folder.path().join("www");
+        let place = Place::open(&path, false, Symlinks::Inside).unwrap();
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&lines);
+        place.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
+        std::fs::rename(&path, folder.path().join("aside")).unwrap();
+        // A link to itself: an error that says nothing about a folder.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        expire(&place);
+        assert_eq!(text(&place, "a"), "1");
+        assert_eq!(place.generation.load(Ordering::Relaxed), 0);
+        assert!(
+            lines.lock().unwrap()[0].ends_with("; the old one is served"),
+            "{lines:?}"
+        );
+        std::fs::remove_file(&path).unwrap();
+        folder.write("www/a", "2");
+        expire(&place);
+        assert_eq!(text(&place, "a"), "2");
+    }
+
+    #[test]
     fn a_look_lasts_a_second() {
         let folder = Folder::new();
         let place = Place::open(folder.path(), false, Symlinks::Inside).unwrap();

@@ -326,6 +326,47 @@ fn a_request_on_its_way_at_the_shutdown_is_answered() {
     assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
 }
 
+/// A shutdown meets connections in every state: requests that wait in the kernel behind a busy worker are answered, idle connections
+/// get the end and no reset.
+#[test]
+fn a_thousand_shutdowns_lose_no_request_that_has_arrived() {
+    std::thread::scope(|s| {
+        for thread in 0..4 {
+            s.spawn(move || (0..250).for_each(|round| stop_in_every_state(thread * 250 + round)));
+        }
+    });
+}
+
+fn stop_in_every_state(seed: u64) {
+    let router = Router::new().get("/", |_| "hi").get("/work", |_| {
+        let until = std::time::Instant::now() + Duration::from_micros(300);
+        while std::time::Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        "done"
+    });
+    let site = site(router);
+    let mut kept: Vec<Client> = (0..5).map(|_| site.connect()).collect();
+    for client in &mut kept {
+        assert_eq!(client.get("/").text(), "hi");
+    }
+    let (mut idle, mut busy) = (kept.remove(0), kept.remove(0));
+    busy.send("GET /work HTTP/1.1\r\nHost: t\r\n\r\n");
+    for client in &mut kept {
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        // Pauses that differ from round to round: the worker is before, in and behind its work.
+        (0..seed * 7919 % 3000).for_each(|_| std::hint::spin_loop());
+    }
+    site.stop.shutdown();
+    assert_eq!(busy.reply().text(), "done", "{seed}");
+    busy.expect_end();
+    for client in &mut kept {
+        assert_eq!(client.reply().text(), "hi", "{seed}");
+        client.expect_end();
+    }
+    idle.expect_end();
+}
+
 #[test]
 fn an_early_answer_reaches_a_client_that_is_still_sending() {
     const BODY: usize = 32 << 20;
