@@ -170,6 +170,7 @@ pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
 pub use response::{Fields, Response};
 pub use router::Router;
+pub use router::answer::Answer;
 pub use router::handler::Handler;
 pub use router::next::Next;
 pub use router::route::Route;

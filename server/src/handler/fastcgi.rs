@@ -1,10 +1,11 @@
 //! `fastcgi`: scripts that an application such as PHP-FPM runs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use osier_web::fastcgi::{self, FastCgi, Options};
 use osier_web::upstream::Upstream;
-use osier_web::{Request, Response, files};
+use osier_web::{Answer, Request, Response, files};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -25,7 +26,7 @@ pub struct Fastcgi {
 }
 
 /// An open `fastcgi` handler.
-struct Gateway(FastCgi);
+struct Gateway(Arc<FastCgi>);
 
 impl Configured for Fastcgi {
     const IS_KEPT: bool = true;
@@ -125,7 +126,7 @@ impl Configured for Fastcgi {
         let upstream = upstream.map_err(cannot)?;
         let handler = FastCgi::with(&self.root, upstream, self.options.clone()).map_err(cannot)?;
         if !self.files {
-            return Ok(Opened::answers(Gateway(handler)));
+            return Ok(Opened::answers(Gateway(Arc::new(handler))));
         }
         // The handler looks for scripts first, but not in hidden folders such as `.well-known`. The file handler must not know the
         // names of scripts: it would send their source.
@@ -139,7 +140,7 @@ impl Configured for Fastcgi {
         };
         let files = handler.files(options).map_err(cannot)?;
         let handler = handler.otherwise(move |request| files.answer(request));
-        Ok(Opened::answers(Gateway(handler)))
+        Ok(Opened::answers(Gateway(Arc::new(handler))))
     }
 }
 
@@ -150,5 +151,9 @@ impl Handler for Gateway {
 
     fn upstream(&self) -> Option<&Upstream> {
         Some(self.0.upstream())
+    }
+
+    fn answer_after_body(&self, request: &mut Request<'_>, _path: &[u8]) -> Answer {
+        self.0.answer_after_body(request)
     }
 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 use osier_web::files::CacheLimits;
 use osier_web::upstream::Upstream;
-use osier_web::{Connections, Request, Response, Served, compress};
+use osier_web::{Answer, Connections, Request, Response, Served, compress};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -83,6 +83,11 @@ pub trait Handler: Send + Sync {
     /// # Suspends
     /// As the kind of handler does.
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response;
+
+    /// Answers a request as [`answer`](Handler::answer) does, or says that the body has to be received first.
+    fn answer_after_body(&self, request: &mut Request<'_>, path: &[u8]) -> Answer {
+        self.answer(request, path).into()
+    }
 
     /// The methods that the handler may know, for `Allow`.
     fn methods(&self) -> &'static str {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use osier_web::proxy::{self, Host, Options};
 use osier_web::upstream::Upstream;
-use osier_web::{Request, Response};
+use osier_web::{Answer, Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -118,5 +118,9 @@ impl Handler for proxy::Proxy {
 
     fn upstream(&self) -> Option<&Upstream> {
         Some(proxy::Proxy::upstream(self))
+    }
+
+    fn answer_after_body(&self, request: &mut Request<'_>, _path: &[u8]) -> Answer {
+        proxy::Proxy::answer_after_body(self, request)
     }
 }

@@ -14,7 +14,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
-use osier_web::{Connections, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts};
+use osier_web::{
+    Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts,
+};
 
 use crate::config::{self, Bind, Config};
 use crate::process::root::inside;
@@ -327,7 +329,7 @@ fn server(
         ..settings.head
     };
     let (log, totals) = (Arc::clone(&process.say), Arc::clone(&process.totals));
-    let mut server = Server::new(answer)
+    let mut server = Server::new(Handler::answering(answer))
         .timeouts(timeouts)
         .limits(limits)
         .on_log(move |line| log(line))

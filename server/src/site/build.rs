@@ -267,7 +267,7 @@ impl Builder<'_> {
                     .map(|method| method.as_str().into())
                     .collect(),
                 handler,
-                around: around.settle(),
+                around: Arc::new(around.settle()),
             });
         }
         let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;

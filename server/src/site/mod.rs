@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use globset::GlobSet;
 use osier_web::http::StatusCode;
-use osier_web::{Request, Response, Served};
+use osier_web::{Answer, Request, Response, Served};
 
 use crate::handler::{Handler, METHODS, Opened};
 use crate::log::access::AccessLog;
@@ -77,7 +77,8 @@ struct Route {
     /// Methods that match. Empty for all methods.
     methods: Box<[Box<str>]>,
     handler: Opened,
-    around: Around,
+    /// Shared with requests whose body is being received.
+    around: Arc<Around>,
 }
 
 impl Snapshot {
@@ -85,7 +86,7 @@ impl Snapshot {
     ///
     /// # Suspends
     /// As the handler does.
-    pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Response {
+    pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Answer {
         let hosts = self.listeners.get(listener).and_then(Option::as_ref);
         let site = hosts.and_then(|hosts| hosts.find(request.host()));
         let site = site.map(|site| &self.sites[site]);
@@ -94,40 +95,43 @@ impl Snapshot {
             real_ip.apply(request);
         }
         let Some(site) = site else {
-            return plain(StatusCode::MISDIRECTED_REQUEST);
+            return plain(StatusCode::MISDIRECTED_REQUEST).into();
         };
         if request.path() == "*" {
             // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
-            return Response::new(StatusCode::NO_CONTENT);
+            return Response::new(StatusCode::NO_CONTENT).into();
         }
         match site.dispatch(request) {
-            Routed::Answer(response) => response,
+            Routed::Answer(answer) => answer,
             Routed::Again(target) => self.again(site, request, target),
         }
     }
 
     #[cold]
-    fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Response {
+    fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Answer {
         let original = request.target();
         let (mut first, mut is_routed) = (Some(target), false);
-        let response = follow(original, &self.say, |target| {
+        let answer = follow(original, &self.say, |target| {
             // The first call passes the original target, which has been rewritten already.
             let Some(target) = target else {
                 return Routed::Again(first.take().unwrap_or_default());
             };
             if let Err(error) = request.retarget(target) {
-                return Routed::Answer(Response::internal_error(format!(
-                    "a rule rewrote {original:?} to {target:?}, which is not a valid request target: {error}"
-                )));
+                let error =
+                    format!("a rule rewrote {original:?} to {target:?}, which is not a valid request target: {error}");
+                return Routed::Answer(Response::internal_error(error).into());
             }
             let routed = site.dispatch(request);
             is_routed = matches!(routed, Routed::Answer(_));
             routed
         });
         match is_routed {
-            true => response,
+            true => answer,
             // No route has made this response, so the site's policies apply to it.
-            false => site.around.refuse(request, response),
+            false => {
+                let response = answer.wait(request);
+                site.around.refuse(request, response).into()
+            }
         }
     }
 
@@ -173,10 +177,13 @@ impl Site {
     fn dispatch(&self, request: &mut Request<'_>) -> Routed {
         let path = match path::text(request.path()) {
             Ok(path) if !path::has_other_readings(&path) || !self.is_ambiguous(request, &path) => path,
-            _ => return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST))),
+            _ => {
+                let refused = self.around.refuse(request, plain(StatusCode::BAD_REQUEST));
+                return Routed::Answer(refused.into());
+            }
         };
         if request.method() == TRACE && !self.routes.iter().any(|route| route.takes(TRACE, &path)) {
-            return Routed::Answer(self.refuse_trace(request, &path));
+            return Routed::Answer(self.refuse_trace(request, &path).into());
         }
         for route in &self.routes {
             if !route.takes(request.method(), &path) {
@@ -185,11 +192,8 @@ impl Site {
             let rules = match &route.handler {
                 Opened::Answers(handler) => {
                     return Routed::Answer(match route.around.passes(request) {
-                        true => {
-                            let response = handler.answer(request, &path);
-                            route.around.finish(request, response)
-                        }
-                        false => route.around.answer(&**handler, request, &path),
+                        true => Around::pass(&route.around, &**handler, request, &path),
+                        false => Around::answer(&route.around, &**handler, request, &path),
                     });
                 }
                 Opened::Rewrites(rules) => rules,
@@ -205,11 +209,11 @@ impl Site {
                 Verdict::Again(target) => return Routed::Again(target),
                 Verdict::Redirect(location, status) => {
                     let response = Verdict::redirect(&location, status);
-                    return Routed::Answer(self.around.refuse(request, response));
+                    return Routed::Answer(self.around.refuse(request, response).into());
                 }
             }
         }
-        Routed::Answer(self.nobody(request, &path))
+        Routed::Answer(self.nobody(request, &path).into())
     }
 
     /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of segments. Then one

@@ -11,7 +11,7 @@ use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
 use osier_web::wrap::forward_auth::ForwardAuth;
 use osier_web::wrap::html_errors;
-use osier_web::{Body, Request, Response};
+use osier_web::{Answer, Body, Request, Response};
 
 use crate::handler::Handler;
 use crate::policy::access::Access;
@@ -93,9 +93,19 @@ impl Around {
         self.bare && request.body().limit(self.body).is_ok()
     }
 
-    /// Finishes a response of a handler that a request has [passed](Around::passes) to.
+    /// Answers a request that [passes](Around::passes).
+    ///
+    /// # Suspends
+    /// As the handler does.
     #[inline]
-    pub fn finish(&self, request: &Request<'_>, response: Response) -> Response {
+    pub fn pass(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
+        let answer = handler.answer_after_body(request, path);
+        self.change(request, answer, Around::finish)
+    }
+
+    /// Finishes a response of a handler that a request has passed to.
+    #[inline]
+    fn finish(&self, request: &Request<'_>, response: Response) -> Response {
         match self.html_errors {
             true => html_errors::filter(request, response),
             false => response,
@@ -106,27 +116,45 @@ impl Around {
     ///
     /// # Suspends
     /// As the handler does, while a password is compared, and while an authentication server is asked.
-    pub fn answer(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+    pub fn answer(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
-            return self.headers.apply(answer);
+            return self.headers.apply(answer).into();
         }
-        let response = match self.admit(request) {
-            // A refusal of the authentication server is its page.
-            Err(refusal) if is_theirs(&refusal) => return self.dress(request, refusal),
-            Err(refusal) => refusal,
-            Ok(()) => {
-                let response = match self.time {
-                    None => handler.answer(request, path),
-                    Some(time) => osier::timeout(time, || handler.answer(request, path))
-                        .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
-                };
-                if is_theirs(&response) {
-                    return self.dress(request, response);
-                }
-                response
+        if let Err(refusal) = self.admit(request) {
+            return self.end(request, refusal).into();
+        }
+        if let Some(time) = self.time {
+            let response = osier::timeout(time, || handler.answer(request, path));
+            let response = response.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT));
+            return self.end(request, response).into();
+        }
+        let answer = handler.answer_after_body(request, path);
+        self.change(request, answer, Around::end)
+    }
+
+    /// Changes the response of an answer, which may have to wait for the body.
+    #[inline]
+    fn change(
+        self: &Arc<Around>,
+        request: &Request<'_>,
+        answer: Answer,
+        change: fn(&Around, &Request<'_>, Response) -> Response,
+    ) -> Answer {
+        match answer.ready() {
+            Ok(response) => change(self, request, response).into(),
+            Err(answer) => {
+                let around = Arc::clone(self);
+                answer.map(request, move |request, response| change(&around, request, response))
             }
-        };
-        self.dress(request, self.page(request, response))
+        }
+    }
+
+    /// Finishes a response: a page or a response of a backend stays.
+    fn end(&self, request: &Request<'_>, response: Response) -> Response {
+        match is_theirs(&response) {
+            true => self.dress(request, response),
+            false => self.dress(request, self.page(request, response)),
+        }
     }
 
     /// Finishes a response that no handler has made.

@@ -207,10 +207,13 @@ pub(crate) fn read_ahead<S: Source>(
     can_splice: bool,
     out: &mut dyn Outlet,
 ) -> io::Result<Stopped> {
+    let mut held = Held::default();
+    held.add(rest.len().saturating_sub(1) * PIECE);
     let queue = Queue {
         state: RefCell::new(State {
             out: rest.len(),
             full: rest,
+            held,
             ..State::default()
         }),
         bounds,

@@ -56,6 +56,64 @@ pub struct RequestBody<'a> {
     count: &'a Cell<u64>,
 }
 
+/// The state of a body whose request rests: all but the buffer and the client.
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) struct Paused {
+    decoder: BodyDecoder,
+    length: BodyLength,
+    /// Received bytes that are not yet decoded.
+    unread: Box<[u8]>,
+    failed: Option<BodyError>,
+}
+
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+impl Paused {
+    /// Goes on with the body. The bytes that are not yet decoded are copied to the beginning of `buffer`.
+    pub(crate) fn resume<'a>(
+        &self,
+        client: Peer<'a>,
+        output: &'a Output<'a>,
+        buffer: &'a mut [u8],
+        count: &'a Cell<u64>,
+    ) -> RequestBody<'a> {
+        let received = self.unread.len();
+        buffer[..received].copy_from_slice(&self.unread);
+        self.resume_at(client, output, (buffer, received), count)
+    }
+
+    /// Goes on with the body. `buffer` begins with the bytes that are not yet decoded, and holds `received` bytes.
+    pub(crate) fn resume_at<'a>(
+        &self,
+        client: Peer<'a>,
+        output: &'a Output<'a>,
+        (buffer, received): (&'a mut [u8], usize),
+        count: &'a Cell<u64>,
+    ) -> RequestBody<'a> {
+        let decoder = (self.decoder.clone(), self.length);
+        let body = RequestBody::new(client, output, decoder, buffer, received, false, count);
+        RequestBody {
+            failed: self.failed,
+            ..body
+        }
+    }
+
+    /// The received bytes that are not yet decoded.
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.unread
+    }
+
+    /// A number that changes when bytes arrive that are not data: the framing of chunks.
+    pub(crate) fn progress(&self) -> usize {
+        self.unread.len()
+    }
+
+    /// Ends the body with an error, which it returns: no bytes have come in time.
+    pub(crate) fn time_out(&mut self) -> io::Error {
+        self.failed = Some(BodyError::TimedOut);
+        BodyError::TimedOut.into()
+    }
+}
+
 /// Bytes read ahead by `preview`, and how many of them are read again.
 struct Ahead {
     bytes: Vec<u8>,
@@ -332,6 +390,18 @@ impl<'a> RequestBody<'a> {
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         self.read_some(into, How::Arrived)
+    }
+
+    /// The state of the body, for a request that rests. All bytes of a [`preview`](RequestBody::preview) must have been read.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn pause(&self) -> Paused {
+        debug_assert!(self.ahead.is_none() && !self.awaited);
+        Paused {
+            decoder: self.decoder.clone(),
+            length: self.length,
+            unread: self.buffer[self.unread.clone()].into(),
+            failed: self.failed,
+        }
     }
 
     /// Waits until the client has sent more bytes. Nothing that has arrived may be unread.

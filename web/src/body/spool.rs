@@ -96,6 +96,18 @@ impl Spool {
     /// While the client sends, and while the file is written.
     pub(crate) fn fill(body: &mut dyn Arriving, limits: &Limits) -> Result<Spool, Failed> {
         let mut spool = Spool::default();
+        while !spool.read_arrived(body, limits)? {
+            body.arrives().map_err(Failed::Client)?;
+        }
+        Ok(spool)
+    }
+
+    /// Adds the bytes of `body` that have arrived. Returns whether its end has.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is written.
+    pub(crate) fn read_arrived(&mut self, body: &mut dyn Arriving, limits: &Limits) -> Result<bool, Failed> {
         loop {
             let mut piece = buffers::take(Size::K64);
             let (filled, then) = match read_all_arrived(body, &mut piece) {
@@ -106,12 +118,12 @@ impl Spool {
                 }
             };
             if filled > 0 {
-                piece = spool.add(piece, filled, limits)?;
+                piece = self.add(piece, filled, limits)?;
             }
             buffers::give(piece);
             match then {
-                Then::Over => return Ok(spool),
-                Then::Wait => body.arrives().map_err(Failed::Client)?,
+                Then::Over => return Ok(true),
+                Then::Wait => return Ok(false),
                 Then::ReadOn => {}
             }
         }
@@ -213,6 +225,12 @@ fn read_all_arrived(body: &mut dyn Arriving, piece: &mut [u8]) -> io::Result<(us
 /// The bytes that all gateways hold in memory: bodies that wait for a slow client or a slow backend.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether all gateways together may hold `count` bytes more.
+#[cfg(feature = "proxy")]
+pub(crate) fn has_room(count: usize, bound: usize) -> bool {
+    HELD.load(Relaxed).saturating_add(count) <= bound
+}
+
 /// A part of [`HELD`], given back by its drop.
 #[derive(Debug, Default)]
 pub(crate) struct Held(usize);
@@ -226,6 +244,12 @@ impl Held {
             self.0 += count;
         }
         may_grow
+    }
+
+    /// Adds `count` bytes that are in memory already, whatever all gateways hold.
+    pub(crate) fn add(&mut self, count: usize) {
+        HELD.fetch_add(count, Relaxed);
+        self.0 += count;
     }
 
     /// Gives back all but `count` bytes.

@@ -6,6 +6,7 @@
 //!   Idle ───────────▶ burst ◀──────────────────── Head (some bytes of a head, no stack)
 //!    ▲                 │  └───── part of a head ───▶ ▲ │ more bytes, still not all
 //!    └─── all served ──┘                             └─┘
+//!                      ├─ a handler that wants the whole body ─▶ Awaiting (no stack) ─▶ burst
 //!                      ├─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
 //!                      └─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
 //! ```
@@ -17,6 +18,7 @@
 //! once, so the handlers of one connection do not overlap. The result of `wake` says until when the
 //! connection rests.
 
+pub(crate) mod awaiting;
 #[cfg(any(feature = "fastcgi", feature = "proxy", feature = "ws"))]
 #[cfg_attr(
     not(feature = "proxy"),
@@ -47,6 +49,7 @@ use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
 
+use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
@@ -81,6 +84,7 @@ enum Stage {
     Head(Box<Partial>),
     Linger(Linger),
     Sending(Box<Sending>),
+    Awaiting(Box<Awaiting>, Option<Instant>),
     /// Not HTTP from the first wake-up on. The request came from a test.
     Begins(Takeover, Extensions),
     /// No longer HTTP.
@@ -292,6 +296,11 @@ impl Conn {
 
     /// Runs a burst on the first `filled` bytes of the input.
     fn burst(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
+        self.burst_with(buffers, filled, None)
+    }
+
+    /// Same as [`burst`](Conn::burst). The first request may be one whose body has been received.
+    fn burst_with(&mut self, buffers: Buffers, filled: usize, received: Option<Box<dyn Receiving>>) -> AfterBurst {
         let link = self.link.clone();
         let worker = &*link.worker;
         let now = osier::time::coarse_now();
@@ -304,7 +313,14 @@ impl Conn {
             start: 0,
             end: filled,
         };
-        let outcome = match self.local.app.serve((&*link).into(), &output, &mut input) {
+        let outcome = match received {
+            None => self.local.app.serve((&*link).into(), &output, &mut input),
+            Some(request) => self
+                .local
+                .app
+                .serve_received((&*link).into(), &output, &mut input, request),
+        };
+        let outcome = match outcome {
             After::Gone => After::Gone,
             outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
@@ -321,6 +337,13 @@ impl Conn {
                     unacknowledged: None,
                 }));
             }
+            After::Receive(awaiting) => {
+                worker.give_buffers(Buffers {
+                    input: input.bytes,
+                    output: output.into_buffer(),
+                });
+                return self.rest_until_received(awaiting);
+            }
             outcome => outcome,
         };
 
@@ -336,7 +359,7 @@ impl Conn {
         let next = match outcome {
             After::Gone => self.close(output.close_reason()),
             After::End(reason) => self.close(reason),
-            After::Taken(..) | After::Send(_) => unreachable!("taken above"),
+            After::Taken(..) | After::Send(_) | After::Receive(_) => unreachable!("taken above"),
             After::Linger(reason) => self.linger(reason),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
@@ -416,9 +439,9 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 let log = format_args!("the response body of a slow client failed: a file has become shorter");
                 self.link.worker.server.log(log);
-                self.rest_fails(*sending, CloseReason::Failed)
+                self.close(CloseReason::Failed)
             }
-            Err(error) => self.rest_fails(*sending, CloseReason::of_output(&error)),
+            Err(error) => self.close(CloseReason::of_output(&error)),
         }
     }
 
@@ -428,19 +451,14 @@ impl Conn {
             return self.rest_until_writable(sending);
         }
         Link::abandon(&self.link.stream);
-        self.rest_fails(*sending, CloseReason::WriteTimeout)
-    }
-
-    fn rest_fails(&mut self, sending: Sending, reason: CloseReason) -> AfterBurst {
-        sending.unsent.tell((&*self.link).into(), false);
-        self.close(reason)
+        self.close(CloseReason::WriteTimeout)
     }
 
     /// Goes on as after a burst.
     fn rest_is_sent(&mut self, sending: Sending) -> AfterBurst {
         let Sending { unsent, received, .. } = sending;
         let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
-        unsent.tell((&*self.link).into(), true);
+        unsent.end();
         let worker = self.link.worker.clone();
         if !keep_alive {
             self.link.end();
@@ -463,6 +481,44 @@ impl Conn {
             return self.close(CloseReason::Shutdown);
         }
         self.sleep()
+    }
+
+    /// Rests until bytes of a request's body arrive. The connection stays busy: a drain waits for the response.
+    fn rest_until_received(&mut self, awaiting: Box<Awaiting>) -> AfterBurst {
+        let deadline = after(self.link.worker.server.timeouts.body);
+        self.set_stage(Stage::Awaiting(awaiting, deadline));
+        AfterBurst::Sleep(deadline)
+    }
+
+    /// Receives more of a request's body, and serves the request once there is no more to come.
+    fn receive_on(&mut self, mut awaiting: Box<Awaiting>, deadline: Option<Instant>, cause: Cause) -> AfterBurst {
+        let client = (&*self.link).into();
+        let request = awaiting.request.as_mut().expect("only the last burst takes it");
+        let arrived = match cause {
+            Cause::Deadline => {
+                request.time_out();
+                Arrived::All
+            }
+            _ => request.read_on(client),
+        };
+        match arrived {
+            Arrived::Some => return self.rest_until_received(awaiting),
+            Arrived::Nothing => {
+                self.set_stage(Stage::Awaiting(awaiting, deadline));
+                return AfterBurst::Sleep(deadline);
+            }
+            Arrived::All => {}
+        }
+        let mut buffers = self.link.worker.take_buffers();
+        let (head, unread) = (&awaiting.head, request.unread());
+        let filled = head.len() + unread.len();
+        if buffers.input.len() < filled {
+            buffers.input = vec![0; filled].into_boxed_slice();
+        }
+        buffers.input[..head.len()].copy_from_slice(head);
+        buffers.input[head.len()..filled].copy_from_slice(unread);
+        let request = awaiting.request.take();
+        self.burst_with(buffers, filled, request)
     }
 
     fn set_stage(&mut self, stage: Stage) {
@@ -529,7 +585,9 @@ impl Conn {
                 self.close(CloseReason::HeaderTimeout)
             }
             None => self.close(CloseReason::IdleTimeout),
-            Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_)) => AfterBurst::End,
+            Some(
+                Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_) | Stage::Awaiting(..),
+            ) => AfterBurst::End,
         }
     }
 }
@@ -555,14 +613,16 @@ impl Dormant for Conn {
                 unreachable!("just seen")
             };
             return match cause {
-                Cause::Shutdown => self.rest_fails(*sending, CloseReason::Shutdown),
+                Cause::Shutdown => self.close(CloseReason::Shutdown),
                 Cause::Deadline => self.expect_more(sending),
                 Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
             };
         }
         match cause {
             Cause::Shutdown => return self.close(CloseReason::Shutdown),
-            Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..))) => return self.expire(),
+            Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..) | Stage::Awaiting(..))) => {
+                return self.expire();
+            }
             Cause::Deadline | Cause::Readable | Cause::Writable | Cause::Woken => {}
         }
         let Some(stage) = self.stage.take() else {
@@ -572,6 +632,7 @@ impl Dormant for Conn {
             Stage::Announced(announced) => self.announced(announced),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
+            Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),
             Stage::Begins(takeover, extensions) => self.take_over(takeover, extensions, Vec::new()),
             Stage::Session(_) | Stage::Sending(_) => unreachable!("woken above"),
         }

@@ -157,15 +157,14 @@ impl Pace {
 impl Peer<'_> {
     /// Reads bytes of a request's body that have arrived. `None` if there are none.
     pub(crate) fn read_arrived(self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        use rustix::net::RecvFlags;
         let link = match self.end {
             End::Link(link) => link,
             End::Memory(memory) => return memory.body.borrow_mut().read(into).map(Some),
         };
-        match rustix::net::recv(&link.stream, into, RecvFlags::DONTWAIT) {
-            Ok((count, _)) => Ok(Some(count)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-            Err(error) => Err(error.into()),
+        match link.stream.try_read(into) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -17,9 +17,9 @@ use std::io;
 use std::sync::Arc;
 
 use http::Extensions;
+#[cfg(feature = "sendfile")]
+use osier::io::FileProgress;
 use osier::net::Stream;
-
-use crate::conn::peer::Peer;
 
 /// A part of a file, behind bytes of its own.
 #[cfg(feature = "sendfile")]
@@ -44,6 +44,7 @@ pub(crate) struct Rest {
     /// The parts, the next one last.
     pub(crate) parts: Vec<FilePart>,
     pub(crate) tail: Vec<u8>,
+    pub(crate) progress: FileProgress,
 }
 
 #[cfg(feature = "sendfile")]
@@ -60,8 +61,10 @@ impl Rest {
     pub(crate) fn send(&mut self, stream: &Stream) -> io::Result<()> {
         while let Some(part) = self.parts.last_mut() {
             write_now(stream, &mut part.before)?;
-            let mut sent = 0;
-            let done = osier::io::try_sendfile(&self.file, part.offset, part.len, stream, || Ok(()), &mut sent);
+            let (file, progress) = (&self.file, &mut self.progress);
+            progress.sent = 0;
+            let done = osier::io::try_sendfile(file, part.offset, part.len, stream, || Ok(()), progress);
+            let sent = progress.sent;
             (part.offset, part.len) = (part.offset + sent, part.len - sent);
             done?;
             self.parts.pop();
@@ -91,10 +94,10 @@ fn write_now(stream: &Stream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The report of a response, given its client, the head of its request, and whether the client has got all of it.
-pub(crate) type Report = Box<dyn FnOnce(Peer<'_>, &[u8], bool)>;
+/// The report of a response, given the head of its request, and whether the client has got all of it.
+pub(crate) type Report = Box<dyn FnOnce(&[u8], bool)>;
 
-/// A response whose rest is left to its connection.
+/// A response whose rest is left to its connection. Its drop reports a response that the client has not got.
 pub(crate) struct Unsent {
     pub(crate) rest: Box<Rest>,
     /// The head of the request.
@@ -110,11 +113,18 @@ pub(crate) struct Unsent {
 }
 
 impl Unsent {
-    /// Ends the response.
-    pub(crate) fn tell(self, client: Peer<'_>, all: bool) {
-        if let Some(report) = self.report {
-            report(client, &self.head, all);
+    /// Reports that the client has got all of the response.
+    pub(crate) fn end(mut self) {
+        if let Some(report) = self.report.take() {
+            report(&self.head, true);
         }
-        drop(self.extensions);
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            report(&self.head, false);
+        }
     }
 }

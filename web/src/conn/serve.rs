@@ -15,6 +15,7 @@ use std::sync::Arc;
 use http::Extensions;
 use osier_http::HeadScanner;
 
+use crate::conn::awaiting::{Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
@@ -84,6 +85,19 @@ pub(crate) trait Serve: Send + Sync {
     /// Suspends when a handler or a flush does.
     fn serve(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input) -> After;
 
+    /// Serves the first request of `input`, whose body has been received or has failed, and then those behind it.
+    ///
+    /// # Suspends
+    ///
+    /// Suspends when a handler or a flush does.
+    fn serve_received(
+        &self,
+        peer: Peer<'_>,
+        output: &Output<'_>,
+        input: &mut Input,
+        request: Box<dyn Receiving>,
+    ) -> After;
+
     /// Responds to a client whose request head did not arrive as a whole in time.
     ///
     /// # Suspends
@@ -114,4 +128,10 @@ pub(crate) enum After {
     Taken(Takeover, Extensions),
     /// Send the rest of the response without a stack, then go on.
     Send(Box<Unsent>),
+    /// Receive the body of the request without a stack, then serve it.
+    #[cfg_attr(
+        not(any(feature = "fastcgi", feature = "proxy")),
+        allow(dead_code, reason = "only gateways receive bodies first")
+    )]
+    Receive(Box<Awaiting>),
 }

@@ -88,7 +88,7 @@ use crate::files::{self, Access, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
 use crate::upstream::{Builder, Unavailable, Upstream};
-use crate::{Address, Handler, IntoResponse, Request, Response};
+use crate::{Address, Answer, Handler, IntoResponse, Request, Response};
 
 /// The longest body that is sent together with the parameters in one call, in bytes.
 const SMALL: u64 = 16 << 10;
@@ -138,7 +138,10 @@ pub struct FastCgi {
     patience: Patience,
     head_bytes: usize,
     buffer: bool,
-    spool: spool::Limits,
+    /// The limits for a body of unknown length.
+    spool: Arc<spool::Limits>,
+    /// Those for a body of known length: the server's limit holds.
+    spool_known: Arc<spool::Limits>,
     read_ahead: usize,
     read_ahead_file: u64,
     upstream: Upstream,
@@ -223,6 +226,16 @@ impl FastCgi {
             https: options.https,
             extra: options.params,
         };
+        let spool = spool::Limits {
+            memory: options.spool_memory,
+            shared: options.shared_memory,
+            total: options.spool_total,
+            folder: options.spool_folder,
+        };
+        let spool_known = spool::Limits {
+            total: u64::MAX,
+            ..spool.clone()
+        };
         Ok(FastCgi {
             scripts: Scripts::new(),
             place,
@@ -245,12 +258,8 @@ impl FastCgi {
             buffer: options.buffer,
             read_ahead: options.read_ahead,
             read_ahead_file: options.read_ahead_file,
-            spool: spool::Limits {
-                memory: options.spool_memory,
-                shared: options.shared_memory,
-                total: options.spool_total,
-                folder: options.spool_folder,
-            },
+            spool: Arc::new(spool),
+            spool_known: Arc::new(spool_known),
             keep: upstream.keeps(),
             upstream,
             otherwise: None,
@@ -312,23 +321,57 @@ impl FastCgi {
     /// The connection to the backend is closed. A client that leaves cancels the call, and the body that follows, unless
     /// the route has [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        let generation = self.place.generation(osier::time::coarse_now());
-        let known = generation.and_then(|generation| self.scripts.recall(request.path(), generation));
-        let script = match known {
-            Some(script) => script,
-            None => match self.locate(request) {
-                Ok(script) => script,
-                Err(response) => return *response,
-            },
+        let script = match self.script(request) {
+            Ok(script) => script,
+            Err(response) => return *response,
         };
-        while_client_stays(request, &mut |request| self.answer_with_script(request, &script))
+        let body = match self.source(request) {
+            Ok(source) => Ok(source),
+            Err(limits) => Spool::fill(request.body(), limits).map(Source::Spool),
+        };
+        self.pass(request, &script, body)
     }
 
-    fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>) -> Response {
-        let body = match self.body(request) {
-            Ok(body) => body,
-            Err(response) => return response,
+    /// Same as [`answer`](FastCgi::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack.
+    ///
+    /// # Suspends
+    ///
+    /// As `answer` does, but not until the client has sent the body.
+    pub fn answer_after_body(self: &Arc<FastCgi>, request: &mut Request<'_>) -> Answer {
+        let script = match self.script(request) {
+            Ok(script) => script,
+            Err(response) => return (*response).into(),
         };
+        match self.source(request) {
+            Ok(source) => self.pass(request, &script, Ok(source)).into(),
+            Err(limits) => {
+                let fastcgi = Arc::clone(self);
+                Answer::after_body(limits, move |request, body| {
+                    fastcgi.pass(request, &script, body.map(Source::Spool))
+                })
+            }
+        }
+    }
+
+    /// The encoded parameters of the script that the path of `request` leads to, or the response where there is none.
+    fn script(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
+        let generation = self.place.generation(osier::time::coarse_now());
+        let known = generation.and_then(|generation| self.scripts.recall(request.path(), generation));
+        known.map_or_else(|| self.locate(request), Ok)
+    }
+
+    fn pass(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Result<Source, spool::Failed>) -> Response {
+        let mut body = match body {
+            Ok(source) => Some(Sender::new(source)),
+            Err(failed) => return failed.into_response(),
+        };
+        while_client_stays(request, &mut |request| match body.take() {
+            Some(body) => self.answer_with_script(request, script, body),
+            None => unreachable!("called once"),
+        })
+    }
+
+    fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Sender) -> Response {
         let (method, uri, query) = (request.method(), request.target(), request.query().unwrap_or_default());
         let asked = Asked {
             method,
@@ -445,21 +488,15 @@ impl FastCgi {
         matches!(kind, Ok(script::Kind::File))
     }
 
-    /// The request body with its length. It is received first, so that a slow client occupies no backend. With
-    /// [`Options::buffer`] off, one of known length is sent while the client sends it.
-    fn body(&self, request: &mut Request<'_>) -> Result<Sender, Response> {
-        let mut limits = Cow::Borrowed(&self.spool);
+    /// The source of the request body; as an error, the limits within which it has to be received first, so that a slow client
+    /// occupies no backend. With [`Options::buffer`] off, a long body of known length is sent while the client sends it.
+    fn source(&self, request: &mut Request<'_>) -> Result<Source, &Arc<spool::Limits>> {
         match request.body().announced() {
-            Some(0) => return Ok(Sender::new(Source::Spool(Spool::in_memory(Vec::new())))),
-            Some(length) if length > SMALL && !self.buffer => return Ok(Sender::new(Source::Client(length))),
-            // The server's limit holds.
-            Some(_) => limits.to_mut().total = u64::MAX,
-            None => {}
+            Some(0) => Ok(Source::Spool(Spool::in_memory(Vec::new()))),
+            Some(length) if length > SMALL && !self.buffer => Ok(Source::Client(length)),
+            Some(_) => Err(&self.spool_known),
+            None => Err(&self.spool),
         }
-        let spool = Spool::fill(request.body(), &limits);
-        spool
-            .map(|spool| Sender::new(Source::Spool(spool)))
-            .map_err(IntoResponse::into_response)
     }
 
     /// Sends one request to the backend, and sends it a second time where that is safe.
@@ -642,7 +679,8 @@ fn invalid(what: String) -> io::Error {
 
 impl From<FastCgi> for Handler {
     fn from(fastcgi: FastCgi) -> Handler {
-        fastcgi.handler().into()
+        let fastcgi = Arc::new(fastcgi);
+        Handler::answering(move |request| fastcgi.answer_after_body(request))
     }
 }
 

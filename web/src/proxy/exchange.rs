@@ -1,7 +1,6 @@
 //! One request through the proxy: lease a connection, send the request, read the response's head, and try a second time where
 //! that is safe.
 
-use std::borrow::Cow;
 use std::io;
 use std::panic::resume_unwind;
 
@@ -17,34 +16,38 @@ use crate::upstream::Lease;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
 use crate::{IntoResponse, Request, Response};
 
-/// Receives the body of the request, if it is buffered. Returns the target for the backend, and the sender of the request. Outside of
-/// every frame that watches the client: the reads do, and a slow client is waited for with a short stack.
+/// Returns the sender of the request; `None` if the body has to be received first.
 ///
 /// # Errors
 ///
 /// The response to a request that is not forwarded.
-pub(super) fn receive<'r>(settings: &Settings, request: &mut Request<'r>) -> Result<(Cow<'r, str>, Sender), Response> {
+pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<Option<Sender>, Response> {
     let bad = |text: String| Response::new(StatusCode::BAD_REQUEST).body(text);
-    let target = outgoing::target(settings, request).map_err(|error| bad(format!("{error}\n")))?;
+    outgoing::target(settings, request).map_err(|error| bad(format!("{error}\n")))?;
     if forwarded::lists_too_many(request.headers()) {
         return Err(bad("a Connection field that lists too many names\n".into()));
     }
     let mut sender = Sender::new(request.head.body());
-    if !outgoing::is_streamed(settings, request) {
-        let spooled = sender.spool(&mut request.body, &settings.spool);
-        spooled.map_err(IntoResponse::into_response)?;
+    if outgoing::is_streamed(settings, request) {
+        return Ok(Some(sender));
     }
-    Ok((target, sender))
+    let is_here = sender.take_received(&mut request.body);
+    let is_here = is_here.map_err(IntoResponse::into_response)?;
+    Ok(is_here.then_some(sender))
 }
 
 /// Forwards the request and returns the response, or an error response.
-pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
+pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, sender: &mut Sender) -> Response {
+    let target = match outgoing::target(settings, request) {
+        Ok(target) => target,
+        Err(error) => return Response::new(StatusCode::BAD_REQUEST).body(format!("{error}\n")),
+    };
     let is_idempotent = is_idempotent(request.method());
     let affinity = settings.upstream.affinity(request);
     let answered = settings.upstream.attempt(affinity, |lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
-        if outgoing::write_head(settings, request, target, &lease, upgrade, &mut sender.head).is_err() {
+        if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
             // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
             return Ok(Response::internal_error(
                 "the proxy's host or prefix cannot be written in a request",

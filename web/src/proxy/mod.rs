@@ -48,7 +48,9 @@ use crate::body::ahead::Bounds;
 use crate::body::spool;
 use crate::upstream::Upstream;
 use crate::upstream::client::while_client_stays;
-use crate::{Handler, Request, Response};
+use crate::{Answer, Handler, IntoResponse, Request, Response};
+
+use self::sender::Sender;
 
 /// The longest body of known length that is read completely before the client's response begins, in bytes. The backend's
 /// connection is free at once then, and the client gets 502 instead of half a response if the backend breaks off. Two reads of
@@ -135,7 +137,7 @@ struct Settings {
     prefix: Option<(String, String)>,
     trust: Option<Trust>,
     limits: Limits,
-    spool: spool::Limits,
+    spool: Arc<spool::Limits>,
 }
 
 /// Options of a proxy.
@@ -231,12 +233,12 @@ impl Proxy {
             head_bytes: options.head_bytes,
             ..Limits::DEFAULT
         };
-        let spool = spool::Limits {
+        let spool = Arc::new(spool::Limits {
             memory: options.spool_memory,
             shared: options.shared_memory,
             total: u64::MAX,
             folder: options.spool_folder.clone(),
-        };
+        });
         Proxy(Arc::new(Settings {
             upstream,
             spool,
@@ -283,13 +285,30 @@ impl Proxy {
     /// that leaves cancels the call, and the body that follows, unless the route has
     /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        let (target, mut sender) = match exchange::receive(&self.0, request) {
-            Ok(received) => received,
-            Err(response) => return response,
-        };
-        while_client_stays(request, &mut |request| {
-            exchange::pass(&self.0, request, &target, &mut sender)
-        })
+        self.answer_after_body(request).wait(request)
+    }
+
+    /// Same as [`answer`](Proxy::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack.
+    ///
+    /// # Suspends
+    ///
+    /// As `answer` does, but not until the client has sent the body.
+    pub fn answer_after_body(&self, request: &mut Request<'_>) -> Answer {
+        match exchange::sender(&self.0, request) {
+            Ok(Some(mut sender)) => self.pass(request, &mut sender).into(),
+            Ok(None) => {
+                let proxy = self.clone();
+                Answer::after_body(&self.0.spool, move |request, body| match body {
+                    Ok(body) => proxy.pass(request, &mut Sender::spooled(request.head.body(), body)),
+                    Err(failed) => failed.into_response(),
+                })
+            }
+            Err(response) => response.into(),
+        }
+    }
+
+    fn pass(&self, request: &mut Request<'_>, sender: &mut Sender) -> Response {
+        while_client_stays(request, &mut |request| exchange::pass(&self.0, request, sender))
     }
 }
 
@@ -315,7 +334,7 @@ impl Settings {
 
 impl From<Proxy> for Handler {
     fn from(proxy: Proxy) -> Handler {
-        proxy.handler().into()
+        Handler::answering(move |request| proxy.answer_after_body(request))
     }
 }
 

@@ -19,6 +19,7 @@ use std::io;
 
 use super::backend_response::BackendResponse;
 use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
+use crate::body::spool::has_room;
 use crate::conn::output::Outlet;
 
 /// The least rest of a body, in bytes, that is worth splicing.
@@ -61,7 +62,7 @@ pub(super) fn relay(
         if can_splice {
             // A short life: the pieces below are freed one by one as the client takes them.
             let mut bytes = Vec::new();
-            can_splice = splice(&mut backend, &mut bytes, bounds.memory, out)?;
+            can_splice = splice(&mut backend, &mut bytes, bounds, out)?;
             rest = Piece::copy(&bytes);
         }
         if let Stopped::Done = read_ahead(&mut backend, rest, bounds, can_splice, out)? {
@@ -75,14 +76,18 @@ pub(super) fn relay(
 fn splice(
     backend: &mut Option<BackendResponse>,
     rest: &mut Vec<u8>,
-    bound: usize,
+    bounds: &Bounds,
     out: &mut dyn Outlet,
 ) -> io::Result<bool> {
     let Some(body) = backend.as_mut().filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
         return Ok(true);
     };
-    let most = bound.clamp(PIECE, SPLICED);
     while rest.is_empty() && body.is_plain_for(1) {
+        // What the client does not take is copied to memory.
+        let most = match has_room(SPLICED, bounds.shared) {
+            true => bounds.memory.clamp(PIECE, SPLICED),
+            false => PIECE,
+        };
         let Some(to) = out.direct()? else { return Ok(false) };
         match body.splice(to, most, rest) {
             Ok(sent) => out.sent(sent)?,

@@ -13,7 +13,7 @@ use std::time::Instant;
 use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
-use crate::body::spool::{self, Spool};
+use crate::body::spool::Spool;
 use crate::conn::buffers;
 use crate::upstream::Lease;
 use crate::{RequestBody, Stream};
@@ -88,20 +88,20 @@ impl Sender {
         self.progress.taken.get() == 0
     }
 
-    /// Receives the whole body from the client, so that it does not occupy a backend meanwhile.
-    ///
-    /// # Suspends
-    ///
-    /// Until the client has sent it.
-    pub(super) fn spool(&mut self, body: &mut RequestBody<'_>, limits: &spool::Limits) -> Result<(), spool::Failed> {
-        if self.read_all {
-            return Ok(());
+    /// Makes the sender of a request whose body has been received.
+    pub(super) fn spooled(body: BodyLength, spool: Spool) -> Sender {
+        let mut sender = Sender::new(body);
+        sender.spool = Some(spool);
+        sender
+    }
+
+    /// Takes the beginning of the body if all of it has been received. Returns whether it has.
+    pub(super) fn take_received(&mut self, body: &mut RequestBody<'_>) -> io::Result<bool> {
+        if !self.read_all && body.has_all_received() {
+            self.next_piece(body)?;
+            return Ok(true);
         }
-        if body.has_all_received() {
-            return self.next_piece(body).map_err(spool::Failed::Client);
-        }
-        self.spool = Some(Spool::fill(body, limits)?);
-        Ok(())
+        Ok(self.read_all)
     }
 
     /// Whether the request can be sent from its beginning again, whatever a backend has taken.

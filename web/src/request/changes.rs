@@ -22,9 +22,14 @@ struct Change<'a> {
 }
 
 /// The target or the fields that a change adds. The new head borrows from them.
-enum Texts {
+#[derive(Clone, Debug)]
+pub(crate) enum Texts {
     Target(Box<str>),
-    Fields(Vec<(String, Vec<u8>)>),
+    Fields {
+        /// Names of fields, which are removed.
+        removed: Vec<String>,
+        added: Vec<(String, Vec<u8>)>,
+    },
 }
 
 impl<'a> Changes<'a> {
@@ -47,17 +52,31 @@ impl<'a> Changes<'a> {
         Ok(change.head.get_or_init(|| changed))
     }
 
-    /// Returns `head` with the fields whose names `keeps`, and those of `added`.
+    /// The changes that were made, for another request with the same head.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn made(&self) -> Vec<Texts> {
+        let (mut made, mut next) = (Vec::new(), self.0.get());
+        while let Some(change) = next {
+            if change.head.get().is_some() {
+                made.push(change.texts.clone());
+            }
+            next = change.next.0.get();
+        }
+        made
+    }
+
+    /// Returns `head` without the fields `removed`, and with those of `added`.
     pub(crate) fn fields(
         &'a self,
         head: &'a Head<'a>,
-        keeps: impl Fn(&str) -> bool,
+        removed: Vec<String>,
         added: Vec<(String, Vec<u8>)>,
     ) -> Result<&'a Head<'a>, HeaderError> {
-        let change = self.append(head, Texts::Fields(added));
-        let Texts::Fields(added) = &change.texts else {
+        let change = self.append(head, Texts::Fields { removed, added });
+        let Texts::Fields { removed, added } = &change.texts else {
             unreachable!("made above")
         };
+        let keeps = |name: &str| !removed.iter().any(|removed| is_same_name(name, removed));
         let mut fields = FieldList::of(head.headers(), keeps);
         for (name, value) in added {
             fields.push(name, value)?;

@@ -30,7 +30,9 @@ use percent_encoding::percent_decode;
 
 use crate::conn::peer::Gone;
 use crate::listen::ip_of_client;
-use crate::request::changes::{Changes, is_same_name};
+use crate::request::changes::Changes;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use crate::request::changes::Texts;
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
@@ -54,6 +56,14 @@ impl Marks {
         self.label.set(0);
         self.client.set(None);
         self.received.set(0);
+    }
+
+    /// Copies the notes of `other`.
+    pub(crate) fn set(&self, other: &Marks) {
+        self.id.set(other.id.get());
+        self.label.set(other.label.get());
+        self.client.set(other.client.get());
+        self.received.set(other.received.get());
     }
 }
 
@@ -195,9 +205,21 @@ impl<'a> Request<'a> {
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
-        let keeps = |name: &str| !removed.iter().any(|removed| is_same_name(name, removed.as_ref()));
-        let head = self.changes.fields(self.head, keeps, added);
+        let removed = removed.iter().map(|name| name.as_ref().to_owned()).collect();
+        let head = self.changes.fields(self.head, removed, added);
         self.head = head.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(())
+    }
+
+    /// Makes changes that another request for the same head has seen.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn change_again(&mut self, changes: Vec<Texts>) -> io::Result<()> {
+        for change in changes {
+            match change {
+                Texts::Target(target) => self.retarget(&target)?,
+                Texts::Fields { removed, added } => self.replace_headers(&removed, added)?,
+            }
+        }
         Ok(())
     }
 

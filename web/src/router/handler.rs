@@ -6,6 +6,7 @@ use std::fmt;
 use matchit::Params;
 use osier_http::path::Path;
 
+use crate::router::answer::Answer;
 use crate::router::next::Surroundings;
 use crate::router::route::{Endpoint, Route};
 use crate::router::{Found, Router};
@@ -36,6 +37,14 @@ enum Kind {
 impl From<Router> for Handler {
     fn from(router: Router) -> Self {
         Handler(Kind::Router(router))
+    }
+}
+
+impl Handler {
+    /// Makes a handler of a function that may have to wait for the body of the request, as those of gateways do. The body is
+    /// received without a stack.
+    pub fn answering(function: impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static) -> Handler {
+        Handler(Kind::Function(Endpoint::answering(function)))
     }
 }
 

@@ -4,6 +4,7 @@
 //! The application builds the router once. Afterwards every worker reads it. [`Router::find`] is on
 //! the hot path. It borrows everything from the router and from the request target.
 
+pub(crate) mod answer;
 pub(crate) mod handler;
 pub(crate) mod next;
 mod pattern;
@@ -20,6 +21,7 @@ use http::StatusCode;
 use matchit::Params;
 use osier_http::path::{BadPath, Path, canonical_part, is_below};
 
+use crate::router::answer::Answer;
 use crate::router::next::{Next, Surroundings, erase_wrap};
 use crate::router::route::{Endpoint, Route};
 use crate::{IntoResponse, Request, Response};
@@ -241,6 +243,13 @@ impl Router {
         R: IntoResponse + 'static,
     {
         self.add_fallback(String::new(), Endpoint::new(handler));
+        self
+    }
+
+    /// Same as [`fallback`](Router::fallback), for a function that may have to wait for the body of the request: a body that has
+    /// not arrived is received without a stack, unless a function is [wrapped](Router::wrap) around the fallback.
+    pub fn fallback_answering(mut self, handler: impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static) -> Self {
+        self.add_fallback(String::new(), Endpoint::answering(handler));
         self
     }
 

@@ -9,18 +9,19 @@ use std::sync::Arc;
 use osier_http::Head;
 
 use crate::request::state::States;
+use crate::router::answer::{Answer, Kind};
 use crate::{IntoResponse, Request, Response};
 
-/// A handler without its return type. It writes its response through a reference. A returned
+/// A handler without its return type. It writes its answer through a reference. A returned
 /// response would be copied at each level of wrapping functions.
-pub(crate) type Erased = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
+pub(crate) type Erased = Box<dyn Fn(&mut Request<'_>, &mut Option<Answer>) + Send + Sync>;
 
 pub(crate) fn erase<F, R>(handler: F) -> Erased
 where
     F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
     R: IntoResponse + 'static,
 {
-    Box::new(move |request, response| *response = Some(handler(request).into_response()))
+    Box::new(move |request, answer| *answer = Some(Answer(Kind::Now(handler(request).into_response()))))
 }
 
 /// A function around a handler, without its return type.
@@ -101,12 +102,12 @@ impl<'n> Next<'n> {
         if let Some((wrap, wraps)) = self.wraps.split_first() {
             return wrap(request, Next { wraps, ..self });
         }
-        let mut response = None;
-        match self.handler {
-            Some(handler) => handler(request, &mut response),
-            None => response = Some((self.unhandled)(request.head)),
-        }
-        response.expect("an erased handler leaves a response")
+        let Some(handler) = self.handler else {
+            return (self.unhandled)(request.head);
+        };
+        let mut answer = None;
+        handler(request, &mut answer);
+        answer.expect("an erased handler leaves an answer").wait(request)
     }
 }
 

@@ -5,6 +5,7 @@ use osier_http::{Head, Method};
 
 use crate::conn::peer::Gone;
 use crate::router::Router;
+use crate::router::answer::Answer;
 use crate::router::next::{Erased, Next, Surroundings, erase, erase_wrap};
 use crate::{IntoResponse, Request, Response};
 
@@ -24,6 +25,14 @@ impl Endpoint {
     {
         Endpoint {
             handler: erase(handler),
+            around: Surroundings::NOTHING,
+        }
+    }
+
+    /// Same as [`new`](Endpoint::new), for a handler that may have to wait for the body.
+    pub(super) fn answering(handler: impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static) -> Endpoint {
+        Endpoint {
+            handler: Box::new(move |request, answer| *answer = Some(handler(request))),
             around: Surroundings::NOTHING,
         }
     }

@@ -158,7 +158,7 @@ impl Burst<'_> {
             let unsent = Unsent {
                 rest,
                 head: Box::default(),
-                report: self.report_later(started, status, bytes),
+                report: self.report_later(started, status.as_u16(), bytes),
                 keep_alive: sent.keep_alive,
                 keep_alive_asked: head.keep_alive(),
                 extensions: Extensions::new(),
@@ -169,17 +169,17 @@ impl Burst<'_> {
         kept
     }
 
-    /// Returns the report of a response whose rest the connection will send.
-    fn report_later(&self, started: Option<Instant>, status: StatusCode, bytes: u64) -> Option<Report> {
+    /// Returns the report of a response that the connection finishes without a burst.
+    pub(crate) fn report_later(&self, started: Option<Instant>, status: u16, bytes: u64) -> Option<Report> {
         let (observer, started) = self.app.observer.clone().zip(started)?;
-        let marks = self.marks.clone();
-        Some(Box::new(move |peer, head, all| {
+        let client = client_of(self.peer, &self.marks);
+        let (marks, server) = (self.marks.clone(), self.peer.worker.server.clone());
+        Some(Box::new(move |head, all| {
             let mut slots: Slots = Slots::new();
             // It was read once before.
-            let head = Head::parse(head, &mut slots, &peer.worker.server.limits).ok();
+            let head = Head::parse(head, &mut slots, &server.limits).ok();
             let bytes = if all { bytes } else { 0 };
-            let of = (peer, &marks);
-            report(&observer, of, started, head.as_ref(), status.as_u16(), bytes);
+            report(&observer, (client, &marks), started, head.as_ref(), status, bytes);
         }))
     }
 
@@ -251,15 +251,24 @@ impl Burst<'_> {
     #[inline(always)]
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if let (Some(started), Some(observer)) = (started, &self.app.observer) {
-            report(observer, (self.peer, &self.marks), started, head, status, bytes);
+            let client = client_of(self.peer, &self.marks);
+            report(observer, (client, &self.marks), started, head, status, bytes);
         }
+    }
+}
+
+/// The client of a request, and whether a proxy has named it.
+fn client_of(peer: Peer<'_>, marks: &Marks) -> (SocketAddr, bool) {
+    match marks.client.get().and_then(|client| client.ip) {
+        Some(ip) => (SocketAddr::new(ip, 0), true),
+        None => (peer.peer(), peer.is_proxied()),
     }
 }
 
 #[inline(never)]
 fn report(
     observer: &Observer,
-    (peer, marks): (Peer<'_>, &Marks),
+    ((peer, is_proxied), marks): ((SocketAddr, bool), &Marks),
     started: Instant,
     head: Option<&Head<'_>>,
     status: u16,
@@ -267,16 +276,12 @@ fn report(
 ) {
     let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
     let duration = started.elapsed();
-    let (client, is_proxied) = match marks.client.get().and_then(|client| client.ip) {
-        Some(ip) => (SocketAddr::new(ip, 0), true),
-        None => (peer.peer(), peer.is_proxied()),
-    };
     observer(&Served {
         head,
         status,
         bytes,
         duration,
-        peer: client,
+        peer,
         is_proxied,
         received: marks.received.get(),
         id: marks.id.get(),

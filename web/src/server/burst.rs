@@ -27,6 +27,7 @@ use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Slots};
 
+use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
@@ -35,9 +36,13 @@ use crate::conn::worker::Buffers;
 use crate::request::changes::Changes;
 use crate::request::{Marks, Matched};
 use crate::router::Found;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use crate::router::answer::{Answer, Kind};
 use crate::router::handler::Handler;
 use crate::router::next::Next;
 use crate::router::route::without_handler;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use crate::server::received::Received;
 use crate::server::served::{CLIENT_GONE, Observer};
 use crate::{Request, RequestBody, Response};
 
@@ -62,6 +67,25 @@ impl Serve for App {
     fn serve(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input) -> After {
         let burst = Burst::new(self, peer, output);
         osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(input))
+    }
+
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    fn serve_received(
+        &self,
+        peer: Peer<'_>,
+        output: &Output<'_>,
+        input: &mut Input,
+        request: Box<dyn Receiving>,
+    ) -> After {
+        let request: Box<dyn Any> = request;
+        let burst = Burst::new(self, peer, output);
+        burst.received.set(request.downcast().ok());
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(input))
+    }
+
+    #[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
+    fn serve_received(&self, _: Peer<'_>, _: &Output<'_>, _: &mut Input, _: Box<dyn Receiving>) -> After {
+        unreachable!("only gateways receive bodies first")
     }
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
@@ -146,6 +170,27 @@ pub(crate) struct Burst<'b> {
     pub(crate) suspended: Cell<bool>,
     /// Notes of the current request.
     pub(crate) marks: Marks,
+    /// The first request, if its body was received before.
+    received: Cell<Option<Box<Received>>>,
+}
+
+/// Nothing: only gateways receive bodies first.
+#[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
+enum Received {}
+
+#[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
+impl Received {
+    fn resume<'b>(&self, _: Peer<'b>, _: &'b Output<'b>, _: (&'b mut [u8], usize), _: &'b Marks) -> RequestBody<'b> {
+        match *self {}
+    }
+
+    fn notes(&self) -> (&Marks, Option<Instant>) {
+        match *self {}
+    }
+
+    fn respond(self: Box<Self>, _: &mut Request<'_>) -> Response {
+        match *self {}
+    }
 }
 
 /// A handler has panicked.
@@ -159,6 +204,7 @@ impl<'b> Burst<'b> {
             output,
             suspended: Cell::new(false),
             marks: Marks::default(),
+            received: Cell::new(None),
         }
     }
 
@@ -230,6 +276,10 @@ impl<'b> Burst<'b> {
                 Some(Step::Done(After::Send(mut unsent))) => {
                     unsent.head = input.bytes[at..at + len].into();
                     return Step::Done(After::Send(unsent));
+                }
+                Some(Step::Done(After::Receive(mut awaiting))) => {
+                    awaiting.head = input.bytes[at..at + len].into();
+                    return Step::Done(After::Receive(awaiting));
                 }
                 Some(Step::Apart) => {
                     self.set_apart(input);
@@ -308,36 +358,40 @@ impl<'b> Burst<'b> {
                 return (Some(Step::Under(route.gone)), again);
             }
         }
-        let decoder = match body_limit {
-            None => BodyDecoder::new(head.body(), &server.limits),
-            Some(body) => BodyDecoder::new(head.body(), &Limits { body, ..server.limits }),
+        self.marks.clear();
+        let received = self.received.take();
+        let body = match &received {
+            Some(received) => {
+                self.marks.set(received.notes().0);
+                let buffer = (arrived.rest, arrived.received);
+                received.resume(self.peer, self.output, buffer, &self.marks)
+            }
+            None => {
+                let decoder = match body_limit {
+                    None => BodyDecoder::new(head.body(), &server.limits),
+                    Some(body) => BodyDecoder::new(head.body(), &Limits { body, ..server.limits }),
+                };
+                let decoder = match decoder {
+                    Ok(decoder) => (decoder, head.body()),
+                    Err(reject) => return (Some(Step::Done(self.refuse(reject, Some(head)))), again),
+                };
+                if !is_apart && !arrived.is_whole(head.body()) {
+                    return (Some(Step::Apart), again);
+                }
+                let (rest, expected) = (arrived.rest, head.expect_continue());
+                let (received, count) = (arrived.received, &self.marks.received);
+                RequestBody::new(self.peer, self.output, decoder, rest, received, expected, count)
+            }
         };
-        let decoder = match decoder {
-            Ok(decoder) => (decoder, head.body()),
-            Err(reject) => return (Some(Step::Done(self.refuse(reject, Some(head)))), again),
-        };
-        if !is_apart && !arrived.is_whole(head.body()) {
-            return (Some(Step::Apart), again);
-        }
-        let expected = head.expect_continue();
         let params = params.as_ref().map(|params| Matched {
             params,
             read: read.get(),
         });
-        self.marks.clear();
         let changes = Changes::default();
         let mut request = Request {
             head,
             params,
-            body: RequestBody::new(
-                self.peer,
-                self.output,
-                decoder,
-                arrived.rest,
-                arrived.received,
-                expected,
-                &self.marks.received,
-            ),
+            body,
             marks: &self.marks,
             extensions: Extensions::new(),
             changes: &changes,
@@ -346,7 +400,10 @@ impl<'b> Burst<'b> {
             gone,
         };
 
-        let started = self.app.observer.is_some().then(Instant::now);
+        let started = match &received {
+            Some(received) => received.notes().1,
+            None => self.app.observer.is_some().then(Instant::now),
+        };
         let peer = self.peer;
         let describe = |f: &mut fmt::Formatter<'_>| {
             write!(f, "{} {}", head.method(), head.target())?;
@@ -356,9 +413,9 @@ impl<'b> Burst<'b> {
             write!(f, ", {}", peer.peer())
         };
         let (done, keep) = match route.and_then(|route| route.stack_bytes) {
-            None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started)),
+            None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
-                osier::fiber::describe(&describe, || self.handle(&mut request, &found, started))
+                osier::fiber::describe(&describe, || self.handle(&mut request, &found, started, None))
             }),
         };
 
@@ -416,22 +473,34 @@ impl<'b> Burst<'b> {
         request: &mut Request<'_>,
         found: &Found<'_>,
         started: Option<Instant>,
+        received: Option<Box<Received>>,
     ) -> (Result<bool, After>, bool) {
         let Found { endpoint, route, .. } = *found;
         let head = request.head;
-        let mut response = None;
-        // After a panic there is no response, so the server sends its own.
-        if found.around.depth() > 0 {
+        let mut answer = None;
+        // After a panic there is no answer, so the server sends its own.
+        if let Some(received) = received {
+            let _ = self.catch(head, started, || answer = Some(received.respond(request).into()));
+        } else if found.around.depth() > 0 {
             let unhandled = |head: &Head<'_>| without_handler(route, head);
             let handler = endpoint.map(|endpoint| &endpoint.handler);
             let next = Next::new(found.around, handler, &unhandled);
-            let _ = self.catch(head, started, || response = Some(next.run(request)));
+            let _ = self.catch(head, started, || answer = Some(next.run(request).into()));
         } else if let Some(endpoint) = endpoint {
-            let _ = self.catch(head, started, || (endpoint.handler)(request, &mut response));
+            let _ = self.catch(head, started, || (endpoint.handler)(request, &mut answer));
         } else {
-            response = Some(without_handler(route, head));
+            answer = Some(without_handler(route, head).into());
         }
-        let response = response.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
+        #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+        if let Some(Answer(Kind::AfterBody(_))) = &answer {
+            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.stream().is_some();
+            answer = match self.wait_for_body(request, answer, started, may_rest) {
+                Ok(answer) => answer,
+                Err(after) => return (Err(after), false),
+            };
+        }
+        let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
+        let response = answer.response();
         let body = &mut request.body;
         let done = self.answer(response, head, body, started);
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);

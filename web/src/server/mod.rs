@@ -1,8 +1,12 @@
 //! A server as its owner uses it: it is configured, bound, run and shut down here.
 
 pub(crate) mod accept;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod after_body;
 pub(crate) mod answer;
 pub(crate) mod burst;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod received;
 pub(crate) mod served;
 
 use std::future::poll_fn;

@@ -46,6 +46,7 @@ mod proxy_tunnel;
 mod pubsub_redis;
 mod routing;
 mod sessions;
+mod slow_bodies;
 mod slow_clients;
 mod slow_files;
 mod slow_peers;

@@ -20,7 +20,7 @@ mod template;
 use std::net::IpAddr;
 
 use osier_web::http::Version;
-use osier_web::{Request, Response};
+use osier_web::{Answer, Request, Response};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::log::operator::Say;
@@ -295,8 +295,8 @@ fn regex(pattern: &str) -> Result<Regex, String> {
 
 /// The result of the routes for a request.
 pub enum Routed {
-    /// A response.
-    Answer(Response),
+    /// A response, or what makes it.
+    Answer(Answer),
     /// A new target, from [`Verdict::Again`].
     Again(String),
 }
@@ -304,11 +304,11 @@ pub enum Routed {
 /// Sends a request through the routes, again for each new target, at most [`RESTARTS`] times.
 ///
 /// `dispatch` gets the target of each pass, `None` for the request's own.
-pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) -> Routed) -> Response {
+pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) -> Routed) -> Answer {
     let mut target: Option<String> = None;
     for _ in 0..=RESTARTS {
         match dispatch(target.as_deref()) {
-            Routed::Answer(response) => return response,
+            Routed::Answer(answer) => return answer,
             Routed::Again(next) => target = Some(next),
         }
     }
@@ -319,6 +319,7 @@ pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) 
     ));
     Response::new(osier_web::http::StatusCode::INTERNAL_SERVER_ERROR)
         .body("500: the rewrite rules of this server form a loop\n")
+        .into()
 }
 
 #[cfg(test)]

@@ -16,7 +16,11 @@ use super::{PATIENCE, Site, site, site_with};
 
 /// Serves through `proxy`.
 pub fn serve(proxy: Proxy) -> Site {
-    site(Router::new().fallback(proxy.handler()))
+    site(router(proxy))
+}
+
+fn router(proxy: Proxy) -> Router {
+    Router::new().fallback_answering(move |request| proxy.answer_after_body(request))
 }
 
 /// Serves through `proxy`, with bodies of any length.
@@ -25,7 +29,7 @@ pub fn serve_large(proxy: Proxy) -> Site {
         body: u64::MAX,
         ..Limits::default()
     };
-    let server = Server::new(Router::new().fallback(proxy.handler())).limits(limits);
+    let server = Server::new(router(proxy)).limits(limits);
     site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
 

@@ -1,0 +1,62 @@
+//! A request whose handler waits for the body: the connection receives the body without a stack.
+//!
+//! ```text
+//!   burst ─▶ handler: "call me again with the body"
+//!               │ the body has not arrived as a whole
+//!               ▼
+//!            Awaiting ─▶ Stage::Awaiting ◀─▶ dormant until bytes arrive; each burst adds them to the spool
+//!                              │ the body is there, or will not come
+//!                              └─▶ a burst that begins with this request
+//! ```
+
+use std::any::Any;
+
+use crate::conn::peer::Peer;
+use crate::conn::rest::Report;
+
+/// The bytes of a body that have come since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(feature = "fastcgi", feature = "proxy")),
+    allow(dead_code, reason = "only gateways receive bodies first")
+)]
+pub(crate) enum Arrived {
+    Nothing,
+    Some,
+    /// Its end, or an error. The handler gets either.
+    All,
+}
+
+/// The state of a request that waits for its body.
+pub(crate) trait Receiving: Any {
+    /// Adds the bytes that have arrived.
+    ///
+    /// # Suspends
+    ///
+    /// While a file is written.
+    fn read_on(&mut self, client: Peer<'_>) -> Arrived;
+
+    /// Ends the body with an error: no bytes have come in time.
+    fn time_out(&mut self);
+
+    /// The received bytes behind the body.
+    fn unread(&self) -> &[u8];
+}
+
+/// A request that waits for its body. Its drop reports a request whose client has left.
+pub(crate) struct Awaiting {
+    /// The head of the request, which the last burst parses again.
+    pub(crate) head: Box<[u8]>,
+    /// `None` once the last burst has taken it.
+    pub(crate) request: Option<Box<dyn Receiving>>,
+    /// Called if the body never comes, if there is an observer.
+    pub(crate) report: Option<Report>,
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        if let (Some(_), Some(report)) = (&self.request, self.report.take()) {
+            report(&self.head, false);
+        }
+    }
+}

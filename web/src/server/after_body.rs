@@ -1,0 +1,68 @@
+//! The part of a burst for a handler that wants the whole body of its request first.
+
+use std::mem;
+use std::time::Instant;
+
+use crate::Request;
+use crate::body::spool::Spool;
+use crate::conn::awaiting::Awaiting;
+use crate::conn::serve::After;
+use crate::router::answer::{AfterBody, Answer, Kind};
+use crate::server::burst::Burst;
+use crate::server::received::Received;
+use crate::server::served::CLIENT_GONE;
+
+impl Burst<'_> {
+    /// Calls the function that makes the response from the body of the request, if the body has arrived. Leaves the request to the
+    /// connection otherwise, or receives the body here if the request may not rest.
+    ///
+    /// # Suspends
+    ///
+    /// Where the function does, and while a file is written. Until the body has arrived, if the request may not rest.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait_for_body(
+        &self,
+        request: &mut Request<'_>,
+        answer: Option<Answer>,
+        started: Option<Instant>,
+        may_rest: bool,
+    ) -> Result<Option<Answer>, After> {
+        let Some(Answer(Kind::AfterBody(AfterBody { limits, then }))) = answer else {
+            return Ok(answer);
+        };
+        let mut spool = Spool::default();
+        let arrived = match may_rest {
+            true => spool.read_arrived(&mut request.body, &limits),
+            false => Spool::fill(&mut request.body, &limits).map(|whole| {
+                spool = whole;
+                true
+            }),
+        };
+        let body = match arrived {
+            Ok(true) => Ok(spool),
+            Err(failed) => Err(failed),
+            Ok(false) => {
+                let received = Received {
+                    body: request.body.pause(),
+                    spool,
+                    failed: None,
+                    limits,
+                    then,
+                    marks: self.marks.clone(),
+                    extensions: mem::take(&mut request.extensions),
+                    changes: request.changes.made(),
+                    started,
+                };
+                return Err(After::Receive(Box::new(Awaiting {
+                    head: Box::default(),
+                    request: Some(Box::new(received)),
+                    report: self.report_later(started, CLIENT_GONE, 0),
+                })));
+            }
+        };
+        let mut response = None;
+        let _ = self.catch(request.head, started, || response = Some(then(request, body).into()));
+        Ok(response)
+    }
+}
