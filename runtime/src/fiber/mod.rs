@@ -225,6 +225,9 @@ impl Builder {
 ///
 /// The handle's [`join`](JoinHandle::join) gives the body's value. Dropping the handle lets the fiber run on.
 ///
+/// The body may start on another thread, so the compiler refuses a body that holds an `Rc` or another value that is not `Send`
+/// ("cannot be sent between threads safely"). [`spawn_local`] starts it on this worker, where it may hold them.
+///
 /// ```
 /// osier::run(|| {
 ///     let sum = osier::spawn(|| (1..=10).sum::<u32>());
