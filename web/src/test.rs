@@ -340,6 +340,8 @@ fn exchange(
     let memory = Memory {
         worker: local.worker.clone(),
         peer,
+        is_proxied: false,
+        local: None,
         body: RefCell::new(body),
         received: RefCell::new(Vec::new()),
         bound,

@@ -52,6 +52,11 @@ impl FieldLines {
         Ok(())
     }
 
+    /// Adds all fields of `others`, after those that are here.
+    pub fn extend(&mut self, others: &FieldLines) {
+        self.0.extend_from_slice(&others.0);
+    }
+
     /// Adds the Upgrade field of a 426 response and its connection option (RFC 9110 7.8, 15.5.22).
     ///
     /// # Errors

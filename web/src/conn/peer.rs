@@ -48,6 +48,10 @@ enum End<'w> {
 pub(crate) struct Memory {
     pub(crate) worker: Rc<Worker>,
     pub(crate) peer: SocketAddr,
+    /// Whether a trusted proxy has named the address.
+    pub(crate) is_proxied: bool,
+    /// The address at which the client reached the server.
+    pub(crate) local: Option<SocketAddr>,
     /// Body of the request, as the client sends it.
     pub(crate) body: RefCell<Box<dyn Read>>,
     pub(crate) received: RefCell<Vec<u8>>,
@@ -79,12 +83,18 @@ impl<'w> Peer<'w> {
     }
 
     pub(crate) fn is_proxied(self) -> bool {
-        matches!(self.end, End::Link(link) if link.is_proxied())
+        match self.end {
+            End::Link(link) => link.is_proxied(),
+            End::Memory(memory) => memory.is_proxied,
+        }
     }
 
     /// The address at which the client reached the server. `None` on a Unix socket.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
-        let stream = self.stream()?;
+        let stream = match self.end {
+            End::Link(link) => &link.stream,
+            End::Memory(memory) => return memory.local,
+        };
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 

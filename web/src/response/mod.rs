@@ -351,7 +351,7 @@ impl Response {
 /// The fields of a [`Response`], checked once. See [`Response::into_fields`].
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    lines: FieldLines,
+    pub(crate) lines: FieldLines,
     has_date: bool,
 }
 
