@@ -14,6 +14,7 @@ use ws_client::masked;
 
 mod balance;
 mod bodies;
+mod cache;
 mod chat;
 mod clock;
 mod close_reasons;

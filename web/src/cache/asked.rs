@@ -1,0 +1,105 @@
+//! What a request says to caches. One pass over its fields finds it, because most requests say nothing.
+
+use super::Options;
+use super::directives::RequestDirectives;
+use crate::Request;
+
+/// What matters of the fields of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    pub directives: RequestDirectives,
+    /// `If-None-Match` or `If-Modified-Since`.
+    pub has_conditions: bool,
+    pub has_range: bool,
+    pub has_authorization: bool,
+    /// Why the cache neither answers the request nor stores its response, if that is so.
+    pub bypass: Option<&'static str>,
+}
+
+impl Asked {
+    pub fn of(request: &Request<'_>, options: &Options) -> Asked {
+        let mut asked = Asked::default();
+        let mut has_directives = false;
+        for (name, value) in request.headers() {
+            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            match name.len() {
+                5 if is("range") => asked.has_range = true,
+                6 if is("cookie") && has_cookie(value, &options.skip_cookies) => asked.bypass = Some("bypass"),
+                // These are for the backend (RFC 9111 section 4.3.2).
+                8 if is("if-match") => asked.bypass = Some("bypass"),
+                19 if is("if-unmodified-since") => asked.bypass = Some("bypass"),
+                // A host that applications could believe, beside addresses that say nothing to them.
+                9 if is("forwarded") && names_host(value) => asked.bypass = Some("bypass"),
+                13 if is("authorization") => asked.has_authorization = true,
+                13 if is("cache-control") => has_directives = true,
+                13 if is("if-none-match") => asked.has_conditions = true,
+                17 if is("if-modified-since") => asked.has_conditions = true,
+                _ => {}
+            }
+        }
+        if has_directives && options.obey_client {
+            let lines = request.headers();
+            let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("cache-control"));
+            asked.directives = RequestDirectives::read(lines.map(|(_, value)| value));
+            if asked.directives.no_store {
+                asked.bypass = Some("request");
+            }
+        }
+        if request.head.upgrade().is_some() || request.body.announced() != Some(0) {
+            asked.bypass = Some("bypass");
+        }
+        asked
+    }
+}
+
+/// Whether a cookie has one of these names. A `*` at the end of a name stands for any text.
+fn has_cookie(value: &[u8], names: &[String]) -> bool {
+    let mut cookies = value.split(|&byte| byte == b';').map(|cookie| {
+        let name = cookie.split(|&byte| byte == b'=').next().unwrap_or_default();
+        name.trim_ascii()
+    });
+    !names.is_empty()
+        && cookies.any(|cookie| {
+            names.iter().any(|name| match name.strip_suffix('*') {
+                Some(prefix) => cookie.starts_with(prefix.as_bytes()),
+                None => cookie == name.as_bytes(),
+            })
+        })
+}
+
+/// Whether a `Forwarded` field has a host.
+fn names_host(value: &[u8]) -> bool {
+    value
+        .split(|byte| b";, \t".contains(byte))
+        .any(|pair| pair.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"host")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_by_name() {
+        let names = ["session".to_owned(), "wordpress_logged_in_*".to_owned()];
+        for (value, expected) in [
+            ("session=1", true),
+            ("a=b; session=1", true),
+            ("a=b;session", true),
+            ("sessions=1", false),
+            ("a=session", false),
+            ("wordpress_logged_in_abc=1", true),
+            ("wordpress_logged_i=1", false),
+            ("", false),
+        ] {
+            assert_eq!(has_cookie(value.as_bytes(), &names), expected, "{value}");
+        }
+        assert!(!has_cookie(b"session=1", &[]));
+    }
+
+    #[test]
+    fn hosts_in_forwarded() {
+        assert!(names_host(b"for=1.2.3.4;host=evil.example"));
+        assert!(names_host(b"for=1.2.3.4, HOST = evil.example"));
+        assert!(!names_host(b"for=1.2.3.4;proto=https"));
+    }
+}

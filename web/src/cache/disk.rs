@@ -1,0 +1,286 @@
+//! The folder of large bodies: one file for each stored response, with its head in front.
+//!
+//! ```text
+//!   PID-random.tmp  ──head written last, synced, renamed──▶  random
+//!   head: magic · length · checksum · record                 body
+//! ```
+//!
+//! A file has its final name only when it is complete. The names are random, so no client chooses one.
+//! Files of an earlier process are found by [`Disk::list`] and read by [`Disk::load`]; a file whose
+//! head is wrong is removed, and a name that is not one of ours is left alone.
+//!
+//! Every function here blocks the thread, apart from [`DiskFile::part`]: callers are on the pool for
+//! blocking work.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::record::{self, Record};
+use crate::Body;
+use crate::body::outgoing::Kind;
+
+/// Digits of a name.
+const NAME: usize = 16;
+
+/// Most files that a start reads.
+const MOST_FILES: usize = 1 << 20;
+
+/// Longest head of a file.
+const HEAD_MOST: usize = 1 << 20;
+
+/// Age after which the unfinished file of another process is removed.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+pub struct Disk {
+    folder: PathBuf,
+    /// Bytes of files that are being written.
+    pub unfinished: AtomicU64,
+}
+
+impl Disk {
+    /// Opens the folder, and makes it if it is missing. Only this user may read it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the system. `PermissionDenied` if the folder belongs to somebody else.
+    pub fn open(folder: &Path) -> io::Result<Disk> {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let found = fs::metadata(folder)?;
+                if !found.is_dir() {
+                    return Err(io::ErrorKind::NotADirectory.into());
+                }
+                if found.uid() != rustix::process::geteuid().as_raw() {
+                    let why = "the folder of a cache belongs to another user";
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+                }
+                if found.mode() & 0o077 != 0 {
+                    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+                }
+            }
+            made => made?,
+        }
+        Ok(Disk {
+            folder: folder.to_owned(),
+            unfinished: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes a file for a body.
+    pub fn begin(self: &Arc<Self>) -> io::Result<Writing> {
+        loop {
+            let mut random = [0; 8];
+            getrandom::fill(&mut random).map_err(io::Error::other)?;
+            let name = format!("{:016x}", u64::from_ne_bytes(random));
+            let path = self.folder.join(format!("{}-{name}.tmp", std::process::id()));
+            let mut options = OpenOptions::new();
+            match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => {
+                    return Ok(Writing {
+                        disk: Arc::clone(self),
+                        file: Arc::new(file),
+                        path,
+                        name,
+                        bytes: 0,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The names of the stored files. Removes what earlier processes have left unfinished.
+    pub fn list(&self) -> io::Result<Vec<PathBuf>> {
+        let mut names = Vec::new();
+        for found in fs::read_dir(&self.folder)?.take(MOST_FILES) {
+            let found = found?;
+            let name = found.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if is_name(name) {
+                names.push(found.path());
+            } else if is_unfinished(name) {
+                let modified = found.metadata().and_then(|metadata| metadata.modified());
+                let age = modified.ok().and_then(|time| time.elapsed().ok());
+                if age.is_some_and(|age| age > ABANDONED) {
+                    fs::remove_file(found.path())?;
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Reads the head of a stored file. Removes the file and returns `None` if it is no whole file of this version.
+    pub fn load(&self, path: &Path) -> Option<(Record, DiskFile)> {
+        let loaded = File::open(path).and_then(|file| read(&file));
+        match loaded {
+            Ok(Some((record, offset))) => {
+                let file = DiskFile {
+                    path: path.to_owned(),
+                    offset,
+                    len: record.len,
+                    open: Mutex::default(),
+                };
+                Some((record, file))
+            }
+            Ok(None) => {
+                let _ = fs::remove_file(path);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// Whether a stored file may have this name.
+fn is_name(name: &str) -> bool {
+    name.len() == NAME && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether an unfinished file of another process may have this name.
+fn is_unfinished(name: &str) -> bool {
+    let parts = name.strip_suffix(".tmp").and_then(|name| name.split_once('-'));
+    parts.is_some_and(|(process, name)| {
+        is_name(name)
+            && process
+                .parse::<u32>()
+                .is_ok_and(|process| process != std::process::id())
+    })
+}
+
+fn read(file: &File) -> io::Result<Option<(Record, u64)>> {
+    let found = file.metadata()?;
+    let mut head = vec![0; usize::try_from(found.len()).unwrap_or(HEAD_MOST).min(4096)];
+    file.read_exact_at(&mut head, 0)?;
+    let Some(len) = record::head_len(&head).filter(|len| *len <= HEAD_MOST as u64) else {
+        return Ok(None);
+    };
+    if len > found.len() {
+        return Ok(None);
+    }
+    head.resize(len as usize, 0);
+    file.read_exact_at(&mut head, 0)?;
+    let record = Record::decode(&head);
+    // The file of another length was cut, or is another's.
+    Ok(record
+        .filter(|record| record.len.checked_add(len) == Some(found.len()))
+        .map(|record| (record, len)))
+}
+
+/// A file that is being written. Dropping it removes it.
+pub struct Writing {
+    disk: Arc<Disk>,
+    file: Arc<File>,
+    path: PathBuf,
+    name: String,
+    /// Bytes that are reserved for it.
+    bytes: u64,
+}
+
+impl Writing {
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Writes bytes that the caller has reserved.
+    pub fn write(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the file its head and its name. The body of `len` bytes stands behind the head.
+    pub fn publish(self, head: &[u8], len: u64) -> io::Result<DiskFile> {
+        self.file.write_all_at(head, 0)?;
+        // After a loss of power there is no file with this name, or a whole one.
+        self.file.sync_data()?;
+        let path = self.disk.folder.join(&self.name);
+        fs::rename(&self.path, &path)?;
+        Ok(DiskFile {
+            path,
+            offset: head.len() as u64,
+            len,
+            open: Mutex::new(Arc::downgrade(&self.file)),
+        })
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        // It fails after the file has got another name.
+        let _ = fs::remove_file(&self.path);
+        self.disk.unfinished.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A stored body.
+pub struct DiskFile {
+    path: PathBuf,
+    /// Where the body begins.
+    offset: u64,
+    pub len: u64,
+    /// The open file, while a response is being sent.
+    open: Mutex<Weak<File>>,
+}
+
+impl DiskFile {
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// A response's body of `len` bytes from `first` on.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is opened.
+    pub fn part(self: &Arc<Self>, first: u64, len: u64) -> io::Result<Body> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let file = match open {
+            Some(file) => file,
+            None => {
+                let this = Arc::clone(self);
+                // A client that has left does not stop the pool.
+                let file = osier::shield(|| osier::unblock(move || File::open(&this.path)))?;
+                let file = Arc::new(file);
+                *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&file);
+                file
+            }
+        };
+        let kind = Kind::File {
+            file,
+            offset: self.offset + first,
+            len,
+        };
+        Ok(Body { kind, text: None })
+    }
+
+    /// Removes the file. Responses that are being sent have it open.
+    pub fn remove(&self) {
+        // It may have been removed by hand.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_names_are_touched() {
+        for name in ["0123456789abcdef", "ffffffffffffffff"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["0123456789abcde", "0123456789abcdeg", "index.html", "", ".."] {
+            assert!(!is_name(name) && !is_unfinished(name), "{name}");
+        }
+        assert!(is_unfinished("4000000000-0123456789abcdef.tmp"));
+        assert!(!is_unfinished(&format!("{}-0123456789abcdef.tmp", std::process::id())));
+        assert!(!is_unfinished("notes.tmp") && !is_unfinished("1-notes.tmp"));
+    }
+}

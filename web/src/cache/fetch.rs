@@ -1,0 +1,589 @@
+//! A fetch: one request to the handler on a fiber of its own, and what becomes of the response.
+//!
+//! ```text
+//!   request of a client ─▶ Job ─▶ head made anew, GET, with validators ─▶ handler ─▶ response
+//!                                                                            │
+//!     304: the stored entry, with new fields ◀───────────────────────────────┤
+//!     may be stored: an entry; its body is received on this fiber ◀──────────┤
+//!     an error, and a stale entry may take its place ◀───────────────────────┤
+//!     else: handed to the client whose request began the fetch ◀─────────────┘
+//! ```
+//!
+//! The fetch outlives that client. Its head lacks what is between one client and this server: conditions,
+//! ranges, the fields of the connection. `Accept-Encoding` is in its normal form, by which responses are
+//! stored. The handler sees the client's address and the states of the router, but neither the route's
+//! parameters nor the extensions of the request: a stored response must not depend on them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::{Extensions, StatusCode};
+use osier_http::{
+    BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots, connection_names,
+};
+
+use super::entry::{Entry, Meta, Stored};
+use super::fill::{Fill, Writer};
+use super::flight::{Flight, Outcome};
+use super::freshness::{Facts, Freshness, Refusal, judge};
+use super::record::Record;
+use super::store::{Count, Mark, Store, Wanted};
+use super::{Inner, Inside, key};
+use crate::body::outgoing::Kind;
+use crate::body::send::copy;
+use crate::conn::output::Output;
+use crate::conn::peer::{Gone, Memory};
+use crate::conn::worker::Worker;
+use crate::request::state::States;
+use crate::request::{Marks, Retargets};
+use crate::{Body, Request, RequestBody, Response};
+
+/// Most bytes of interim responses, which nobody gets.
+const INTERIM: usize = 64 << 10;
+
+/// Fields of a request that are for this server alone, or that a fetch has of its own.
+const NOT_FETCHED: [&str; 12] = [
+    "accept-encoding",
+    "expect",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "proxy-connection",
+    "range",
+    "te",
+    "trailer",
+    "upgrade",
+];
+
+/// Fields of a stored response that a 304 does not replace: they describe the stored body (RFC 9111 section 3.2).
+const OF_BODY: [&str; 3] = ["content-encoding", "content-range", "content-type"];
+
+/// A place for the response that is for one client alone.
+pub type Hand = Rc<Cell<Option<Response>>>;
+
+/// A fetch that has not begun. It holds nothing of the request that it is made for.
+pub struct Job {
+    cache: Arc<Inner>,
+    handler: Inside,
+    flight: Arc<Flight>,
+    key: Box<[u8]>,
+    particular: Box<[u8]>,
+    stale: Option<Arc<Entry>>,
+    has_authorization: bool,
+    target: String,
+    host: String,
+    fields: FieldLines,
+    worker: Rc<Worker>,
+    peer: SocketAddr,
+    is_proxied: bool,
+    local: Option<SocketAddr>,
+    marks: Marks,
+    states: States,
+    hand: Hand,
+}
+
+impl Job {
+    /// Copies what a fetch needs of `request`. `stale` is the entry to validate, or to send if the fetch fails.
+    pub fn new(
+        cache: &Arc<Inner>,
+        handler: &Inside,
+        request: &Request<'_>,
+        (flight, wanted): (&Arc<Flight>, Wanted<'_>),
+        stale: Option<&Arc<Entry>>,
+    ) -> Job {
+        let mut target = request.path().to_owned();
+        if let Some(query) = request.query() {
+            target.push('?');
+            target.push_str(query);
+        }
+        Job {
+            cache: Arc::clone(cache),
+            handler: Arc::clone(handler),
+            flight: Arc::clone(flight),
+            key: wanted.key.into(),
+            particular: wanted.particular.into(),
+            stale: stale.cloned(),
+            has_authorization: request.header("authorization").is_some(),
+            target,
+            host: request.host().unwrap_or_default().to_owned(),
+            fields: fetched_fields(request),
+            worker: Rc::clone(request.body.worker()),
+            peer: request.body.peer(),
+            is_proxied: request.body.is_proxied(),
+            local: request.body.local_addr(),
+            marks: {
+                // Log lines of the handler and of the client's request have one id.
+                request.id();
+                request.marks.clone()
+            },
+            states: request.states.clone(),
+            hand: Hand::default(),
+        }
+    }
+
+    /// Begins the fetch. A response that is for one client alone is left in the returned place, when the flight has ended.
+    pub fn begin(self) -> Hand {
+        let hand = Rc::clone(&self.hand);
+        let fiber = osier::fiber::Builder::new().name("cache fetch");
+        drop(fiber.spawn_local(move || self.run()));
+        hand
+    }
+
+    fn run(self) {
+        let _landing = Landing(&self);
+        let validated = self.stale.as_ref().filter(|stale| stale.meta.has_validator());
+        match self.ask(validated.map(|stale| &*stale.meta)) {
+            Ok(()) => {}
+            // A backend that does not know the tag any more is asked without it.
+            Err(Again) => drop(self.ask(None)),
+        }
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        &self.cache.store
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            hash: self.flight.hash,
+            key: &self.key,
+            particular: &self.particular,
+        }
+    }
+
+    /// Calls the handler, and takes its response.
+    fn ask(&self, validated: Option<&Meta>) -> Result<(), Again> {
+        let Ok(bytes) = self.head(validated) else {
+            self.pass(None, Mark::Unchanged);
+            return Ok(());
+        };
+        let mut slots: Slots = Slots::new();
+        let limits = Limits::DEFAULT;
+        let Ok(head) = Head::parse(&bytes, &mut slots, &limits) else {
+            // A field too many, for example: the client's own request has room for it.
+            self.pass(None, Mark::Unchanged);
+            return Ok(());
+        };
+        let Ok(decoder) = BodyDecoder::new(BodyLength::None, &limits) else {
+            return Ok(());
+        };
+        let memory = Memory {
+            worker: Rc::clone(&self.worker),
+            peer: self.peer,
+            is_proxied: self.is_proxied,
+            local: self.local,
+            body: RefCell::new(Box::new(io::empty())),
+            received: RefCell::default(),
+            bound: INTERIM,
+        };
+        let output = Output::new(&memory, Vec::new());
+        let retargets = Retargets::default();
+        let mut request = Request {
+            head: &head,
+            params: None,
+            body: RequestBody::new(
+                (&memory).into(),
+                &output,
+                (decoder, BodyLength::None),
+                &mut [],
+                0,
+                false,
+            ),
+            marks: &self.marks,
+            extensions: Extensions::new(),
+            retargets: &retargets,
+            states: &self.states,
+            mount: 0,
+            gone: Gone::Finish,
+        };
+        let begun = osier::time::now();
+        let response = (self.handler)(&mut request);
+        let delay = osier::time::now().saturating_duration_since(begun);
+        match (validated, response.status) {
+            (Some(_), StatusCode::NOT_MODIFIED) => self.freshen(&request, response, delay),
+            _ => {
+                self.take(&request, response, delay);
+                Ok(())
+            }
+        }
+    }
+
+    fn head(&self, validated: Option<&Meta>) -> Result<Vec<u8>, HeaderError> {
+        let mut bytes = Vec::with_capacity(self.fields.as_bytes().len() + self.target.len() + 256);
+        let mut head = RequestWriter::begin(&mut bytes, "GET", &self.target, &self.host)?;
+        head.lines(&self.fields);
+        if let Some(meta) = validated {
+            let pairs = [("if-none-match", "etag"), ("if-modified-since", "last-modified")];
+            for (condition, validator) in pairs {
+                if let Some(value) = meta.fields.first(validator) {
+                    head.header(condition, value)?;
+                }
+            }
+        }
+        head.finish(BodyLength::None);
+        Ok(bytes)
+    }
+
+    /// Gives the response to the client whose request began the fetch. Other requests do not wait for the next one if there is a
+    /// mark.
+    fn pass(&self, response: Option<Response>, mark: Mark) {
+        self.hand.set(response);
+        self.store().land(&self.flight, mark);
+        self.flight.end(Outcome::Pass);
+    }
+
+    /// Takes a response that is no 304.
+    fn take(&self, request: &Request<'_>, mut response: Response, delay: Duration) {
+        let status = response.status;
+        if status.is_server_error() && self.covers_error(status, &mut response) {
+            return;
+        }
+        if status.is_server_error() && !response.of_backend {
+            self.hand.set(Some(response));
+            self.store().land(&self.flight, Mark::Clear);
+            self.flight.end(Outcome::Failed(status));
+            return;
+        }
+        let why = match self.judge(&response, delay) {
+            Ok(freshness) => match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
+                Ok(source) => return self.keep(request, self.meta(request, response, freshness), source),
+                Err(kind) => {
+                    response.body = Body { kind, text: None };
+                    Refusal::NotFresh
+                }
+            },
+            Err(why) => why,
+        };
+        if !status.is_server_error()
+            && let Some(stale) = &self.stale
+        {
+            self.store().remove(self.wanted(), stale);
+        }
+        // What is refused for this client's credentials may be stored for others.
+        let is_own = why == Refusal::Authorization || status.is_server_error();
+        self.pass(Some(response), if is_own { Mark::Unchanged } else { Mark::Passes });
+    }
+
+    /// Ends the flight by the stale entry, if that may take the place of an error.
+    fn covers_error(&self, status: StatusCode, response: &mut Response) -> bool {
+        let now = osier::time::coarse_now();
+        let stale = self.stale.as_ref();
+        let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
+            return false;
+        };
+        if let Some(cause) = response.cause.take() {
+            let target = &self.target;
+            self.worker
+                .server
+                .log(format_args!("GET {target} failed: {cause}; a stored response is sent"));
+        }
+        self.store().land(&self.flight, Mark::Failing);
+        self.flight.end(Outcome::Stale(Arc::clone(stale), status.as_u16()));
+        true
+    }
+
+    fn judge(&self, response: &Response, delay: Duration) -> Result<Freshness, Refusal> {
+        if self.cache.options.backend_only && !response.of_backend {
+            return Err(Refusal::NoStore);
+        }
+        self.judge_fields(response.status, &response.fields, delay)
+    }
+
+    fn judge_fields(&self, status: StatusCode, fields: &FieldLines, delay: Duration) -> Result<Freshness, Refusal> {
+        let facts = Facts::of(fields);
+        let rules = &self.cache.options.rules;
+        judge(
+            status,
+            &facts,
+            self.has_authorization,
+            (delay, SystemTime::now()),
+            rules,
+        )
+    }
+
+    /// All of a response but its body, as it is stored.
+    fn meta(&self, request: &Request<'_>, response: Response, freshness: Freshness) -> Arc<Meta> {
+        let (status, of_backend, has_date) = (response.status, response.of_backend, response.has_date);
+        let mut fields = response.into_fields().lines;
+        fields.remove("age");
+        if self.cache.options.rules.drop_set_cookie {
+            fields.remove("set-cookie");
+        }
+        if !has_date {
+            let date = httpdate::fmt_http_date(SystemTime::now());
+            // A date has no control characters.
+            let _ = fields.push("date", date.as_bytes());
+        }
+        self.meta_of(request, (status, of_backend), fields, freshness)
+    }
+
+    fn meta_of(
+        &self,
+        request: &Request<'_>,
+        (status, of_backend): (StatusCode, bool),
+        fields: FieldLines,
+        freshness: Freshness,
+    ) -> Arc<Meta> {
+        let lines = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("vary"));
+        let names = key::vary_names(lines.map(|(_, value)| value));
+        let varies = key::select(names, &request.headers());
+        Arc::new(Meta {
+            status,
+            fields,
+            freshness,
+            received: osier::time::coarse_now(),
+            particular: self.particular.clone(),
+            varies,
+            of_backend,
+        })
+    }
+
+    /// Stores a response. Those who wait get it as soon as its body begins.
+    fn keep(&self, request: &Request<'_>, meta: Arc<Meta>, source: Source) {
+        let store = self.store();
+        let entry = |body| Arc::new(Entry::new(store.number(), self.flight.hash, Arc::clone(&meta), body));
+        let (produce, len) = match source {
+            Source::Memory(bytes) => {
+                let entry = entry(Stored::Memory(bytes));
+                let is_stored = store.publish(self.wanted(), &entry, request, &self.flight);
+                store.land(&self.flight, Mark::Clear);
+                let status = None;
+                return self.flight.end(Outcome::Entry {
+                    entry,
+                    status,
+                    is_stored,
+                });
+            }
+            Source::Stream(produce, len) => (produce, len),
+        };
+        let fill = Fill::new(len);
+        let (status, is_stored) = (None, true);
+        self.flight.end(Outcome::Entry {
+            entry: entry(Stored::Filling(Arc::clone(&fill))),
+            status,
+            is_stored,
+        });
+        let (lander, flight) = (Arc::clone(store), Arc::clone(&self.flight));
+        let gives_up = move || lander.land(&flight, Mark::Passes);
+        let head = self.record(&meta, 0).encode().len() as u64;
+        let mut writer = Writer::new(fill, Arc::clone(store), head, Box::new(gives_up));
+        let mut produced = produce(&mut writer);
+        if produced.is_ok() && len.is_some_and(|len| len != writer.total()) {
+            produced = Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match produced {
+            Ok(()) => {
+                if let Some(body) = writer.finish(|len| self.record(&meta, len).encode()) {
+                    store.publish(self.wanted(), &entry(body), request, &self.flight);
+                }
+            }
+            Err(error) => writer.fail(&error.to_string()),
+        }
+    }
+
+    fn record(&self, meta: &Meta, len: u64) -> Record {
+        Record {
+            len,
+            received: SystemTime::now(),
+            status: meta.status,
+            of_backend: meta.of_backend,
+            freshness: meta.freshness,
+            key: self.key.to_vec(),
+            particular: meta.particular.clone(),
+            fields: meta.fields.clone(),
+            varies: meta.varies.clone(),
+        }
+    }
+
+    /// Takes a 304: the stored response is valid, and gets the fields of this one (RFC 9111 section 4.3.4).
+    fn freshen(&self, request: &Request<'_>, response: Response, delay: Duration) -> Result<(), Again> {
+        let Some(stale) = &self.stale else { return Err(Again) };
+        let (meta, has_date) = (&stale.meta, response.has_date);
+        let new = response.into_fields().lines;
+        if new
+            .first("etag")
+            .is_some_and(|etag| !is_same_tag(Some(etag), meta.fields.first("etag")))
+        {
+            return Err(Again);
+        }
+        let mut fields = merged(&meta.fields, &new);
+        if !has_date {
+            fields.remove("date");
+            let date = httpdate::fmt_http_date(SystemTime::now());
+            // A date has no control characters.
+            let _ = fields.push("date", date.as_bytes());
+        }
+        let judged = self.judge_fields(meta.status, &fields, delay);
+        fields.remove("age");
+        fields.remove("set-cookie");
+        let Ok(freshness) = judged else {
+            self.store().remove(self.wanted(), stale);
+            return Err(Again);
+        };
+        let meta = self.meta_of(request, (meta.status, meta.of_backend), fields, freshness);
+        let entry = Entry::new(self.store().number(), self.flight.hash, meta, stale.body.clone());
+        let entry = Arc::new(entry);
+        let is_stored = self.store().publish(self.wanted(), &entry, request, &self.flight);
+        self.store().count(self.flight.hash, Count::Validated);
+        self.store().land(&self.flight, Mark::Clear);
+        let status = Some(StatusCode::NOT_MODIFIED.as_u16());
+        self.flight.end(Outcome::Entry {
+            entry,
+            status,
+            is_stored,
+        });
+        Ok(())
+    }
+}
+
+/// The handler is asked a second time, without validators.
+struct Again;
+
+/// Ends a flight whatever happens: also if the handler panics.
+struct Landing<'j>(&'j Job);
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let Landing(job) = self;
+        job.store().land(&job.flight, Mark::Unchanged);
+        job.flight.end(Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+}
+
+/// Where the bytes of a body come from.
+enum Source {
+    Memory(super::entry::Bytes),
+    Stream(crate::body::outgoing::Producer, Option<u64>),
+}
+
+impl Source {
+    /// The error is a body that cannot be stored: too long, a file already, or one that needs the request's body.
+    fn of(kind: Kind, store: &Store) -> Result<Source, Kind> {
+        let options = store.options();
+        let most = match options.disk {
+            Some(_) => options.most_entry,
+            None => options.most_entry.min(options.memory_entry as u64),
+        };
+        let in_memory = match &kind {
+            Kind::Empty => Some(0),
+            Kind::Static(bytes) => Some(bytes.len()),
+            Kind::Owned(bytes) => Some(bytes.len()),
+            Kind::Shared(bytes) => Some((**bytes).as_ref().len()),
+            _ => None,
+        };
+        if let Some(len) = in_memory
+            && len as u64 > most
+        {
+            return Err(kind);
+        }
+        let is_long = in_memory.is_some_and(|len| len > options.memory_entry);
+        Ok(match kind {
+            Kind::Empty => Source::Memory(Arc::new(Vec::new())),
+            Kind::Static(bytes) if !is_long => Source::Memory(Arc::new(bytes)),
+            Kind::Owned(mut bytes) if !is_long => {
+                bytes.shrink_to_fit();
+                Source::Memory(Arc::new(bytes))
+            }
+            Kind::Shared(bytes) if !is_long => Source::Memory(bytes),
+            Kind::Static(bytes) => Source::long(Arc::new(bytes)),
+            Kind::Owned(bytes) => Source::long(Arc::new(bytes)),
+            Kind::Shared(bytes) => Source::long(bytes),
+            Kind::Stream(produce, len) if len.is_none_or(|len| len <= most) => Source::Stream(produce, len),
+            Kind::Reader { mut reader, len } if len.is_none_or(|len| len <= most) => {
+                Source::Stream(Box::new(move |out| copy(&mut reader, out, len).map(drop)), len)
+            }
+            kind => return Err(kind),
+        })
+    }
+
+    fn long(bytes: super::entry::Bytes) -> Source {
+        let len = (*bytes).as_ref().len() as u64;
+        let produce = move |out: &mut dyn crate::conn::output::Outlet| out.write_all((*bytes).as_ref());
+        Source::Stream(Box::new(produce), Some(len))
+    }
+}
+
+/// The fields of a request that a fetch has too.
+fn fetched_fields(request: &Request<'_>) -> FieldLines {
+    let mut fields = FieldLines::new();
+    let has_options = request.header("connection").is_some();
+    for (name, value) in request.headers() {
+        let is_between = NOT_FETCHED.iter().any(|known| known.eq_ignore_ascii_case(name))
+            || name.eq_ignore_ascii_case("host")
+            || (has_options && connection_names(request.headers(), name));
+        if !is_between {
+            // The fields that frame the message are refused.
+            let _ = fields.push(name, value);
+        }
+    }
+    let lines = request
+        .headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("accept-encoding"));
+    let lines: Vec<&[u8]> = lines.map(|(_, value)| value).collect();
+    if !lines.is_empty() {
+        let asked = lines.join(&b", "[..]);
+        let normal = key::encodings(&asked).map_or(&*asked, str::as_bytes);
+        // The request's own value was checked, and the normal form is a literal.
+        let _ = fields.push("accept-encoding", normal);
+    }
+    fields
+}
+
+/// Whether two tags are the same, by the weak comparison.
+fn is_same_tag(one: Option<&[u8]>, other: Option<&[u8]>) -> bool {
+    let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").unwrap_or(tag).to_vec();
+    one.map(opaque) == other.map(opaque)
+}
+
+/// The stored fields, with those of a 304 in their place.
+fn merged(stored: &FieldLines, new: &FieldLines) -> FieldLines {
+    let replaces = |name: &str| !OF_BODY.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let mut fields = FieldLines::new();
+    let kept = stored
+        .iter()
+        .filter(|(name, _)| !(replaces(name) && new.first(name).is_some()));
+    for (name, value) in kept.chain(new.iter().filter(|(name, _)| replaces(name))) {
+        // Both were checked before.
+        let _ = fields.push(name, value);
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(pairs: &[(&str, &str)]) -> FieldLines {
+        let mut fields = FieldLines::new();
+        for (name, value) in pairs {
+            fields.push(name, value.as_bytes()).unwrap();
+        }
+        fields
+    }
+
+    #[test]
+    fn a_304_replaces_fields_but_not_those_of_the_body() {
+        let stored = lines(&[
+            ("Date", "1"),
+            ("X-A", "1"),
+            ("X-A", "2"),
+            ("Content-Type", "text/plain"),
+            ("X-B", "1"),
+        ]);
+        let new = lines(&[("date", "2"), ("x-a", "3"), ("content-type", "text/html"), ("X-C", "1")]);
+        let expected = lines(&[
+            ("Content-Type", "text/plain"),
+            ("X-B", "1"),
+            ("date", "2"),
+            ("x-a", "3"),
+            ("X-C", "1"),
+        ]);
+        assert_eq!(merged(&stored, &new).as_bytes(), expected.as_bytes());
+    }
+}

@@ -1,0 +1,102 @@
+//! A fetch that other requests may wait for, and how it ends.
+//!
+//! The fiber that fetches ends the flight once, with an [`Outcome`]. Any number of fibers of any worker
+//! wait for that. An unsafe method or a purge makes the flight invalid: its response goes to those who
+//! wait, but is not stored.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use osier::sync::Event;
+use osier_http::Headers;
+
+use super::entry::Entry;
+use super::key::{self, Varies};
+use super::store::Wanted;
+
+/// How a fetch has ended for those who wait.
+#[derive(Clone)]
+pub enum Outcome {
+    /// By a response for everybody whose request selects it.
+    Entry {
+        entry: Arc<Entry>,
+        /// Status of the backend's response, if it is another than that of the entry.
+        status: Option<u16>,
+        is_stored: bool,
+    },
+    /// By an error with this status. The stale response takes its place.
+    Stale(Arc<Entry>, u16),
+    /// By a response for the one request alone that has begun the fetch.
+    Pass,
+    /// There is no backend to answer. Everybody gets this status.
+    Failed(StatusCode),
+}
+
+pub struct Flight {
+    pub hash: u64,
+    particular: Box<[u8]>,
+    /// The fields by which stored responses vary, as the request had them that has begun the fetch.
+    varies: Varies,
+    is_invalid: AtomicBool,
+    /// Set with the outcome, and never reset.
+    done: Event,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Flight {
+    pub fn new(wanted: Wanted<'_>, varies: Varies) -> Flight {
+        Flight {
+            hash: wanted.hash,
+            particular: wanted.particular.into(),
+            varies,
+            is_invalid: AtomicBool::new(false),
+            done: Event::manual(),
+            outcome: Mutex::default(),
+        }
+    }
+
+    /// Whether a request with these particulars and fields may get the same response.
+    pub fn suits(&self, particular: &[u8], headers: &Headers<'_>) -> bool {
+        *self.particular == *particular && key::selects(&self.varies, headers)
+    }
+
+    /// Called under the lock of the shard, as [`is_invalid`](Flight::is_invalid) is.
+    pub fn invalidate(&self) {
+        self.is_invalid.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_invalid(&self) -> bool {
+        self.is_invalid.load(Ordering::Relaxed)
+    }
+
+    /// Ends the flight, unless it has ended.
+    pub fn end(&self, outcome: Outcome) {
+        self.outcome
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(outcome);
+        self.done.set();
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Suspends
+    ///
+    /// Until the fetch has a response's head.
+    pub fn wait(&self) -> Outcome {
+        self.done.wait();
+        self.outcome()
+    }
+
+    /// Waits for the end, but no longer than `time`.
+    pub fn wait_for(&self, time: Duration) -> Option<Outcome> {
+        self.done.wait_timeout(time).then(|| self.outcome())
+    }
+
+    fn outcome(&self) -> Outcome {
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.clone().unwrap_or(Outcome::Pass)
+    }
+}

@@ -1,0 +1,275 @@
+//! What a request asks for: its key, and the fields by which responses under one key differ.
+//!
+//! ```text
+//!   key          space · scheme · host in lower case · canonical path · query as sent
+//!   particular   the path as sent, if it has an odd spelling; fields that applications read instead of the key
+//!   vary         the fields that the stored response names
+//! ```
+//!
+//! One meaning has one key, so a purge finds every spelling of a path. A backend may still answer two
+//! spellings differently, so a response answers only the spelling that it was fetched for. The same
+//! holds for fields that some applications believe more than the target ([`OVERRIDES`]): what one
+//! client says there is never sent to another that does not say it.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use osier_http::Headers;
+use osier_http::path::Path;
+
+use crate::Request;
+use crate::compress::accept_encoding::weighted;
+
+/// Fields that some applications take for the host, the path, the scheme or the method.
+const OVERRIDES: [&str; 16] = [
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-url-scheme",
+];
+
+/// Bytes of a key that are followed by more parts.
+const END: u8 = 0;
+
+/// Writes the key of `request` in `space` to `key`, which is empty, and the particulars to
+/// `particular`. Returns `false` if the path has no meaning: no cache has such a path.
+pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
+    let Ok(path) = Path::parse(request.path()) else {
+        return false;
+    };
+    write_target(
+        space,
+        request.is_https(),
+        request.host().unwrap_or_default(),
+        path.canonical(),
+        request.query(),
+        key,
+    );
+    if !path.is_as_sent() && as_usually_sent(path.canonical()) != path.sent() {
+        particular.extend_from_slice(path.sent().as_bytes());
+        particular.push(END);
+    }
+    for (name, value) in request.headers() {
+        if name.as_bytes()[0] | 0x20 == b'x' && OVERRIDES.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            particular.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
+            particular.push(b':');
+            particular.extend_from_slice(value);
+            particular.push(END);
+        }
+    }
+    true
+}
+
+/// Writes the key of a target. `path` is canonical.
+pub fn write_target(space: u64, is_https: bool, host: &str, path: &str, query: Option<&str>, key: &mut Vec<u8>) {
+    write_host(space, is_https, host, key);
+    key.extend_from_slice(path.as_bytes());
+    if let Some(query) = query {
+        // No canonical path has a NUL.
+        key.push(END);
+        key.extend_from_slice(query.as_bytes());
+    }
+}
+
+/// Writes what the keys of all targets of a host begin with.
+pub fn write_host(space: u64, is_https: bool, host: &str, key: &mut Vec<u8>) {
+    key.extend_from_slice(&space.to_le_bytes());
+    key.push(u8::from(is_https));
+    key.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+    key.push(END);
+}
+
+/// A canonical path as browsers send it: what may not stand in a request line is escaped.
+fn as_usually_sent(canonical: &str) -> String {
+    let mut sent = String::with_capacity(canonical.len() + 8);
+    for byte in canonical.bytes() {
+        match byte {
+            b' ' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | b'#' | b'?' => {
+                write!(sent, "%{byte:02X}").expect("a string takes it");
+            }
+            byte => sent.push(char::from(byte)),
+        }
+    }
+    sent
+}
+
+/// A field that a stored response varies by, and its value in the request that fetched it. `None` if
+/// that request lacked the field.
+pub type Varies = Box<[(Box<str>, Option<Box<[u8]>>)]>;
+
+/// The names in the lines of `Vary`, in lower case and once each.
+pub fn vary_names<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<Box<str>> {
+    let mut names: Vec<Box<str>> = lines
+        .flat_map(|line| line.split(|&byte| byte == b','))
+        .filter_map(|name| std::str::from_utf8(name.trim_ascii()).ok())
+        .filter(|name| !name.is_empty())
+        .map(|name| name.to_ascii_lowercase().into())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The values that a request has under `names`.
+pub fn select(names: impl IntoIterator<Item = Box<str>>, headers: &Headers<'_>) -> Varies {
+    let value = |name: Box<str>| {
+        let value = value(headers, &name).map(|value| value.into_owned().into());
+        (name, value)
+    };
+    names.into_iter().map(value).collect()
+}
+
+/// Whether a request selects the response that varies by these fields (RFC 9111 section 4.1).
+pub fn selects(varies: &Varies, headers: &Headers<'_>) -> bool {
+    varies
+        .iter()
+        .all(|(name, stored)| value(headers, name).as_deref() == stored.as_deref())
+}
+
+/// The value of a field in its normal form. Several lines are one list.
+fn value<'a>(headers: &Headers<'a>, name: &str) -> Option<Cow<'a, [u8]>> {
+    let mut lines = headers
+        .clone()
+        .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value);
+    let first = lines.next()?;
+    let value = match lines.next() {
+        None => Cow::Borrowed(first),
+        Some(second) => {
+            let mut joined = [first, second].join(&b", "[..]);
+            for line in lines {
+                joined.extend_from_slice(b", ");
+                joined.extend_from_slice(line);
+            }
+            Cow::Owned(joined)
+        }
+    };
+    match name {
+        "accept-encoding" => Some(match encodings(&value) {
+            Some(normal) => Cow::Borrowed(normal.as_bytes()),
+            None => value,
+        }),
+        _ => Some(value),
+    }
+}
+
+/// The normal form of `Accept-Encoding`: the codings that backends know, in one order. Backends get
+/// this form, so two requests with the same form select the same response. `None` for a list that
+/// refuses the plain body, which stays as it is.
+pub fn encodings(value: &[u8]) -> Option<&'static str> {
+    /// By the codings in it: 1 for gzip, 2 for br, 4 for zstd.
+    const FORMS: [&str; 8] = [
+        "identity",
+        "gzip",
+        "br",
+        "gzip, br",
+        "zstd",
+        "gzip, zstd",
+        "br, zstd",
+        "gzip, br, zstd",
+    ];
+    let (mut named, mut refused, mut others) = (0, 0, None);
+    for (name, weight) in value.split(|&byte| byte == b',').filter_map(weighted) {
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        let bit = match () {
+            () if is(b"gzip") || is(b"x-gzip") => 1,
+            () if is(b"br") => 2,
+            () if is(b"zstd") => 4,
+            () if is(b"identity") && weight == 0 => return None,
+            () if is(b"*") => {
+                others = Some(weight > 0);
+                continue;
+            }
+            () => continue,
+        };
+        match weight {
+            0 => refused |= bit,
+            _ => named |= bit,
+        }
+    }
+    match others {
+        Some(false) => None,
+        Some(true) => Some(FORMS[named | (7 & !refused)]),
+        None => Some(FORMS[named]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_normal_form_of_accept_encoding() {
+        for (value, expected) in [
+            ("", Some("identity")),
+            ("identity", Some("identity")),
+            ("gzip", Some("gzip")),
+            ("gzip, deflate", Some("gzip")),
+            ("gzip, deflate, br, zstd", Some("gzip, br, zstd")),
+            ("br;q=1.0, gzip;q=0.2", Some("gzip, br")),
+            ("gzip;q=0, br", Some("br")),
+            ("*", Some("gzip, br, zstd")),
+            ("*, gzip;q=0", Some("br, zstd")),
+            ("identity;q=0, gzip", None),
+            ("gzip, *;q=0", None),
+            ("rubbish;x", Some("identity")),
+        ] {
+            assert_eq!(encodings(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn browsers_escape_what_a_request_line_cannot_hold() {
+        for (canonical, sent) in [
+            ("/a", "/a"),
+            ("/a b", "/a%20b"),
+            ("/caf%C3%A9", "/caf%C3%A9"),
+            ("/a%2Fb", "/a%2Fb"),
+            ("/{x}", "/%7Bx%7D"),
+            ("/a:b", "/a:b"),
+        ] {
+            assert_eq!(as_usually_sent(canonical), sent);
+            assert_eq!(Path::parse(sent).unwrap().canonical(), canonical);
+        }
+    }
+
+    #[test]
+    fn names_of_vary() {
+        let lines: [&[u8]; 2] = [b"Accept-Encoding, COOKIE,", b" accept-encoding"];
+        let names = vary_names(lines.into_iter());
+        assert_eq!(names, [Box::from("accept-encoding"), "cookie".into()]);
+    }
+
+    #[test]
+    fn keys_of_different_targets_differ() {
+        let key = |space, https, host, path, query| {
+            let mut key = Vec::new();
+            write_target(space, https, host, path, query, &mut key);
+            key
+        };
+        let one = key(1, false, "a.example", "/x", None);
+        assert_eq!(one, key(1, false, "A.Example", "/x", None));
+        for other in [
+            key(2, false, "a.example", "/x", None),
+            key(1, true, "a.example", "/x", None),
+            key(1, false, "a.exampl", "e/x", None),
+            key(1, false, "a.example", "/x", Some("")),
+            key(1, false, "a.example", "/X", None),
+            key(1, false, "a.example", "/", Some("x")),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! A shared cache around a handler (RFC 9111): in memory, and large bodies in files.
+//!
+//! ```
+//! use osier_web::cache::{Cache, Store, StoreOptions};
+//! use osier_web::{Request, Response, Server, http::StatusCode, test::Client};
+//! use std::sync::Arc;
+//!
+//! let report = |_: &mut Request<'_>| {
+//!     let response = Response::new(StatusCode::OK).header("cache-control", "max-age=60");
+//!     response.body("made at some cost\n")
+//! };
+//! let store = Arc::new(Store::open(StoreOptions::default())?);
+//! let cached = Cache::new(store).around(report);
+//! let client = Client::of(Server::new(cached));
+//! let first = client.get("/report").send();
+//! assert_eq!(first.header("cache-status"), Some("osier; fwd=miss; stored"));
+//! let second = client.get("/report").send();
+//! assert_eq!(second.header("cache-status"), Some("osier; hit; ttl=60"));
+//! assert_eq!(second.text(), "made at some cost\n");
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! # What is stored
+//!
+//! Complete responses to GET that say how long they are fresh, by `Cache-Control: s-maxage` or `max-age`
+//! or by `Expires`, or whose status has a [default](Rules::default_ttl), or that can be validated.
+//! `no-store`, `private`, `Vary: *`, `Set-Cookie`, and `Authorization` in the request keep a response out,
+//! as RFC 9111 says. Nothing but the response decides: whether a path ends in `.css` does not matter. A
+//! backend that sends a private page without a word about caching, and an operator who gives every 200 a
+//! default lifetime, publish that page.
+//!
+//! # What a request gets
+//!
+//! | stored | response |
+//! |---|---|
+//! | fresh | the stored one; a 304 if the client has it; a part if it asks for one range |
+//! | stale, within `stale-while-revalidate` | the stored one, while one fetch goes on behind it |
+//! | stale | that of the backend, asked with the validators of the stored one |
+//! | stale, within `stale-if-error`, and the backend fails | the stored one |
+//! | nothing | that of the backend |
+//!
+//! A HEAD is answered by the response to a GET, and passed on otherwise. A range that nothing stored answers is
+//! passed on and not stored. `Cache-Status` (RFC 9211) tells what happened.
+//!
+//! # One fetch for many
+//!
+//! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. The
+//! fetch does not end with the client that has caused it. If the response turns out to be for one client
+//! alone, those who wait go their own ways, and for five seconds nobody waits for that resource.
+//!
+//! # Keys
+//!
+//! Scheme, host, path and query. Spellings of one path have one key for purges, but each gets its own
+//! response, and so do requests with fields such as `X-Forwarded-Host` that some applications believe more than the
+//! target. See `key.rs`.
+//!
+//! # Layout
+//!
+//! | module | work |
+//! |---|---|
+//! | `asked`, `directives` | reads what a request says to caches, and `Cache-Control` |
+//! | `freshness` | the rules: what is stored, how long it is fresh |
+//! | `key` | keys and variants |
+//! | `entry` | a stored response, and the responses made of it |
+//! | `store`, `queue` | the table of entries, and the order in which they leave |
+//! | `flight`, `fetch`, `fill` | a fetch for many waiters, the request behind it, its body while it arrives |
+//! | `disk`, `record` | files, and their heads |
+//! | `purge` | removing entries |
+
+mod asked;
+mod directives;
+mod disk;
+mod entry;
+mod fetch;
+mod fill;
+mod flight;
+mod freshness;
+mod key;
+mod purge;
+mod queue;
+mod record;
+mod store;
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+use self::asked::Asked;
+use self::entry::{Entry, Note, note_on};
+use self::fetch::Job;
+use self::flight::{Flight, Outcome};
+use self::freshness::Reuse;
+pub use self::freshness::Rules;
+use self::store::{Count, Join, Wanted};
+pub use self::store::{Stats, Store, StoreOptions};
+use crate::upstream::client::while_client_stays;
+use crate::{IntoResponse, Request, Response};
+
+/// How often a request waits for the fetch of another before it goes its own way.
+const ROUNDS: usize = 3;
+
+/// Options of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The name of the cache's part of its store. Caches of one name share their responses: give the same name only to
+    /// handlers that answer a target alike. Empty by default.
+    pub space: String,
+    /// What is added to the directives of responses. Nothing by default.
+    pub rules: Rules,
+    /// Obeys `Cache-Control` of requests. On by default; off, a client cannot make the backend work.
+    pub obey_client: bool,
+    /// Cookies whose requests are passed on, and whose responses are not stored. A `*` at the end stands for any text. None by
+    /// default.
+    pub skip_cookies: Vec<String>,
+    /// The longest time that a request waits for the fetch of another. Default: 5 s.
+    pub wait: Duration,
+    /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
+    pub backend_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            space: String::new(),
+            rules: Rules::default(),
+            obey_client: true,
+            skip_cookies: Vec::new(),
+            wait: Duration::from_secs(5),
+            backend_only: false,
+        }
+    }
+}
+
+/// A handler inside of a cache. A fetch calls it on a fiber of its own, after the client may have left.
+pub type Inside = Arc<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
+
+/// Who may purge.
+type Purgers = Box<dyn Fn(Option<IpAddr>) -> bool + Send + Sync>;
+
+/// A shared cache. Clones are one cache.
+#[derive(Clone)]
+pub struct Cache(Arc<Inner>);
+
+struct Inner {
+    store: Arc<Store>,
+    options: Options,
+    space: u64,
+    purgers: Option<Purgers>,
+}
+
+/// Room for the key of a request, kept by the thread.
+#[derive(Default)]
+struct Scratch {
+    key: Vec<u8>,
+    particular: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = const {
+        Cell::new(Scratch { key: Vec::new(), particular: Vec::new() })
+    };
+}
+
+impl Cache {
+    /// A cache with the default [`Options`].
+    pub fn new(store: Arc<Store>) -> Cache {
+        Cache::with(store, Options::default())
+    }
+
+    /// A cache whose responses are in `store`.
+    pub fn with(store: Arc<Store>, options: Options) -> Cache {
+        Cache(Arc::new(Inner {
+            store,
+            // The same in every process, as files outlive processes.
+            space: record::checksum(options.space.as_bytes()),
+            options,
+            purgers: None,
+        }))
+    }
+
+    /// Lets the clients that `allow` accepts send `PURGE`. It gets `None` for a client without an address, which comes over a Unix socket.
+    /// Others get 403. Without this, `PURGE` is a method as any other.
+    ///
+    /// # Panics
+    ///
+    /// If the cache has been cloned.
+    #[must_use]
+    pub fn on_purge(self, allow: impl Fn(Option<IpAddr>) -> bool + Send + Sync + 'static) -> Cache {
+        let mut inner = Arc::into_inner(self.0).expect("a cache is configured before it is cloned");
+        inner.purgers = Some(Box::new(allow));
+        Cache(Arc::new(inner))
+    }
+
+    /// Where the responses are.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.0.store
+    }
+
+    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor extensions.
+    pub fn around<F, R>(&self, handler: F) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        let inside: Inside = Arc::new(move |request: &mut Request<'_>| handler(request).into_response());
+        let cache = self.clone();
+        move |request: &mut Request<'_>| cache.answer(request, &inside)
+    }
+
+    /// Answers a request from the store, or by `handler`.
+    ///
+    /// # Suspends
+    ///
+    /// As the handler does, and while another request fetches the same response. Not for a response in memory.
+    ///
+    /// # Cancellation
+    ///
+    /// A fetch for many goes on.
+    pub fn answer(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
+        let Inner { store, options, .. } = &*self.0;
+        store.begin();
+        let is_get = match request.method() {
+            "GET" => true,
+            "HEAD" => false,
+            _ => return self.answer_other(request, handler),
+        };
+        let asked = Asked::of(request, options);
+        let mut scratch = SCRATCH.take();
+        scratch.key.clear();
+        scratch.particular.clear();
+        let has_key = key::write(self.0.space, request, &mut scratch.key, &mut scratch.particular);
+        let wanted = Wanted {
+            hash: store.hash(&scratch.key),
+            key: &scratch.key,
+            particular: &scratch.particular,
+        };
+        if asked.bypass.is_some() || !has_key {
+            store.count(wanted.hash, Count::Bypassed);
+            SCRATCH.set(scratch);
+            return direct(request, handler, asked.bypass.unwrap_or("bypass"));
+        }
+        let now = osier::time::coarse_now();
+        let look = store.look(wanted, request, now);
+        let Some(entry) = look.entry else {
+            return self.fetch(request, handler, &asked, (wanted, is_get), None, "miss");
+        };
+        let age = entry.meta.age(now);
+        let reuse = match entry.meta.freshness.reuse(age, &asked.directives) {
+            Reuse::Validate if look.is_failing && !asked.directives.no_cache => {
+                match entry.meta.freshness.covers_error(age) {
+                    true => Reuse::Stale { refresh: false },
+                    false => Reuse::Validate,
+                }
+            }
+            reuse => reuse,
+        };
+        match reuse {
+            Reuse::Validate => {
+                let is_stale = age >= entry.meta.freshness.lifetime;
+                let why = if is_stale { "stale" } else { "request" };
+                return self.fetch(request, handler, &asked, (wanted, is_get), Some(entry), why);
+            }
+            Reuse::Fresh => store.count(wanted.hash, Count::Hit),
+            Reuse::Stale { refresh } => {
+                store.count(wanted.hash, Count::Stale);
+                if refresh && !look.is_failing {
+                    self.refresh(request, handler, wanted, &entry);
+                }
+            }
+        }
+        match entry.answer(request, &asked, now, Note::Hit) {
+            Ok(response) => {
+                SCRATCH.set(scratch);
+                response
+            }
+            // Its file is gone.
+            Err(_) => {
+                store.remove(wanted, &entry);
+                self.fetch(request, handler, &asked, (wanted, is_get), None, "miss")
+            }
+        }
+    }
+
+    /// Passes on a request of another method, and removes what it may have changed. Or purges.
+    #[cold]
+    fn answer_other(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
+        let Inner {
+            store, space, purgers, ..
+        } = &*self.0;
+        if let ("PURGE", Some(may_purge)) = (request.method(), purgers) {
+            return match may_purge(request.client_ip()) {
+                true => purge::purge(store, *space, request),
+                false => Response::plain(StatusCode::FORBIDDEN),
+            };
+        }
+        let is_safe = matches!(request.method(), "OPTIONS" | "TRACE");
+        let response = direct(request, handler, "method");
+        if !is_safe && matches!(response.status.as_u16(), 200..=399) {
+            purge::invalidate(store, *space, request, &response);
+        }
+        response
+    }
+
+    /// Fetches another response behind a stale one, unless that is going on already.
+    #[cold]
+    fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
+        let now = osier::time::coarse_now();
+        if let Join::Lead(flight) = self.0.store.join(wanted, &request.headers(), now) {
+            Job::new(&self.0, handler, request, (&flight, wanted), Some(entry)).begin();
+        }
+    }
+
+    /// Answers a request that nothing stored can answer.
+    #[cold]
+    fn fetch(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        asked: &Asked,
+        (wanted, is_get): (Wanted<'_>, bool),
+        stale: Option<Arc<Entry>>,
+        why: &'static str,
+    ) -> Response {
+        self.0.store.count(wanted.hash, Count::Miss);
+        if asked.directives.only_if_cached {
+            return note_on(Response::plain(StatusCode::GATEWAY_TIMEOUT), Note::forwarded(why));
+        }
+        // Nothing is stored of these responses, so nobody waits for them.
+        if !is_get || asked.has_range {
+            return direct(request, handler, why);
+        }
+        while_client_stays(request, &mut |request| {
+            for _ in 0..ROUNDS {
+                if let Some(response) = self.fetch_once(request, handler, asked, wanted, stale.as_ref(), why) {
+                    return response;
+                }
+            }
+            direct(request, handler, why)
+        })
+    }
+
+    /// Takes part in a fetch. `None` if its response is not for this request.
+    fn fetch_once(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        asked: &Asked,
+        wanted: Wanted<'_>,
+        stale: Option<&Arc<Entry>>,
+        why: &'static str,
+    ) -> Option<Response> {
+        let Inner { store, options, .. } = &*self.0;
+        let now = osier::time::coarse_now();
+        let join = match asked.has_authorization {
+            // What is for these credentials alone says nothing about other requests.
+            true => Join::Lead(Arc::new(Flight::new(wanted, Box::default()))),
+            false => store.join(wanted, &request.headers(), now),
+        };
+        let (outcome, is_follower) = match join {
+            Join::Pass => return Some(direct(request, handler, why)),
+            Join::Lead(flight) => {
+                let hand = Job::new(&self.0, handler, request, (&flight, wanted), stale).begin();
+                let outcome = flight.wait();
+                if let Some(response) = hand.take() {
+                    return Some(note_on(response, Note::forwarded(why)));
+                }
+                (outcome, false)
+            }
+            Join::Follow(flight) => {
+                store.count(wanted.hash, Count::Collapsed);
+                match flight.wait_for(options.wait) {
+                    Some(outcome) => (outcome, true),
+                    None => return Some(direct(request, handler, why)),
+                }
+            }
+        };
+        let note = |stored, status| Note::Forwarded {
+            why,
+            stored,
+            collapsed: is_follower,
+            status,
+        };
+        let now = osier::time::coarse_now();
+        match outcome {
+            Outcome::Pass => Some(direct(request, handler, why)),
+            Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
+            Outcome::Entry { entry, .. } if !entry.meta.fits(wanted.particular, request) => None,
+            Outcome::Entry {
+                entry,
+                status,
+                is_stored,
+            } => self.answer_by(request, handler, asked, (&entry, now), note(is_stored, status)),
+            Outcome::Stale(entry, status) => {
+                store.count(wanted.hash, Count::Stale);
+                self.answer_by(request, handler, asked, (&entry, now), note(false, Some(status)))
+            }
+        }
+    }
+
+    fn answer_by(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        asked: &Asked,
+        (entry, now): (&Entry, Instant),
+        note: Note,
+    ) -> Option<Response> {
+        let answered = entry.answer(request, asked, now, note);
+        Some(answered.unwrap_or_else(|_| direct(request, handler, "bypass")))
+    }
+}
+
+/// Passes a request on to the handler, for this client alone.
+fn direct(request: &mut Request<'_>, handler: &Inside, why: &'static str) -> Response {
+    note_on(handler(request), Note::forwarded(why))
+}
+
+osier_queue::impl_debug!(Cache, self => { options: self.0.options, .. });

@@ -1,0 +1,144 @@
+//! What removes stored responses: the method PURGE, and unsafe methods.
+//!
+//! | request | removes |
+//! |---|---|
+//! | `PURGE /a?b` | the responses for this target, under every spelling of the path |
+//! | `PURGE /a/*` | those of this host whose path begins with `/a/` |
+//! | `PURGE /` with `Cache-Tag: x, y` | those of this host that have one of these tags in their `Cache-Tag` |
+//!
+//! The response tells how many there were. A POST, PUT, DELETE or another method that may change
+//! something removes the responses for its target, and those for the `Location` and `Content-Location`
+//! of its response if they are on the same host (RFC 9111 section 4.4).
+
+use http::StatusCode;
+use osier_http::path::Path;
+
+use super::key;
+use super::store::Store;
+use crate::{Request, Response};
+
+/// Executes a PURGE.
+///
+/// # Suspends
+///
+/// While the table is searched.
+pub fn purge(store: &Store, space: u64, request: &Request<'_>) -> Response {
+    let Ok(path) = Path::parse(request.path()) else {
+        return Response::plain(StatusCode::BAD_REQUEST);
+    };
+    let host = request.host().unwrap_or_default();
+    let prefixes = [false, true].map(|is_https| {
+        let mut prefix = Vec::new();
+        key::write_host(space, is_https, host, &mut prefix);
+        prefix
+    });
+    let is_of_host = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+    let tags = request
+        .headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
+    let tags: Vec<&[u8]> = tags.flat_map(|(_, value)| members(value)).collect();
+    let count = if !tags.is_empty() {
+        store.purge(|key, meta| {
+            let lines = meta
+                .fields
+                .iter()
+                .filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
+            is_of_host(key)
+                && lines
+                    .flat_map(|(_, value)| members(value))
+                    .any(|tag| tags.contains(&tag))
+        })
+    } else if let Some(begin) = path.canonical().strip_suffix('*') {
+        let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
+        store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+    } else {
+        invalidate_target(store, space, host, path.canonical(), request.query())
+    };
+    Response::new(StatusCode::OK).body(format!("{count} purged\n"))
+}
+
+/// The members of a list of tags.
+fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let tags = value.split(|byte| matches!(byte, b',' | b' ' | b'\t'));
+    tags.filter(|tag| !tag.is_empty())
+}
+
+/// Removes what a request with an unsafe method may have changed.
+///
+/// # Suspends
+///
+/// While files are removed.
+pub fn invalidate(store: &Store, space: u64, request: &Request<'_>, response: &Response) {
+    let host = request.host().unwrap_or_default();
+    if let Ok(path) = Path::parse(request.path()) {
+        invalidate_target(store, space, host, path.canonical(), request.query());
+    }
+    for name in ["location", "content-location"] {
+        let value = response.lookup(name).and_then(|value| str::from_utf8(value).ok());
+        let Some(target) = value.and_then(|value| on_host(value, host)) else {
+            continue;
+        };
+        let target = target.split('#').next().unwrap_or_default();
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        if let Ok(path) = Path::parse(path) {
+            invalidate_target(store, space, host, path.canonical(), query);
+        }
+    }
+}
+
+/// Removes the responses for a target, of both schemes.
+fn invalidate_target(store: &Store, space: u64, host: &str, path: &str, query: Option<&str>) -> usize {
+    let of = |is_https| {
+        let mut key = Vec::new();
+        key::write_target(space, is_https, host, path, query, &mut key);
+        store.invalidate(&key)
+    };
+    of(false) + of(true)
+}
+
+/// The target of a reference on the same host.
+fn on_host<'r>(reference: &'r str, host: &str) -> Option<&'r str> {
+    let after_scheme = ["http://", "https://"].iter().find_map(|scheme| {
+        let (begin, rest) = reference.split_at_checked(scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
+    let Some(rest) = after_scheme.or_else(|| reference.strip_prefix("//")) else {
+        return reference.starts_with('/').then_some(reference);
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, target) = rest.split_at(end);
+    let is_same = authority.eq_ignore_ascii_case(host);
+    is_same.then_some(if target.is_empty() { "/" } else { target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_on_the_same_host() {
+        for (reference, expected) in [
+            ("/a?b", Some("/a?b")),
+            ("http://h:1/a", Some("/a")),
+            ("HTTPS://H:1/a", Some("/a")),
+            ("//h:1/a", Some("/a")),
+            ("http://h:1", Some("/")),
+            ("http://h/a", None),
+            ("http://h:1.evil.example/a", None),
+            ("http://u@h:1/a", None),
+            ("a", None),
+            ("", None),
+        ] {
+            assert_eq!(on_host(reference, "h:1"), expected, "{reference}");
+        }
+    }
+
+    #[test]
+    fn tags_are_separated_by_commas_or_spaces() {
+        let tags: Vec<&[u8]> = members(b"a, b c,,d ").collect();
+        assert_eq!(tags, [b"a", b"b", b"c", b"d"]);
+    }
+}

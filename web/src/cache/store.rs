@@ -1,0 +1,840 @@
+//! The table of stored responses, shared by all workers.
+//!
+//! ```text
+//!   hash of the key ─▶ Shard ─▶ Resource ─▶ entries, one for each variant
+//!                        │         ├──▶ flights: fetches that other requests may wait for
+//!                        │         └──▶ marks: not storable, failing
+//!                        └─▶ Queue: what leaves next
+//! ```
+//!
+//! # Locks
+//!
+//! Each shard has a lock, which is held for a look-up and never while anybody waits. The queue of the
+//! disk has another. Under it the lock of a shard may be taken, never the other way round. Files are
+//! opened and removed outside of both.
+//!
+//! # Bounds
+//!
+//! A shard holds at most its part of [`StoreOptions::memory`]: keys, fields, bodies and the parts around
+//! them. A response in a file has its head in memory. Bodies that are being received count apart, up to as
+//! much again. The number of variants of a resource is bounded, and so is that of marks.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use osier_http::Headers;
+
+use super::disk::Disk;
+use super::entry::{Entry, Meta, Stored};
+use super::flight::Flight;
+use super::key;
+use super::queue::{Queue, Slot};
+use super::record::Record;
+use crate::Request;
+
+/// Most shards. More than most machines have workers.
+const SHARDS: u64 = 16;
+
+/// Least bytes of a shard.
+const SHARD_LEAST: u64 = 4 << 20;
+
+/// Most variants of one resource, and most of them with particulars.
+const VARIANTS: usize = 16;
+const PARTICULAR: usize = 4;
+
+/// Most fetches of one resource at once that others may wait for.
+const FLIGHTS: usize = VARIANTS;
+
+/// Most resources in a shard that have marks alone.
+const MARKED: usize = 2048;
+
+/// Time in which requests for a resource do not wait for each other, after a response that cannot be stored.
+const PASSES: Duration = Duration::from_secs(5);
+
+/// Time in which a stale response is sent at once, after a fetch has failed.
+const FAILING: Duration = Duration::from_secs(1);
+
+/// Files that are read in one go when the index is rebuilt.
+const BATCH: usize = 64;
+
+/// Where responses are stored, and how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Bytes in memory. Default: 64 MiB.
+    pub memory: u64,
+    /// The longest body that is stored in memory, in bytes. At most a quarter of what one of up to 16 shards holds. Default:
+    /// 1 MiB.
+    pub memory_entry: usize,
+    /// The folder of longer bodies. It belongs to the store alone. None by default: longer bodies are not stored.
+    pub disk: Option<PathBuf>,
+    /// Bytes in that folder. Default: 1 GiB.
+    pub disk_size: u64,
+    /// The longest body that is stored, in bytes. Default: 128 MiB.
+    pub most_entry: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            memory: 64 << 20,
+            memory_entry: 1 << 20,
+            disk: None,
+            disk_size: 1 << 30,
+            most_entry: 128 << 20,
+        }
+    }
+}
+
+/// The counters of a store, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests answered by a fresh stored response.
+    pub hits: u64,
+    /// Requests answered by a stale one.
+    pub stale: u64,
+    /// Requests that nothing stored could answer.
+    pub misses: u64,
+    /// Requests that waited for the fetch of another.
+    pub collapsed: u64,
+    /// Requests that the cache has passed on without a look.
+    pub bypassed: u64,
+    /// Responses that a backend has confirmed by 304.
+    pub validated: u64,
+    /// Responses that were stored.
+    pub stored: u64,
+    /// Responses that have left to make room.
+    pub evicted: u64,
+    /// Responses that a purge or an unsafe method has removed.
+    pub purged: u64,
+    /// Stored responses.
+    pub entries: u64,
+    /// Their bytes in memory.
+    pub bytes: u64,
+    /// Stored responses in files.
+    pub disk_entries: u64,
+    /// Their bytes.
+    pub disk_bytes: u64,
+}
+
+/// An event that is counted.
+#[derive(Clone, Copy)]
+pub enum Count {
+    Hit,
+    Stale,
+    Miss,
+    Collapsed,
+    Bypassed,
+    Validated,
+    Stored,
+    Evicted,
+    Purged,
+}
+
+const COUNTS: usize = Count::Purged as usize + 1;
+
+type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
+
+/// Stored responses, in memory and in files. Caches may share a store; each has a space of its own in it.
+pub struct Store {
+    options: StoreOptions,
+    hasher: RandomState,
+    shards: Box<[Shard]>,
+    next: AtomicU64,
+    /// Bytes in memory of bodies that are being received.
+    held: AtomicU64,
+    disk: Option<Arc<Disk>>,
+    on_disk: Mutex<Queue>,
+    /// Whether the files of earlier processes have been looked for.
+    has_begun: AtomicBool,
+    log: Option<Log>,
+}
+
+#[derive(Default)]
+struct Shard {
+    table: Mutex<Table>,
+    counts: [AtomicU64; COUNTS],
+}
+
+#[derive(Default)]
+struct Table {
+    resources: HashMap<u64, Resource, BuildHasherDefault<Known>>,
+    queue: Queue,
+    /// Resources that were marked, the oldest first.
+    marked: VecDeque<u64>,
+}
+
+struct Resource {
+    key: Arc<[u8]>,
+    /// The oldest first.
+    entries: Vec<Arc<Entry>>,
+    flights: Vec<Arc<Flight>>,
+    /// Until then, requests do not wait for each other.
+    passes: Option<Instant>,
+    /// Until then, a fetch is not tried while there is a stale response.
+    failing: Option<Instant>,
+}
+
+/// The hash of a key, as it is.
+#[derive(Default)]
+pub struct Known(u64);
+
+impl Hasher for Known {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys of the table are numbers")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// What a request looks for.
+#[derive(Clone, Copy)]
+pub struct Wanted<'k> {
+    pub hash: u64,
+    pub key: &'k [u8],
+    pub particular: &'k [u8],
+}
+
+/// What a store has for a request.
+#[derive(Default)]
+pub struct Look {
+    pub entry: Option<Arc<Entry>>,
+    /// The last fetch has failed.
+    pub is_failing: bool,
+}
+
+/// How a request gets the response that is not stored.
+pub enum Join {
+    /// By a fetch of its own, for which others may wait.
+    Lead(Arc<Flight>),
+    /// By the fetch of another.
+    Follow(Arc<Flight>),
+    /// By itself: the response cannot be stored.
+    Pass,
+}
+
+impl Store {
+    /// Opens a store.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the folder.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the disk takes.
+    pub fn open(options: StoreOptions) -> io::Result<Store> {
+        let disk = options.disk.as_deref().map(Disk::open).transpose()?.map(Arc::new);
+        let count = (options.memory / SHARD_LEAST).clamp(1, SHARDS);
+        let part = options.memory / count;
+        let shard = || Shard {
+            table: Mutex::new(Table {
+                queue: Queue::new(part),
+                ..Table::default()
+            }),
+            ..Shard::default()
+        };
+        let memory_entry = options
+            .memory_entry
+            .min(usize::try_from(part / 4).unwrap_or(usize::MAX));
+        Ok(Store {
+            shards: (0..count).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            next: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            on_disk: Mutex::new(Queue::new(options.disk_size)),
+            has_begun: AtomicBool::new(disk.is_none()),
+            disk,
+            options: StoreOptions {
+                memory_entry,
+                ..options
+            },
+            log: None,
+        })
+    }
+
+    /// Sets the function that gets a line when the disk fails. A response is then not stored.
+    #[must_use]
+    pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Store {
+        self.log = Some(Box::new(log));
+        self
+    }
+
+    /// The options.
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        let sum = |count: Count| -> u64 {
+            let counts = self.shards.iter().map(|shard| &shard.counts[count as usize]);
+            counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        };
+        let mut stats = Stats {
+            hits: sum(Count::Hit),
+            stale: sum(Count::Stale),
+            misses: sum(Count::Miss),
+            collapsed: sum(Count::Collapsed),
+            bypassed: sum(Count::Bypassed),
+            validated: sum(Count::Validated),
+            stored: sum(Count::Stored),
+            evicted: sum(Count::Evicted),
+            purged: sum(Count::Purged),
+            ..Stats::default()
+        };
+        for shard in &self.shards {
+            let table = shard.lock();
+            stats.entries += table.queue.len() as u64;
+            stats.bytes += table.queue.bytes();
+        }
+        let on_disk = self.on_disk();
+        (stats.disk_entries, stats.disk_bytes) = (on_disk.len() as u64, on_disk.bytes());
+        stats
+    }
+
+    pub(super) fn count(&self, hash: u64, count: Count) {
+        self.add(hash, count, 1);
+    }
+
+    fn add(&self, hash: u64, count: Count, times: usize) {
+        self.shard(hash).counts[count as usize].fetch_add(times as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// A number for an entry.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
+        // The table of a shard uses the lower bits.
+        &self.shards[((hash >> 32) % self.shards.len() as u64) as usize]
+    }
+
+    fn on_disk(&self) -> MutexGuard<'_, Queue> {
+        self.on_disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
+    }
+
+    pub(super) fn complain(&self, error: &io::Error) {
+        if let (Some(log), Some(folder)) = (&self.log, &self.options.disk) {
+            log(format_args!(
+                "a response is not stored in '{}': {error}",
+                folder.display()
+            ));
+        }
+    }
+
+    /// Finds the newest entry that answers a request.
+    #[inline]
+    pub(super) fn look(&self, wanted: Wanted<'_>, request: &Request<'_>, now: Instant) -> Look {
+        let table = self.shard(wanted.hash).lock();
+        let Some(resource) = table
+            .resources
+            .get(&wanted.hash)
+            .filter(|known| *known.key == *wanted.key)
+        else {
+            return Look::default();
+        };
+        let mut entries = resource.entries.iter().rev();
+        let entry = entries.find(|entry| entry.meta.fits(wanted.particular, request));
+        Look {
+            entry: entry.map(|entry| {
+                entry.used();
+                Arc::clone(entry)
+            }),
+            is_failing: resource.failing.is_some_and(|until| now < until),
+        }
+    }
+
+    /// Decides who fetches.
+    pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant) -> Join {
+        let mut table = self.shard(wanted.hash).lock();
+        let resource = table.resource(wanted);
+        if resource.passes.is_some_and(|until| now < until) {
+            return Join::Pass;
+        }
+        let mut flights = resource.flights.iter();
+        if let Some(flight) = flights.find(|flight| flight.suits(wanted.particular, headers)) {
+            return Join::Follow(Arc::clone(flight));
+        }
+        if resource.flights.len() >= FLIGHTS {
+            return Join::Pass;
+        }
+        let names = resource.entries.iter().flat_map(|entry| &entry.meta.varies);
+        let mut names: Vec<Box<str>> = names.map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let flight = Arc::new(Flight::new(wanted, key::select(names, headers)));
+        resource.flights.push(Arc::clone(&flight));
+        Join::Lead(flight)
+    }
+
+    /// Ends the waiting for a flight: later requests do not join it.
+    pub(super) fn land(&self, flight: &Arc<Flight>, mark: Mark) {
+        let now = osier::time::coarse_now();
+        let mut table = self.shard(flight.hash).lock();
+        let Some(resource) = table.resources.get_mut(&flight.hash) else {
+            return;
+        };
+        resource.flights.retain(|known| !Arc::ptr_eq(known, flight));
+        match mark {
+            Mark::Passes => resource.passes = Some(now + PASSES),
+            Mark::Failing => resource.failing = Some(now + FAILING),
+            Mark::Clear => (resource.passes, resource.failing) = (None, None),
+            Mark::Unchanged => {}
+        }
+        match mark {
+            Mark::Passes | Mark::Failing => table.mark(flight.hash, now),
+            Mark::Clear | Mark::Unchanged => table.tidy(flight.hash),
+        }
+    }
+
+    /// Stores an entry in the place of those that `request` selects. Returns whether it was stored: an unsafe method or a purge
+    /// since the beginning of the fetch forbids it, and so does the lack of room.
+    ///
+    /// # Suspends
+    ///
+    /// While files are removed.
+    pub(super) fn publish(
+        &self,
+        wanted: Wanted<'_>,
+        entry: &Arc<Entry>,
+        request: &Request<'_>,
+        flight: &Flight,
+    ) -> bool {
+        let bytes = entry.meta.bytes(wanted.key.len()) + entry.body.bytes();
+        let mut gone = Vec::new();
+        let is_stored = {
+            let mut table = self.shard(wanted.hash).lock();
+            let may_store = !flight.is_invalid();
+            if may_store {
+                let resource = table.resource(wanted);
+                let is_replaced = |old: &Arc<Entry>| old.meta.fits(wanted.particular, request);
+                gone.extend(resource.entries.extract_if(.., |old| is_replaced(old)));
+                gone.extend(resource.crowded(wanted.particular));
+                let replaced = gone.len();
+                gone.iter().for_each(|old| table.queue.remove(old.id));
+                let has_room = table.make_room(bytes, &mut gone);
+                self.add(wanted.hash, Count::Evicted, gone.len() - replaced);
+                has_room && {
+                    table.insert(wanted, entry, bytes);
+                    true
+                }
+            } else {
+                false
+            }
+        };
+        if is_stored {
+            self.count(wanted.hash, Count::Stored);
+            self.add_file(entry);
+        } else if let Stored::Disk(_) = &entry.body
+            && !gone.iter().any(|old| shares_body(old, entry))
+        {
+            gone.push(Arc::clone(entry));
+        }
+        // A validated entry has the file of the one that it replaces.
+        gone.retain(|old| {
+            let is_shared = is_stored && shares_body(old, entry);
+            if is_shared {
+                self.on_disk().remove(old.id);
+            }
+            !is_shared
+        });
+        self.dispose(gone);
+        is_stored
+    }
+
+    /// Counts the file of an entry.
+    fn add_file(&self, entry: &Entry) {
+        if let Stored::Disk(file) = &entry.body {
+            let slot = Slot {
+                id: entry.id,
+                hash: entry.hash,
+            };
+            self.on_disk().insert(slot, file.bytes());
+        }
+    }
+
+    /// Takes an entry out, if it is still there.
+    ///
+    /// # Suspends
+    ///
+    /// While its file is removed.
+    pub(super) fn remove(&self, wanted: Wanted<'_>, entry: &Arc<Entry>) {
+        let found = self.shard(wanted.hash).lock().take(entry.hash, entry.id);
+        self.dispose(found.into_iter().collect());
+    }
+
+    /// Removes everything under a key, and forbids the fetches in flight to store anything. Returns the number of entries.
+    ///
+    /// # Suspends
+    ///
+    /// While files are removed.
+    pub(super) fn invalidate(&self, key: &[u8]) -> usize {
+        let hash = self.hash(key);
+        let gone = {
+            let mut table = self.shard(hash).lock();
+            match table.resources.get(&hash) {
+                Some(resource) if *resource.key == *key => table.clear(hash),
+                _ => Vec::new(),
+            }
+        };
+        let count = gone.len();
+        self.add(hash, Count::Purged, count);
+        self.dispose(gone);
+        count
+    }
+
+    /// Removes every entry of the resources that `is_meant` accepts by key and entries. Returns their number.
+    ///
+    /// # Suspends
+    ///
+    /// Between shards, and while files are removed.
+    pub(super) fn purge(&self, mut is_meant: impl FnMut(&[u8], &Meta) -> bool) -> usize {
+        let mut count = 0;
+        for shard in &self.shards {
+            let gone = {
+                let mut table = shard.lock();
+                let resources = table.resources.iter();
+                let meant = resources.filter(|(_, resource)| {
+                    let mut entries = resource.entries.iter();
+                    entries.any(|entry| is_meant(&resource.key, &entry.meta))
+                });
+                let meant: Vec<u64> = meant.map(|(hash, _)| *hash).collect();
+                meant.into_iter().flat_map(|hash| table.clear(hash)).collect::<Vec<_>>()
+            };
+            count += gone.len();
+            shard.counts[Count::Purged as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
+            self.dispose(gone);
+            osier::yield_now();
+        }
+        count
+    }
+
+    /// Drops entries that have left the table, and removes their files.
+    ///
+    /// # Suspends
+    ///
+    /// While files are removed.
+    fn dispose(&self, gone: Vec<Arc<Entry>>) {
+        let mut files = Vec::new();
+        for entry in &gone {
+            if let Stored::Disk(file) = &entry.body {
+                self.on_disk().remove(entry.id);
+                files.push(Arc::clone(file));
+            }
+        }
+        if !files.is_empty() {
+            osier::unblock(move || files.iter().for_each(|file| file.remove()));
+        }
+    }
+
+    /// Reserves bytes for a file that is being written. Entries leave for it.
+    ///
+    /// # Suspends
+    ///
+    /// While files are removed.
+    pub(super) fn reserve_on_disk(&self, bytes: u64) -> bool {
+        let Some(disk) = &self.disk else { return false };
+        let mut gone = Vec::new();
+        let has_room = {
+            let mut queue = self.on_disk();
+            let unfinished = disk.unfinished.load(Ordering::Relaxed);
+            let wanted = unfinished.saturating_add(bytes);
+            if wanted > self.options.disk_size {
+                return false;
+            }
+            let uses = |slot: &Slot| {
+                let table = self.shard(slot.hash).lock();
+                table.find(slot).is_some_and(Entry::take_use)
+            };
+            while let Some(slot) = queue.evict(wanted, uses) {
+                gone.extend(self.shard(slot.hash).lock().take(slot.hash, slot.id));
+                self.count(slot.hash, Count::Evicted);
+            }
+            disk.unfinished.fetch_add(bytes, Ordering::Relaxed);
+            true
+        };
+        self.dispose(gone);
+        has_room
+    }
+
+    /// Gives reserved bytes back.
+    pub(super) fn release_on_disk(&self, bytes: u64) {
+        if let Some(disk) = &self.disk {
+            disk.unfinished.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts bytes of a body that is being received. Returns whether memory may hold them.
+    pub(super) fn hold(&self, bytes: u64) -> bool {
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed);
+        let may_hold = held.saturating_add(bytes) <= self.options.memory;
+        if !may_hold {
+            self.let_go(bytes);
+        }
+        may_hold
+    }
+
+    pub(super) fn let_go(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Looks for the files of earlier processes, on a fiber of its own, unless that has begun.
+    #[inline]
+    pub(super) fn begin(self: &Arc<Self>) {
+        if !self.has_begun.load(Ordering::Relaxed) {
+            self.begin_now();
+        }
+    }
+
+    #[cold]
+    fn begin_now(self: &Arc<Self>) {
+        if !self.has_begun.swap(true, Ordering::Relaxed)
+            && let Some(disk) = self.disk.clone()
+        {
+            let store = Arc::clone(self);
+            drop(osier::spawn_local(move || store.rebuild(&disk)));
+        }
+    }
+
+    fn rebuild(&self, disk: &Arc<Disk>) {
+        let lister = Arc::clone(disk);
+        let mut paths = match osier::unblock(move || lister.list()) {
+            Ok(paths) => paths,
+            Err(error) => return self.complain(&error),
+        };
+        while !paths.is_empty() {
+            let batch = paths.split_off(paths.len().saturating_sub(BATCH));
+            let loader = Arc::clone(disk);
+            let loaded: Vec<_> = osier::unblock(move || batch.iter().filter_map(|path| loader.load(path)).collect());
+            for (record, file) in loaded {
+                self.adopt(record, Stored::Disk(Arc::new(file)));
+            }
+        }
+    }
+
+    /// Stores the response of an earlier process.
+    fn adopt(&self, record: Record, body: Stored) {
+        let passed = SystemTime::now().duration_since(record.received).unwrap_or_default();
+        let mut freshness = record.freshness;
+        freshness.initial_age = freshness.initial_age.saturating_add(passed);
+        let meta = Meta {
+            status: record.status,
+            fields: record.fields,
+            freshness,
+            received: osier::time::coarse_now(),
+            particular: record.particular,
+            varies: record.varies,
+            of_backend: record.of_backend,
+        };
+        let hash = self.hash(&record.key);
+        let wanted = Wanted {
+            hash,
+            key: &record.key,
+            particular: &meta.particular.clone(),
+        };
+        let is_useless = freshness.is_over(freshness.initial_age) && !meta.has_validator();
+        let bytes = meta.bytes(record.key.len());
+        let entry = Arc::new(Entry::new(self.number(), hash, Arc::new(meta), body));
+        let file = match &entry.body {
+            Stored::Disk(file) => file.bytes(),
+            _ => 0,
+        };
+        if is_useless || !self.reserve_on_disk(file) {
+            return self.dispose(vec![entry]);
+        }
+        let mut gone = Vec::new();
+        let is_stored = {
+            let mut table = self.shard(hash).lock();
+            let entries = table.resources.get(&hash).map_or(&[][..], |resource| &resource.entries);
+            // What this process has fetched is newer.
+            let is_known = entries
+                .iter()
+                .any(|known| known.meta.particular == entry.meta.particular && known.meta.varies == entry.meta.varies);
+            !is_known && table.make_room(bytes, &mut gone) && {
+                table.insert(wanted, &entry, bytes);
+                true
+            }
+        };
+        self.release_on_disk(file);
+        match is_stored {
+            true => self.add_file(&entry),
+            false => gone.push(entry),
+        }
+        self.dispose(gone);
+    }
+}
+
+/// What the end of a fetch says about the next ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The response cannot be stored.
+    Passes,
+    /// The backend has failed.
+    Failing,
+    /// All is well again.
+    Clear,
+    Unchanged,
+}
+
+/// Whether two entries have one file.
+fn shares_body(one: &Entry, other: &Entry) -> bool {
+    matches!((&one.body, &other.body), (Stored::Disk(one), Stored::Disk(other)) if Arc::ptr_eq(one, other))
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resource {
+    /// Takes out the oldest variants, so that there is room for one more.
+    fn crowded(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
+        let mut gone = Vec::new();
+        if !particular.is_empty() {
+            let has_particulars = |entry: &Arc<Entry>| !entry.meta.particular.is_empty();
+            let count = self.entries.iter().filter(|entry| has_particulars(entry)).count();
+            if count >= PARTICULAR
+                && let Some(oldest) = self.entries.iter().position(has_particulars)
+            {
+                gone.push(self.entries.remove(oldest));
+            }
+        }
+        if self.entries.len() >= VARIANTS {
+            gone.push(self.entries.remove(0));
+        }
+        gone
+    }
+}
+
+impl Table {
+    /// The resource of a key. Another one with the same hash, which chance does not make, loses its place.
+    fn resource(&mut self, wanted: Wanted<'_>) -> &mut Resource {
+        let is_other = |known: &Resource| *known.key != *wanted.key;
+        if self.resources.get(&wanted.hash).is_some_and(is_other) {
+            self.clear(wanted.hash);
+            self.resources.remove(&wanted.hash);
+        }
+        self.resources.entry(wanted.hash).or_insert_with(|| Resource {
+            key: wanted.key.into(),
+            entries: Vec::new(),
+            flights: Vec::new(),
+            passes: None,
+            failing: None,
+        })
+    }
+
+    fn find(&self, slot: &Slot) -> Option<&Entry> {
+        let entries = &self.resources.get(&slot.hash)?.entries;
+        entries.iter().find(|entry| entry.id == slot.id).map(|entry| &**entry)
+    }
+
+    /// Takes an entry out of the table and the queue.
+    fn take(&mut self, hash: u64, id: u64) -> Option<Arc<Entry>> {
+        let resource = self.resources.get_mut(&hash)?;
+        let at = resource.entries.iter().position(|entry| entry.id == id)?;
+        let entry = resource.entries.remove(at);
+        self.queue.remove(id);
+        self.tidy(hash);
+        Some(entry)
+    }
+
+    /// Takes out all entries of a resource, and makes its flights store nothing.
+    fn clear(&mut self, hash: u64) -> Vec<Arc<Entry>> {
+        let Some(resource) = self.resources.get_mut(&hash) else {
+            return Vec::new();
+        };
+        let gone = std::mem::take(&mut resource.entries);
+        for flight in std::mem::take(&mut resource.flights) {
+            flight.invalidate();
+        }
+        gone.iter().for_each(|entry| self.queue.remove(entry.id));
+        self.tidy(hash);
+        gone
+    }
+
+    /// Makes room for `bytes`. What leaves goes to `gone`.
+    fn make_room(&mut self, bytes: u64, gone: &mut Vec<Arc<Entry>>) -> bool {
+        loop {
+            let resources = &self.resources;
+            let victim = self.queue.evict(bytes, |slot| {
+                let resource = resources.get(&slot.hash);
+                let mut entries = resource.map_or(&[][..], |resource| &resource.entries).iter();
+                entries
+                    .find(|entry| entry.id == slot.id)
+                    .is_some_and(|entry| entry.take_use())
+            });
+            let Some(slot) = victim else {
+                return self.queue.fits(bytes);
+            };
+            gone.extend(self.take(slot.hash, slot.id));
+        }
+    }
+
+    fn insert(&mut self, wanted: Wanted<'_>, entry: &Arc<Entry>, bytes: u64) {
+        let slot = Slot {
+            id: entry.id,
+            hash: entry.hash,
+        };
+        self.queue.insert(slot, bytes);
+        self.resource(wanted).entries.push(Arc::clone(entry));
+    }
+
+    /// Remembers that a resource has marks. The oldest marks are forgotten.
+    fn mark(&mut self, hash: u64, now: Instant) {
+        self.marked.push_back(hash);
+        while let Some(oldest) = self.marked.front().copied() {
+            let is_over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
+            let resource = self.resources.get_mut(&oldest);
+            let is_fresh = resource.is_some_and(|resource| {
+                let is_fresh = !is_over(resource.passes) || !is_over(resource.failing);
+                if !is_fresh || self.marked.len() > MARKED {
+                    (resource.passes, resource.failing) = (None, None);
+                }
+                is_fresh
+            });
+            if is_fresh && self.marked.len() <= MARKED {
+                return;
+            }
+            self.marked.pop_front();
+            self.tidy(oldest);
+        }
+    }
+
+    /// Forgets a resource that has nothing.
+    fn tidy(&mut self, hash: u64) {
+        let is_empty = |resource: &Resource| {
+            resource.entries.is_empty()
+                && resource.flights.is_empty()
+                && resource.passes.is_none()
+                && resource.failing.is_none()
+        };
+        if self.resources.get(&hash).is_some_and(is_empty) {
+            self.resources.remove(&hash);
+        }
+    }
+}
+
+osier_queue::impl_debug!(Store, self => { options: self.options, .. });
