@@ -4,6 +4,9 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::path::PathBuf;
+
+use osier_web::cache::StoreOptions;
 
 use crate::handler::{HandlerSettings, Match};
 use crate::reader::{At, Source, nearest};
@@ -98,6 +101,7 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
     let mut heard = vec![false; listeners.len()];
+    let mut folders = Folders::new();
     let mut checked = Vec::new();
     // A wrong name is one mistake: the listener that was meant is not another.
     let mut is_misnamed = false;
@@ -149,6 +153,10 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
                 }
             }
         }
+        folders_of_caches(source, &mut folders, &site.policies, &at);
+        for read in &routes {
+            folders_of_caches(source, &mut folders, &read.route.policies, &read.at);
+        }
         duplicates(source, &routes);
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
@@ -163,6 +171,26 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         }
     }
     checked
+}
+
+/// The options of the caches that have files, by folder, and the place of the first.
+type Folders = HashMap<PathBuf, (StoreOptions, usize)>;
+
+/// Checks that a folder has one cache: equal caches are one.
+fn folders_of_caches(source: &Source<'_>, folders: &mut Folders, policies: &Policies, at: &Range<usize>) {
+    let Setting::On(cache) = &policies.cache else { return };
+    let Some(folder) = &cache.store.disk else { return };
+    let (known, first) = folders
+        .entry(folder.clone())
+        .or_insert_with(|| (cache.store.clone(), at.start));
+    if *known != cache.store {
+        let text = format!(
+            "two caches use the folder '{}' with different sizes (the other: {}): give both the same, or each its own folder",
+            source.shown(folder),
+            source.line(*first, at.start)
+        );
+        source.problem(at, text);
+    }
 }
 
 fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Option<usize> {

@@ -10,6 +10,7 @@
 
 pub mod address;
 mod auth;
+mod cache;
 pub mod check;
 mod include;
 pub mod origin;

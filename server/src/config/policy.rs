@@ -15,6 +15,7 @@ use crate::policy::{auth, cors, rate};
 use crate::reader::value::{method, origin, token};
 use crate::reader::{At, Section, nearest, values};
 
+use super::cache;
 use super::settings::*;
 
 /// The formats of the access log and their names in the file.
@@ -28,7 +29,7 @@ const FORMATS: [(&str, LogFormat); 3] = [
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 14] = [
     "policy",
     "auth",
     "forward_auth",
@@ -41,6 +42,7 @@ pub const KEYS: [&str; 13] = [
     "deny",
     "rate",
     "compress",
+    "cache",
     "log",
 ];
 
@@ -97,6 +99,7 @@ fn own(section: &Section<'_>) -> Policies {
         deny: values(section.parsed_list("deny", client)),
         rate: switch(section, "rate", rate),
         compress: compress(section),
+        cache: cache::read(section),
         log: log(section),
     }
 }

@@ -30,6 +30,10 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
             }
         }
     }
+    if let (Setting::On(_), false, Some(at)) = (&policies.cache, handler.is_gateway(), section.key("cache")) {
+        let text = "'cache' has no effect here: it is for 'proxy' and 'fastcgi'";
+        section.source().problem(&at, text);
+    }
     let at = section.span().clone();
     let source = section.source();
     section.finish();

@@ -12,7 +12,7 @@ use crate::log::access::LogFormat;
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
 use crate::policy::real_ip::RealIp;
-use crate::policy::{auth, cors, forward_auth, jwt, rate};
+use crate::policy::{auth, cache, cors, forward_auth, jwt, rate};
 
 /// The default limit of a request body, in bytes.
 pub const BODY_BYTES: u64 = 2 << 20;
@@ -235,6 +235,7 @@ pub struct Policies {
     pub deny: Vec<Client>,
     pub rate: Setting<rate::Options>,
     pub compress: Setting<compress::Options>,
+    pub cache: Setting<cache::Settings>,
     pub log: Setting<Log>,
 }
 
@@ -260,6 +261,7 @@ impl Policies {
             deny,
             rate: self.rate.else_of(&others.rate),
             compress: self.compress.else_of(&others.compress),
+            cache: self.cache.else_of(&others.cache),
             log: self.log.else_of(&others.log),
         }
     }

@@ -30,6 +30,7 @@ struct Gateway(Arc<FastCgi>);
 
 impl Configured for Fastcgi {
     const IS_KEPT: bool = true;
+    const IS_GATEWAY: bool = true;
 
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Fastcgi> {
         let table = section.as_section("fastcgi", value, "a table")?;

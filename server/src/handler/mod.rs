@@ -45,6 +45,9 @@ pub trait Configured: Sized {
     /// Whether the handler compresses responses by itself.
     const COMPRESSES: bool = false;
 
+    /// Whether its responses are those of a backend, which a cache may store.
+    const IS_GATEWAY: bool = false;
+
     /// Reads the value of the handler's key. None after a mistake, which has been noted.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Self>;
 
@@ -146,6 +149,8 @@ pub struct Means {
 pub enum Touch {
     Read,
     Write,
+    /// Into the folder. It is made at start.
+    Folder,
     Connect,
 }
 
@@ -193,6 +198,13 @@ macro_rules! handlers {
             pub fn compresses(&self) -> bool {
                 match self {
                     $(HandlerSettings::$kind(_) => <$settings>::COMPRESSES,)*
+                }
+            }
+
+            /// See [`Configured::IS_GATEWAY`].
+            pub fn is_gateway(&self) -> bool {
+                match self {
+                    $(HandlerSettings::$kind(_) => <$settings>::IS_GATEWAY,)*
                 }
             }
 

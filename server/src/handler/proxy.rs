@@ -38,6 +38,7 @@ impl Proxy {
 
 impl Configured for Proxy {
     const IS_KEPT: bool = true;
+    const IS_GATEWAY: bool = true;
 
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
         let table = match form(section, "proxy", value, "the upstream's address")? {

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod auth;
+pub mod cache;
 pub mod client;
 pub mod forward_auth;
 pub mod headers;

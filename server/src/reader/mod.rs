@@ -432,6 +432,21 @@ impl<'s> Section<'s> {
         Some(path)
     }
 
+    /// Reads the path of a folder to write into. It may be missing, but the folder above it must exist.
+    pub fn writable_folder(&self, key: &'static str) -> Option<PathBuf> {
+        let text = self.string(key)?;
+        let path = self.path(&text)?;
+        if path.exists() {
+            return self.existing_folder(key, &text);
+        }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if let Err(error) = parent.metadata() {
+            self.missing(&text.span, parent, "folder", &error);
+            return None;
+        }
+        Some(path)
+    }
+
     /// Reads a table inside this one: `[site.log]` or `log = { … }`.
     pub fn section(&self, key: &'static str) -> Option<Section<'s>> {
         let value = self.any(key)?;

@@ -5,7 +5,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -198,6 +198,11 @@ fn privileges(
             }
             // A rotated log is created again, so its folder must be writable.
             Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
+            Touch::Folder => {
+                // A Landlock rule needs the folder itself.
+                let _ = fs::DirBuilder::new().mode(0o700).create(&*path);
+                paths.write.push(path.clone());
+            }
             Touch::Connect => {}
         }
     }
@@ -300,6 +305,9 @@ fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut Path
     if let Setting::On(settings) = &mut policies.jwt {
         paths.push((Touch::Read, &mut settings.keys));
     }
+    if let Setting::On(cache) = &mut policies.cache {
+        paths.extend(cache.folder().map(|folder| (Touch::Folder, folder)));
+    }
     if let Setting::On(own) = &mut policies.log {
         log(own, paths);
     }
@@ -309,13 +317,18 @@ fn log<'c>(log: &'c mut Log, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     paths.extend(log.file.as_mut().map(|file| (Touch::Write, file)));
 }
 
-/// Creates the logs and gives them to the user that the process switches to. Errors are ignored: they show when the logs are opened.
+/// Creates the logs and gives them, and the folders of caches, to the user that the process switches to. Errors are ignored: they show when the logs are opened.
 fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
     let Some((user, group)) = ids else {
         return;
     };
     for (touch, path) in touched(config) {
-        if matches!(touch, Touch::Write) && fs::File::options().append(true).create(true).open(&*path).is_ok() {
+        let is_made = match touch {
+            Touch::Write => fs::File::options().append(true).create(true).open(&*path).is_ok(),
+            Touch::Folder => path.is_dir(),
+            Touch::Read | Touch::Connect => false,
+        };
+        if is_made {
             let _ = chown(path, Some(user), Some(group));
         }
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
+use osier_web::cache::{Store, StoreOptions};
 use osier_web::compress::{self, Compress};
 use osier_web::wrap::forward_auth::ForwardAuth;
 
@@ -19,11 +20,13 @@ use crate::log::access::AccessLog;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
+use crate::policy::cache;
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
 use crate::policy::jwt::{self, Tokens};
 use crate::policy::rate::{self, Rate};
 
+use super::cached::Cached;
 use super::hosts::Hosts;
 use super::policies::{Around, ErrorPage};
 use super::{LOG_BITS, Route, Site, Snapshot};
@@ -33,6 +36,8 @@ use super::{LOG_BITS, Route, Site, Snapshot};
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
     rates: Vec<Part<rate::Options, Arc<Rate>>>,
+    /// Open stores of caches.
+    stores: Vec<(StoreOptions, Arc<Store>)>,
     /// Open logs with their settings and the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
@@ -232,6 +237,17 @@ impl Builder<'_> {
             let own = &route.policies;
             let compress = own.compress.or(&site.policies.compress);
             let handler = self.handler(&place, route, compress)?;
+            let cache = own
+                .cache
+                .or(&site.policies.cache)
+                .filter(|_| route.handler.is_gateway());
+            let handler = match (cache, handler) {
+                (Some(settings), Opened::Answers(handler)) => {
+                    let cache = settings.cache(self.store(settings)?, space(config, site));
+                    Opened::Answers(Arc::new(Cached::new(cache, handler)))
+                }
+                (_, handler) => handler,
+            };
             let mut around = self.around(config, &site.policies, own, &errors)?;
             around.label |= self.series(&place, handler.handler());
             around.compress = compress
@@ -374,6 +390,20 @@ impl Builder<'_> {
         value
     }
 
+    /// The store of a cache. Caches with equal options share it, and a reload keeps it.
+    fn store(&mut self, settings: &cache::Settings) -> Result<Arc<Store>, String> {
+        let equal = |(options, _): &&(StoreOptions, Arc<Store>)| *options == settings.store;
+        if let Some((_, store)) = self.new.stores.iter().find(equal) {
+            return Ok(Arc::clone(store));
+        }
+        let store = match self.old.stores.iter().find(equal) {
+            Some((_, store)) => Arc::clone(store),
+            None => settings.open(&self.means.handlers.say)?,
+        };
+        self.new.stores.push((settings.store.clone(), Arc::clone(&store)));
+        Ok(store)
+    }
+
     fn auth(&self, settings: &crate::policy::auth::Settings) -> Result<Arc<Auth>, String> {
         Auth::open(settings, Arc::clone(&self.means.handlers.say))
             .map(Arc::new)
@@ -421,6 +451,17 @@ fn take<K: PartialEq, V: Clone>(old: &[Part<K, V>], taken: &mut [bool], place: &
         .max_by_key(|(index, part)| (nearness(part), std::cmp::Reverse(*index)))?;
     taken[index] = true;
     Some(part.value.clone())
+}
+
+/// The name of a site's part of a store. It does not depend on what a reload may change without another meaning of its paths.
+fn space(config: &Config, site: &config::Site) -> String {
+    let listeners = site
+        .listeners
+        .iter()
+        .map(|&listener| config.listeners[listener].bind.to_string());
+    let hosts = site.hosts.iter().map(config::Host::to_string);
+    let names: Vec<String> = listeners.chain(["sites".to_owned()]).chain(hosts).collect();
+    names.join(" ")
 }
 
 fn identity(folder: &Path) -> Identity {

@@ -14,6 +14,7 @@
 //! at any time.
 
 mod build;
+mod cached;
 mod hosts;
 pub mod live;
 mod policies;

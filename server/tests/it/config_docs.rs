@@ -69,7 +69,7 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("{site}{odd}"),
         format!("{route}{odd}"),
     ];
-    let policies = ["rate", "auth", "forward_auth", "jwt", "cors", "limits"].map(String::from);
+    let policies = ["rate", "auth", "forward_auth", "jwt", "cors", "limits", "cache"].map(String::from);
     let inner: Vec<String> = handlers(&folder)
         .iter()
         .chain(&policies)

@@ -9,6 +9,7 @@ mod browser;
 mod conditional;
 mod config_auth;
 mod config_balance;
+mod config_cache;
 mod config_chat;
 mod config_check;
 mod config_deploy;

@@ -1,0 +1,57 @@
+//! `cache`: stored responses of `proxy` and `fastcgi`.
+//!
+//! The settings name a store and the rules of one route. Equal stores are one: routes that inherit the
+//! setting of their site, or take it from a `[policy.NAME]`, share its bounds. A site has a part of the
+//! store to itself, so two sites on different listeners never answer with each other's responses.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use osier_web::cache::{Cache, Options, Store, StoreOptions};
+
+use crate::log::operator::Say;
+
+use super::client::Client;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settings {
+    pub store: StoreOptions,
+    /// Without a space: each site has its own.
+    pub options: Options,
+    /// Clients that may send PURGE. None for PURGE as a method of the backend.
+    pub purge: Option<Vec<Client>>,
+}
+
+impl Settings {
+    /// The folder of the files.
+    pub fn folder(&mut self) -> Option<&mut PathBuf> {
+        self.store.disk.as_mut()
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// One line: what cannot be opened, and why.
+    pub fn open(&self, say: &Say) -> Result<Arc<Store>, String> {
+        let say = Arc::clone(say);
+        let store = Store::open(self.store.clone()).map_err(|error| {
+            let folder = self.store.disk.as_deref().unwrap_or(Path::new(""));
+            format!("cannot use '{}' for a cache: {error}", folder.display())
+        })?;
+        Ok(Arc::new(store.on_log(move |line| say(line))))
+    }
+
+    /// Makes a cache whose responses are in `store`, in the part called `space`.
+    pub fn cache(&self, store: Arc<Store>, space: String) -> Cache {
+        let options = Options {
+            space,
+            backend_only: true,
+            ..self.options.clone()
+        };
+        let cache = Cache::with(store, options);
+        match self.purge.clone() {
+            Some(clients) => cache.on_purge(move |address| clients.iter().any(|client| client.is(address))),
+            None => cache,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A handler inside of a cache.
+
+use std::sync::Arc;
+
+use osier_web::cache::{Cache, Inside};
+use osier_web::{Request, Response};
+
+use crate::handler::Handler;
+use crate::policy::path;
+
+/// A handler whose responses are stored. A fetch calls the handler after the request of a client may have ended.
+pub struct Cached {
+    cache: Cache,
+    inside: Inside,
+    handler: Arc<dyn Handler>,
+}
+
+impl Cached {
+    pub fn new(cache: Cache, handler: Arc<dyn Handler>) -> Cached {
+        let inner = Arc::clone(&handler);
+        let inside = move |request: &mut Request<'_>| {
+            // The site has read the path before, so it has a text.
+            let text = path::text(request.path());
+            inner.answer(request, text.as_deref().unwrap_or(b"/"))
+        };
+        Cached {
+            cache,
+            inside: Arc::new(inside),
+            handler,
+        }
+    }
+}
+
+impl Handler for Cached {
+    fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
+        self.cache.answer(request, &self.inside)
+    }
+
+    fn methods(&self) -> &'static str {
+        self.handler.methods()
+    }
+}
