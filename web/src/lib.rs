@@ -93,7 +93,7 @@
 //! | `files` | [`files`]; `compress` |
 //! | `proxy` | [`proxy`], [`upstream`], [`wrap::forward_auth`] |
 //! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
-//! | `cache` | [`cache`]; `files`, `proxy` |
+//! | `cache` | [`wrap::cache`], a shared cache around handlers; `files`, `proxy` |
 //! | `ws` | [`ws`] |
 //! | `sse` | [`sse`] |
 //! | `redis` | [`pubsub`] |
@@ -111,14 +111,11 @@
 //! | `server` | accepting, bursts of requests, responses, graceful shutdown |
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
-//! | `cache` | a shared cache around handlers |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
 mod body;
-#[cfg(feature = "cache")]
-pub mod cache;
 #[cfg(feature = "chat")]
 pub mod chat;
 #[cfg(feature = "compress")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use osier_web::cache::{Options, Rules, StoreOptions};
+use osier_web::wrap::cache::{Options, Rules, StoreOptions};
 use toml::de::DeValue;
 
 use crate::policy::cache::Settings;

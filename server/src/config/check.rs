@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use osier_web::cache::StoreOptions;
+use osier_web::wrap::cache::StoreOptions;
 
 use crate::handler::{HandlerSettings, Match};
 use crate::reader::{At, Source, nearest};

@@ -149,7 +149,7 @@ pub struct Means {
 pub enum Touch {
     Read,
     Write,
-    /// Into the folder. It is made at start.
+    /// The server writes into the folder, and makes it at start.
     Folder,
     Connect,
 }

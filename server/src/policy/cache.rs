@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use osier_web::cache::{Cache, Options, Store, StoreOptions};
+use osier_web::wrap::cache::{Cache, Options, Store, StoreOptions};
 
 use crate::log::operator::Say;
 
@@ -16,7 +16,7 @@ use super::client::Client;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
     pub store: StoreOptions,
-    /// Without a space: each site has its own.
+    /// The rules. The space is missing: each site has its own.
     pub options: Options,
     /// Clients that may send PURGE. None for PURGE as a method of the backend.
     pub purge: Option<Vec<Client>>,
@@ -41,10 +41,12 @@ impl Settings {
         Ok(Arc::new(store.on_log(move |line| say(line))))
     }
 
-    /// Makes a cache whose responses are in `store`, in the part called `space`.
-    pub fn cache(&self, store: Arc<Store>, space: String) -> Cache {
+    /// Makes a cache whose responses are in `store`, in the part called `space`. `is_authenticated`: every request has passed a
+    /// check of who its client is.
+    pub fn cache(&self, store: Arc<Store>, space: String, is_authenticated: bool) -> Cache {
         let options = Options {
             space,
+            is_authenticated,
             backend_only: true,
             ..self.options.clone()
         };

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
-use osier_web::cache::{Store, StoreOptions};
 use osier_web::compress::{self, Compress};
+use osier_web::wrap::cache::{Store, StoreOptions};
 use osier_web::wrap::forward_auth::ForwardAuth;
 
 use crate::config::{self, Config, Log, Policies, Setting};
@@ -237,17 +237,6 @@ impl Builder<'_> {
             let own = &route.policies;
             let compress = own.compress.or(&site.policies.compress);
             let handler = self.handler(&place, route, compress)?;
-            let cache = own
-                .cache
-                .or(&site.policies.cache)
-                .filter(|_| route.handler.is_gateway());
-            let handler = match (cache, handler) {
-                (Some(settings), Opened::Answers(handler)) => {
-                    let cache = settings.cache(self.store(settings)?, space(config, site));
-                    Opened::Answers(Arc::new(Cached::new(cache, handler)))
-                }
-                (_, handler) => handler,
-            };
             let mut around = self.around(config, &site.policies, own, &errors)?;
             around.label |= self.series(&place, handler.handler());
             around.compress = compress
@@ -272,6 +261,14 @@ impl Builder<'_> {
                 Setting::On(settings) => Some(self.forward_auth(settings)?),
                 Setting::Off => None,
                 Setting::Inherited => shared_forward_auth.clone(),
+            };
+            let handler = match (own.cache.or(&site.policies.cache), handler) {
+                (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
+                    let is_authenticated = around.auth.is_some() || around.jwt.is_some() || around.forward_auth.is_some();
+                    let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
+                    Opened::Answers(Arc::new(Cached::new(cache, handler)))
+                }
+                (_, handler) => handler,
             };
             routes.push(Route {
                 path: route.matches.path.as_deref().map(Box::from),

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use osier_web::cache::{Cache, Inside};
+use osier_web::upstream::Upstream;
+use osier_web::wrap::cache::{Cache, Inside};
 use osier_web::{Request, Response};
 
 use crate::handler::Handler;
@@ -38,5 +39,9 @@ impl Handler for Cached {
 
     fn methods(&self) -> &'static str {
         self.handler.methods()
+    }
+
+    fn upstream(&self) -> Option<&Upstream> {
+        self.handler.upstream()
     }
 }

@@ -1,6 +1,8 @@
 //! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
-//! responses, names with passwords, authentication servers, tokens, sessions, other origins, rates, and error pages.
+//! responses, names with passwords, authentication servers, tokens, sessions, other origins, rates, a cache, and error pages.
 
+#[cfg(feature = "cache")]
+pub mod cache;
 #[cfg(feature = "cors")]
 pub mod cors;
 #[cfg(feature = "proxy")]

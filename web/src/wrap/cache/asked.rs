@@ -1,10 +1,10 @@
-//! What a request says to caches. One pass over its fields finds it, because most requests say nothing.
+//! Reads the fields of a request that concern caches. One pass over its fields finds it, because most requests say nothing.
 
 use super::Options;
 use super::directives::RequestDirectives;
 use crate::Request;
 
-/// What matters of the fields of a request.
+/// The fields of a request, as far as they matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     pub directives: RequestDirectives,
@@ -18,7 +18,10 @@ pub struct Asked {
 
 impl Asked {
     pub fn of(request: &Request<'_>, options: &Options) -> Asked {
-        let mut asked = Asked::default();
+        let mut asked = Asked {
+            has_authorization: options.is_authenticated,
+            ..Asked::default()
+        };
         let mut has_directives = false;
         for (name, value) in request.headers() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);

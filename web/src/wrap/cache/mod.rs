@@ -1,7 +1,7 @@
 //! A shared cache around a handler (RFC 9111): in memory, and large bodies in files.
 //!
 //! ```
-//! use osier_web::cache::{Cache, Store, StoreOptions};
+//! use osier_web::wrap::cache::{Cache, Store, StoreOptions};
 //! use osier_web::{Request, Response, Server, http::StatusCode, test::Client};
 //! use std::sync::Arc;
 //!
@@ -63,7 +63,8 @@
 //! | `key` | keys and variants |
 //! | `entry` | a stored response, and the responses made of it |
 //! | `store`, `queue` | the table of entries, and the order in which they leave |
-//! | `flight`, `fetch`, `fill` | a fetch for many waiters, the request behind it, its body while it arrives |
+//! | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
+//! | `fill`, `writer` | a body while it arrives |
 //! | `disk`, `record` | files, and their heads |
 //! | `purge` | removing entries |
 
@@ -80,6 +81,7 @@ mod purge;
 mod queue;
 mod record;
 mod store;
+mod writer;
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -94,7 +96,8 @@ use self::fetch::Job;
 use self::flight::{Flight, Outcome};
 use self::freshness::Reuse;
 pub use self::freshness::Rules;
-use self::store::{Count, Join, Wanted};
+use self::key::Wanted;
+use self::store::{Count, Join};
 pub use self::store::{Stats, Store, StoreOptions};
 use crate::upstream::client::while_client_stays;
 use crate::{IntoResponse, Request, Response};
@@ -108,7 +111,7 @@ pub struct Options {
     /// The name of the cache's part of its store. Caches of one name share their responses: give the same name only to
     /// handlers that answer a target alike. Empty by default.
     pub space: String,
-    /// What is added to the directives of responses. Nothing by default.
+    /// Rules that are added to the directives of responses. None by default.
     pub rules: Rules,
     /// Obeys `Cache-Control` of requests. On by default; off, a client cannot make the backend work.
     pub obey_client: bool,
@@ -117,6 +120,9 @@ pub struct Options {
     pub skip_cookies: Vec<String>,
     /// The longest time that a request waits for the fetch of another. Default: 5 s.
     pub wait: Duration,
+    /// Treats every request as one with `Authorization`: a function around the cache has found out who the client is, and may have
+    /// told the handler. Off by default.
+    pub is_authenticated: bool,
     /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
     pub backend_only: bool,
 }
@@ -129,6 +135,7 @@ impl Default for Options {
             obey_client: true,
             skip_cookies: Vec::new(),
             wait: Duration::from_secs(5),
+            is_authenticated: false,
             backend_only: false,
         }
     }
@@ -137,7 +144,7 @@ impl Default for Options {
 /// A handler inside of a cache. A fetch calls it on a fiber of its own, after the client may have left.
 pub type Inside = Arc<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
-/// Who may purge.
+/// Accepts the clients that may purge.
 type Purgers = Box<dyn Fn(Option<IpAddr>) -> bool + Send + Sync>;
 
 /// A shared cache. Clones are one cache.

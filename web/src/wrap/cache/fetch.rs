@@ -27,11 +27,13 @@ use osier_http::{
 };
 
 use super::entry::{Entry, Meta, Stored};
-use super::fill::{Fill, Writer};
+use super::fill::{Bytes, Fill};
 use super::flight::{Flight, Outcome};
 use super::freshness::{Facts, Freshness, Refusal, judge};
+use super::key::Wanted;
 use super::record::Record;
-use super::store::{Count, Mark, Store, Wanted};
+use super::store::{Count, Mark, Store};
+use super::writer::Writer;
 use super::{Inner, Inside, key};
 use crate::body::outgoing::Kind;
 use crate::body::send::copy;
@@ -109,7 +111,7 @@ impl Job {
             key: wanted.key.into(),
             particular: wanted.particular.into(),
             stale: stale.cloned(),
-            has_authorization: request.header("authorization").is_some(),
+            has_authorization: cache.options.is_authenticated || request.header("authorization").is_some(),
             target,
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
@@ -344,7 +346,7 @@ impl Job {
         })
     }
 
-    /// Stores a response. Those who wait get it as soon as its body begins.
+    /// Stores a response. Every waiting request gets it as soon as its body begins.
     fn keep(&self, request: &Request<'_>, meta: Arc<Meta>, source: Source) {
         let store = self.store();
         let entry = |body| Arc::new(Entry::new(store.number(), self.flight.hash, Arc::clone(&meta), body));
@@ -458,7 +460,7 @@ impl Drop for Landing<'_> {
 
 /// Where the bytes of a body come from.
 enum Source {
-    Memory(super::entry::Bytes),
+    Memory(Bytes),
     Stream(crate::body::outgoing::Producer, Option<u64>),
 }
 
@@ -502,7 +504,7 @@ impl Source {
         })
     }
 
-    fn long(bytes: super::entry::Bytes) -> Source {
+    fn long(bytes: Bytes) -> Source {
         let len = (*bytes).as_ref().len() as u64;
         let produce = move |out: &mut dyn crate::conn::output::Outlet| out.write_all((*bytes).as_ref());
         Source::Stream(Box::new(produce), Some(len))

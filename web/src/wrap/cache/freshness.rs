@@ -18,7 +18,7 @@ use osier_http::FieldLines;
 
 use super::directives::{RequestDirectives, ResponseDirectives, seconds};
 
-/// What the rules need to know of a response.
+/// The facts about a response that the rules need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
     pub directives: ResponseDirectives,
@@ -67,7 +67,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What an operator adds to the directives of responses.
+/// Rules that an operator adds to the directives of responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// How long responses without a lifetime are fresh, by status. A status that is missing here has
@@ -212,7 +212,7 @@ fn date(value: &[u8]) -> Option<SystemTime> {
     httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim_ascii()).ok()
 }
 
-/// What a stored response is good for.
+/// The use of a stored response for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// It answers the request.

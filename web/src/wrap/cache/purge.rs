@@ -1,4 +1,4 @@
-//! What removes stored responses: the method PURGE, and unsafe methods.
+//! Removes stored responses, on two occasions: the method PURGE, and unsafe methods.
 //!
 //! | request | removes |
 //! |---|---|

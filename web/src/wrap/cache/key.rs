@@ -1,4 +1,4 @@
-//! What a request asks for: its key, and the fields by which responses under one key differ.
+//! The key of a request, and the fields by which responses under one key differ.
 //!
 //! ```text
 //!   key          space · scheme · host in lower case · canonical path · query as sent
@@ -42,6 +42,14 @@ const OVERRIDES: [&str; 16] = [
 
 /// Bytes of a key that are followed by more parts.
 const END: u8 = 0;
+
+/// The key and the particulars of a request.
+#[derive(Clone, Copy)]
+pub struct Wanted<'k> {
+    pub hash: u64,
+    pub key: &'k [u8],
+    pub particular: &'k [u8],
+}
 
 /// Writes the key of `request` in `space` to `key`, which is empty, and the particulars to
 /// `particular`. Returns `false` if the path has no meaning: no cache has such a path.
@@ -169,7 +177,7 @@ fn value<'a>(headers: &Headers<'a>, name: &str) -> Option<Cow<'a, [u8]>> {
 /// this form, so two requests with the same form select the same response. `None` for a list that
 /// refuses the plain body, which stays as it is.
 pub fn encodings(value: &[u8]) -> Option<&'static str> {
-    /// By the codings in it: 1 for gzip, 2 for br, 4 for zstd.
+    /// The forms, by the codings in them: 1 for gzip, 2 for br, 4 for zstd.
     const FORMS: [&str; 8] = [
         "identity",
         "gzip",

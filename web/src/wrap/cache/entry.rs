@@ -13,7 +13,7 @@ use osier_http::FieldLines;
 
 use super::asked::Asked;
 use super::disk::DiskFile;
-use super::fill::Fill;
+use super::fill::{Bytes, Fill};
 use super::freshness::Freshness;
 use super::key::{self, Varies};
 use super::queue::MOST_USES;
@@ -45,7 +45,7 @@ const OF_NOT_MODIFIED: [&str; 8] = [
 #[derive(Debug)]
 pub struct Meta {
     pub status: StatusCode,
-    /// With a `Date`, without an `Age`.
+    /// The fields, with a `Date` and without an `Age`.
     pub fields: FieldLines,
     pub freshness: Freshness,
     /// When it was received or validated.
@@ -56,9 +56,6 @@ pub struct Meta {
     /// A backend has made it.
     pub of_backend: bool,
 }
-
-/// The bytes of a stored body in memory.
-pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// The body of a stored response.
 #[derive(Clone)]

@@ -33,7 +33,7 @@ use osier_http::Headers;
 use super::disk::Disk;
 use super::entry::{Entry, Meta, Stored};
 use super::flight::Flight;
-use super::key;
+use super::key::{self, Wanted};
 use super::queue::{Queue, Slot};
 use super::record::Record;
 use crate::Request;
@@ -199,15 +199,7 @@ impl Hasher for Known {
     }
 }
 
-/// What a request looks for.
-#[derive(Clone, Copy)]
-pub struct Wanted<'k> {
-    pub hash: u64,
-    pub key: &'k [u8],
-    pub particular: &'k [u8],
-}
-
-/// What a store has for a request.
+/// The result of a look-up.
 #[derive(Default)]
 pub struct Look {
     pub entry: Option<Arc<Entry>>,
@@ -217,11 +209,11 @@ pub struct Look {
 
 /// How a request gets the response that is not stored.
 pub enum Join {
-    /// By a fetch of its own, for which others may wait.
+    /// The request begins a fetch, for which others may wait.
     Lead(Arc<Flight>),
-    /// By the fetch of another.
+    /// The request waits for the fetch of another.
     Follow(Arc<Flight>),
-    /// By itself: the response cannot be stored.
+    /// The request asks for itself: the response cannot be stored.
     Pass,
 }
 
@@ -686,7 +678,7 @@ impl Store {
     }
 }
 
-/// What the end of a fetch says about the next ones.
+/// A hint from one fetch to the next ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// The response cannot be stored.
@@ -775,7 +767,7 @@ impl Table {
         gone
     }
 
-    /// Makes room for `bytes`. What leaves goes to `gone`.
+    /// Makes room for `bytes`. Entries that leave go to `gone`.
     fn make_room(&mut self, bytes: u64, gone: &mut Vec<Arc<Entry>>) -> bool {
         loop {
             let resources = &self.resources;

@@ -13,22 +13,21 @@ use osier::sync::Event;
 use osier_http::Headers;
 
 use super::entry::Entry;
-use super::key::{self, Varies};
-use super::store::Wanted;
+use super::key::{self, Varies, Wanted};
 
 /// How a fetch has ended for those who wait.
 #[derive(Clone)]
 pub enum Outcome {
-    /// By a response for everybody whose request selects it.
+    /// A response for everybody whose request selects it.
     Entry {
         entry: Arc<Entry>,
         /// Status of the backend's response, if it is another than that of the entry.
         status: Option<u16>,
         is_stored: bool,
     },
-    /// By an error with this status. The stale response takes its place.
+    /// An error with this status. The stale response takes its place.
     Stale(Arc<Entry>, u16),
-    /// By a response for the one request alone that has begun the fetch.
+    /// A response for the one request alone that has begun the fetch.
     Pass,
     /// There is no backend to answer. Everybody gets this status.
     Failed(StatusCode),

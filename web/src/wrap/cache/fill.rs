@@ -1,0 +1,257 @@
+//! A body that is being received, and the clients that already get it.
+//!
+//! One fiber writes (`writer.rs`), and every client that asked for the response reads, each at its own
+//! pace and on any worker.
+//!
+//! ```text
+//!   0 ──────── file ──────── base ── writing ── bytes ── end
+//!      sent from the file         copied under the lock
+//! ```
+//!
+//! The state is behind one lock, which is held while bytes are copied, never while anybody waits.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use osier::sync::Event;
+
+use crate::body::outgoing::Kind;
+use crate::conn::output::Outlet;
+
+/// Most bytes that a reader copies at once.
+const PIECE: usize = 64 << 10;
+
+/// The bytes of a body in memory.
+pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A body that is being received.
+pub struct Fill {
+    /// The length, if the backend has told it.
+    pub len: Option<u64>,
+    state: Mutex<State>,
+    /// Set when a reader has taken bytes or has gone.
+    pub taken: Event,
+}
+
+/// The state of a [`Fill`]. The writer changes it, apart from the readers' places.
+#[derive(Default)]
+pub struct State {
+    /// The place of the first byte of `writing`, or of `bytes`. Bytes before it are in the file, or gone.
+    pub base: u64,
+    /// Bytes that are being written to the file.
+    pub writing: Option<Arc<Vec<u8>>>,
+    /// The bytes after them.
+    pub bytes: Vec<u8>,
+    /// The file, and where the body begins in it.
+    pub file: Option<(Arc<File>, u64)>,
+    /// Bytes before `base` are lost, apart from those in the file.
+    pub is_window: bool,
+    readers: Vec<Place>,
+    next_reader: u64,
+    done: Option<Done>,
+}
+
+/// A reader's place.
+struct Place {
+    reader: u64,
+    at: u64,
+    /// Set when there is more.
+    more: Arc<Event>,
+}
+
+/// The end of a body.
+#[derive(Clone)]
+pub enum Done {
+    /// All bytes.
+    Memory(Bytes),
+    /// All bytes are in the file, or were read.
+    Sent,
+    Failed(Arc<str>),
+}
+
+impl Fill {
+    pub fn new(len: Option<u64>) -> Arc<Fill> {
+        Arc::new(Fill {
+            len,
+            state: Mutex::default(),
+            taken: Event::new(),
+        })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A response's body, from the first byte on.
+    ///
+    /// # Errors
+    ///
+    /// If the first bytes are gone.
+    pub fn body(self: &Arc<Self>) -> io::Result<Kind> {
+        let mut state = self.state();
+        if let Some(Done::Memory(bytes)) = &state.done {
+            return Ok(Kind::Shared(Arc::clone(bytes)));
+        }
+        if state.is_window && state.base > 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let more = Arc::new(Event::new());
+        let number = state.next_reader;
+        state.next_reader += 1;
+        state.readers.push(Place {
+            reader: number,
+            at: 0,
+            more: Arc::clone(&more),
+        });
+        drop(state);
+        self.taken.set();
+        let reader = Reader {
+            fill: Arc::clone(self),
+            number,
+            at: 0,
+            more,
+        };
+        Ok(Kind::Stream(Box::new(move |out| reader.send(out)), self.len))
+    }
+
+    /// Ends the body, unless it has ended.
+    pub fn finish(&self, done: Done) {
+        let mut state = self.state();
+        if state.done.is_none() {
+            state.done = Some(done);
+        }
+        state.wake();
+    }
+}
+
+impl State {
+    pub fn has_readers(&self) -> bool {
+        !self.readers.is_empty()
+    }
+
+    /// Wakes the readers that wait for more.
+    pub fn wake(&self) {
+        self.readers.iter().for_each(|place| place.more.set());
+    }
+
+    /// Drops the bytes of a window that all readers have.
+    pub fn trim(&mut self) {
+        let Some(least) = self.readers.iter().map(|place| place.at).min() else {
+            return;
+        };
+        let count = least.saturating_sub(self.base).min(self.bytes.len() as u64);
+        self.bytes.drain(..count as usize);
+        self.base += count;
+    }
+
+    /// Copies bytes from `at` on.
+    fn copy(&self, at: u64, into: &mut Vec<u8>) {
+        let mut skip = (at - self.base) as usize;
+        let writing = self.writing.as_ref().map_or(&[][..], |bytes| bytes);
+        for bytes in [writing, &self.bytes] {
+            let from = skip.min(bytes.len());
+            let count = (bytes.len() - from).min(PIECE - into.len());
+            into.extend_from_slice(&bytes[from..from + count]);
+            skip -= from;
+        }
+    }
+}
+
+/// A client's view of the body.
+struct Reader {
+    fill: Arc<Fill>,
+    number: u64,
+    at: u64,
+    more: Arc<Event>,
+}
+
+/// The next step of a reader.
+enum Step {
+    Copied,
+    File(Arc<File>, u64, u64, bool),
+    Rest(Bytes),
+    Over,
+    Failed(Arc<str>),
+    Wait,
+}
+
+impl Reader {
+    /// Writes the body to `out`.
+    ///
+    /// # Suspends
+    ///
+    /// While the backend sends, and while the client reads.
+    fn send(mut self, out: &mut dyn Outlet) -> io::Result<()> {
+        let mut piece = Vec::new();
+        loop {
+            let count = match self.step(&mut piece) {
+                Step::Copied => {
+                    out.write_all(&piece)?;
+                    piece.len() as u64
+                }
+                Step::File(file, offset, len, is_last) => {
+                    if is_last {
+                        return out.leave_file(&file, offset, len);
+                    }
+                    out.write_file(&file, offset, len)?
+                }
+                Step::Rest(bytes) => return out.write_all(&(*bytes).as_ref()[self.at as usize..]),
+                Step::Over => return Ok(()),
+                Step::Failed(why) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, &*why)),
+                Step::Wait => {
+                    self.more.wait();
+                    0
+                }
+            };
+            self.advance(count);
+        }
+    }
+
+    fn step(&self, piece: &mut Vec<u8>) -> Step {
+        let state = self.fill.state();
+        if let Some(Done::Memory(bytes)) = &state.done {
+            return Step::Rest(Arc::clone(bytes));
+        }
+        if self.at < state.base {
+            let is_last = matches!(state.done, Some(Done::Sent)) && state.bytes.is_empty();
+            return match &state.file {
+                Some((file, begin)) => Step::File(Arc::clone(file), begin + self.at, state.base - self.at, is_last),
+                None => Step::Failed("the beginning of the body is gone".into()),
+            };
+        }
+        piece.clear();
+        state.copy(self.at, piece);
+        match &state.done {
+            _ if !piece.is_empty() => Step::Copied,
+            None => Step::Wait,
+            Some(Done::Failed(why)) => Step::Failed(Arc::clone(why)),
+            Some(_) => Step::Over,
+        }
+    }
+
+    fn advance(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.at += count;
+        let mut state = self.fill.state();
+        let place = state.readers.iter_mut().find(|place| place.reader == self.number);
+        if let Some(place) = place {
+            place.at = self.at;
+        }
+        if state.is_window {
+            drop(state);
+            self.fill.taken.set();
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.fill.state();
+        state.readers.retain(|place| place.reader != self.number);
+        drop(state);
+        self.fill.taken.set();
+    }
+}

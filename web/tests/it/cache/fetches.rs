@@ -1,0 +1,227 @@
+//! One fetch for many: who waits, for how long, and what becomes of the body.
+
+use super::{World, answer, on_clock, s, send};
+use osier::sync::Event;
+use osier::time::VirtualClock;
+use osier_web::test::{Client, Reply};
+use osier_web::wrap::cache::Options;
+use osier_web::{Body, Request, Response};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Runs `count` requests at once, each on a fiber, and returns their replies.
+fn at_once(client: &Arc<Client>, requests: Vec<String>) -> Vec<Reply> {
+    let ask = |request: String| {
+        let client = client.clone();
+        osier::spawn(move || send(&client, &request))
+    };
+    let fibers: Vec<_> = requests.into_iter().map(ask).collect();
+    fibers.into_iter().map(|fiber| fiber.join().unwrap()).collect()
+}
+
+#[test]
+fn one_fetch_for_many_on_all_workers() {
+    let runtime = osier::Runtime::builder().workers(3).clock(VirtualClock::new());
+    runtime.build().unwrap().run(|| {
+        let world = World::new(Options::default(), |call, _| {
+            osier::sleep(s(2));
+            answer(200, "cache-control: max-age=60", &format!("{call}"))
+        });
+        let (client, calls) = (Arc::new(world.client), world.calls);
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 50]);
+        assert!(replies.iter().all(|reply| reply.text() == "0"));
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        let collapsed = replies
+            .iter()
+            .filter(|reply| reply.header("cache-status").unwrap().contains("collapsed"));
+        assert_eq!(collapsed.count(), 49);
+        assert_eq!(world.cache.store().stats().collapsed, 49);
+    });
+}
+
+#[test]
+fn responses_that_cannot_be_stored_do_not_wait_for_each_other() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, _| {
+            osier::sleep(s(1));
+            answer(200, "cache-control: private", &format!("{call}"))
+        });
+        let (client, calls) = (Arc::new(world.client), world.calls);
+        let begun = osier::time::now();
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 20]);
+        // One to find out, then all others together.
+        assert!(osier::time::now() - begun < s(3));
+        let mut bodies: Vec<_> = replies.iter().map(|reply| reply.text().to_owned()).collect();
+        bodies.sort();
+        bodies.dedup();
+        assert_eq!((bodies.len(), calls.load(Ordering::SeqCst)), (20, 20));
+        let begun = osier::time::now();
+        at_once(&client, vec!["GET /a".to_owned(); 20]);
+        assert!(osier::time::now() - begun < Duration::from_millis(1500), "remembered");
+    });
+}
+
+#[test]
+fn a_request_does_not_wait_for_ever() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, _| {
+            osier::sleep(if call == 0 { s(100) } else { s(1) });
+            answer(200, "cache-control: max-age=600", &format!("{call}"))
+        });
+        let client = Arc::new(world.client);
+        let begun = osier::time::now();
+        let slow = {
+            let client = client.clone();
+            osier::spawn(move || send(&client, "").text().to_owned())
+        };
+        osier::sleep(s(1));
+        assert_eq!(send(&client, "").text(), "1");
+        assert!(osier::time::now() - begun < s(10));
+        assert_eq!(slow.join().unwrap(), "0");
+    });
+}
+
+#[test]
+fn those_who_wait_select_by_vary() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, request| {
+            osier::sleep(s(1));
+            let language = request.header_str("accept-language").unwrap_or("none").to_owned();
+            answer(200, "cache-control: max-age=60\nvary: accept-language", &language)
+        });
+        let (client, calls) = (Arc::new(world.client), world.calls);
+        let requests = (0..20)
+            .map(|number| format!("GET /a\naccept-language: {}", ["de", "fr"][number % 2]))
+            .collect();
+        let replies = at_once(&client, requests);
+        for (number, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.text(), ["de", "fr"][number % 2]);
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+    });
+}
+
+#[test]
+fn a_failing_backend_is_asked_once() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, _| {
+            osier::sleep(s(1));
+            answer(502, "", "bad\n")
+        });
+        let (client, calls) = (Arc::new(world.client), world.calls);
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 10]);
+        assert!(replies.iter().all(|reply| reply.status() == 502));
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn a_handler_that_panics_leaves_nobody_waiting() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, _| {
+            osier::sleep(s(1));
+            assert!(call > 0, "the first call fails, for this test");
+            answer(200, "cache-control: max-age=60", "a")
+        });
+        let client = Arc::new(world.client);
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 3]);
+        assert!(replies.iter().all(|reply| reply.status() == 500));
+        assert_eq!(send(&client, "").text(), "a");
+    });
+}
+
+/// A handler whose body comes in pieces, each when the test says so.
+fn in_pieces(
+    pieces: usize,
+    go: Arc<Event>,
+    is_whole: bool,
+) -> impl Fn(usize, &mut Request<'_>) -> Response + Send + Sync {
+    move |_, _| {
+        let go = go.clone();
+        let body = Body::stream(move |out| {
+            for number in 0..pieces {
+                if number > 0 {
+                    go.wait();
+                }
+                out.write_all(&[b'a' + number as u8; 1000])?;
+            }
+            match is_whole {
+                true => Ok(()),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        });
+        answer(200, "cache-control: max-age=60", "").body(body)
+    }
+}
+
+#[test]
+fn a_fetch_survives_the_client_that_began_it() {
+    on_clock(|| {
+        let go = Arc::new(Event::new());
+        let world = World::new(Options::default(), in_pieces(3, go.clone(), true));
+        let (client, cache) = (Arc::new(world.client), world.cache);
+        let leaving = {
+            let client = client.clone();
+            osier::spawn(move || client.get("/a").leave_after(700).send().is_whole())
+        };
+        osier::sleep(s(1));
+        let follower = {
+            let client = client.clone();
+            osier::spawn(move || client.get("/a").send())
+        };
+        osier::sleep(s(1));
+        go.set();
+        osier::sleep(s(1));
+        assert!(!leaving.join().unwrap());
+        go.set();
+        let reply = follower.join().unwrap();
+        assert!(reply.is_whole() && reply.body().len() == 3000);
+        assert_eq!(cache.store().stats().entries, 1);
+        assert_eq!(client.get("/a").send().body(), reply.body());
+        assert_eq!(world.calls.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn what_is_incomplete_is_not_stored() {
+    on_clock(|| {
+        let go = Arc::new(Event::new());
+        let world = World::new(Options::default(), in_pieces(2, go.clone(), false));
+        for _ in 0..2 {
+            go.set();
+            // Nothing has been sent yet, so the client gets an error.
+            assert_eq!(send(&world.client, "").status(), 500);
+        }
+        assert_eq!((world.calls(), world.stats().entries), (2, 0));
+        // A length that does not hold.
+        let world = World::new(Options::default(), |_, _| {
+            answer(200, "cache-control: max-age=60", "").body(Body::sized_reader(&b"abc"[..], 5))
+        });
+        assert_eq!(send(&world.client, "").status(), 500);
+        assert_eq!(world.stats().entries, 0);
+    });
+}
+
+#[test]
+fn an_unsafe_method_keeps_older_fetches_out() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, request| {
+            if request.method() == "GET" && call == 0 {
+                osier::sleep(s(10));
+            }
+            answer(200, "cache-control: max-age=60", &format!("{call}"))
+        });
+        let client = Arc::new(world.client);
+        let old = {
+            let client = client.clone();
+            osier::spawn(move || send(&client, "").text().to_owned())
+        };
+        osier::sleep(s(1));
+        assert_eq!(send(&client, "POST /a").text(), "1");
+        assert_eq!(send(&client, "").text(), "2");
+        assert_eq!(old.join().unwrap(), "0");
+        assert_eq!(send(&client, "").text(), "2");
+    });
+}
