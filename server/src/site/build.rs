@@ -264,7 +264,8 @@ impl Builder<'_> {
             };
             let handler = match (own.cache.or(&site.policies.cache), handler) {
                 (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
-                    let is_authenticated = around.auth.is_some() || around.jwt.is_some() || around.forward_auth.is_some();
+                    let is_authenticated =
+                        around.auth.is_some() || around.jwt.is_some() || around.forward_auth.is_some();
                     let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
                     Opened::Answers(Arc::new(Cached::new(cache, handler)))
                 }

@@ -40,8 +40,9 @@ use crate::body::send::copy;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Memory};
 use crate::conn::worker::Worker;
+use crate::request::Marks;
+use crate::request::changes::Changes;
 use crate::request::state::States;
-use crate::request::{Marks, Retargets};
 use crate::{Body, Request, RequestBody, Response};
 
 /// Most bytes of interim responses, which nobody gets.
@@ -185,7 +186,7 @@ impl Job {
             bound: INTERIM,
         };
         let output = Output::new(&memory, Vec::new());
-        let retargets = Retargets::default();
+        let changes = Changes::default();
         let mut request = Request {
             head: &head,
             params: None,
@@ -196,10 +197,11 @@ impl Job {
                 &mut [],
                 0,
                 false,
+                &self.marks.received,
             ),
             marks: &self.marks,
             extensions: Extensions::new(),
-            retargets: &retargets,
+            changes: &changes,
             states: &self.states,
             mount: 0,
             gone: Gone::Finish,

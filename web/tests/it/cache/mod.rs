@@ -215,6 +215,28 @@ fn nobody_gets_what_another_client_has_put_into_a_response() {
 }
 
 #[test]
+fn authenticated_clients_share_only_what_the_response_allows() {
+    on_clock(|| {
+        let options = Options {
+            is_authenticated: true,
+            ..Options::default()
+        };
+        let world = World::new(options, |call, request| match request.query() {
+            Some("public") => answer(200, "cache-control: public, max-age=60", &format!("{call}")),
+            _ => answer(200, "cache-control: max-age=60", &format!("{call}")),
+        });
+        for (request, body) in [
+            ("GET /a", "0"),
+            ("GET /a", "1"),
+            ("GET /a?public", "2"),
+            ("GET /a?public", "2"),
+        ] {
+            assert_eq!(send(&world.client, request).text(), body, "{request}");
+        }
+    });
+}
+
+#[test]
 fn variants_are_bounded() {
     on_clock(|| {
         let world = World::new(Options::default(), |_, _| {
