@@ -17,6 +17,7 @@ use crate::config::origin::Origin;
 use crate::config::{self, Admin, Bind, Config, Log, Policies, Setting, Site};
 use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
+use crate::log::settings::To;
 use crate::policy::headers::Field;
 use crate::reader::value;
 
@@ -252,8 +253,8 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
         workers: line.workers.map(usize::from),
         drain: line.drain.unwrap_or(config::DRAIN),
         log: Log {
-            format: log,
-            file: line.log_file,
+            format: log.into(),
+            to: line.log_file.map_or(To::Stderr, To::File),
         },
         admin: line.admin.map(|Address(address)| Admin {
             bind: Bind::Tcp(address),
@@ -297,6 +298,7 @@ fn explain(error: &clap::Error) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::settings::Format;
     use clap::CommandFactory;
 
     fn command(line: &str) -> Result<Command, Exit> {
@@ -380,7 +382,7 @@ mod tests {
             (config.workers, files(&config).unwrap().options.listing),
             (Some(3), true)
         );
-        assert_eq!((config.log.format, config.drain), (LogFormat::Combined, Duration::ZERO));
+        assert_eq!((config.log.format, config.drain), (Format::Combined, Duration::ZERO));
         let admin = Bind::Tcp("127.0.0.1:9090".parse().unwrap());
         assert_eq!(config.admin, Some(Admin { bind: admin }));
         for (line, millis) in [

@@ -104,7 +104,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `listen` | addresses and listening sockets |
-//! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101 |
+//! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
 //! | `body` | the body of a request, the body of a response |
 //! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
 //! | `router`, `wrap` | the handler of a path, and the functions around the handler |
@@ -148,6 +148,8 @@ pub mod ws;
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
 pub use conn::close::{CloseReason, ConnectionEvent};
+pub use conn::log::id::RequestId;
+pub use conn::log::record::{Level, Record};
 pub use conn::network::ClientNetwork;
 pub use conn::settings::Timeouts;
 pub use conn::upgrade::{Session, Upgraded};
@@ -163,7 +165,6 @@ pub use request::extract::Validate;
 #[cfg(feature = "json")]
 pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
-pub use request::id::RequestId;
 #[cfg(feature = "multipart")]
 pub use request::multipart;
 pub use response::error::Error;

@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::handler::upstream::{address, expect};
+use crate::log::operator::Say;
 use crate::policy::forward_auth::{self, Settings};
 use crate::policy::jwt;
 use crate::reader::value::token;
@@ -99,7 +100,7 @@ fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<(A
 
 /// Notes the mistake of settings that cannot be used.
 fn sound(section: &Section<'_>, at: &std::ops::Range<usize>, settings: Settings) -> Option<Settings> {
-    match forward_auth::open(&settings, std::sync::Arc::new(|_| {})) {
+    match forward_auth::open(&settings, Say::new(|_| {})) {
         Ok(_) => Some(settings),
         Err(why) => {
             section.source().problem(at, why);
@@ -154,7 +155,7 @@ pub fn jwt(table: Section<'_>) -> Option<jwt::Settings> {
     let source = table.source();
     table.finish();
     let settings = jwt::Settings { keys: keys?, options };
-    let opened = jwt::Tokens::open(&settings, std::sync::Arc::new(|_| {}));
+    let opened = jwt::Tokens::open(&settings, Say::new(|_| {}));
     if let (Err(why), Some(at)) = (opened, at) {
         source.problem(&at, why);
     }

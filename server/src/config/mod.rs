@@ -13,6 +13,7 @@ mod auth;
 mod cache;
 pub mod check;
 mod include;
+mod log;
 pub mod origin;
 mod policy;
 mod route;

@@ -1,35 +1,29 @@
 //! Reads the settings that `[[site]]` and `[[site.route]]` have in common: allowed clients, authentication, rates, limits, CORS,
-//! header fields, compression and the log.
+//! header fields, compression, the log and request ids.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use osier_web::compress::{self, Coding};
 use toml::de::DeValue;
 
-use crate::log::access::LogFormat;
+use crate::log::operator::Say;
 use crate::policy::client::client;
 use crate::policy::headers::{Field, Headers};
+use crate::policy::request_id::RequestIds;
 use crate::policy::{auth, cors, rate};
 use crate::reader::value::{method, origin, token};
 use crate::reader::{At, Section, nearest, values};
 
 use super::cache;
+use super::log;
 use super::settings::*;
-
-/// The formats of the access log and their names in the file.
-const FORMATS: [(&str, LogFormat); 3] = [
-    ("combined", LogFormat::Combined),
-    ("json", LogFormat::Json),
-    ("off", LogFormat::Off),
-];
 
 /// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 14] = [
+pub const KEYS: [&str; 15] = [
     "policy",
     "auth",
     "forward_auth",
@@ -44,6 +38,7 @@ pub const KEYS: [&str; 14] = [
     "compress",
     "cache",
     "log",
+    "request_id",
 ];
 
 /// The tables `[policy.NAME]`, by name.
@@ -88,63 +83,20 @@ pub fn read(section: &Section<'_>, named: &Named) -> Policies {
 
 fn own(section: &Section<'_>) -> Policies {
     Policies {
-        auth: switch(section, "auth", auth),
+        auth: Setting::read(section, "auth", auth),
         forward_auth: super::auth::forward_auth(section),
-        jwt: switch(section, "jwt", super::auth::jwt),
+        jwt: Setting::read(section, "jwt", super::auth::jwt),
         html_errors: section.boolean("html_errors"),
         headers: section.section("headers").map(headers).unwrap_or_default(),
-        cors: switch(section, "cors", cors),
+        cors: Setting::read(section, "cors", cors),
         limits: section.section("limits").map(limits).unwrap_or_default(),
         allow: values(section.parsed_list("allow", client)),
         deny: values(section.parsed_list("deny", client)),
-        rate: switch(section, "rate", rate),
+        rate: Setting::read(section, "rate", rate),
         compress: compress(section),
         cache: cache::read(section),
-        log: log(section),
-    }
-}
-
-/// Reads `log = { file = "access.log" }`, `log = "json"` or `log = false`.
-pub fn log(section: &Section<'_>) -> Setting<Log> {
-    let Some(value) = section.any("log") else {
-        return Setting::Inherited;
-    };
-    if let DeValue::String(_) = value.get_ref() {
-        let text = section.string("log");
-        let format = text.as_ref().and_then(|text| {
-            let known = FORMATS.iter().find(|(word, _)| *word == text.value);
-            if known.is_none() {
-                let shown = text.value.escape_debug();
-                let wanted = "\"combined\", \"json\" or \"off\"";
-                let problem = format!("'log' must be {wanted}, or {{ file = \"access.log\" }}, not \"{shown}\"");
-                section.source().problem(&text.span, problem);
-            }
-            known.map(|(_, format)| *format)
-        });
-        return match format {
-            Some(LogFormat::Off) | None => Setting::Off,
-            Some(format) => Setting::On(Log { format, file: None }),
-        };
-    }
-    switch(section, "log", |section| {
-        let file = section.writable("file");
-        let format = section.choice("format", &FORMATS).unwrap_or(LogFormat::Combined);
-        section.finish();
-        Some(Log { format, file })
-    })
-}
-
-/// Reads a table, or `false`.
-fn switch<T>(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
-    let Some(value) = section.any(key) else {
-        return Setting::Inherited;
-    };
-    if let DeValue::Boolean(false) = value.get_ref() {
-        return Setting::Off;
-    }
-    match section.as_section(key, value, "a table or false").and_then(read) {
-        Some(value) => Setting::On(value),
-        None => Setting::Off,
+        log: log::access(section),
+        request_id: request_id(section),
     }
 }
 
@@ -160,7 +112,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         password_file: None,
     };
     // Each user and the file are opened alone, so that each mistake is reported at its own place.
-    let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Arc::new(|_| {})) {
+    let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Say::new(|_| {})) {
         Ok(auth) => {
             if let Some(weakness) = auth.weakness() {
                 source.warning(at, weakness);
@@ -286,6 +238,27 @@ fn rate(section: Section<'_>) -> Option<rate::Options> {
         burst,
         concurrent,
     })
+}
+
+/// `true`, `false`, or a table.
+fn request_id(section: &Section<'_>) -> Setting<RequestIds> {
+    let Some(value) = section.any("request_id") else {
+        return Setting::Inherited;
+    };
+    let mut ids = RequestIds {
+        backends: true,
+        response: true,
+    };
+    if let DeValue::Boolean(is_on) = value.get_ref() {
+        return if *is_on { Setting::On(ids) } else { Setting::Off };
+    }
+    let Some(table) = section.as_section("request_id", value, "true, false or a table") else {
+        return Setting::Off;
+    };
+    ids.backends = table.boolean("backends").unwrap_or(ids.backends);
+    ids.response = table.boolean("response").unwrap_or(ids.response);
+    table.finish();
+    Setting::On(ids)
 }
 
 /// `true`, `false`, or a table.

@@ -6,13 +6,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use osier_web::{Timeouts, compress};
+use toml::de::DeValue;
 
 use crate::handler::{self, Match};
-use crate::log::access::LogFormat;
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
 use crate::policy::real_ip::RealIp;
+use crate::policy::request_id::RequestIds;
 use crate::policy::{auth, cache, cors, forward_auth, jwt, rate};
+use crate::reader::Section;
+
+pub use crate::log::settings::{ErrorLog, Log};
 
 /// The default limit of a request body, in bytes.
 pub const BODY_BYTES: u64 = 2 << 20;
@@ -36,6 +40,7 @@ pub struct Config {
     pub drain: Duration,
     /// Access log of sites that name none.
     pub log: Log,
+    pub error_log: ErrorLog,
     pub admin: Option<Admin>,
     /// At least one.
     pub listeners: Vec<Listener>,
@@ -57,6 +62,7 @@ impl Config {
             workers: None,
             drain: DRAIN,
             log: Log::OFF,
+            error_log: ErrorLog::default(),
             admin: None,
             includes: Vec::new(),
             sites: vec![Site {
@@ -81,21 +87,6 @@ impl Config {
             count(self.listeners.len(), "listener")
         )
     }
-}
-
-/// Where and how requests are logged.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Log {
-    pub format: LogFormat,
-    /// None for standard error.
-    pub file: Option<PathBuf>,
-}
-
-impl Log {
-    pub const OFF: Log = Log {
-        format: LogFormat::Off,
-        file: None,
-    };
 }
 
 /// Listener of /health and /metrics.
@@ -237,6 +228,7 @@ pub struct Policies {
     pub compress: Setting<compress::Options>,
     pub cache: Setting<cache::Settings>,
     pub log: Setting<Log>,
+    pub request_id: Setting<RequestIds>,
 }
 
 impl Policies {
@@ -263,6 +255,7 @@ impl Policies {
             compress: self.compress.else_of(&others.compress),
             cache: self.cache.else_of(&others.cache),
             log: self.log.else_of(&others.log),
+            request_id: self.request_id.else_of(&others.request_id),
         }
     }
 }
@@ -287,6 +280,20 @@ impl<T: Clone> Setting<T> {
 }
 
 impl<T> Setting<T> {
+    /// Reads the table of a key, or `false`.
+    pub fn read(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
+        let Some(value) = section.any(key) else {
+            return Setting::Inherited;
+        };
+        if let DeValue::Boolean(false) = value.get_ref() {
+            return Setting::Off;
+        }
+        match section.as_section(key, value, "a table or false").and_then(read) {
+            Some(value) => Setting::On(value),
+            None => Setting::Off,
+        }
+    }
+
     /// The effective setting of a route, given its site's setting.
     pub fn or<'a>(&'a self, site: &'a Setting<T>) -> Option<&'a T> {
         match self {

@@ -14,7 +14,7 @@ use crate::reader::{Section, Source, nearest, values};
 use super::address::{Address, DEFAULT_ADDRESS, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
-use super::{policy, route};
+use super::{log, policy, route};
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -44,10 +44,11 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     // `include.rs` has read the files. A mistake in the value is noted here.
     let _ = top.strings("include");
     let drain = top.duration("drain").unwrap_or(DRAIN);
-    let log = match policy::log(&top) {
+    let access_log = match log::access(&top) {
         Setting::On(log) => log,
         _ => Log::OFF,
     };
+    let error_log = log::errors(&top);
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
@@ -89,7 +90,8 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         landlock,
         workers,
         drain,
-        log,
+        log: access_log,
+        error_log,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,

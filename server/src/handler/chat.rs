@@ -1,7 +1,6 @@
 //! `chat`: chat rooms over WebSockets.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use osier_web::chat::{self, Options};
 use osier_web::ws::Origins;
@@ -79,10 +78,10 @@ impl Configured for Chat {
         let Some(redis) = &self.redis else {
             return Ok(Opened::answers(chat));
         };
-        let say = Arc::clone(&means.say);
+        let say = means.say.clone();
         let broker = pubsub::Options {
             password: redis.password.clone(),
-            log: Box::new(move |line| say(line)),
+            log: Box::new(move |line| say.warning(line)),
             ..pubsub::Options::new(redis.server.clone())
         };
         Ok(Opened::answers(chat.shared(broker, &redis.channel)))

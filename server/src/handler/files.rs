@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use osier_web::files::{self, Options, Symlinks};
 use osier_web::{Request, Response};
@@ -90,8 +89,8 @@ impl Configured for Files {
             ..self.options.clone()
         };
         let files = files::Files::with(&self.root, options).map_err(|error| cannot_serve(&self.root, &error))?;
-        let say = Arc::clone(&means.say);
-        Ok(Opened::answers(files.on_log(move |line| say(line))))
+        let say = means.say.clone();
+        Ok(Opened::answers(files.on_log(move |line| say.warning(line))))
     }
 }
 

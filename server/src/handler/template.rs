@@ -11,8 +11,8 @@
 
 use osier_web::Request;
 
-use crate::policy::template::{self, Part};
 use crate::reader::nearest;
+use crate::reader::template::{self, Part};
 
 use super::without_port;
 

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use osier_web::Address;
@@ -64,8 +63,8 @@ impl Backends {
     /// Builds the upstream. `begin` makes a builder of a name, with the gateway's defaults.
     pub fn build(&self, means: &Means, begin: impl FnOnce(String) -> Builder) -> io::Result<Upstream> {
         let names: Vec<String> = self.list.iter().map(|(address, _)| address.to_string()).collect();
-        let say = Arc::clone(&means.say);
-        let mut builder = begin(names.join(", ")).on_log(move |line| say(line));
+        let say = means.say.clone();
+        let mut builder = begin(names.join(", ")).on_log(move |record| say.record(record, None));
         for (address, options) in &self.list {
             builder = builder.backend_with(address.clone(), options.clone());
         }

@@ -1,109 +1,176 @@
-//! A line of the access log, in Apache's combined format or as JSON.
+//! A line of the access log: in Apache's combined format, as a template says, or as JSON.
 //!
-//! Every byte from a client is escaped. A combined line holds no control character and no bare quote; a JSON line is always
-//! well-formed UTF-8.
+//! Every byte from a client is escaped. A line of text holds no control character and no bare quote in a value; a JSON line is
+//! always well-formed UTF-8.
 
-use std::fmt;
-use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use osier_web::files::calendar::Utc;
+use osier_web::RequestId;
+
+use super::fields::{Field, Piece, Template};
+use super::text::{Client, Clock, Rfc3339, escape, escape_combined, escape_json, month, put, utc};
 
 /// One request, recorded after its response was sent. Absent fields are empty.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Entry<'a> {
     /// Address of the client. None, written `unix`, for a client without an address.
     pub client: Option<IpAddr>,
-    /// Seconds since 1970.
-    pub time: i64,
+    /// Time since 1970.
+    pub time: Duration,
     /// Method as the client sent it. Empty when the request could not be parsed.
     pub method: &'a [u8],
     /// Request target as the client sent it, with its query.
     pub target: &'a [u8],
+    /// The path of the target, without the query.
+    pub path: &'a [u8],
+    pub query: &'a [u8],
     /// Protocol version, `HTTP/1.1` for example.
     pub version: &'a str,
     /// Status of the response.
     pub status: u16,
     /// Bytes of the response body.
     pub bytes: u64,
-    /// `Host` field.
+    /// The host that the request names.
     pub host: &'a [u8],
-    /// `Referer` field, which HTTP spells this way.
-    pub referer: &'a [u8],
-    /// `User-Agent` field.
-    pub user_agent: &'a [u8],
+    /// The name of the site, if the format has it.
+    pub site: &'a str,
+    /// The values of the request's fields, by name.
+    pub fields: &'a dyn Fn(&str) -> &'a [u8],
     /// Time from the parsed head of the request to the last byte of the response, if it was measured.
     pub took: Option<Duration>,
-    /// The request id, if somebody has asked for it. Other log lines about the request bear the same id. JSON only.
-    pub id: Option<osier_web::RequestId>,
-}
-
-/// A client, spelled as lists of clients in a configuration spell it.
-struct Client(Option<IpAddr>);
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(ip) => ip.fmt(f),
-            None => f.write_str("unix"),
-        }
-    }
-}
-
-/// The time of day: `hh:mm:ss`.
-struct Clock(Utc);
-
-impl fmt::Display for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Utc {
-            hour, minute, second, ..
-        } = self.0;
-        write!(f, "{hour:02}:{minute:02}:{second:02}")
-    }
+    /// The request id, if the format has it.
+    pub id: Option<RequestId>,
 }
 
 /// Formats `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
 pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
-    let (at, client) = (Utc::from_unix(entry.time), Client(entry.client));
-    let (day, month, year) = (at.day, Utc::MONTHS[usize::from(at.month) - 1], at.year);
-    put(
-        line,
-        format_args!("{client} - - [{day:02}/{month}/{year:04}:{} +0000] \"", Clock(at)),
-    );
-    if entry.method.is_empty() {
-        line.push(b'-');
-    } else {
-        escape_combined(line, entry.method);
-        line.push(b' ');
-        escape_combined(line, entry.target);
-        put(line, format_args!(" {}", entry.version));
-    }
+    put(line, format_args!("{} - - [", Client(entry.client)));
+    time_combined(line, entry.time);
+    line.extend_from_slice(b"] \"");
+    request(line, entry);
     put(line, format_args!("\" {} {} ", entry.status, entry.bytes));
-    for field in [entry.referer, entry.user_agent] {
+    for field in ["referer", "user-agent"] {
+        let value = (entry.fields)(field);
         line.push(b'"');
-        escape_combined(line, if field.is_empty() { b"-" } else { field });
+        escape_combined(line, if value.is_empty() { b"-" } else { value });
         line.extend_from_slice(b"\" ");
     }
     line.pop();
 }
 
-/// Formats one object, without the absent fields.
+/// `06/Nov/1994:08:49:37 +0000`
+fn time_combined(line: &mut Vec<u8>, time: Duration) {
+    let at = utc(time);
+    let (day, month, year) = (at.day, month(&at), at.year);
+    put(line, format_args!("{day:02}/{month}/{year:04}:{} +0000", Clock(at)));
+}
+
+/// The request line. `-` when the request could not be parsed.
+fn request(line: &mut Vec<u8>, entry: &Entry<'_>) {
+    if entry.method.is_empty() {
+        return line.push(b'-');
+    }
+    escape_combined(line, entry.method);
+    line.push(b' ');
+    escape_combined(line, entry.target);
+    put(line, format_args!(" {}", entry.version));
+}
+
+/// A value of a field.
+enum Value<'a> {
+    /// Bytes that a client may have chosen.
+    Text(&'a [u8]),
+    /// Text of this server.
+    Own(String),
+    Number(String),
+    /// The request line.
+    Request,
+    Nothing,
+}
+
+fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
+    let text = |bytes: &'a [u8]| match bytes {
+        b"" => Value::Nothing,
+        bytes => Value::Text(bytes),
+    };
+    match field {
+        Field::Time => Value::Own(Rfc3339(entry.time).to_string()),
+        Field::TimeCombined => {
+            let mut time = Vec::new();
+            time_combined(&mut time, entry.time);
+            Value::Own(String::from_utf8(time).unwrap_or_default())
+        }
+        Field::Timestamp => {
+            let (seconds, millis) = (entry.time.as_secs(), entry.time.subsec_millis());
+            Value::Number(format!("{seconds}.{millis:03}"))
+        }
+        Field::Site => text(entry.site.as_bytes()),
+        Field::Host => text(entry.host),
+        Field::Client => Value::Own(Client(entry.client).to_string()),
+        Field::Request if entry.method.is_empty() => Value::Nothing,
+        Field::Request => Value::Request,
+        Field::Method => text(entry.method),
+        Field::Target => text(entry.target),
+        Field::Path => text(entry.path),
+        Field::Query => text(entry.query),
+        Field::Protocol => Value::Own(entry.version.to_owned()),
+        Field::Status => Value::Number(entry.status.to_string()),
+        Field::Bytes => Value::Number(entry.bytes.to_string()),
+        Field::Duration => number(entry.took, |took| {
+            format!("{}.{:06}", took.as_secs(), took.subsec_micros())
+        }),
+        Field::DurationMs => number(entry.took, |took| {
+            let micros = took.as_micros();
+            format!("{}.{:03}", micros / 1000, micros % 1000)
+        }),
+        Field::RequestId => match &entry.id {
+            Some(id) => text(id.as_str().as_bytes()),
+            None => Value::Nothing,
+        },
+        Field::Header(name) => text((entry.fields)(name)),
+    }
+}
+
+fn number(took: Option<Duration>, format: impl Fn(Duration) -> String) -> Value<'static> {
+    took.map_or(Value::Nothing, |took| Value::Number(format(took)))
+}
+
+/// Formats a line as a template says. An absent value is `-`.
+pub fn template(line: &mut Vec<u8>, template: &Template, entry: &Entry<'_>) {
+    for piece in &template.pieces {
+        let (field, is_quoted) = match piece {
+            Piece::Text(text) => {
+                line.extend_from_slice(text.as_bytes());
+                continue;
+            }
+            Piece::Field(field, is_quoted) => (field, *is_quoted),
+        };
+        let separators: &[u8] = if is_quoted { b"" } else { &template.separators };
+        match value(field, entry) {
+            Value::Text(bytes) => escape(line, bytes, separators),
+            Value::Own(text) | Value::Number(text) => line.extend_from_slice(text.as_bytes()),
+            Value::Request if is_quoted => request(line, entry),
+            Value::Request => {
+                let parts = [entry.method, b" ", entry.target, b" ", entry.version.as_bytes()];
+                escape(line, &parts.concat(), separators);
+            }
+            Value::Nothing => line.push(b'-'),
+        }
+    }
+}
+
+/// Formats one object with the default fields.
 pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
-    let at = Utc::from_unix(entry.time);
-    let (year, month, day) = (at.year, at.month, at.day);
-    put(
-        line,
-        format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{}Z\"", Clock(at)),
-    );
+    put(line, format_args!("{{\"time\":\"{}\"", Rfc3339(entry.time)));
     put(line, format_args!(",\"client\":\"{}\"", Client(entry.client)));
     let texts = [
         ("method", entry.method),
         ("host", entry.host),
         ("target", entry.target),
         ("version", entry.version.as_bytes()),
-        ("referer", entry.referer),
-        ("user_agent", entry.user_agent),
+        ("referer", (entry.fields)("referer")),
+        ("user_agent", (entry.fields)("user-agent")),
     ];
     for (name, value) in texts {
         if !value.is_empty() {
@@ -128,62 +195,76 @@ pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
     line.push(b'}');
 }
 
-/// Formats into a vector, which cannot fail.
-fn put(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
-    let _ = line.write_fmt(text);
-}
-
-/// Escapes as Apache does: `\"`, `\\`, and `\xhh` for every byte that is not printable ASCII.
-fn escape_combined(line: &mut Vec<u8>, bytes: &[u8]) {
-    for &byte in bytes {
-        match byte {
-            b'"' | b'\\' => line.extend_from_slice(&[b'\\', byte]),
-            b' '..=b'~' => line.push(byte),
-            _ => put(line, format_args!("\\x{byte:02x}")),
+/// Formats one object with these fields, without the absent ones.
+pub fn json_of(line: &mut Vec<u8>, fields: &[Field], entry: &Entry<'_>) {
+    line.push(b'{');
+    for field in fields {
+        let value = value(field, entry);
+        if matches!(value, Value::Nothing) {
+            continue;
+        }
+        if line.last() != Some(&b'{') {
+            line.push(b',');
+        }
+        put(line, format_args!("\"{}\":", field.name()));
+        let mut string = |bytes: &[u8]| {
+            line.push(b'"');
+            escape_json(line, bytes);
+            line.push(b'"');
+        };
+        match value {
+            Value::Text(bytes) => string(bytes),
+            Value::Own(text) => string(text.as_bytes()),
+            Value::Request => string(&[entry.method, b" ", entry.target, b" ", entry.version.as_bytes()].concat()),
+            Value::Number(number) => line.extend_from_slice(number.as_bytes()),
+            Value::Nothing => {}
         }
     }
-}
-
-/// Escapes the inside of a JSON string. Bytes that are not UTF-8 become U+FFFD, because JSON cannot represent them.
-fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
-    for char in String::from_utf8_lossy(bytes).chars() {
-        match char {
-            '"' | '\\' => line.extend_from_slice(&[b'\\', char as u8]),
-            char if char.is_control() => put(line, format_args!("\\u{:04x}", char as u32)),
-            char => line.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
+    line.push(b'}');
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
 
+    fn fields(name: &str) -> &'static [u8] {
+        if name == "user-agent" { b"curl/8" } else { b"" }
+    }
+
     pub const ENTRY: Entry<'static> = Entry {
         client: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
-        time: 784_111_777,
+        time: Duration::from_millis(784_111_777_042),
         method: b"GET",
         target: b"/a?b=c",
+        path: b"/a",
+        query: b"b=c",
         version: "HTTP/1.1",
         status: 200,
         bytes: 2326,
         host: b"example.org",
-        referer: b"",
-        user_agent: b"curl/8",
+        site: "example.org",
+        fields: &fields,
         took: Some(Duration::from_micros(1_000_042)),
         id: None,
     };
 
-    fn as_combined(entry: &Entry<'_>) -> String {
+    fn text(format: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut line = Vec::new();
-        combined(&mut line, entry);
+        format(&mut line);
         String::from_utf8(line).unwrap()
     }
 
+    fn as_combined(entry: &Entry<'_>) -> String {
+        text(|line| combined(line, entry))
+    }
+
     fn as_json(entry: &Entry<'_>) -> String {
-        let mut line = Vec::new();
-        json(&mut line, entry);
-        String::from_utf8(line).unwrap()
+        text(|line| json(line, entry))
+    }
+
+    fn as_template(form: &str, entry: &Entry<'_>) -> String {
+        let form = Template::parse(form).unwrap();
+        text(|line| template(line, &form, entry))
     }
 
     #[test]
@@ -195,15 +276,64 @@ pub mod tests {
         assert_eq!(
             as_json(&ENTRY),
             concat!(
-                r#"{"time":"1994-11-06T08:49:37Z","client":"192.0.2.1","method":"GET","host":"example.org","target":"/a?b=c","#,
+                r#"{"time":"1994-11-06T08:49:37.042Z","client":"192.0.2.1","method":"GET","host":"example.org","target":"/a?b=c","#,
                 r#""version":"HTTP/1.1","user_agent":"curl/8","status":200,"bytes":2326,"seconds":1.000042}"#
             )
         );
     }
 
     #[test]
+    fn a_template_names_its_fields() {
+        let id = RequestId::random();
+        let entry = Entry { id: Some(id), ..ENTRY };
+        let form = "$time $timestamp $site $host $client \"$request\" $method $target $path $query $protocol $status $bytes \
+                    $duration $duration_ms $request_id $header_user_agent $header_referer [$time_combined] $$";
+        assert_eq!(
+            as_template(form, &entry),
+            format!(
+                "1994-11-06T08:49:37.042Z 784111777.042 example.org example.org 192.0.2.1 \"GET /a?b=c HTTP/1.1\" GET /a?b=c /a b=c \
+                 HTTP/1.1 200 2326 1.000042 1000.042 {id} curl/8 - [06/Nov/1994:08:49:37 +0000] $"
+            )
+        );
+        // Of the request that could not be parsed there is little to say.
+        let nothing = Entry {
+            method: b"",
+            target: b"",
+            host: b"",
+            took: None,
+            ..ENTRY
+        };
+        assert_eq!(
+            as_template("\"$request\" $host $target $duration", &nothing),
+            "\"-\" - - -"
+        );
+    }
+
+    #[test]
+    fn chosen_fields_are_an_object() {
+        let names = [
+            "time",
+            "host",
+            "status",
+            "duration_ms",
+            "request",
+            "header_referer",
+            "header_user_agent",
+        ];
+        let fields: Vec<Field> = names.iter().map(|name| Field::named(name).unwrap()).collect();
+        assert_eq!(
+            text(|line| json_of(line, &fields, &ENTRY)),
+            concat!(
+                r#"{"time":"1994-11-06T08:49:37.042Z","host":"example.org","status":200,"duration_ms":1000.042,"#,
+                r#""request":"GET /a?b=c HTTP/1.1","header_user_agent":"curl/8"}"#
+            )
+        );
+        assert_eq!(text(|line| json_of(line, &fields[5..6], &ENTRY)), "{}");
+    }
+
+    #[test]
     fn a_request_with_a_number_says_it_in_json() {
-        let id = osier_web::RequestId::random();
+        let id = RequestId::random();
         let numbered = Entry { id: Some(id), ..ENTRY };
         assert!(as_json(&numbered).ends_with(&format!(",\"seconds\":1.000042,\"id\":\"{id}\"}}")));
         assert_eq!(as_combined(&numbered), as_combined(&ENTRY));
@@ -211,9 +341,14 @@ pub mod tests {
 
     #[test]
     fn nothing_a_client_sends_leaves_its_field() {
+        let fields = |name: &str| match name {
+            "user-agent" => &b"a\" 200 0 \"b\r\n|x=1"[..],
+            _ => b"",
+        };
         let evil = Entry {
             target: b"/\"\\\n\x1b[31m\x00\x7f\xff\xc3\xa4",
-            user_agent: b"a\" 200 0 \"b\r\n",
+            path: b"/a|b c\n\"]",
+            fields: &fields,
             ..ENTRY
         };
         let line = as_combined(&evil);
@@ -222,14 +357,27 @@ pub mod tests {
             line.contains(r#""GET /\"\\\x0a\x1b[31m\x00\x7f\xff\xc3\xa4 HTTP/1.1""#),
             "{line}"
         );
-        assert!(line.ends_with(r#""a\" 200 0 \"b\x0d\x0a""#), "{line}");
+        assert!(line.ends_with(r#""a\" 200 0 \"b\x0d\x0a|x=1""#), "{line}");
         let line = as_json(&evil);
         assert!(
             line.contains(r#""target":"/\"\\\u000a\u001b[31m\u0000\u007f"#),
             "{line}"
         );
         assert!(line.contains("\u{fffd}ä"), "{line}");
-        assert!(line.contains(r#""user_agent":"a\" 200 0 \"b\u000d\u000a""#), "{line}");
+        assert!(
+            line.contains(r#""user_agent":"a\" 200 0 \"b\u000d\u000a|x=1""#),
+            "{line}"
+        );
         assert!(!line.chars().any(char::is_control), "{line:?}");
+        // A separator of the template is escaped where no quotes hold the value.
+        assert_eq!(
+            as_template("$path|ua=$header_user_agent|\"$path\"", &evil),
+            r#"/a\x7cb c\x0a\"]|ua=a\" 200 0 \"b\x0d\x0a\x7cx\x3d1|"/a|b c\x0a\"]""#
+        );
+        assert_eq!(as_template("[$path] $status", &evil), r#"[/a|b\x20c\x0a\"\x5d] 200"#);
+        assert_eq!(
+            as_template("$request $status", &ENTRY),
+            r#"GET\x20/a?b=c\x20HTTP/1.1 200"#
+        );
     }
 }

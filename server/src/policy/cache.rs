@@ -33,12 +33,12 @@ impl Settings {
     /// # Errors
     /// One line: what cannot be opened, and why.
     pub fn open(&self, say: &Say) -> Result<Arc<Store>, String> {
-        let say = Arc::clone(say);
+        let say = say.clone();
         let store = Store::open(self.store.clone()).map_err(|error| {
             let folder = self.store.disk.as_deref().unwrap_or(Path::new(""));
             format!("cannot use '{}' for a cache: {error}", folder.display())
         })?;
-        Ok(Arc::new(store.on_log(move |line| say(line))))
+        Ok(Arc::new(store.on_log(move |line| say.warning(line))))
     }
 
     /// Makes a cache whose responses are in `store`, in the part called `space`. `is_authenticated`: every request has passed a

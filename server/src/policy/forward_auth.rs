@@ -28,7 +28,7 @@ pub struct Settings {
 pub fn open(settings: &Settings, say: Say) -> Result<Arc<ForwardAuth>, String> {
     let mut upstream = Upstream::builder(settings.to.to_string())
         .backend(settings.to.clone())
-        .on_log(move |line| say(line));
+        .on_log(move |record| say.record(record, None));
     if let Some(time) = settings.connect {
         upstream = upstream.connect_timeout(time);
     }

@@ -68,7 +68,7 @@ mod tests {
                 ..Options::default()
             },
         };
-        let say: Say = Arc::new(move |line| log.lock().unwrap().push(line.to_string()));
+        let say = Say::new(move |line| log.lock().unwrap().push(line.text.to_string()));
         let tokens = Arc::new(Tokens::open(&settings, say).unwrap());
         let checked = Arc::clone(&tokens);
         let wrap = move |request: &mut Request<'_>, next: Next<'_>| match checked.check(request) {

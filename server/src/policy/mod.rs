@@ -10,8 +10,8 @@ pub mod headers;
 pub mod jwt;
 pub mod path;
 pub mod real_ip;
+pub mod request_id;
 pub mod rewrite;
-pub mod template;
 pub mod watched;
 
 pub use osier_web::wrap::{cors, rate};

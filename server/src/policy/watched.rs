@@ -106,7 +106,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
                     Some(_) => "it stays as it was",
                     None => "requests get 503 until it can be read",
                 };
-                (self.say)(format_args!("{what} '{path}': {why}; {meanwhile}"));
+                self.say.error(format_args!("{what} '{path}': {why}; {meanwhile}"));
                 state.logged = why;
             }
         }

@@ -5,6 +5,7 @@
 //! known key.
 
 pub mod problem;
+pub mod template;
 pub mod value;
 
 use std::cell::{OnceCell, RefCell};
@@ -27,7 +28,16 @@ const ALIKE: f64 = 0.75;
 const HOMES: [(&str, &[&str]); 4] = [
     (
         "",
-        &["workers", "drain", "user", "group", "chroot", "landlock", "include"],
+        &[
+            "workers",
+            "drain",
+            "user",
+            "group",
+            "chroot",
+            "landlock",
+            "include",
+            "error_log",
+        ],
     ),
     (
         "[[listen]]",

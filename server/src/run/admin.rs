@@ -37,14 +37,14 @@ pub struct Running {
 impl Bound {
     /// Sets up a server for /health and /metrics on these sockets.
     pub fn new(admin: &Arc<Admin>, bind: &Bind, listeners: Vec<Listener>, say: &Say) -> Result<Bound, String> {
-        let log = Arc::clone(say);
+        let log = say.clone();
         let timeouts = Timeouts {
             drain: DRAIN,
             ..Timeouts::default()
         };
         let server = Server::new(admin.router())
             .timeouts(timeouts)
-            .on_log(move |line| log(line));
+            .on_log(move |record| log.record(record, None));
         let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
         Ok(Bound {
             bind: bind.clone(),
@@ -60,7 +60,7 @@ impl Bound {
     /// Begins to accept. `file` is the socket file of the former listener at this address, if there was one.
     pub fn accept(self, file: Option<SocketFile>, say: &Say) -> Running {
         let listening = self.listening;
-        say(format_args!("/health and /metrics are on {}", listening.address()));
+        say.info(format_args!("/health and /metrics are on {}", listening.address()));
         Running {
             bind: self.bind,
             sockets: self.sockets,

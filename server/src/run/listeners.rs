@@ -328,15 +328,21 @@ fn server(
         body: u64::MAX,
         ..settings.head
     };
-    let (log, totals) = (Arc::clone(&process.say), Arc::clone(&process.totals));
+    let (log, logging, totals) = (process.say.clone(), Arc::clone(live), Arc::clone(&process.totals));
     let mut server = Server::new(Handler::answering(answer))
         .timeouts(timeouts)
         .limits(limits)
-        .on_log(move |line| log(line))
+        .on_log(move |record| {
+            let here = logging.get().map(|live| live.here());
+            let site = here
+                .as_ref()
+                .and_then(|here| here.snapshot.site_name(slot, record.host()));
+            log.record(record, site);
+        })
         .on_connection(move |event| totals.count(event))
         .on_request(move |served| {
             if let Some(live) = recording.get() {
-                live.record(served);
+                live.record(slot, served);
             }
         });
     if !settings.proxy_protocol.is_empty() {

@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use osier_web::Level;
 use osier_web::files::CacheLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
-use crate::log::operator;
+use crate::log::operator::ErrorLog;
 use crate::site::live::Live;
 
 pub use crate::config::origin::Origin;
@@ -86,10 +87,14 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let cache = cache_limits(workers, raise_descriptor_limit());
     // Privileges belong to threads, so no other thread may exist yet.
-    let (process, opened) = startup::open(&origin, &mut config, workers, operator::to_stderr())?;
+    let log = ErrorLog::new();
+    log.set(&config.error_log);
+    let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(&log))?;
+    let say = log.say();
     if let Some(warnings) = &warnings {
-        // Each has lines of its own, in the format of 'osier check'.
-        eprintln!("{warnings}");
+        let text = format_args!("{} names what is not there yet:", origin.name());
+        // Each warning has lines of its own, in the format of 'osier check'.
+        say.report(Level::Warning, text, warnings);
     }
     let signals = Caught::catch()?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
@@ -122,9 +127,9 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
                 }
                 Asked::Reopen => {
                     sites.reopen();
-                    (sites.process.say)(format_args!("the log files are open anew"));
+                    sites.process.say.info(format_args!("the log files are open anew"));
                 }
-                Asked::Upgrade => (sites.process.say)(format_args!(
+                Asked::Upgrade => sites.process.say.warning(format_args!(
                     "SIGUSR2 is ignored: an upgrade without a restart is not supported"
                 )),
             }
@@ -132,17 +137,18 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
     });
     drop(runtime);
     let (cut, drain, live) = outcome?;
-    for log in live.current().logs() {
+    for access_log in live.current().logs() {
         // Drop may come too late: a fiber that has not ended may still hold the log.
-        log.finish();
+        access_log.finish();
     }
     if cut > 0 {
         let (seconds, were) = (drain.as_secs_f64(), if cut == 1 { " was" } else { "s were" });
-        eprintln!(
-            "osier: {cut} connection{were} closed, still busy after {seconds} s ({})",
+        say.warning(format_args!(
+            "{cut} connection{were} closed, still busy after {seconds} s ({})",
             spelling.drain
-        );
+        ));
     }
+    log.finish();
     Ok(())
 }
 

@@ -12,8 +12,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use osier_web::Connections;
 use osier_web::files::CacheLimits;
+use osier_web::{Connections, Level};
 
 use crate::config::{Bind, Config, Loaded};
 use crate::handler;
@@ -77,7 +77,7 @@ impl Sites {
                 cache,
                 workers: osier::workers(),
                 connections: Arc::default(),
-                say: Arc::clone(&process.say),
+                say: process.say.clone(),
             },
             admin: None,
         };
@@ -126,9 +126,10 @@ impl Sites {
 
     /// Opens the log files again, after somebody has renamed them.
     pub fn reopen(&self) {
+        self.process.log.reopen();
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
-                (self.process.say)(format_args!(
+                self.process.say.error(format_args!(
                     "cannot reopen the access log: {error}; it continues in the old file"
                 ));
             }
@@ -148,10 +149,8 @@ impl Sites {
             Ok(Loaded { config, warnings }) => {
                 let taken = self.take(config).map_err(Failure::Start);
                 if let (Ok(()), Some(warnings)) = (&taken, warnings) {
-                    (self.process.say)(format_args!(
-                        "{} names what is not there yet:\n{warnings}",
-                        self.origin.name()
-                    ));
+                    let text = format_args!("{} names what is not there yet:", self.origin.name());
+                    self.process.say.report(Level::Warning, text, &warnings);
                 }
                 taken
             }
@@ -164,7 +163,7 @@ impl Sites {
             Ok(()) => false,
         };
         if self.started.0.landlock && denied {
-            (self.process.say)(format_args!(
+            self.process.say.warning(format_args!(
                 "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
             ));
         }
@@ -175,12 +174,16 @@ impl Sites {
                 missing.map(|(folder, error)| handler::cannot_serve(folder, &error))
             });
             if let Some(why) = missing {
-                (self.process.say)(format_args!("{why}; requests get 503 until it is there"));
+                self.process
+                    .say
+                    .warning(format_args!("{why}; requests get 503 until it is there"));
             }
         }
         match outcome {
             Ok(()) => {
-                (self.process.say)(format_args!("reloaded {}", self.origin.describe(&self.config)));
+                self.process
+                    .say
+                    .info(format_args!("reloaded {}", self.origin.describe(&self.config)));
                 Ok(())
             }
             Err(Failure::Start(why)) => {
@@ -193,15 +196,16 @@ impl Sites {
                     .origin
                     .file()
                     .map_or(String::new(), |_| format!("{name} cannot be used: "));
-                (self.process.say)(format_args!("{subject}{why}{within}; the old configuration stays"));
+                self.process
+                    .say
+                    .error(format_args!("{subject}{why}{within}; the old configuration stays"));
                 Err(why)
             }
             Err(Failure::Mistakes(report)) => {
                 let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
                 // Each mistake has lines of its own, in the format of 'osier check'.
-                (self.process.say)(format_args!(
-                    "{name} has {what}; the old configuration stays:\n{report}"
-                ));
+                let text = format_args!("{name} has {what}; the old configuration stays:");
+                self.process.say.report(Level::Error, text, &report);
                 Err(report.first_mistake().unwrap_or(what.to_owned()))
             }
         }
@@ -243,17 +247,19 @@ impl Sites {
         snapshot.start();
         // Every step that can fail is done.
         for key in self.started.changed(&config) {
-            (self.process.say)(format_args!(
+            self.process.say.warning(format_args!(
                 "'{key}' has changed: the change takes effect at the next start"
             ));
         }
         means.show(&snapshot);
         self.live.replace(snapshot);
+        let (log, settings) = (Arc::clone(&self.process.log), config.error_log.clone());
+        osier::unblock(move || log.open(&settings));
         self.means = means;
         self.end_gone(&config, &mut fresh, admin);
         self.slots += fresh.len();
         for bound in &fresh {
-            (self.process.say)(format_args!("listening on {}", url(bound)));
+            self.process.say.info(format_args!("listening on {}", url(bound)));
         }
         self.accept(fresh);
         for (bound, keys) in renewed {
@@ -261,7 +267,7 @@ impl Sites {
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
-            (self.process.say)(format_args!(
+            self.process.say.info(format_args!(
                 "'{keys}' of listener '{name}': new connections get the change"
             ));
         }
@@ -294,7 +300,9 @@ impl Sites {
         };
         let (mut moving, mut files) = (Vec::new(), Vec::new());
         for mut running in gone {
-            (self.process.say)(format_args!("no longer listening on {}", running.bind()));
+            self.process
+                .say
+                .info(format_args!("no longer listening on {}", running.bind()));
             let bind = running.bind().clone();
             let file = running.take_file().map(|file| (bind.clone(), file));
             let endings = running.end();
@@ -358,7 +366,7 @@ impl Sites {
         let open: usize = running.chain(draining).map(|connections| connections.count()).sum();
         let are = if open == 1 { " is" } else { "s are" };
         let seconds = self.config.drain.as_secs_f64();
-        (self.process.say)(format_args!(
+        self.process.say.info(format_args!(
             "stopping: {open} connection{are} open; in-flight requests get at most {seconds} s; a second signal ends at once"
         ));
     }

@@ -13,10 +13,11 @@ use osier_web::Listener;
 use rustix::fs::{Access, Mode, access};
 
 use crate::config::origin::{Origin, Spelling};
-use crate::config::{Bind, Config, Log, Policies, Setting};
+use crate::config::{Bind, Config, Policies, Setting};
 use crate::handler::Touch;
 use crate::handler::upstream::socket_of;
-use crate::log::operator::Say;
+use crate::log::operator::{ErrorLog, Say};
+use crate::log::settings::To;
 use crate::metrics::Totals;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
@@ -29,6 +30,7 @@ pub struct Process {
     /// Permissions of a Unix socket without a configured `mode`.
     pub made_mode: u32,
     pub notify: Notify,
+    pub log: Arc<ErrorLog>,
     pub say: Say,
     pub totals: Arc<Totals>,
     /// How messages name settings.
@@ -47,7 +49,12 @@ pub struct Opened {
 ///
 /// # Errors
 /// One line: what cannot be opened, and what to do.
-pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> Result<(Process, Opened), String> {
+pub fn open(
+    origin: &Origin,
+    config: &mut Config,
+    workers: usize,
+    log: Arc<ErrorLog>,
+) -> Result<(Process, Opened), String> {
     // The umask can be read only by setting it. No other thread exists that could see the change.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
@@ -60,12 +67,13 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         root: None,
         made_mode,
         notify,
-        say,
+        say: log.say(),
+        log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
         spelling: origin.spelling(),
     };
-    let say = Arc::clone(&process.say);
+    let say = process.say.clone();
     let mut listeners = Vec::new();
     for listener in &config.listeners {
         listeners.push(match &listener.bind {
@@ -88,7 +96,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         .map(|admin| one(&admin.bind, &process, workers, &mut sockets));
     let admin = admin.transpose()?;
     for name in sockets.unused() {
-        say(format_args!(
+        say.warning(format_args!(
             "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
         ));
     }
@@ -96,7 +104,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
     if let Some(privileges) = privileges {
         logs_belong_to(config, privileges.ids());
         for line in privileges.give_up()? {
-            say(format_args!("{line}"));
+            say.info(format_args!("{line}"));
         }
         if config.landlock {
             replaceable.report(&say);
@@ -105,7 +113,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
     if let Some(root) = &root {
         let temporary = std::env::temp_dir();
         if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
-            say(format_args!(
+            say.warning(format_args!(
                 "requests whose bodies 'fastcgi' or 'proxy' has to store will get a 503: '{}', for temporary files, cannot be written to \
                  ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
                 outside(root, &temporary).display()
@@ -113,7 +121,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         }
         move_inside(config, root);
         if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
-            say(format_args!(
+            say.warning(format_args!(
                 "'{}' lies outside of '{}': it cannot be read again, and changes take effect at the next start",
                 file.display(),
                 root.display()
@@ -121,6 +129,8 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         }
     }
     process.root = root;
+    // The first thread of this process besides this one, which has the rights that stay.
+    process.log.open(&config.error_log);
     Ok((process, Opened { listeners, admin }))
 }
 
@@ -259,13 +269,13 @@ impl Replaceable {
             quoted.collect::<Vec<_>>().join(", ")
         };
         if !self.folders.is_empty() {
-            say(format_args!(
+            say.info(format_args!(
                 "landlock: what is served may be replaced, so all below {} can be read",
                 list(&self.folders)
             ));
         }
         if !self.pinned.is_empty() {
-            say(format_args!(
+            say.warning(format_args!(
                 "landlock: {} is served as it is now, because everything can be read otherwise: restart the server when it is \
                  replaced, or keep it below another folder",
                 list(&self.pinned)
@@ -283,7 +293,8 @@ fn spools(config: &Config) -> bool {
 /// Every path of the configuration that is used after the start, except those of listeners.
 fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
     let mut paths = Vec::new();
-    log(&mut config.log, &mut paths);
+    log(&mut config.log.to, &mut paths);
+    log(&mut config.error_log.to, &mut paths);
     for site in &mut config.sites {
         paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
         policies(&mut site.policies, &mut paths);
@@ -309,12 +320,16 @@ fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut Path
         paths.extend(cache.folder().map(|folder| (Touch::Folder, folder)));
     }
     if let Setting::On(own) = &mut policies.log {
-        log(own, paths);
+        log(&mut own.to, paths);
     }
 }
 
-fn log<'c>(log: &'c mut Log, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
-    paths.extend(log.file.as_mut().map(|file| (Touch::Write, file)));
+fn log<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    let touch = match to {
+        To::File(_) => Touch::Write,
+        To::Syslog(_) | To::Stderr => Touch::Connect,
+    };
+    paths.extend(to.path_mut().map(|path| (touch, path)));
 }
 
 /// Creates the logs and gives them, and the folders of caches, to the user that the process switches to. Errors are ignored: they show when the logs are opened.
@@ -372,7 +387,7 @@ mod tests {
         assert_eq!(pinned.pinned, [PathBuf::from("/no-such-folder")]);
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&lines);
-        let say: Say = Arc::new(move |line| log.lock().unwrap().push(line.to_string()));
+        let say = Say::new(move |line| log.lock().unwrap().push(line.text.to_string()));
         pinned.report(&say);
         let lines = lines.lock().unwrap();
         assert!(

@@ -174,7 +174,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     }
     let beyond = builder.shown.as_ref().map_or(0, |shown| shown.routes.beyond());
     if beyond > 0 {
-        (means.handlers.say)(format_args!(
+        means.handlers.say.warning(format_args!(
             "metrics: only {ROUTES_MAX} routes have series of their own; {beyond} more share the series of route \"other\""
         ));
     }
@@ -191,7 +191,6 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             .cloned()
             .collect(),
         parts: builder.new,
-        say: Arc::clone(&means.handlers.say),
     })
 }
 
@@ -287,6 +286,7 @@ impl Builder<'_> {
         let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
         around.label |= self.series(&place, None);
         Ok(Site {
+            name: name_of(&site.hosts),
             real_ip: site.real_ip.clone(),
             routes,
             around: around.settle(),
@@ -298,7 +298,7 @@ impl Builder<'_> {
         let Some(shown) = &mut self.shown else {
             return 0;
         };
-        let site: String = place.site.first().map_or("default".into(), config::Host::to_string);
+        let site = name_of(&place.site);
         let route: String = place.route.as_ref().map_or("none".into(), |route| {
             let path = route.path.as_deref().unwrap_or("/");
             let words = route.methods.iter().map(String::as_str).chain([path]);
@@ -343,6 +343,7 @@ impl Builder<'_> {
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
             time: own.limits.time.or(site.limits.time),
             headers: own.headers.over(&site.headers),
+            request_id: own.request_id.or(&site.request_id).copied().unwrap_or_default(),
             errors: Arc::clone(errors),
             html_errors: own.html_errors.or(site.html_errors).unwrap_or(true),
             label: self.log(log)?,
@@ -403,17 +404,17 @@ impl Builder<'_> {
     }
 
     fn auth(&self, settings: &crate::policy::auth::Settings) -> Result<Arc<Auth>, String> {
-        Auth::open(settings, Arc::clone(&self.means.handlers.say))
+        Auth::open(settings, self.means.handlers.say.clone())
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
 
     fn forward_auth(&self, settings: &forward_auth::Settings) -> Result<Arc<ForwardAuth>, String> {
-        forward_auth::open(settings, Arc::clone(&self.means.handlers.say))
+        forward_auth::open(settings, self.means.handlers.say.clone())
     }
 
     fn tokens(&self, settings: &jwt::Settings) -> Result<Arc<Tokens>, String> {
-        Tokens::open(settings, Arc::clone(&self.means.handlers.say)).map(Arc::new)
+        Tokens::open(settings, self.means.handlers.say.clone()).map(Arc::new)
     }
 
     /// The label of a log. Opens the log unless it is open.
@@ -425,7 +426,8 @@ impl Builder<'_> {
             Some((_, label, log)) => (*label, log.clone()),
             None => {
                 self.new.next_label += 1;
-                (self.new.next_label, open_log(settings)?)
+                let log = AccessLog::open(settings, &self.means.handlers.say)?;
+                (self.new.next_label, log.map(Arc::new))
             }
         };
         self.new.logs.push((settings.clone(), label, log));
@@ -477,12 +479,7 @@ fn globs(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     set.build().map(Some).map_err(|error| error.to_string())
 }
 
-fn open_log(settings: &Log) -> Result<Option<Arc<AccessLog>>, String> {
-    let opened = match &settings.file {
-        None => AccessLog::start(settings.format, Box::new(std::io::stderr()))
-            .map_err(|error| format!("cannot start a thread: {error}")),
-        Some(path) => AccessLog::start_file(settings.format, path)
-            .map_err(|error| format!("cannot write the access log '{}': {error}", path.display())),
-    };
-    opened.map(|log| log.map(Arc::new))
+/// The name of a site: its first host.
+fn name_of(hosts: &[config::Host]) -> String {
+    hosts.first().map_or("default".into(), config::Host::to_string)
 }

@@ -39,6 +39,13 @@ impl Hosts {
             .or(self.default)
     }
 
+    /// The only site of the listener, if there is only one.
+    pub fn only(&self) -> Option<usize> {
+        let mut sites = self.exact.values().chain(self.below.values()).chain(&self.default);
+        let first = sites.next()?;
+        sites.all(|site| site == first).then_some(*first)
+    }
+
     fn find_named(&self, name: &str) -> Option<usize> {
         let name = name.strip_suffix('.').unwrap_or(name);
         let mut lower = [0; LONGEST];
@@ -66,6 +73,17 @@ impl Hosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_of_one_site_has_only_that() {
+        let mut hosts = Hosts::default();
+        assert_eq!(hosts.only(), None);
+        hosts.add(&Host::Exact("a".into()), 3);
+        hosts.add(&Host::Below("a".into()), 3);
+        assert_eq!(hosts.only(), Some(3));
+        hosts.add_default(4);
+        assert_eq!(hosts.only(), None);
+    }
 
     #[test]
     fn exact_then_longest_then_default() {

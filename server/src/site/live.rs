@@ -62,11 +62,15 @@ impl Live {
         })
     }
 
-    /// Writes a served request to its log, if the log is on, and counts it.
-    pub fn record(&self, served: &Served<'_>) {
+    /// Writes a served request of a listener to its log, if the log is on, and counts it.
+    pub fn record(&self, listener: usize, served: &Served<'_>) {
         let here = self.here();
         if let Some(log) = here.snapshot.log(served.label()) {
-            log.record_served(served);
+            let site = match log.has_site {
+                true => here.snapshot.site_name(listener, served.host()),
+                false => None,
+            };
+            log.record_served(served, site);
         }
         here.snapshot.record(served);
         if let Some(series) = here.snapshot.series(served.label()) {

@@ -19,6 +19,7 @@ mod hosts;
 pub mod live;
 mod policies;
 
+use std::error::Error;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -30,7 +31,6 @@ use osier_web::{Answer, Request, Response, Served};
 
 use crate::handler::{Handler, METHODS, Opened};
 use crate::log::access::AccessLog;
-use crate::log::operator::Say;
 use crate::metrics::{Series, Shown};
 use crate::policy::path;
 use crate::policy::real_ip::RealIp;
@@ -42,6 +42,10 @@ use self::policies::Around;
 
 /// The number of lower bits of a label that name a log. The upper bits name the series of a route.
 const LOG_BITS: u32 = 16;
+
+/// The reason to refuse a path with two readings.
+const AMBIGUOUS: &str =
+    "another route would fit if '%2F' in the path were read as '/', or without the parameters of its segments";
 
 /// A method that a route takes only if it names it.
 const TRACE: &str = "TRACE";
@@ -61,10 +65,11 @@ pub struct Snapshot {
     recorders: Vec<Arc<dyn Handler>>,
     /// The parts that the next snapshot may keep.
     parts: Parts,
-    say: Say,
 }
 
 struct Site {
+    /// The first host, or `default`.
+    name: String,
     /// `real_ip` of the site, in place of that of a listener.
     real_ip: Option<RealIp>,
     routes: Vec<Route>,
@@ -96,7 +101,9 @@ impl Snapshot {
             real_ip.apply(request);
         }
         let Some(site) = site else {
-            return plain(StatusCode::MISDIRECTED_REQUEST).into();
+            return plain(StatusCode::MISDIRECTED_REQUEST)
+                .because("no site has this host")
+                .into();
         };
         if request.path() == "*" {
             // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
@@ -112,7 +119,7 @@ impl Snapshot {
     fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Answer {
         let original = request.target();
         let (mut first, mut is_routed) = (Some(target), false);
-        let answer = follow(original, &self.say, |target| {
+        let answer = follow(original, |target| {
             // The first call passes the original target, which has been rewritten already.
             let Some(target) = target else {
                 return Routed::Again(first.take().unwrap_or_default());
@@ -168,6 +175,16 @@ impl Snapshot {
         self.logs.iter().find(|(known, _)| *known == label)?.1.as_ref()
     }
 
+    /// The name of the site that answers for `host` on a listener. Without a host, the name of its only site.
+    pub fn site_name(&self, listener: usize, host: Option<&str>) -> Option<&str> {
+        let hosts = self.listeners.get(listener)?.as_ref()?;
+        let site = match host {
+            None => hosts.only(),
+            host => hosts.find(host),
+        };
+        site.map(|site| self.sites[site].name.as_str())
+    }
+
     pub fn logs(&self) -> impl Iterator<Item = &Arc<AccessLog>> {
         self.logs.iter().filter_map(|(_, log)| log.as_ref())
     }
@@ -178,10 +195,8 @@ impl Site {
     fn dispatch(&self, request: &mut Request<'_>) -> Routed {
         let path = match path::text(request.path()) {
             Ok(path) if !path::has_other_readings(&path) || !self.is_ambiguous(request, &path) => path,
-            _ => {
-                let refused = self.around.refuse(request, plain(StatusCode::BAD_REQUEST));
-                return Routed::Answer(refused.into());
-            }
+            Ok(_) => return self.refuse_path(request, AMBIGUOUS.into()),
+            Err(bad) => return self.refuse_path(request, bad.into()),
         };
         if request.method() == TRACE && !self.routes.iter().any(|route| route.takes(TRACE, &path)) {
             return Routed::Answer(self.refuse_trace(request, &path).into());
@@ -215,6 +230,12 @@ impl Site {
             }
         }
         Routed::Answer(self.nobody(request, &path).into())
+    }
+
+    #[cold]
+    fn refuse_path(&self, request: &Request<'_>, reason: Box<dyn Error>) -> Routed {
+        let response = plain(StatusCode::BAD_REQUEST).because(reason);
+        Routed::Answer(self.around.refuse(request, response).into())
     }
 
     /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of segments. Then one

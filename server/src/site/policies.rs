@@ -20,6 +20,7 @@ use crate::policy::cors::Cors;
 use crate::policy::headers::Headers;
 use crate::policy::jwt::Tokens;
 use crate::policy::rate::Rate;
+use crate::policy::request_id::RequestIds;
 
 use super::plain;
 
@@ -54,6 +55,7 @@ pub struct Around {
     /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<Compress>,
     pub headers: Headers,
+    pub request_id: RequestIds,
     pub errors: Arc<[ErrorPage]>,
     /// Whether an error without a page gets one in HTML, for clients that prefer it.
     pub html_errors: bool,
@@ -81,6 +83,7 @@ impl Around {
         let changes = self.compress.is_some()
             || self.cors.is_some()
             || self.headers != Headers::default()
+            || self.request_id != RequestIds::default()
             || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none();
         self
@@ -120,6 +123,7 @@ impl Around {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer).into();
         }
+        self.request_id.forward(request);
         if let Err(refusal) = self.admit(request) {
             return self.end(request, refusal).into();
         }
@@ -187,7 +191,11 @@ impl Around {
             auth.check(request)?;
         }
         let bounded = request.body().limit(self.body);
-        bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())
+        bounded.map_err(|_| {
+            plain(StatusCode::PAYLOAD_TOO_LARGE)
+                .close()
+                .because("the body is larger than the limit")
+        })
     }
 
     fn page(&self, request: &Request<'_>, response: Response) -> Response {
@@ -211,6 +219,7 @@ impl Around {
             response = cors.allow(request.header("origin"), response);
         }
         response = self.headers.apply(response);
+        response = self.request_id.answer(request, response);
         if let Some(compress) = &self.compress {
             response = compress.filter(request, response);
         }

@@ -24,12 +24,12 @@ fn check_with(text: &str, prepare: impl FnOnce(&mut Command)) -> (i32, String) {
     (output.status.code().unwrap(), printed)
 }
 
-fn check(text: &str) -> (i32, String) {
+pub fn check(text: &str) -> (i32, String) {
     check_with(text, |_| {})
 }
 
 /// The first lines of each mistake, without `site.toml:`.
-fn mistakes(text: &str) -> Vec<String> {
+pub fn mistakes(text: &str) -> Vec<String> {
     let (status, printed) = check(text);
     assert_eq!(status, 2, "{text}\n{printed}");
     let lines = printed.lines().filter_map(|line| line.strip_prefix("site.toml:"));
@@ -137,14 +137,14 @@ fn the_top_of_a_file() {
             "chroot = \"none\"\nlog = \"xml\"\n@site\n@route\n",
             &[
                 "1:10: there is no folder 'DIR/none'",
-                "2:7: 'log' must be \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"xml\"",
+                "2:7: 'log' must be \"combined\", \"json\", \"off\", a template like \"$client $path $status\", or { file = \"access.log\" }, not \"xml\"",
             ],
         ),
         (
             "[log]\nfile = \"none/access.log\"\nformat = \"jsn\"\n@site\n@route\n",
             &[
                 "2:8: there is no folder 'DIR/none'",
-                "3:10: 'format' must be one of \"combined\", \"json\", \"off\", not \"jsn\"; did you mean \"json\"?",
+                "3:10: 'format' must be \"combined\", \"json\", or a template like \"$client $path $status\", not \"jsn\"; did you mean \"json\"?",
             ],
         ),
         (
@@ -266,7 +266,7 @@ fn sites() {
                 "6:1: unknown key 'workers' in [[site]]; it belongs to the top of the file, before the first table",
                 "7:1: unknown key 'path' in [[site]]; it belongs to [[site.route]]",
                 "9:1: unknown key 'error_pages' in [[site.route]]; it belongs to [[site]]",
-                "10:7: 'log' must be \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"access.log\"",
+                "10:7: 'log' must be \"combined\", \"json\", \"off\", a template like \"$client $path $status\", or { file = \"access.log\" }, not \"access.log\"",
             ],
         ),
         (

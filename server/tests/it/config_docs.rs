@@ -5,9 +5,8 @@ use std::path::Path;
 
 fn check(folder: &Folder, name: &str) -> Result<(), String> {
     // A recipe names folders of the system, which need not be there.
-    let names_system = std::fs::read_to_string(folder.join(name))
-        .unwrap()
-        .contains("\"unix:/run/");
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    let names_system = text.contains("\"unix:/run/") || text.contains("\"/dev/log\"");
     let strict = (!names_system).then_some("--strict");
     let output = osier()
         .arg("check")
@@ -68,8 +67,21 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("[[listen]]\naddress = \"81\"\n{odd}{site}"),
         format!("{site}{odd}"),
         format!("{route}{odd}"),
+        format!("error_log = {{ zzzzzzzz = 1 }}\n{route}"),
+        format!("error_log = {{ syslog = {{ to = \"127.0.0.1:1\", zzzzzzzz = 1 }} }}\n{route}"),
     ];
-    let policies = ["rate", "auth", "forward_auth", "jwt", "cors", "limits", "cache"].map(String::from);
+    let policies = [
+        "rate",
+        "auth",
+        "forward_auth",
+        "jwt",
+        "cors",
+        "limits",
+        "cache",
+        "log",
+        "request_id",
+    ]
+    .map(String::from);
     let inner: Vec<String> = handlers(&folder)
         .iter()
         .chain(&policies)

@@ -220,11 +220,8 @@ fn a_failure_names_the_backend_once_and_the_request_by_its_id() {
     wait_for("the line", || sites.said().contains("failed"));
     let said = sites.said();
     let line = said.lines().find(|line| line.contains("failed")).unwrap();
-    let (id, rest) = line
-        .strip_prefix("osier: GET /x failed: [")
-        .unwrap()
-        .split_once("] ")
-        .unwrap();
+    let (about, rest) = line.split_once(" osier: GET /x failed: ").unwrap();
+    let id = about.split_once(" id=").unwrap().1;
     assert!(
         id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "{line}"

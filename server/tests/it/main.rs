@@ -16,6 +16,7 @@ mod config_deploy;
 mod config_docs;
 mod config_include;
 mod config_links;
+mod config_logs;
 mod config_missing;
 mod config_php;
 mod config_policy;

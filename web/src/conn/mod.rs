@@ -28,6 +28,7 @@ pub(crate) mod buffers;
 pub(crate) mod clients;
 pub(crate) mod close;
 pub(crate) mod date;
+pub(crate) mod log;
 pub(crate) mod network;
 pub(crate) mod output;
 pub(crate) mod peer;
@@ -51,6 +52,7 @@ use osier_http::proxy_protocol::{self, Addresses};
 
 use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
 use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Local};
@@ -167,9 +169,10 @@ impl Conn {
             false => timeouts.idle,
         };
         if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
+            let text = format_args!("cannot watch a connection from {peer}: {error}");
             worker
                 .server
-                .log(format_args!("cannot watch a connection from {peer}: {error}"));
+                .log(&Record::new(Level::Error, text).of_client(peer, false));
         }
     }
 
@@ -234,9 +237,9 @@ impl Conn {
             Err(malformed) => {
                 link.worker.give_buffers(buffers);
                 let peer = link.peer();
-                link.worker.server.log(format_args!(
-                    "closed a connection from the trusted peer {peer}: {malformed}"
-                ));
+                let text = format_args!("closed a connection from the trusted peer {peer}: {malformed}");
+                let record = Record::new(Level::Warning, text).of_client(peer, false);
+                link.worker.server.log(&record);
                 return self.close(CloseReason::ProtocolError);
             }
         };
@@ -437,8 +440,9 @@ impl Conn {
             Ok(()) => self.rest_is_sent(*sending),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                let log = format_args!("the response body of a slow client failed: a file has become shorter");
-                self.link.worker.server.log(log);
+                let text = format_args!("the response body of a slow client failed: a file has become shorter");
+                let record = Record::new(Level::Error, text).of_client(self.link.peer(), self.link.is_proxied());
+                self.link.worker.server.log(&record);
                 self.close(CloseReason::Failed)
             }
             Err(error) => self.close(CloseReason::of_output(&error)),
@@ -579,9 +583,11 @@ impl Conn {
             }
             Some(Stage::Announced(_)) => {
                 let peer = self.link.peer();
-                self.link.worker.server.log(format_args!(
+                let text = format_args!(
                     "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
-                ));
+                );
+                let record = Record::new(Level::Warning, text).of_client(peer, false);
+                self.link.worker.server.log(&record);
                 self.close(CloseReason::HeaderTimeout)
             }
             None => self.close(CloseReason::IdleTimeout),

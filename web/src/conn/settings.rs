@@ -1,8 +1,9 @@
 //! The settings of a server that its connections read: timeouts, trusted balancers, the log.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
+
+use crate::conn::log::record::Record;
 
 /// Times for which a server waits for its clients. All are on by default. `Duration::MAX` means for
 /// ever.
@@ -41,4 +42,4 @@ impl Default for Timeouts {
 pub(crate) type Trusted = Box<dyn Fn(Option<IpAddr>) -> bool + Send + Sync>;
 
 /// The hook that is called for every line of the operator's log.
-pub(crate) type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
+pub(crate) type Log = Box<dyn Fn(&Record<'_>) + Send + Sync>;

@@ -5,7 +5,6 @@
 //! Hence `Rc` and `Cell`.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use crate::ClientNetwork;
 use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
+use crate::conn::log::record::Record;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::listen::NOWHERE;
 
@@ -90,8 +90,8 @@ pub(crate) struct ServerState {
 
 impl ServerState {
     #[cold]
-    pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
-        (self.log)(line);
+    pub(crate) fn log(&self, record: &Record<'_>) {
+        (self.log)(record);
     }
 
     /// Counts a connection for worker `index`.

@@ -14,9 +14,10 @@ use osier_http::path::Path;
 
 use super::backend_response::{Announced, BackendResponse};
 use super::sender::{Sender, while_sending};
-use super::{FastCgi, Outcome, stderr_of};
+use super::{FastCgi, Outcome, fail, refuse, stderr_of};
 use crate::body::ahead::{self, Bounds, Source};
 use crate::body::outgoing::Kind;
+use crate::conn::log::record::Level;
 use crate::conn::output::Outlet;
 use crate::files::{Access, Files};
 use crate::{Body, Request, Response};
@@ -42,11 +43,11 @@ impl FastCgi {
         // First, as the head borrows `backend`.
         let is_whole = match backend.is_whole() {
             Ok(is_whole) => is_whole,
-            Err(failure) => return Outcome::Response(self.refuse(request, failure)),
+            Err(failure) => return Outcome::Response(refuse(failure)),
         };
         let head = match backend.head() {
             Ok(head) => head,
-            Err(failure) => return Outcome::Response(self.refuse(request, failure)),
+            Err(failure) => return Outcome::Response(refuse(failure)),
         };
         if let Some(to) = head.local_redirect() {
             let to = to.to_owned();
@@ -56,7 +57,7 @@ impl FastCgi {
         if let Some(file) = self.named_file(&head) {
             let response = match file {
                 Ok(file) => self.send_file(request, &head, file),
-                Err(why) => self.fail(request, StatusCode::BAD_GATEWAY, &why),
+                Err(why) => fail(StatusCode::BAD_GATEWAY, &why),
             };
             backend.forget();
             return Outcome::Response(response);
@@ -84,14 +85,15 @@ impl FastCgi {
                 let announced = announced.unwrap_or(whole.len() as u64);
                 let excess = whole.len() as u64 > announced;
                 if excess {
-                    stderr_of(request).say(format_args!("the body is longer than its Content-Length, and was cut"));
+                    let what = format_args!("the body is longer than its Content-Length, and was cut");
+                    stderr_of(request).say(Level::Warning, what);
                     whole.truncate(announced as usize);
                 } else if announced > whole.len() as u64 {
                     let why = format!(
                         "the body has {} bytes where its Content-Length says {announced}",
                         whole.len()
                     );
-                    return Outcome::Response(self.fail(request, StatusCode::BAD_GATEWAY, &why));
+                    return Outcome::Response(fail(StatusCode::BAD_GATEWAY, &why));
                 }
                 response.body(of_no_type(whole))
             }
@@ -191,10 +193,8 @@ impl FastCgi {
             }
         }
         if matches!(given, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && given != status {
-            stderr_of(request).say(format_args!(
-                "{given}: the backend names {}, which cannot be sent",
-                file.path
-            ));
+            let what = format_args!("{given}: the backend names {}, which cannot be sent", file.path);
+            stderr_of(request).say(Level::Error, what);
         }
         response
     }

@@ -22,6 +22,7 @@ use osier_http::fastcgi::{Decoder, Event, Malformed};
 use super::sender::{Failed, Progress};
 use super::stderr::Stderr;
 use crate::conn::buffers::{self, Size};
+use crate::conn::log::record::Level;
 use crate::upstream::Lease;
 
 /// The time limits for the backend.
@@ -220,7 +221,8 @@ impl Exchange {
             other => return Err(Failure::Unwilling(other)),
         }
         if app_status != 0 {
-            self.stderr.say(format_args!("ended with status {app_status}"));
+            let what = format_args!("ended with status {app_status}");
+            self.stderr.say(Level::Warning, what);
         }
         // Padding to come, unexpected bytes and an unsent rest of the body would end up in the next request.
         let is_clean = self.decoder.is_done() && self.unread.is_empty() && self.sending.is_done();

@@ -79,7 +79,7 @@ pub use self::options::Options;
 use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script, Wanted};
 use self::sender::{Sender, Source, while_sending};
-use self::stderr::Stderr;
+use self::stderr::{About, Stderr};
 use crate::body::ahead::Bounds;
 use crate::body::spool::{self, Spool};
 use crate::files::place::{self, Place};
@@ -404,8 +404,7 @@ impl FastCgi {
                 Outcome::Redirect(to) => to,
             };
         }
-        self.fail(
-            request,
+        fail(
             StatusCode::BAD_GATEWAY,
             &format_args!("more than {REDIRECTS} redirects inside the server"),
         )
@@ -413,9 +412,8 @@ impl FastCgi {
 
     /// The encoded parameters of the script that the path means, or the response where there is none.
     fn locate(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
-        let Ok(path) = Wanted::parse(request.path()) else {
-            return Err(Response::plain(StatusCode::BAD_REQUEST).into());
-        };
+        let path = Wanted::parse(request.path())
+            .map_err(|bad| Box::new(Response::plain(StatusCode::BAD_REQUEST).because(bad)))?;
         match self.find(&path) {
             Ok((Found::Script(script), root, generation)) => {
                 let params = self.params(&root, &script);
@@ -504,7 +502,7 @@ impl FastCgi {
         let fields = match Fields::of(request.headers()) {
             Ok(fields) => fields,
             Err(collision) => {
-                return Outcome::Response(self.fail(request, StatusCode::BAD_REQUEST, &collision));
+                return Outcome::Response(fail(StatusCode::BAD_REQUEST, &collision));
             }
         };
         let mut opening = Vec::with_capacity(OPENING);
@@ -561,10 +559,8 @@ impl FastCgi {
                 redirect => redirect,
             },
             Err(Unanswered::Unavailable(Unavailable::Cancelled(error))) => Outcome::Response(error.into_response()),
-            Err(Unanswered::Unavailable(unavailable)) => {
-                Outcome::Response(self.fail(request, unavailable.status(), &unavailable))
-            }
-            Err(Unanswered::Failed(failure)) => Outcome::Response(self.refuse(request, failure)),
+            Err(Unanswered::Unavailable(unavailable)) => Outcome::Response(fail(unavailable.status(), &unavailable)),
+            Err(Unanswered::Failed(failure)) => Outcome::Response(refuse(failure)),
         }
     }
 
@@ -584,19 +580,19 @@ impl FastCgi {
             complain: Box::new(move |error| upstream.lacks_file(error)),
         }
     }
+}
 
-    /// The error response for `failure`.
-    fn refuse(&self, request: &mut Request<'_>, failure: Failure) -> Response {
-        match failure {
-            Failure::Cancelled(error) | Failure::Client(error) => error.into_response(),
-            failure => self.fail(request, failure.status(), &failure),
-        }
+/// The error response for `failure`.
+fn refuse(failure: Failure) -> Response {
+    match failure {
+        Failure::Cancelled(error) | Failure::Client(error) => error.into_response(),
+        failure => fail(failure.status(), &failure),
     }
+}
 
-    fn fail(&self, request: &mut Request<'_>, status: StatusCode, why: &dyn fmt::Display) -> Response {
-        stderr_of(request).say(format_args!("{status}: {why}"));
-        Response::plain(status)
-    }
+/// The error response with a reason for the log.
+fn fail(status: StatusCode, why: &dyn fmt::Display) -> Response {
+    Response::plain(status).because(why.to_string())
 }
 
 /// The script of [`Options::front`].
@@ -648,8 +644,13 @@ fn origin_form(target: &str) -> &str {
 
 fn stderr_of(request: &mut Request<'_>) -> Stderr {
     let (method, target) = (cut(request.method()), cut(request.target()));
-    let what = [method, " ", target].concat();
-    Stderr::new(request.body().worker().clone(), request.id(), what)
+    let about = About {
+        client: (request.peer(), request.is_proxied()),
+        host: request.host().map(Box::from),
+        id: request.id(),
+        request: [method, " ", target].concat(),
+    };
+    Stderr::new(request.body().worker().clone(), about)
 }
 
 /// Options for files that the backend names. They are sent unchanged and not cached, as the backend may have written

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use osier_http::fastcgi::{self, ParamsWriter};
 
 use crate::Request;
+use crate::conn::log::id;
 use crate::fastcgi::script::Script;
 
 /// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
@@ -215,7 +216,14 @@ pub fn write(
         // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
         None => params.put("REMOTE_ADDR", b"unix:"),
     }
+    let id = request.forwarded_id();
+    if let Some(id) = &id {
+        params.field(id::FIELD, id.as_str().as_bytes());
+    }
     for (name, value) in &fields.0 {
+        if id.is_some() && name.eq_ignore_ascii_case(id::FIELD) {
+            continue;
+        }
         // RFC 9112 3.2.2: where the target names the host, Host is ignored.
         match request.host() {
             Some(host) if name.eq_ignore_ascii_case("host") => params.field(name, host.as_bytes()),

@@ -1,11 +1,13 @@
-//! Logs what a backend writes to its standard error, line by line, with the request's method, target and id.
+//! Logs what a backend writes to its standard error, line by line, with the request that it is about.
 //!
 //! `exchange` adds pieces of any length. Each request may log at most 64 KiB; further bytes are counted.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::RequestId;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::worker::Worker;
 
 /// The longest line, in bytes. A longer one is cut into several.
@@ -14,11 +16,19 @@ const LINE: usize = 4 << 10;
 /// The most bytes that one request may log.
 const TOTAL: usize = 64 << 10;
 
+/// The request that lines are about.
+pub struct About {
+    /// The client, and whether a trusted proxy has named it.
+    pub client: (SocketAddr, bool),
+    pub host: Option<Box<str>>,
+    pub id: RequestId,
+    /// The method and the target, both cut.
+    pub request: String,
+}
+
 pub struct Stderr {
     worker: Rc<Worker>,
-    id: RequestId,
-    /// The method and the target, both cut.
-    request: String,
+    about: About,
     /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
     written: usize,
@@ -26,21 +36,29 @@ pub struct Stderr {
 }
 
 impl Stderr {
-    pub fn new(worker: Rc<Worker>, id: RequestId, request: String) -> Stderr {
+    pub fn new(worker: Rc<Worker>, about: About) -> Stderr {
         Stderr {
             worker,
-            id,
-            request,
+            about,
             line: Vec::new(),
             written: 0,
             left_out: 0,
         }
     }
 
-    /// Logs a line of this server about the request.
-    pub fn say(&self, what: fmt::Arguments<'_>) {
-        let Stderr { id, request, .. } = self;
-        self.worker.server.log(format_args!("fastcgi {request} [{id}]: {what}"));
+    /// Logs a line about the request.
+    pub fn say(&self, level: Level, what: fmt::Arguments<'_>) {
+        let About {
+            client: (client, is_proxied),
+            host,
+            id,
+            request,
+        } = &self.about;
+        let text = format_args!("fastcgi {request}: {what}");
+        let record = Record::new(level, text)
+            .of_client(*client, *is_proxied)
+            .of_request(host.as_deref(), *id);
+        self.worker.server.log(&record);
     }
 
     pub fn add(&mut self, mut piece: &[u8]) {
@@ -69,7 +87,10 @@ impl Stderr {
     pub fn end(&mut self) {
         self.flush();
         if self.left_out > 0 {
-            self.say(format_args!("{} more bytes on its standard error", self.left_out));
+            self.say(
+                Level::Warning,
+                format_args!("{} more bytes on its standard error", self.left_out),
+            );
             self.left_out = 0;
         }
     }
@@ -81,7 +102,7 @@ impl Stderr {
         let line = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(line.trim_ascii_end());
         if !text.is_empty() {
-            self.say(format_args!("stderr: {}", Visible(&text)));
+            self.say(Level::Warning, format_args!("stderr: {}", Visible(&text)));
         }
     }
 }

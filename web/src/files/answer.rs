@@ -163,7 +163,7 @@ fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Requ
             }
             Response::redirect(StatusCode::MOVED_PERMANENTLY, &location)
         }
-        Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST),
+        Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST).because("the path cannot be read"),
         Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
         Ok(Lookup::Missing) => Response::plain(StatusCode::NOT_FOUND),
         Ok(Lookup::Unavailable) => Response::plain(StatusCode::SERVICE_UNAVAILABLE),

@@ -16,7 +16,7 @@ use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
 use crate::upstream::Upstream;
 use crate::upstream::attempt::while_sending;
-use crate::{Body, Request, RequestId, Response};
+use crate::{Body, Request, Response};
 
 /// The parts of the backend's head that are kept.
 pub(super) struct Head {
@@ -138,7 +138,7 @@ pub(super) fn make(
         bodiless(request, head.declared)
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
-        let context = Context::of(settings, request, number);
+        let context = Context::of(settings, number);
         Kind::Duplex(Box::new(move |body, out| {
             let done = send_and_relay(sender, body, backend, &bounds, out);
             done.map_err(|error| context.explain(error))
@@ -158,7 +158,7 @@ pub(super) fn make(
             ReplyLength::Known(length) => Some(length),
             _ => None,
         };
-        let context = Context::of(settings, request, number);
+        let context = Context::of(settings, number);
         let produce = move |out: &mut dyn Outlet| {
             relay::relay(backend, received, &bounds, out).map_err(|error| context.explain(error))
         };
@@ -224,15 +224,13 @@ fn upgrade(
 struct Context {
     upstream: Upstream,
     backend: usize,
-    id: RequestId,
 }
 
 impl Context {
-    fn of(settings: &Settings, request: &Request<'_>, backend: usize) -> Context {
+    fn of(settings: &Settings, backend: usize) -> Context {
         Context {
             upstream: settings.upstream.clone(),
             backend,
-            id: request.id(),
         }
     }
 
@@ -240,10 +238,7 @@ impl Context {
         if Cancelled::is(&error) {
             return error;
         }
-        let (id, name, label) = (self.id, self.upstream.name(), self.upstream.label(self.backend));
-        io::Error::new(
-            error.kind(),
-            format!("[{id}] upstream {name}: backend {label}: {error}"),
-        )
+        let (name, label) = (self.upstream.name(), self.upstream.label(self.backend));
+        io::Error::new(error.kind(), format!("upstream {name}: backend {label}: {error}"))
     }
 }

@@ -22,10 +22,13 @@ use crate::{IntoResponse, Request, Response};
 ///
 /// The response to a request that is not forwarded.
 pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<Option<Sender>, Response> {
-    let bad = |text: String| Response::new(StatusCode::BAD_REQUEST).body(text);
-    outgoing::target(settings, request).map_err(|error| bad(format!("{error}\n")))?;
+    let bad = |reason: &'static str| {
+        let response = Response::new(StatusCode::BAD_REQUEST).body(format!("{reason}\n"));
+        response.because(reason)
+    };
+    outgoing::target(settings, request).map_err(|error| bad(error.reason()))?;
     if forwarded::lists_too_many(request.headers()) {
-        return Err(bad("a Connection field that lists too many names\n".into()));
+        return Err(bad("a Connection field that lists too many names"));
     }
     let mut sender = Sender::new(request.head.body());
     if outgoing::is_streamed(settings, request) {
@@ -69,7 +72,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, sender: &mut 
         Err(Unanswered::Unavailable(unavailable)) => Failure::Unavailable(unavailable),
         Err(Unanswered::Failed(failure)) => failure,
     };
-    failure.answer(settings, request)
+    failure.answer(settings)
 }
 
 /// Whether one of these protocols is HTTP or can hide it. Requests inside such a tunnel would bypass all rules.

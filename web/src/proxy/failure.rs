@@ -9,7 +9,7 @@ use osier::Cancelled;
 
 use super::Settings;
 use crate::upstream::Unavailable;
-use crate::{IntoResponse, Request, Response};
+use crate::{IntoResponse, Response};
 
 /// Why there is no response to pass on.
 pub(super) enum Failure {
@@ -45,13 +45,13 @@ impl Failure {
     }
 
     /// The error response, with the cause for the log.
-    pub(super) fn answer(self, settings: &Settings, request: &Request<'_>) -> Response {
+    pub(super) fn answer(self, settings: &Settings) -> Response {
         let status = match &self {
             Failure::Unavailable(unavailable) => unavailable.status(),
             Failure::Backend(_, why) => why.status(),
             Failure::Client(_) | Failure::Cancelled(_) => StatusCode::BAD_GATEWAY,
         };
-        let (name, id) = (settings.upstream.name(), request.id());
+        let name = settings.upstream.name();
         let cause: Box<dyn Error> = match self {
             Failure::Unavailable(Unavailable::Cancelled(error)) | Failure::Cancelled(error) => error.into(),
             Failure::Client(error) => return error.into_response(),
@@ -65,7 +65,7 @@ impl Failure {
                 } else {
                     format!("upstream {name}: ")
                 };
-                format!("[{id}] {upstream}{unavailable}").into()
+                format!("{upstream}{unavailable}").into()
             }
             Failure::Backend(backend, why) => {
                 let label = settings.upstream.label(backend);
@@ -74,7 +74,7 @@ impl Failure {
                 } else {
                     format!("upstream {name}: ")
                 };
-                format!("[{id}] {upstream}backend {label} {why}").into()
+                format!("{upstream}backend {label} {why}").into()
             }
         };
         let mut response = Response::plain(status);

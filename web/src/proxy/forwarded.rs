@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
+use crate::conn::log::id;
 use crate::request::hops::{self, is_https_scheme};
 
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
@@ -43,6 +44,11 @@ fn names_the_client(name: &str) -> bool {
             .get(..12)
             .is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")),
     }
+}
+
+/// Whether the field is `X-Request-ID`. Programs that do not distinguish `_` and `-` read the other spelling too.
+pub(super) fn is_request_id(name: &str) -> bool {
+    name.len() == id::FIELD.len() && name.replace('_', "-").eq_ignore_ascii_case(id::FIELD)
 }
 
 /// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own

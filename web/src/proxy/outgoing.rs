@@ -6,6 +6,7 @@ use osier_http::path::{BadPath, Path};
 use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 
 use super::{Host, Settings, forwarded};
+use crate::conn::log::id;
 use crate::upstream::Lease;
 use crate::{Address, Request};
 
@@ -64,9 +65,11 @@ pub(super) fn write_head(
     };
     let mut head = RequestWriter::begin(out, request.method(), target, host)?;
     let has_options = request.header("connection").is_some();
+    let id = request.forwarded_id();
     for (name, value) in request.headers() {
         let is_named = || has_options && connection_names(request.headers(), name);
-        if forwarded::passes(name, is_trusted) && !is_named() {
+        let is_replaced = id.is_some() && forwarded::is_request_id(name);
+        if forwarded::passes(name, is_trusted) && !is_replaced && !is_named() {
             head.header(name, value)?;
         }
     }
@@ -77,6 +80,9 @@ pub(super) fn write_head(
             host: asked,
         };
         forwarded::add(&mut head, request.headers(), is_trusted, &hop)?;
+    }
+    if let Some(id) = id {
+        head.header(id::FIELD, id.as_str().as_bytes())?;
     }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;

@@ -9,7 +9,6 @@ pub(crate) mod changes;
 mod cookies;
 pub(crate) mod extract;
 pub(crate) mod hops;
-pub(crate) mod id;
 #[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
@@ -28,6 +27,7 @@ use osier_http::path::Path;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
+use crate::conn::log::id;
 use crate::conn::peer::Gone;
 use crate::listen::ip_of_client;
 use crate::request::changes::Changes;
@@ -37,12 +37,16 @@ use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
 
-/// Notes on one request that the observer reads after the response: the request id and the
-/// application's label, and the client that a trusted proxy has named.
+/// Notes on one request that the observer and the log read: the request id, the application's
+/// label, and the client that a trusted proxy has named.
 #[derive(Clone, Default)]
 pub(crate) struct Marks {
     /// Made at the first use.
-    pub(crate) id: Cell<Option<RequestId>>,
+    id: Cell<Option<RequestId>>,
+    /// Whether the other end of the connection is trusted to tell the id.
+    is_id_trusted: Cell<bool>,
+    /// Whether backends get the id.
+    is_id_forwarded: Cell<bool>,
     pub(crate) label: Cell<u32>,
     pub(crate) client: Cell<Option<RealClient>>,
     /// Bytes of the body that have been read.
@@ -53,6 +57,8 @@ impl Marks {
     #[inline]
     pub(crate) fn clear(&self) {
         self.id.set(None);
+        self.is_id_trusted.set(false);
+        self.is_id_forwarded.set(false);
         self.label.set(0);
         self.client.set(None);
         self.received.set(0);
@@ -61,10 +67,29 @@ impl Marks {
     /// Copies the notes of `other`.
     pub(crate) fn set(&self, other: &Marks) {
         self.id.set(other.id.get());
+        self.is_id_trusted.set(other.is_id_trusted.get());
+        self.is_id_forwarded.set(other.is_id_forwarded.get());
         self.label.set(other.label.get());
         self.client.set(other.client.get());
         self.received.set(other.received.get());
     }
+
+    /// The id of the request whose head this is.
+    pub(crate) fn id(&self, head: Option<&Head<'_>>) -> RequestId {
+        self.id.get().unwrap_or_else(|| {
+            let given = head.filter(|_| self.is_id_trusted.get()).and_then(given_id);
+            let id = given.unwrap_or_else(RequestId::random);
+            self.id.set(Some(id));
+            id
+        })
+    }
+}
+
+/// The id in the fields of a trusted proxy. None if there are two: the proxy may have added its own to its client's.
+fn given_id(head: &Head<'_>) -> Option<RequestId> {
+    let mut fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(id::FIELD));
+    let (_, value) = fields.next()?;
+    fields.next().is_none().then(|| RequestId::given(value))?
 }
 
 /// The parameters of a route and the parts of the path that they matched.
@@ -299,12 +324,14 @@ impl<'a> Request<'a> {
     /// Takes the client from a field, if the other end of the connection is trusted. `is_trusted` gets
     /// addresses, and `None` for the other end of a Unix socket. The hops are read from the right, through
     /// those that are trusted too. From now on [`peer`](Request::peer), [`client_ip`](Request::client_ip) and
-    /// [`is_https`](Request::is_https) describe that client, also in [`Served`](crate::Served).
+    /// [`is_https`](Request::is_https) describe that client, also in [`Served`](crate::Served). The [`id`](Request::id) is that of
+    /// the field `X-Request-ID`, if the other end has sent one.
     pub fn trust_hops(&self, by: ForwardedBy, is_trusted: impl Fn(Option<IpAddr>) -> bool) {
         let peer = ip_of_client(self.body.peer(), self.body.is_proxied());
         if !is_trusted(peer) {
             return;
         }
+        self.marks.is_id_trusted.set(true);
         let values = |name: &'static str| {
             let fields = self
                 .headers()
@@ -349,13 +376,22 @@ impl<'a> Request<'a> {
         self.body.local_addr()
     }
 
-    /// The request id. It is the same in every log line about this request.
+    /// The request id. It is the same in every log line about this request. It is made at the first call, or taken from a
+    /// [trusted](Request::trust_hops) proxy.
     pub fn id(&self) -> RequestId {
-        self.marks.id.get().unwrap_or_else(|| {
-            let id = RequestId::random();
-            self.marks.id.set(Some(id));
-            id
-        })
+        self.marks.id(Some(self.head))
+    }
+
+    /// Sends the [`id`](Request::id) to backends from now on: `X-Request-ID` of the proxy, `HTTP_X_REQUEST_ID` of FastCGI. It
+    /// replaces what the client has sent in that field.
+    pub fn forward_id(&self) {
+        self.marks.is_id_forwarded.set(true);
+    }
+
+    /// The id that a backend gets, if it gets one.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn forwarded_id(&self) -> Option<RequestId> {
+        self.marks.is_id_forwarded.get().then(|| self.id())
     }
 
     /// Sets the label that [`Served::label`](crate::Served::label) returns. The application chooses

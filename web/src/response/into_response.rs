@@ -143,10 +143,14 @@ impl IntoResponse for crate::body::spool::Failed {
     fn into_response(self) -> Response {
         use std::io::ErrorKind;
 
+        use osier_http::Reject;
+
         use crate::body::spool::Failed;
         match self {
             Failed::Client(error) => error.into_response(),
-            Failed::TooLong => Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close(),
+            Failed::TooLong => Response::plain(StatusCode::PAYLOAD_TOO_LARGE)
+                .close()
+                .because(Reject::BodyTooLarge.reason()),
             Failed::File(error) => {
                 let mut response = Response::plain(match error.kind() {
                     ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,

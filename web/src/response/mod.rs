@@ -208,6 +208,20 @@ impl Response {
         response
     }
 
+    /// Sets the reason for an error status. The reason is a line in the log and is not sent: of the
+    /// level `Info` for a status from 400 to 499, which is a mistake of the client, else `Error`.
+    ///
+    /// ```
+    /// use osier_web::{Response, http::StatusCode};
+    ///
+    /// let response = Response::new(StatusCode::FORBIDDEN).because("the file belongs to another user");
+    /// assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    /// ```
+    pub fn because(mut self, reason: impl Into<Box<dyn Error>>) -> Self {
+        self.cause = Some(reason.into());
+        self
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status

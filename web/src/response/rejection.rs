@@ -69,7 +69,10 @@ impl IntoResponse for io::Error {
             Err(error) => error,
         };
         match error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
-            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
+            Some(error) => Response::new(error.status())
+                .body(format!("{error}\n"))
+                .close()
+                .because(*error),
             None => Response::internal_error(error),
         }
     }

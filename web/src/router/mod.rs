@@ -386,8 +386,15 @@ impl Router {
 }
 
 /// The endpoint for a path that cannot be read.
-static MALFORMED: LazyLock<Endpoint> =
-    LazyLock::new(|| Endpoint::new(|_: &mut Request<'_>| Response::plain(StatusCode::BAD_REQUEST)));
+static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint::new(|request: &mut Request<'_>| malformed(request)));
+
+fn malformed(request: &Request<'_>) -> Response {
+    let response = Response::plain(StatusCode::BAD_REQUEST);
+    match Path::parse(request.path()) {
+        Err(bad) => response.because(bad),
+        Ok(_) => response,
+    }
+}
 
 /// A fast hash for the paths of the application's own routes. Clients cannot add a path, so the
 /// hash need not resist an attack.

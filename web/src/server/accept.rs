@@ -16,6 +16,7 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Service};
 use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
 use crate::listen::Listener;
@@ -46,7 +47,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     let mut say = |line: fmt::Arguments<'_>| {
         if said.is_none_or(|at| osier::time::now().saturating_duration_since(at) >= SAY_AGAIN) {
             said = Some(osier::time::now());
-            shared.log(line);
+            shared.log(&Record::new(Level::Warning, line));
         }
     };
     loop {

@@ -1,6 +1,7 @@
 //! The second half of a burst: it writes a response to the output. It also makes the responses that
 //! no handler gives.
 
+use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, 
 
 use crate::body::outgoing::Kind;
 use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::peer::Peer;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
@@ -139,10 +141,11 @@ impl Burst<'_> {
                 if let Ok(Err(error)) = failed {
                     instead = Broken::status_of(&error).map(Response::plain);
                     let (method, target) = (head.method(), head.target());
-                    self.peer
-                        .worker
-                        .server
-                        .log(format_args!("the response body of {method} {target} failed: {error}"));
+                    self.log(
+                        Level::Error,
+                        Some(head),
+                        format_args!("the response body of {method} {target} failed: {error}"),
+                    );
                 }
                 if self.output.take_back(mark) {
                     let mut response = instead.unwrap_or_else(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
@@ -185,7 +188,7 @@ impl Burst<'_> {
 
     /// Logs the cause of a response that has one, and replaces a response that cannot be sent by a
     /// 500. Returns `false` if the handler failed because the client is gone: that is no failure of
-    /// the application.
+    /// the application. A mistake of the client is none either.
     #[cold]
     fn complain(&self, response: &mut Response, head: &Head<'_>, client_is_gone: bool) -> bool {
         let status = response.status;
@@ -195,15 +198,36 @@ impl Burst<'_> {
         let Some(cause) = response.cause.take() else {
             return true;
         };
+        let (method, target) = (head.method(), head.target());
+        let log = |level, text: fmt::Arguments<'_>| self.log(level, Some(head), text);
+        if response.status.is_client_error() {
+            let status = response.status.as_u16();
+            log(
+                Level::Info,
+                format_args!("{method} {target} was refused with {status}: {cause}"),
+            );
+            return true;
+        }
         if client_is_gone || self.output.is_broken() || Cancelled::is_cause_of(&*cause) {
+            log(
+                Level::Debug,
+                format_args!("{method} {target} ended because the client left: {cause}"),
+            );
             return false;
         }
-        let (method, target) = (head.method(), head.target());
-        self.peer
-            .worker
-            .server
-            .log(format_args!("{method} {target} failed: {cause}"));
+        log(Level::Error, format_args!("{method} {target} failed: {cause}"));
         true
+    }
+
+    /// Logs a line about the current request.
+    #[cold]
+    pub(crate) fn log(&self, level: Level, head: Option<&Head<'_>>, text: fmt::Arguments<'_>) {
+        let (client, is_proxied) = client_of(self.peer, &self.marks);
+        let host = head.and_then(|head| head.host());
+        let record = Record::new(level, text)
+            .of_client(client, is_proxied)
+            .of_request(host, self.marks.id(head));
+        self.peer.worker.server.log(&record);
     }
 
     #[inline]
@@ -227,6 +251,24 @@ impl Burst<'_> {
     #[cold]
     pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
         let started = self.app.observer.is_some().then(Instant::now);
+        // They may be those of the request before.
+        self.marks.clear();
+        let (status, reason) = (reject.status(), reject.reason());
+        match head {
+            None => self.log(
+                Level::Info,
+                None,
+                format_args!("a request was refused with {status}: {reason}"),
+            ),
+            Some(head) => {
+                let (method, target) = (head.method(), head.target());
+                self.log(
+                    Level::Info,
+                    Some(head),
+                    format_args!("{method} {target} was refused with {status}: {reason}"),
+                );
+            }
+        }
         write_reject(
             &mut self.output.state().buffer,
             reject,
@@ -240,6 +282,11 @@ impl Burst<'_> {
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
         let started = self.app.observer.is_some().then(Instant::now);
         self.suspended.set(true);
+        self.log(
+            Level::Info,
+            None,
+            format_args!("a request was refused with 408: its head did not arrive in time"),
+        );
         let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not arrive in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
         let bytes = self.output.send(&mut response.body, sent)?;
@@ -284,8 +331,7 @@ fn report(
         peer,
         is_proxied,
         received: marks.received.get(),
-        id: marks.id.get(),
-        label: marks.label.get(),
+        marks,
     });
 }
 

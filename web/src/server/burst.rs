@@ -29,6 +29,7 @@ use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Out
 
 use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
+use crate::conn::log::record::Level;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
@@ -524,6 +525,11 @@ impl<'b> Burst<'b> {
     #[cold]
     fn caught(&self, payload: Box<dyn Any + Send>, head: &Head<'_>, started: Option<Instant>) -> Panicked {
         if Cancelled::is_payload(&*payload) {
+            self.log(
+                Level::Debug,
+                Some(head),
+                format_args!("{} {} was cancelled: the client left", head.method(), head.target()),
+            );
             self.observe(started, Some(head), CLIENT_GONE, 0);
             resume_unwind(payload);
         }
@@ -538,10 +544,11 @@ impl<'b> Burst<'b> {
             true => "was cancelled and then panicked",
             false => "panicked",
         };
-        self.peer
-            .worker
-            .server
-            .log(format_args!("the handler of {method} {target} {how}: {message}"));
+        self.log(
+            Level::Error,
+            Some(head),
+            format_args!("the handler of {method} {target} {how}: {message}"),
+        );
         Panicked
     }
 }

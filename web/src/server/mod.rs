@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Poll;
-use std::{fmt, thread};
+use std::thread;
 
 use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
@@ -26,6 +26,7 @@ use osier_http::Limits;
 
 use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
+use crate::conn::log::record::{Record, to_stderr};
 use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, ServerState};
@@ -105,7 +106,7 @@ impl Server {
             trusted: None,
             observer: None,
             on_connection: None,
-            log: Box::new(|line| eprintln!("osier-web: {line}")),
+            log: Box::new(to_stderr),
         }
     }
 
@@ -185,9 +186,19 @@ impl Server {
         self
     }
 
-    /// Sends the operator's log lines to `log`: panics and failures of handlers, and problems with
-    /// accepting.
-    pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
+    /// Sends the operator's log lines to `log`: panics and failures of handlers, refused requests, and
+    /// problems with accepting. Without it, errors and warnings go to the standard error stream.
+    ///
+    /// ```
+    /// use osier_web::{Level, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).on_log(|record| {
+    ///     if record.level() == Level::Error {
+    ///         eprintln!("{:?} {:?}: {record}", record.client_ip(), record.id());
+    ///     }
+    /// });
+    /// ```
+    pub fn on_log(mut self, log: impl Fn(&Record<'_>) + Send + Sync + 'static) -> Self {
         self.log = Box::new(log);
         self
     }

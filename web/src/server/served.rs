@@ -9,6 +9,7 @@ use osier_http::Head;
 
 use crate::RequestId;
 use crate::listen::ip_of_client;
+use crate::request::Marks;
 
 /// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -25,8 +26,7 @@ pub struct Served<'a> {
     pub(crate) duration: Duration,
     pub(crate) peer: SocketAddr,
     pub(crate) is_proxied: bool,
-    pub(crate) id: Option<RequestId>,
-    pub(crate) label: u32,
+    pub(crate) marks: &'a Marks,
 }
 
 impl<'a> Served<'a> {
@@ -39,6 +39,22 @@ impl<'a> Served<'a> {
     /// read.
     pub fn target(&self) -> &'a str {
         self.head.map_or("", |head| head.target())
+    }
+
+    /// The host of the request. `None` if the request was refused before it was read, and for an
+    /// HTTP/1.0 request without one.
+    pub fn host(&self) -> Option<&'a str> {
+        self.head.and_then(|head| head.host())
+    }
+
+    /// The path of the target, percent-encoded. Empty if the request was refused before it was read.
+    pub fn path(&self) -> &'a str {
+        self.head.map_or("", |head| head.path())
+    }
+
+    /// The query: the part of the target after its first `?`.
+    pub fn query(&self) -> Option<&'a str> {
+        self.head.and_then(|head| head.query())
     }
 
     /// The value of the request's first field called `name`.
@@ -84,14 +100,14 @@ impl<'a> Served<'a> {
         ip_of_client(self.peer, self.is_proxied)
     }
 
-    /// The request id, if anybody has asked for it.
-    pub fn id(&self) -> Option<RequestId> {
-        self.id
+    /// The request id, which is made now if nobody has asked for it.
+    pub fn id(&self) -> RequestId {
+        self.marks.id(self.head)
     }
 
     /// The label that [`Request::set_label`](crate::Request::set_label) has set, or 0.
     pub fn label(&self) -> u32 {
-        self.label
+        self.marks.label.get()
     }
 }
 

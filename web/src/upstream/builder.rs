@@ -1,15 +1,16 @@
 //! The builder of an upstream: its backends, and the settings that all of them share.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
-use std::{fmt, io};
 
 use super::backend::Backend;
 use super::health::Policy;
 use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
+use crate::conn::log::record::{Record, to_stderr};
 use crate::conn::settings::Log;
 
 /// Maximum backends of an upstream: sets of backends have 64 bits.
@@ -50,7 +51,7 @@ impl Builder {
             idle_timeout: s(30),
             max_leases: usize::MAX,
             check: None,
-            log: Box::new(|line| eprintln!("osier-web: {line}")),
+            log: Box::new(to_stderr),
         }
     }
 
@@ -167,7 +168,7 @@ impl Builder {
 
     /// Sets the receiver of log lines, for example when a backend goes out or comes back; standard
     /// error by default.
-    pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on_log(mut self, log: impl Fn(&Record<'_>) + Send + Sync + 'static) -> Self {
         self.log = Box::new(log);
         self
     }

@@ -50,6 +50,7 @@ use osier::Cancelled;
 use osier::sync::Event;
 use rustix::io::Errno;
 
+use crate::conn::log::record::{Level, Record};
 use crate::conn::settings::Log;
 use crate::{Address, Request};
 use backend::Backend;
@@ -213,7 +214,7 @@ impl Upstream {
     /// Logs a line for the operator.
     #[cfg(feature = "fastcgi")]
     pub(crate) fn say(&self, line: fmt::Arguments<'_>) {
-        (self.0.log)(line);
+        (self.0.log)(&Record::new(Level::Warning, line));
     }
 
     /// Logs that there is no file for the responses of slow clients.
@@ -301,6 +302,7 @@ impl Inner {
     }
 
     fn log(&self, line: fmt::Arguments<'_>) {
-        (self.log)(format_args!("upstream {}: {line}", self.name));
+        let text = format_args!("upstream {}: {line}", self.name);
+        (self.log)(&Record::new(Level::Warning, text));
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{PATIENCE, eventually, forever, site};
-use osier_web::{Request, Response, Route, Router};
+use crate::common::{PATIENCE, eventually, forever, logging_site, site};
+use osier_web::{Level, Request, Response, Route, Router, Server, http::StatusCode};
 
 #[test]
 fn a_panic_is_a_500_and_a_log_line_and_the_connection_lives() {
@@ -47,6 +47,80 @@ fn a_panic_in_a_stream_is_a_500_only_before_the_head_has_gone() {
     assert_eq!(client.head().0, 200);
     assert_eq!(client.rest(), b"0004\r\nsome\r\n");
     assert!(site.logged("no data"));
+}
+
+/// Each line of the log has a level, and says whom it is about.
+#[test]
+fn a_line_has_a_level_a_client_a_host_and_an_id() {
+    let router = Router::new()
+        .get("/broken", |_| Err::<(), _>(io::Error::other("no data")))
+        .get("/denied", |_| {
+            Response::new(StatusCode::FORBIDDEN).because("it is a secret")
+        })
+        .get("/silent", |_| Response::new(StatusCode::FORBIDDEN));
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = lines.clone();
+    let site = logging_site(Server::new(router), move |record| {
+        let (client, host) = (
+            record.client_ip().map(|ip| ip.to_string()),
+            record.host().map(String::from),
+        );
+        let id = record.id().map(|id| id.to_string());
+        log.lock()
+            .unwrap()
+            .push((record.to_string(), (record.level(), client, host), id));
+    });
+    for (request, status) in [
+        ("GET /broken HTTP/1.1\r\nHost: test\r\n\r\n", 500),
+        ("GET /denied HTTP/1.1\r\nHost: h:81\r\n\r\n", 403),
+        ("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n", 403),
+        ("GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        ("GET /denied HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", 400),
+        (
+            "POST /denied HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n",
+            413,
+        ),
+    ] {
+        assert_eq!(site.ask(request).status, status, "{request}");
+    }
+    let lines = lines.lock().unwrap();
+    let shown: Vec<(&str, Level, Option<&str>)> = lines
+        .iter()
+        .map(|(text, (level, _, host), _)| (text.as_str(), *level, host.as_deref()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("GET /broken failed: no data", Level::Error, Some("test")),
+            (
+                "GET /denied was refused with 403: it is a secret",
+                Level::Info,
+                Some("h:81")
+            ),
+            (
+                "GET /%zz was refused with 400: the path has a '%' that begins no escape; write %25",
+                Level::Info,
+                Some("h")
+            ),
+            (
+                "a request was refused with 400: more than one Host field",
+                Level::Info,
+                None
+            ),
+            (
+                "POST /denied was refused with 413: the body is larger than the limit",
+                Level::Info,
+                Some("h")
+            ),
+        ]
+    );
+    for (text, (_, client, _), id) in lines.iter() {
+        assert_eq!(
+            (client.as_deref(), id.as_ref().map(String::len)),
+            (Some("127.0.0.1"), Some(16)),
+            "{text}"
+        );
+    }
 }
 
 #[test]

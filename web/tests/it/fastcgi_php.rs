@@ -278,7 +278,8 @@ fn errors_of_scripts_are_in_the_log_with_the_requests_number() {
         .find(|line| line.contains("this went wrong"))
         .cloned()
         .expect("a line");
-    assert!(line.starts_with("fastcgi GET /error.php?q=1 ["), "{line}");
+    assert!(line.starts_with("fastcgi GET /error.php?q=1: "), "{line}");
+    assert_eq!(site.ids.lock().unwrap()[0].len(), 16);
     assert_eq!(site.get("/fatal.php").status, 500);
     assert!(site.logged("no_such_function"), "{:?}", site.log);
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use crate::common::{PATIENCE, eventually, site, site_with};
 use crate::responder::*;
 use osier_web::fastcgi::{FastCgi, Options};
-use osier_web::{Limits, Response, Router, Server, http::StatusCode};
+use osier_web::{Limits, Request, Response, Router, Server, http::StatusCode};
 
 // ---- the parameters that the backend gets ----
 
@@ -64,6 +64,28 @@ fn the_application_is_told_everything() {
     assert_eq!(names.len(), params.names.len(), "no name twice");
     assert_eq!(body, b"hello");
     assert!(!params.keep, "an idle connection on a Unix socket would pin a worker");
+}
+
+#[test]
+fn a_forwarded_id_takes_the_place_of_the_clients() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        if request.query().is_some() {
+            request.forward_id();
+        }
+        let id = request.id();
+        handler.answer(request).header("x-made", id.as_str())
+    }));
+    let ask = |path: &str| site.ask(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Request-ID: mine\r\n\r\n"));
+    let reply = ask("/a.php?forwarded");
+    let id = reply.header("x-made").unwrap().to_owned();
+    assert_eq!(app.requests()[0].0.get("HTTP_X_REQUEST_ID"), id);
+    let names = &app.requests()[0].0.names;
+    assert_eq!(names.iter().filter(|name| *name == "HTTP_X_REQUEST_ID").count(), 1);
+    ask("/a.php");
+    assert_eq!(app.requests()[1].0.get("HTTP_X_REQUEST_ID"), "mine");
 }
 
 #[test]
@@ -349,13 +371,9 @@ fn an_answer_means_the_same_in_whatever_pieces_it_comes() {
             for line in ["stderr: first", "stderr: second", "stderr: \\u{1b}[31mred\\u{7}"] {
                 assert!(site.logged(line), "{line}: {:?}", site.log);
             }
-            let id = |line: &str| line.split(['[', ']']).nth(1).map(str::to_owned);
-            let log = site.log.lock().unwrap();
-            assert!(
-                log[0].contains("GET /a.php") && id(&log[0]).is_some_and(|id| id.len() == 16),
-                "{log:?}"
-            );
-            assert_eq!(id(&log[0]), id(&log[1]), "lines of one request have its number");
+            let (log, ids) = (site.log.lock().unwrap(), site.ids.lock().unwrap());
+            assert!(log[0].contains("GET /a.php") && ids[0].len() == 16, "{log:?} {ids:?}");
+            assert_eq!(ids[0], ids[1], "lines of one request have its number");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use crate::common::backend::{Asked, Backend};
 use crate::common::{Site, site, site_with};
 use osier_web::proxy::{Host, Options, Proxy};
-use osier_web::{Router, Server};
+use osier_web::{Request, Router, Server};
 
 /// A backend whose response body is the request's head.
 fn mirror() -> Backend {
@@ -333,6 +333,28 @@ fn a_path_that_leads_up_is_refused_however_it_is_written() {
             Some(path)
         );
     }
+}
+
+#[test]
+fn a_forwarded_id_takes_the_place_of_the_clients() {
+    let backend = mirror();
+    let proxy = backend.proxy();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        if request.path() == "/forwarded" {
+            request.forward_id();
+        }
+        let id = request.id();
+        proxy.answer(request).header("x-made", id.as_str())
+    }));
+    let fields = "Host: a\r\nX-Request-ID: mine\r\nX_Request-ID: mine\r\n";
+    let reply = site.ask(&format!("GET /forwarded HTTP/1.1\r\n{fields}\r\n"));
+    let head = reply.text().to_owned();
+    let seen = Asked { head, body: Vec::new() };
+    let ids: Vec<&str> = seen.all("x-request-id").collect();
+    assert_eq!(ids, [reply.header("x-made").unwrap()], "{}", seen.head);
+    assert_eq!(seen.header("x_request-id"), None, "{}", seen.head);
+    let plain = asked(&site, &format!("GET /plain HTTP/1.1\r\n{fields}\r\n"));
+    assert_eq!(plain.all("x-request-id").collect::<Vec<_>>(), ["mine"]);
 }
 
 /// RFC 7239 section 6.2. No one trusts such a client, and its own fields do not pass.

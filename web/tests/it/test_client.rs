@@ -5,7 +5,7 @@ use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex};
 
 use osier_web::test::Client;
-use osier_web::{Body, IntoResponse, Json, Limits, Request, Response, Router, Server, http::StatusCode};
+use osier_web::{Body, IntoResponse, Json, Level, Limits, Request, Response, Router, Server, http::StatusCode};
 
 use crate::common::site;
 
@@ -250,7 +250,8 @@ fn answers_are_those_of_a_connection() {
     let site = site(router());
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = log.clone();
-    let server = Server::new(router()).on_log(move |line| lines.lock().unwrap().push(line.to_string()));
+    let server =
+        Server::new(router()).on_log(move |record| lines.lock().unwrap().push((record.level(), record.to_string())));
     let client = Client::of(server);
     for (method, path) in [
         ("GET", "/"),
@@ -292,7 +293,13 @@ fn answers_are_those_of_a_connection() {
         }
         assert_eq!(names.len(), there.head.lines().count() - 1, "{method} {path}");
     }
-    assert_eq!(*log.lock().unwrap(), *site.log.lock().unwrap());
+    let logged = |is_failure: bool| -> Vec<String> {
+        let log = log.lock().unwrap();
+        let of_kind = log.iter().filter(|(level, _)| (*level <= Level::Warning) == is_failure);
+        of_kind.map(|(_, line)| line.clone()).collect()
+    };
+    assert_eq!(logged(true), *site.log.lock().unwrap());
+    assert_eq!(logged(false), *site.refused.lock().unwrap());
 }
 
 #[test]

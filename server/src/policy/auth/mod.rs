@@ -209,7 +209,7 @@ impl Auth {
     fn failed(&self, client: IpAddr, user: &str, why: &str) -> Response {
         let shown: String = user.chars().take(NAME_SHOWN).collect();
         let realm = &self.realm;
-        (self.say)(format_args!(
+        self.say.warning(format_args!(
             "authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}"
         ));
         self.unauthorized()
@@ -241,7 +241,8 @@ impl Auth {
             Ok(None) => file.logged.clear(),
             Ok(Some((passwords, stamp))) => {
                 if let Some(weakness) = passwords.weakness() {
-                    (self.say)(format_args!("password file '{}': {weakness}", path.display()));
+                    self.say
+                        .warning(format_args!("password file '{}': {weakness}", path.display()));
                 }
                 (file.passwords, file.stamp) = (Arc::new(passwords), Some(stamp));
                 file.logged.clear();
@@ -253,7 +254,7 @@ impl Auth {
                         Some(_) => "the passwords stay as they were",
                         None => "requests get 503 until it can be read",
                     };
-                    (self.say)(format_args!("{message}; {meanwhile}"));
+                    self.say.error(format_args!("{message}; {meanwhile}"));
                     file.logged = message;
                 }
             }

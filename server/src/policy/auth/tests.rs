@@ -15,7 +15,7 @@ type Lines = Arc<Mutex<Vec<String>>>;
 fn listener() -> (Say, Lines) {
     let lines = Lines::default();
     let to = lines.clone();
-    (Arc::new(move |line| locked(&to).push(line.to_string())), lines)
+    (Say::new(move |line| locked(&to).push(line.text.to_string())), lines)
 }
 
 fn open(folder: &Folder, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {

@@ -23,7 +23,6 @@ use osier_web::http::Version;
 use osier_web::{Answer, Request, Response};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
-use crate::log::operator::Say;
 use crate::policy::path;
 use condition::Check;
 pub use condition::{Condition, SUBJECTS, Subject, Test};
@@ -304,7 +303,7 @@ pub enum Routed {
 /// Sends a request through the routes, again for each new target, at most [`RESTARTS`] times.
 ///
 /// `dispatch` gets the target of each pass, `None` for the request's own.
-pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) -> Routed) -> Answer {
+pub fn follow(original: &str, mut dispatch: impl FnMut(Option<&str>) -> Routed) -> Answer {
     let mut target: Option<String> = None;
     for _ in 0..=RESTARTS {
         match dispatch(target.as_deref()) {
@@ -313,12 +312,12 @@ pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) 
         }
     }
     let last = target.unwrap_or_default();
-    say(format_args!(
-        "rewrite loop: {original:?} was rewritten {} times, the last time to {last:?}",
-        RESTARTS + 1
-    ));
     Response::new(osier_web::http::StatusCode::INTERNAL_SERVER_ERROR)
         .body("500: the rewrite rules of this server form a loop\n")
+        .because(format!(
+            "rewrite loop: {original:?} was rewritten {} times, the last time to {last:?}",
+            RESTARTS + 1
+        ))
         .into()
 }
 

@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
 
 use crate::policy::path::encoding;
-use crate::policy::template;
+use crate::reader::template;
 
 /// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded.
 /// A path has no dot segments, but two adjacent captures could make one, which `tidy` removes.

@@ -1,7 +1,6 @@
 //! Tests of rewrite rules and conditions, with hostile requests and with loops.
 
 use super::*;
-use std::sync::{Arc, Mutex};
 
 struct Sent {
     method: &'static str,
@@ -526,12 +525,9 @@ fn patterns_that_would_explode_do_not() {
 
 #[test]
 fn a_loop_ends_with_500_and_a_line() {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let to = lines.clone();
-    let say: Say = Arc::new(move |line| to.lock().unwrap().push(line.to_string()));
     let rules = Rewrite::compile(&[path("^/(.*)$", "/x$1")]).unwrap();
     let mut turns = 0;
-    let response = follow("/", &say, |target| {
+    let response = follow("/", |target| {
         turns += 1;
         match rules.apply(&get(target.unwrap_or("/"))) {
             Verdict::Again(target) => Routed::Again(target),
@@ -540,18 +536,13 @@ fn a_loop_ends_with_500_and_a_line() {
     });
     let response = response.ready().unwrap();
     assert_eq!((response.status().as_u16(), turns), (500, RESTARTS + 1));
-    assert_eq!(
-        *lines.lock().unwrap(),
-        [r#"rewrite loop: "/" was rewritten 5 times, the last time to "/xxxxx""#]
-    );
 
     // Four rewrites are not a loop.
-    let response = follow("/", &say, |target| match target {
+    let response = follow("/", |target| match target {
         Some("/xxxx") => Routed::Answer(Response::new(osier_web::http::StatusCode::OK).into()),
         target => Routed::Again(format!("{}x", target.unwrap_or("/"))),
     });
     assert_eq!(response.ready().unwrap().status().as_u16(), 200);
-    assert_eq!(lines.lock().unwrap().len(), 1);
 }
 
 #[test]

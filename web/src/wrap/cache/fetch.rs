@@ -37,6 +37,7 @@ use super::writer::Writer;
 use super::{Inner, Inside, key};
 use crate::body::outgoing::Kind;
 use crate::body::send::copy;
+use crate::conn::log::record;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Memory};
 use crate::conn::worker::Worker;
@@ -283,9 +284,10 @@ impl Job {
         };
         if let Some(cause) = response.cause.take() {
             let target = &self.target;
+            let text = format_args!("GET {target} failed: {cause}; a stored response is sent");
             self.worker
                 .server
-                .log(format_args!("GET {target} failed: {cause}; a stored response is sent"));
+                .log(&record::Record::new(record::Level::Warning, text));
         }
         self.store().land(&self.flight, Mark::Failing);
         self.flight.end(Outcome::Stale(Arc::clone(stale), status.as_u16()));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use testkit::DEADLINE;
 pub use testkit::eventually;
 
-use osier_web::{Connections, Handler, Server, ShutdownHandle};
+use osier_web::{Connections, Handler, Level, Record, Server, ShutdownHandle};
 
 /// Longest wait of a test for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,7 +37,12 @@ pub fn forever() {
 pub struct Site {
     pub addr: SocketAddr,
     pub stop: ShutdownHandle,
+    /// Failures.
     pub log: Arc<Mutex<Vec<String>>>,
+    /// The request ids of the failures, empty for a line about no request.
+    pub ids: Arc<Mutex<Vec<String>>>,
+    /// The lines about what clients do wrong.
+    pub refused: Arc<Mutex<Vec<String>>>,
     pub connections: Connections,
     /// Receives the result of `Listening::run`.
     pub ended: mpsc::Receiver<usize>,
@@ -55,9 +60,33 @@ pub fn site_with(
     server: Server,
     bind: impl FnOnce(Server) -> std::io::Result<osier_web::Listening> + Send + 'static,
 ) -> Site {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let lines = log.clone();
-    let server = server.on_log(move |line| lines.lock().unwrap().push(line.to_string()));
+    let [log, ids, refused] = [(); 3].map(|()| Arc::new(Mutex::new(Vec::new())));
+    let (failures, of_failures, refusals) = (log.clone(), ids.clone(), refused.clone());
+    let server = server.on_log(move |record| {
+        if record.level() > Level::Warning {
+            return refusals.lock().unwrap().push(record.to_string());
+        }
+        let id = record.id().map_or(String::new(), |id| id.to_string());
+        of_failures.lock().unwrap().push(id);
+        failures.lock().unwrap().push(record.to_string());
+    });
+    let mut site = run(workers, server, bind);
+    site.log = log;
+    site.ids = ids;
+    site.refused = refused;
+    site
+}
+
+/// Starts a configured server on one worker, whose log goes to `on_log`.
+pub fn logging_site(server: Server, on_log: impl Fn(&Record<'_>) + Send + Sync + 'static) -> Site {
+    run(1, server.on_log(on_log), |server| server.bind("127.0.0.1:0"))
+}
+
+fn run(
+    workers: usize,
+    server: Server,
+    bind: impl FnOnce(Server) -> std::io::Result<osier_web::Listening> + Send + 'static,
+) -> Site {
     let (ready, started) = mpsc::channel();
     let (end, ended) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -74,7 +103,9 @@ pub fn site_with(
     Site {
         addr,
         stop,
-        log,
+        log: Arc::default(),
+        ids: Arc::default(),
+        refused: Arc::default(),
         connections,
         ended,
         thread: Some(thread),
@@ -98,7 +129,8 @@ impl Site {
     }
 
     pub fn logged(&self, text: &str) -> bool {
-        self.log.lock().unwrap().iter().any(|line| line.contains(text))
+        let any = |lines: &Mutex<Vec<String>>| lines.lock().unwrap().iter().any(|line| line.contains(text));
+        any(&self.log) || any(&self.refused)
     }
 }
 

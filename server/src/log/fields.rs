@@ -1,0 +1,206 @@
+//! The fields of an access-log line that a configuration chooses: a template with `$name`, or a list for a JSON object.
+//!
+//! A value that a client chooses cannot end its field. Between quotes of the template it is escaped as in the combined format.
+//! Elsewhere every separator of the template is escaped in it too: with `$client|$path`, a `|` in the path is `\x7c`.
+
+use crate::reader::nearest;
+use crate::reader::template::{self, Part};
+
+/// A field of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field {
+    Time,
+    TimeCombined,
+    Timestamp,
+    Site,
+    Host,
+    Client,
+    Request,
+    Method,
+    Target,
+    Path,
+    Query,
+    Protocol,
+    Status,
+    Bytes,
+    Duration,
+    DurationMs,
+    RequestId,
+    /// A field of the request, by its name.
+    Header(Box<str>),
+}
+
+/// The fields with fixed names.
+const NAMED: [(&str, Field); 17] = [
+    ("time", Field::Time),
+    ("time_combined", Field::TimeCombined),
+    ("timestamp", Field::Timestamp),
+    ("site", Field::Site),
+    ("host", Field::Host),
+    ("client", Field::Client),
+    ("request", Field::Request),
+    ("method", Field::Method),
+    ("target", Field::Target),
+    ("path", Field::Path),
+    ("query", Field::Query),
+    ("protocol", Field::Protocol),
+    ("status", Field::Status),
+    ("bytes", Field::Bytes),
+    ("duration", Field::Duration),
+    ("duration_ms", Field::DurationMs),
+    ("request_id", Field::RequestId),
+];
+
+/// The beginning of the name of a request's field.
+const HEADER: &str = "header_";
+
+impl Field {
+    /// The field of that name: one of a list, or `header_` and the name of a request's field with `_` for `-`.
+    ///
+    /// # Errors
+    /// An unknown name, with a suggestion.
+    pub fn named(name: &str) -> Result<Field, String> {
+        if let Some((_, field)) = NAMED.iter().find(|(known, _)| *known == name) {
+            return Ok(field.clone());
+        }
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        match name.strip_prefix(HEADER) {
+            Some(header) if !header.is_empty() && header.bytes().all(is_token) => {
+                return Ok(Field::Header(header.replace('_', "-").into()));
+            }
+            _ => {}
+        }
+        let known = NAMED.iter().map(|(known, _)| *known);
+        let hint = match nearest(name, known.clone()) {
+            Some(guess) => format!("did you mean '{guess}'?"),
+            None => {
+                let known: Vec<&str> = known.collect();
+                format!("known fields are {} and {HEADER}NAME", known.join(", "))
+            }
+        };
+        Err(match name {
+            "" => format!("a '$' without a name; {hint}"),
+            name => format!("there is no field '{}'; {hint}", name.escape_debug()),
+        })
+    }
+
+    /// The name, as a configuration writes it.
+    pub fn name(&self) -> String {
+        match self {
+            Field::Header(name) => format!("{HEADER}{}", name.replace('-', "_")),
+            field => {
+                let named = NAMED.iter().find(|(_, known)| known == field);
+                named.map_or("", |(name, _)| *name).to_owned()
+            }
+        }
+    }
+}
+
+/// A line as a text with fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    pub pieces: Vec<Piece>,
+    /// The separators outside of quotes.
+    pub separators: Vec<u8>,
+}
+
+/// A piece of a template.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    Text(String),
+    /// A field, and whether it stands between quotes.
+    Field(Field, bool),
+}
+
+impl Template {
+    /// Reads a text with `$name`.
+    ///
+    /// # Errors
+    /// A name that is no field, and a line break.
+    pub fn parse(text: &str) -> Result<Template, String> {
+        if text.contains(|char: char| char.is_control() && char != '\t') {
+            return Err("it is one line, without control characters".into());
+        }
+        let mut template = Template {
+            pieces: Vec::new(),
+            separators: Vec::new(),
+        };
+        let mut is_quoted = false;
+        for part in template::parse(text, Field::named)? {
+            template.pieces.push(match part {
+                Part::Name(field) => Piece::Field(field, is_quoted),
+                Part::Text(text) => {
+                    for byte in text.bytes() {
+                        match byte {
+                            b'"' => is_quoted = !is_quoted,
+                            byte if is_quoted
+                                || byte.is_ascii_alphanumeric()
+                                || template.separators.contains(&byte) => {}
+                            byte => template.separators.push(byte),
+                        }
+                    }
+                    Piece::Text(text)
+                }
+            });
+        }
+        Ok(template)
+    }
+
+    /// Whether a line has this field.
+    pub fn has(&self, field: &Field) -> bool {
+        let is = |piece: &Piece| matches!(piece, Piece::Field(known, _) if known == field);
+        self.pieces.iter().any(is)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_name() {
+        for (name, field) in NAMED {
+            assert_eq!((Field::named(name), field.name().as_str()), (Ok(field.clone()), name));
+        }
+        let header = Field::named("header_user_agent").unwrap();
+        assert_eq!(header, Field::Header("user-agent".into()));
+        assert_eq!(header.name(), "header_user_agent");
+    }
+
+    #[test]
+    fn a_wrong_name_is_answered_with_the_nearest() {
+        for (text, expected) in [
+            ("$cleint", "there is no field 'cleint'; did you mean 'client'?"),
+            (
+                "$requestid",
+                "there is no field 'requestid'; did you mean 'request_id'?",
+            ),
+            (
+                "$host $durationms",
+                "there is no field 'durationms'; did you mean 'duration_ms'?",
+            ),
+            ("$", "a '$' without a name; known fields are time, "),
+            ("$header_", "there is no field 'header_'; "),
+            ("$zzz", "and header_NAME"),
+            ("$host\n", "without control characters"),
+        ] {
+            let error = Template::parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn quotes_and_separators_are_seen() {
+        let template = Template::parse("$client [$time] \"$request\" ua=\"$header_user_agent\"|$status").unwrap();
+        let quoted: Vec<bool> = template
+            .pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Field(_, quoted) => Some(*quoted),
+                Piece::Text(_) => None,
+            })
+            .collect();
+        assert_eq!(quoted, [false, false, true, true, false]);
+        assert_eq!(template.separators, b" []=|");
+    }
+}

@@ -1,0 +1,471 @@
+//! A bounded buffer of lines and the thread that writes them, so that a slow output never stops a worker.
+//!
+//! Code that logs appends whole lines under a short lock. The thread writes the buffer four times a second, and at once when 64 KiB
+//! are waiting or the log is a prompt one. A full buffer drops lines, and the number of dropped lines is reported once there is
+//! room. [`Writer::finish`], or dropping the writer, writes the remaining lines.
+//!
+//! Lock order: there is one lock. Nothing is written or formatted while it is held.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// Bytes that may wait for the writer thread. Lines beyond them are dropped.
+pub const FULL: usize = 4 * 1024 * 1024;
+/// Bytes that wake the writer thread early.
+const EAGER: usize = 64 * 1024;
+/// The longest time that a line waits for others before it is written.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How often an output that cannot be reached is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the end of a log may take. An output that takes nothing would hold up the shutdown otherwise.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Tells the operator about the log itself.
+pub type Report = Box<dyn Fn(fmt::Arguments<'_>) + Send>;
+
+/// The outcome of a write.
+pub enum Written {
+    All,
+    /// This many lines are lost.
+    Lost(u64, io::Error),
+    /// Only this many bytes, which are whole lines, are written. The rest can be tried again later.
+    Later(usize, io::Error),
+}
+
+/// A destination of lines.
+pub trait Output: Send {
+    /// Writes whole lines, each with its line feed.
+    ///
+    /// # Blocks the thread
+    /// As long as the output does.
+    fn write(&mut self, lines: &[u8]) -> Written;
+}
+
+/// The buffer of a log and its thread.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether a line wakes the thread at once.
+    is_prompt: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    pending: Mutex<Pending>,
+    wake: Condvar,
+    /// Notified when the thread has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    lines: Vec<u8>,
+    dropped: u64,
+    closing: bool,
+    has_ended: bool,
+    /// The output for these lines and all later ones.
+    replaced: Option<Box<dyn Output>>,
+}
+
+impl Writer {
+    /// Starts the thread on `out`. `report` gets texts about lines that are missing.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(out: Box<dyn Output>, is_prompt: bool, report: Report) -> io::Result<Writer> {
+        let shared = Arc::new(Shared::default());
+        let thread = thread::Builder::new().name("osier-log".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                write_out(&shared, out, is_prompt, &report);
+                shared.lock().has_ended = true;
+                shared.ended.notify_all();
+            }
+        })?;
+        Ok(Writer {
+            shared,
+            thread: Mutex::new(Some(thread)),
+            is_prompt,
+        })
+    }
+
+    /// Adds lines, each with its line feed.
+    pub fn push(&self, lines: &[u8]) {
+        let mut pending = self.shared.lock();
+        if pending.lines.len() + lines.len() > FULL {
+            pending.dropped += count(lines);
+            return;
+        }
+        let before = pending.lines.len();
+        pending.lines.extend_from_slice(lines);
+        let has_grown = before < EAGER && pending.lines.len() >= EAGER;
+        drop(pending);
+        if has_grown || self.is_prompt {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Sends the lines that are not written yet, and all later ones, to another output.
+    pub fn replace(&self, out: Box<dyn Output>) {
+        self.shared.lock().replaced = Some(out);
+        self.shared.wake.notify_one();
+    }
+
+    /// Writes the remaining lines and ends the thread. Lines added later are lost.
+    ///
+    /// # Blocks the thread
+    /// Until every line is written, for [`FAREWELL`] at most.
+    pub fn finish(&self) {
+        let mut pending = self.shared.lock();
+        pending.closing = true;
+        self.shared.wake.notify_one();
+        let ended = self
+            .shared
+            .ended
+            .wait_timeout_while(pending, FAREWELL, |pending| !pending.has_ended);
+        let has_ended = ended.unwrap_or_else(PoisonError::into_inner).0.has_ended;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(thread), true) = (thread, has_ended) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.shared.lock();
+        f.debug_struct("Writer")
+            .field("bytes", &pending.lines.len())
+            .field("dropped", &pending.dropped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        // No code that holds the lock leaves the buffer in a bad state, so a panic elsewhere does not stop logging.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub fn count(lines: &[u8]) -> u64 {
+    lines.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// Runs the thread. An output error is reported once. When a write succeeds again, the number of lost lines is reported. Later
+/// lines are tried all the same, since a full disk may be emptied.
+fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report: &Report) {
+    // The lines in hand. `has_rest`: they wait to be tried again, and new ones wait behind them.
+    let (mut lines, mut has_rest) = (Vec::new(), false);
+    let (mut has_failed, mut lost) = (false, 0);
+    let enough = if is_prompt { 1 } else { EAGER };
+    loop {
+        let pending = shared.lock();
+        let patience = if has_rest { RETRY } else { PATIENCE };
+        let (mut pending, _) = shared
+            .wake
+            .wait_timeout_while(pending, patience, |pending| {
+                let is_due = !has_rest && pending.lines.len() >= enough;
+                !pending.closing && pending.replaced.is_none() && !is_due
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        let (dropped, closing) = (std::mem::take(&mut pending.dropped), pending.closing);
+        if !has_rest {
+            lines.clear();
+            std::mem::swap(&mut lines, &mut pending.lines);
+        } else if closing {
+            lines.append(&mut pending.lines);
+        }
+        if let Some(replaced) = pending.replaced.take() {
+            (out, has_failed) = (replaced, false);
+        }
+        drop(pending);
+        has_rest = false;
+        let failed = match out.write(&lines) {
+            Written::All => {
+                if (has_failed || lost > 0) && !lines.is_empty() {
+                    report(format_args!("it can be written again; {lost} lines are missing"));
+                    (has_failed, lost) = (false, 0);
+                }
+                None
+            }
+            Written::Lost(count, error) => {
+                lost += count;
+                Some(error)
+            }
+            Written::Later(done, error) => {
+                lines.drain(..done);
+                has_rest = true;
+                Some(error)
+            }
+        };
+        if let Some(error) = failed
+            && !std::mem::replace(&mut has_failed, true)
+        {
+            report(format_args!(
+                "{error}; the server goes on without it until it can be written"
+            ));
+        }
+        if dropped > 0 {
+            report(format_args!(
+                "{dropped} lines were dropped because they came faster than they could be written"
+            ));
+        }
+        if closing {
+            if has_rest {
+                report(format_args!("{} lines are lost at the end", count(&lines)));
+            }
+            return;
+        }
+    }
+}
+
+/// Standard error, or any other stream.
+pub struct Stream {
+    out: Box<dyn Write + Send>,
+    /// Whether the output ends within a line. The next write then begins with a line feed.
+    torn: bool,
+}
+
+impl Stream {
+    pub fn new(out: impl Write + Send + 'static) -> Stream {
+        Stream {
+            out: Box::new(out),
+            torn: false,
+        }
+    }
+}
+
+impl Output for Stream {
+    fn write(&mut self, lines: &[u8]) -> Written {
+        match write_lines(&mut *self.out, lines, &mut self.torn) {
+            Ok(()) => Written::All,
+            Err((lost, error)) => Written::Lost(lost, error),
+        }
+    }
+}
+
+/// A named pipe that has no reader yet. It is opened once it has one.
+struct Unread {
+    path: PathBuf,
+    opened: Option<Stream>,
+}
+
+impl Output for Unread {
+    fn write(&mut self, lines: &[u8]) -> Written {
+        if self.opened.is_none() {
+            match append(&self.path) {
+                Ok(file) => self.opened = Some(Stream::new(file)),
+                Err(error) => return Written::Later(0, error),
+            }
+        }
+        match &mut self.opened {
+            Some(opened) => opened.write(lines),
+            None => Written::All,
+        }
+    }
+}
+
+/// Opens a file for appending, and creates it if need be. A named pipe that nobody reads waits for its reader.
+///
+/// Each write ends with a whole line. So the file may be rotated by copy and truncate, or by renaming it and opening it again.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub fn file(path: &Path) -> io::Result<Box<dyn Output>> {
+    match append(path) {
+        Ok(file) => Ok(Box::new(Stream::new(file))),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(Box::new(Unread {
+            path: path.to_owned(),
+            opened: None,
+        })),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a file for appending without waiting: a pipe that nobody reads is an error of the kind `NotConnected`.
+fn append(path: &Path) -> io::Result<File> {
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let opened = File::options()
+        .append(true)
+        .create(true)
+        .custom_flags(nonblocking)
+        .open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => io::Error::new(io::ErrorKind::NotConnected, "it is a pipe that nobody reads"),
+        _ => error,
+    })?;
+    // From here on only the writer thread waits.
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// Writes `lines`. The error holds how many lines were not written completely. `torn` says whether the output ends within
+/// a line; the next write then begins with a line feed.
+fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
+    let mut rest = lines;
+    if *torn && !rest.is_empty() {
+        out.write_all(b"\n").map_err(|error| (count(rest), error))?;
+        *torn = false;
+    }
+    while !rest.is_empty() {
+        let written = match out.write(rest) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            written => written,
+        };
+        let written = written.map_err(|error| (count(rest), error))?;
+        *torn = rest[written - 1] != b'\n';
+        rest = &rest[written..];
+    }
+    out.flush().map_err(|error| (0, error))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A report that nobody reads.
+    pub fn unread() -> Report {
+        Box::new(|_| {})
+    }
+
+    /// Sends each write over a channel, as slowly as the test receives.
+    pub struct Slow(pub mpsc::SyncSender<Vec<u8>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stuck_output_costs_lines_but_neither_time_nor_memory() {
+        let (sender, receiver) = mpsc::sync_channel(0);
+        let writer = Writer::start(Box::new(Stream::new(Slow(sender))), false, unread()).unwrap();
+        let line = format!("{}\n", "x".repeat(4095));
+        for _ in 0..4 * FULL / line.len() {
+            writer.push(line.as_bytes());
+        }
+        let pending = writer.shared.lock();
+        assert!(pending.lines.len() <= FULL && pending.dropped > 0);
+        drop(pending);
+        // The thread cannot write the unread lines any more: it sees a broken pipe and ends.
+        drop(receiver);
+        drop(writer);
+    }
+
+    #[test]
+    fn a_prompt_log_does_not_wait_for_further_lines() {
+        let (sender, receiver) = mpsc::sync_channel(8);
+        let writer = Writer::start(Box::new(Stream::new(Slow(sender))), true, unread()).unwrap();
+        writer.push(b"one\n");
+        assert_eq!(receiver.recv().unwrap(), b"one\n");
+        drop(writer);
+    }
+
+    /// An output that is not there until the test lets it be.
+    struct Late(Arc<Mutex<(bool, Vec<u8>)>>);
+
+    impl Output for Late {
+        fn write(&mut self, lines: &[u8]) -> Written {
+            let mut late = self.0.lock().unwrap();
+            if !late.0 {
+                return Written::Later(0, io::ErrorKind::NotFound.into());
+            }
+            late.1.extend_from_slice(lines);
+            Written::All
+        }
+    }
+
+    #[test]
+    fn lines_wait_for_an_output_that_is_not_there_yet() {
+        let late = Arc::new(Mutex::new((false, Vec::new())));
+        let (sender, reports) = mpsc::channel();
+        let report: Report = Box::new(move |text| sender.send(text.to_string()).unwrap());
+        let writer = Writer::start(Box::new(Late(Arc::clone(&late))), true, report).unwrap();
+        writer.push(b"early\n");
+        assert!(
+            reports
+                .recv()
+                .unwrap()
+                .ends_with("the server goes on without it until it can be written")
+        );
+        late.lock().unwrap().0 = true;
+        // Its end does not wait for the next attempt.
+        writer.push(b"late\n");
+        drop(writer);
+        assert_eq!(late.lock().unwrap().1, b"early\nlate\n");
+        assert_eq!(reports.recv().unwrap(), "it can be written again; 0 lines are missing");
+    }
+
+    #[test]
+    fn the_end_counts_what_nobody_took() {
+        let late = Arc::new(Mutex::new((false, Vec::new())));
+        let (sender, reports) = mpsc::channel();
+        let report: Report = Box::new(move |text| sender.send(text.to_string()).unwrap());
+        let writer = Writer::start(Box::new(Late(late)), false, report).unwrap();
+        writer.push(b"one\ntwo\n");
+        drop(writer);
+        assert_eq!(reports.iter().last().unwrap(), "2 lines are lost at the end");
+    }
+
+    #[test]
+    fn after_a_full_disk_lines_are_whole_again() {
+        /// A disk that has room for so many bytes.
+        #[derive(Default)]
+        struct Disk {
+            bytes: Vec<u8>,
+            room: usize,
+        }
+        impl Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let count = bytes.len().min(self.room);
+                if count == 0 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                self.room -= count;
+                self.bytes.extend_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut disk, mut torn) = (Disk::default(), false);
+        disk.room = 8;
+        let (lost, error) = write_lines(&mut disk, b"one\ntwo\nthree\nfour\n", &mut torn).unwrap_err();
+        assert_eq!((lost, error.kind(), torn), (2, io::ErrorKind::StorageFull, false));
+        disk.room = 3;
+        assert_eq!(write_lines(&mut disk, b"five\nsix\n", &mut torn).unwrap_err().0, 2);
+        assert!(torn);
+        assert_eq!(write_lines(&mut disk, b"seven\n", &mut torn).unwrap_err().0, 1);
+        disk.room = 100;
+        write_lines(&mut disk, b"", &mut torn).unwrap();
+        write_lines(&mut disk, b"eight\nnine\n", &mut torn).unwrap();
+        assert_eq!(disk.bytes, b"one\ntwo\nfiv\neight\nnine\n");
+        assert!(!torn);
+    }
+}

@@ -1,0 +1,617 @@
+//! The settings of both logs: levels, formats and destinations, the reason of a refusal, and request ids.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::thread;
+
+use crate::config_check::{check, mistakes};
+use crate::support::sites::{Sites, wait_for};
+use crate::support::{DEADLINE, Signal, make_fifo};
+use serde_json::Value;
+
+/// A backend that answers every request with its head.
+fn echo() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut head, mut piece) = (Vec::new(), [0; 1024]);
+            while !head.ends_with(b"\r\n\r\n") {
+                let count = stream.read(&mut piece).unwrap();
+                head.extend_from_slice(&piece[..count]);
+            }
+            let length = head.len();
+            let fields = "Connection: close\r\nX-Request-ID: of-the-backend";
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\n{fields}\r\nContent-Length: {length}\r\n\r\n"
+            );
+            let _ = stream.write_all(&head);
+        }
+    });
+    address
+}
+
+const SITE: &str = "[[site]]\ndefault = true\n";
+const FILES: &str = "[[site.route]]\nfiles = \"www\"\n";
+/// A route whose backend is not there.
+const DEAD: &str = "[[site.route]]\npath = \"/dead\"\nproxy = \"127.0.0.1:1\"\n";
+
+/// The lines of a file below the folder, once one of them has `text`.
+fn lines_with(sites: &Sites, file: &str, text: &str) -> Vec<String> {
+    let read = || std::fs::read_to_string(sites.folder.join(file)).unwrap_or_default();
+    wait_for(text, || read().contains(text));
+    read().lines().map(String::from).collect()
+}
+
+fn line_with(sites: &Sites, file: &str, text: &str) -> String {
+    let lines = lines_with(sites, file, text);
+    lines.into_iter().find(|line| line.contains(text)).unwrap()
+}
+
+/// Splits `2026-11-23T03:31:45.123Z` off a line.
+fn untimed(line: &str) -> &str {
+    let (time, rest) = line.split_at(24);
+    let shape: String = time
+        .chars()
+        .map(|char| if char.is_ascii_digit() { '0' } else { char })
+        .collect();
+    assert_eq!(shape, "0000-00-00T00:00:00.000Z", "{line}");
+    rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}"))
+}
+
+// ---- the error log ----
+
+#[test]
+fn an_error_line_says_when_where_and_for_whom() {
+    let file = format!("[[site]]\nhost = \"example.org\"\nrequest_id = true\n{DEAD}{SITE}{DEAD}");
+    let sites = Sites::start(&file);
+    let reply = sites.get("example.org", "/dead/a");
+    let id = reply.field("x-request-id").unwrap().to_owned();
+    let line = line_with(&sites, "stderr", "/dead/a");
+    let expected =
+        format!("error site=example.org client=127.0.0.1 id={id} osier: GET /dead/a failed: cannot connect to ");
+    assert!(untimed(&line).starts_with(&expected), "{line}");
+    // The same cause, within the same second or later.
+    sites.get("other.example", "/dead/b");
+    let reloaded = sites.hang_up();
+    let info = reloaded.lines().find(|line| line.contains("reloaded")).unwrap();
+    assert!(
+        untimed(info).starts_with("info osier: reloaded ") && info.contains("site.toml (2 sites, "),
+        "{info}"
+    );
+}
+
+#[test]
+fn one_line_a_cause_and_second_for_proxies_too() {
+    let sites = Sites::start(&format!("{SITE}{DEAD}"));
+    let mut client = sites.connect();
+    for n in 0..200 {
+        client.send("GET", &format!("/dead/{n}"), &[]);
+        assert_eq!(client.receive("GET").status, 502);
+    }
+    let said = sites.said();
+    let failures = said.lines().filter(|line| line.contains("failed: ")).count();
+    // A line a second at most, and its count.
+    assert!((1..50).contains(&failures), "{failures} lines:\n{said}");
+}
+
+#[test]
+fn a_level_leaves_out_what_is_less_serious() {
+    let with = |level: &str| Sites::start(&format!("error_log = {{ level = \"{level}\" }}\n{SITE}{DEAD}{FILES}"));
+    for (level, has_refusal) in [("error", false), ("warning", false), ("info", true), ("debug", true)] {
+        let sites = with(level);
+        let mut client = sites.connect();
+        client.send_raw(b"GET /\x01 HTTP/1.1\r\n\r\n");
+        assert_eq!(client.receive("GET").status, 400);
+        sites.get("x", "/dead");
+        wait_for("the error", || sites.said().contains(" failed: "));
+        let said = sites.said();
+        assert_eq!(said.contains("was refused with 400"), has_refusal, "{level}: {said}");
+        assert_eq!(said.contains(" info "), has_refusal, "{level}: {said}");
+    }
+}
+
+#[test]
+fn the_error_log_is_a_file_of_objects_that_can_be_rotated() {
+    let text = format!("error_log = {{ file = \"errors\", format = \"json\" }}\n{SITE}{DEAD}");
+    let sites = Sites::start(&text);
+    sites.get("x", "/dead");
+    let line = line_with(&sites, "errors", "/dead failed");
+    let object: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (&object["level"], &object["site"]),
+        (&"error".into(), &"default".into())
+    );
+    assert_eq!(object["client"], "127.0.0.1");
+    assert_eq!(object["id"].as_str().map(str::len), Some(16));
+    assert!(
+        object["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("GET /dead failed: cannot connect"),
+        "{line}"
+    );
+    assert_eq!(object["time"].as_str().map(str::len), Some(24), "{line}");
+    std::fs::rename(sites.folder.join("errors"), sites.folder.join("errors.1")).unwrap();
+    sites.server.signal(Signal::USR1);
+    lines_with(&sites, "errors", "open anew");
+    // A reload moves it back to standard error.
+    sites.reload(&format!("{SITE}{FILES}"));
+    assert_eq!(sites.said().lines().count(), 1, "{}", sites.said());
+}
+
+#[test]
+fn mistakes_of_a_reload_are_one_object() {
+    let sites = Sites::start(&format!(
+        "error_log = {{ file = \"errors\", format = \"json\" }}\n{SITE}{FILES}"
+    ));
+    std::fs::write(sites.folder.join("site.toml"), "wrokers = 1\n[[site]]\n").unwrap();
+    sites.server.signal(Signal::HUP);
+    let line = line_with(&sites, "errors", "the old configuration stays");
+    let object: Value = serde_json::from_str(&line).unwrap();
+    assert!(
+        object["text"]
+            .as_str()
+            .unwrap()
+            .contains("site.toml:1:1: unknown key 'wrokers'"),
+        "{line}"
+    );
+}
+
+#[test]
+fn the_journal_reads_the_priority() {
+    let text = format!("{SITE}{DEAD}");
+    let sites = Sites::start_with(Sites::folder(), &text, |command| {
+        // The test's folder is the working directory of the command.
+        let folder = command.get_current_dir().unwrap();
+        let found = std::fs::metadata(folder.join("stderr")).unwrap();
+        command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino()));
+    });
+    sites.get("x", "/dead");
+    let line = line_with(&sites, "stderr", "/dead failed");
+    assert!(line.starts_with("<3>site=default client=127.0.0.1 id="), "{line}");
+    let said = sites.reload("wrokers = 1\n[[site]]\n");
+    assert!(
+        said.lines().all(|line| line.starts_with("<3>")) && said.lines().count() > 2,
+        "{said}"
+    );
+    // A file that is not the journal's.
+    let other = Sites::start_with(Sites::folder(), &text, |command| {
+        command.env("JOURNAL_STREAM", "1:1");
+    });
+    other.get("x", "/dead");
+    assert!(untimed(&line_with(&other, "stderr", "/dead failed")).starts_with("error "));
+}
+
+/// Receives messages until one has `text`.
+fn message_with(receive: impl Fn(&mut [u8]) -> usize, text: &str) -> String {
+    loop {
+        let mut piece = vec![0; 65_536];
+        let count = receive(&mut piece);
+        let message = String::from_utf8(piece[..count].to_vec()).unwrap();
+        assert!(!message.contains('\n'), "{message}");
+        if message.contains(text) {
+            return message;
+        }
+    }
+}
+
+#[test]
+fn syslog_gets_both_logs_over_a_unix_socket() {
+    let folder = Sites::folder();
+    let socket = UnixDatagram::bind(folder.join("log")).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let receive = |piece: &mut [u8]| socket.recv(piece).unwrap();
+    let path = folder.join("log").display().to_string();
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "error_log = {{ syslog = \"{path}\" }}\n\
+             log = {{ format = \"$method $path $status\", syslog = {{ to = \"unix:{path}\", facility = \"local7\", tag = \"web\" }} }}\n\
+             {SITE}{DEAD}{FILES}"
+        ),
+    );
+    let pid = sites.server.id();
+    sites.get("x", "/dead");
+    let error = message_with(receive, "/dead failed");
+    assert!(error.starts_with("<27>"), "{error}");
+    let begin = format!(" osier[{pid}]: site=default client=127.0.0.1 id=");
+    assert!(error.contains(&begin), "{error}");
+    sites.get("x", "/a.txt");
+    let access = message_with(receive, "GET /a.txt 200");
+    assert!(
+        access.starts_with("<190>") && access.contains(&format!(" web[{pid}]: GET /a.txt 200")),
+        "{access}"
+    );
+}
+
+#[test]
+fn syslog_gets_lines_over_udp() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let receive = |piece: &mut [u8]| socket.recv(piece).unwrap();
+    let to = socket.local_addr().unwrap();
+    let sites = Sites::start(&format!("error_log = {{ syslog = \"{to}\" }}\n{SITE}{DEAD}"));
+    sites.get("x", "/dead");
+    let message = message_with(receive, "/dead failed");
+    let (header, text) = message.split_once(" - - ").unwrap();
+    let parts: Vec<&str> = header.split(' ').collect();
+    assert_eq!((parts[0], parts[3]), ("<27>1", "osier"), "{message}");
+    assert_eq!(parts[1].len(), 24, "{message}");
+    assert_eq!(parts[4], sites.server.id().to_string(), "{message}");
+    assert!(text.starts_with("site=default client=127.0.0.1 id="), "{message}");
+}
+
+#[test]
+fn a_log_whose_reader_is_missing_waits_for_it() {
+    let folder = Sites::folder();
+    make_fifo(&folder.join("pipe"));
+    let path = folder.join("late");
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "error_log = {{ syslog = \"{}\" }}\nlog = {{ file = \"pipe\" }}\n{SITE}{DEAD}{FILES}",
+            path.display()
+        ),
+    );
+    sites.get("x", "/dead");
+    assert_eq!(sites.get("x", "/a.txt").status, 200);
+    assert!(sites.said().contains("late"), "{}", sites.said());
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    message_with(|piece| socket.recv(piece).unwrap(), "/dead failed");
+    message_with(
+        |piece| socket.recv(piece).unwrap(),
+        "access log: it is a pipe that nobody reads",
+    );
+    let mut pipe = std::fs::File::open(sites.folder.join("pipe")).unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("GET /a.txt") {
+        let mut piece = [0; 1024];
+        let count = pipe.read(&mut piece).unwrap();
+        seen.extend_from_slice(&piece[..count]);
+    }
+}
+
+#[test]
+fn a_syslog_daemon_that_takes_nothing_holds_up_nobody() {
+    let folder = Sites::folder();
+    let socket = UnixDatagram::bind(folder.join("full")).unwrap();
+    let path = folder.join("full").display().to_string();
+    let mut sites = Sites::start_in(folder, &format!("log = {{ syslog = \"{path}\" }}\n{SITE}{FILES}"));
+    let mut client = sites.connect();
+    for n in 0..2000 {
+        client.send("GET", &format!("/a.txt?{n}"), &[]);
+        assert_eq!(client.receive("GET").status, 200);
+    }
+    drop(client);
+    sites.server.signal(Signal::TERM);
+    assert_eq!(sites.server.wait().code(), Some(0));
+    let said = sites.said();
+    assert!(
+        said.contains("lines are lost at the end") || said.contains("lines are missing"),
+        "{said}"
+    );
+    drop(socket);
+}
+
+// ---- why a request was refused ----
+
+#[test]
+fn the_reason_of_a_refusal_is_logged_and_not_sent() {
+    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = { header = \"200ms\" }\nhead = { bytes = \"2KiB\", request_line = \"1KiB\" }\n\
+         [[site]]\nhost = \"a.example\"\n\
+         [[site.route]]\npath = \"/files\"\nfiles = \"www\"\n\
+         [[site.route]]\npath = \"/small\"\nlimits = { body = 4 }\nproxy = \"127.0.0.1:1\"\n\
+         [[site.route]]\nproxy = \"127.0.0.1:1\"\n";
+    let sites = Sites::start(text);
+    let long = "x".repeat(1500);
+    let head = "Host: a.example\r\n";
+    for (request, status, line) in [
+        (
+            "GET /\x01 HTTP/1.1\r\n\r\n".to_owned(),
+            400,
+            "a request was refused with 400: a malformed request line",
+        ),
+        (
+            "GET / HTTP/1.1\nHost: a\n\n".to_owned(),
+            400,
+            "a request was refused with 400: a line feed without a carriage return before it",
+        ),
+        (
+            format!("GET /{long} HTTP/1.1\r\n{head}\r\n"),
+            414,
+            "a request was refused with 414: the request line is longer than the limit",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{head}X: {long}\r\nY: {long}\r\n\r\n"),
+            431,
+            "a request was refused with 431: the head is larger than the limit",
+        ),
+        (
+            "GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(),
+            421,
+            "GET /x was refused with 421: no site has this host",
+        ),
+        (
+            format!("GET /a/../b HTTP/1.1\r\n{head}\r\n"),
+            400,
+            "GET /a/../b was refused with 400: the path has a '.' or '..' segment",
+        ),
+        (
+            format!("POST /small HTTP/1.1\r\n{head}Content-Length: 5\r\n\r\nhello"),
+            413,
+            "POST /small was refused with 413: the body is larger than the limit",
+        ),
+        (
+            format!("POST / HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            400,
+            "POST / was refused with 400: a malformed chunk size",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHo".to_owned(),
+            408,
+            "a request was refused with 408: its head did not arrive in time",
+        ),
+    ] {
+        let mut client = sites.connect();
+        client.send_raw(request.as_bytes());
+        let reply = client.receive("GET");
+        assert_eq!(reply.status, status, "{request:?}: {}", sites.said());
+        assert!(
+            !reply.text().contains("127.0.0.1") && !reply.text().contains("no site has"),
+            "{}",
+            reply.text()
+        );
+        let logged = line_with(&sites, "stderr", line);
+        assert!(untimed(&logged).starts_with("info "), "{logged}");
+        let about = if status == 421 {
+            "host=evil.example client=127.0.0.1 id="
+        } else {
+            "site=a.example client=127.0.0.1 id="
+        };
+        assert!(logged.contains(about), "{logged}");
+    }
+}
+
+// ---- the access log ----
+
+/// A request with fields that would break out of their places.
+const HOSTILE: &[&str] = &[
+    "User-Agent: x\" 200 0 \"y\tz|\\ \u{e4}\u{1f600}",
+    "Referer: http://a/ b",
+];
+
+#[test]
+fn a_template_chooses_the_fields_of_a_line() {
+    let form = "$time_combined|$host|$client|$site|$method|$path|$query|$status|$bytes|$request_id|\\\"$header_user_agent\\\"|$header_referer|$duration_ms";
+    let sites = Sites::start(&format!(
+        "log = {{ file = \"log\", format = \"{form}\" }}\n{SITE}{FILES}"
+    ));
+    sites.ask("GET", "Example.org:80", "/a.txt?q=%0A|", HOSTILE);
+    let line = line_with(&sites, "log", "/a.txt");
+    let parts: Vec<&str> = line.split('|').collect();
+    assert_eq!(
+        parts[1..9],
+        [
+            "Example.org:80",
+            "127.0.0.1",
+            "default",
+            "GET",
+            "/a.txt",
+            "q=%0A\\x7c",
+            "200",
+            "10"
+        ],
+        "{line}"
+    );
+    assert_eq!(parts[9].len(), 16, "{line}");
+    // Between quotes only quotes are escaped, so the separator shows.
+    assert_eq!(
+        parts[10..12].join("|"),
+        "\"x\\\" 200 0 \\\"y\\x09z|\\\\ \\xc3\\xa4\\xf0\\x9f\\x98\\x80\"",
+        "{line}"
+    );
+    assert_eq!(parts[12], "http://a/ b", "{line}");
+    assert!(parts[13].parse::<f64>().is_ok() && parts[13].contains('.'), "{line}");
+    assert!(
+        line.is_ascii() && !line.contains(|char: char| char.is_ascii_control()),
+        "{line}"
+    );
+}
+
+#[test]
+fn chosen_fields_of_an_object_and_milliseconds() {
+    let fields = "[\"time\", \"site\", \"host\", \"path\", \"status\", \"duration_ms\", \"request_id\", \"header_user_agent\", \"header_x_none\"]";
+    let text = format!(
+        "log = {{ file = \"all\", format = \"json\" }}\n{SITE}[[site.route]]\npath = \"/a.txt\"\n\
+         log = {{ file = \"some\", format = \"json\", fields = {fields} }}\nfiles = \"www\"\n{FILES}"
+    );
+    let sites = Sites::start(&text);
+    sites.ask("GET", "example.org", "/a.txt", HOSTILE);
+    sites.ask("GET", "example.org", "/sub/", HOSTILE);
+    let object: Value = serde_json::from_str(&line_with(&sites, "some", "a.txt")).unwrap();
+    let keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys.len(), 8, "{keys:?}");
+    assert_eq!(
+        (&object["site"], &object["host"]),
+        (&"default".into(), &"example.org".into())
+    );
+    assert_eq!((&object["path"], &object["status"]), (&"/a.txt".into(), &200.into()));
+    assert!(object["duration_ms"].is_f64(), "{object}");
+    assert_eq!(object["header_user_agent"], "x\" 200 0 \"y\tz|\\ \u{e4}\u{1f600}");
+    assert_eq!(object["time"].as_str().map(str::len), Some(24), "{object}");
+    let whole: Value = serde_json::from_str(&line_with(&sites, "all", "/sub/")).unwrap();
+    assert_eq!(whole["host"], "example.org");
+    assert_eq!(whole["time"].as_str().map(str::len), Some(24), "{whole}");
+}
+
+// ---- request ids ----
+
+/// The value of a field in the head that the backend has received.
+fn received(head: &str, name: &str) -> Vec<String> {
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let values = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    values.map(|(_, value)| value.to_owned()).collect()
+}
+
+fn numbered(of_listener: &str, of_site: &str) -> Sites {
+    let backend = echo();
+    Sites::start(&format!(
+        "log = {{ file = \"log\", format = \"$path $request_id\" }}\n[[listen]]\naddress = \"127.0.0.1:0\"\n{of_listener}\n\
+         {SITE}{of_site}\n\
+         [[site.route]]\npath = \"/off\"\nrequest_id = false\nproxy = \"{backend}\"\n\
+         [[site.route]]\npath = \"/quiet\"\nrequest_id = {{ response = false }}\nproxy = \"{backend}\"\n\
+         [[site.route]]\npath = \"/mute\"\nrequest_id = {{ backends = false }}\nproxy = \"{backend}\"\n\
+         [[site.route]]\nproxy = \"{backend}\"\n"
+    ))
+}
+
+#[test]
+fn an_id_goes_to_the_backend_the_client_and_the_log() {
+    let sites = numbered("", "request_id = true");
+    // The client's own is replaced, in both spellings.
+    let mine = &["X-Request-ID: mine", "X_Request_ID: mine"];
+    let reply = sites.ask("GET", "x", "/one", mine);
+    let id = reply.field("x-request-id").unwrap().to_owned();
+    assert!(
+        id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{id}"
+    );
+    assert_eq!(
+        received(reply.text(), "x-request-id"),
+        [id.as_str()],
+        "{}",
+        reply.text()
+    );
+    assert!(received(reply.text(), "x_request_id").is_empty(), "{}", reply.text());
+    line_with(&sites, "log", &format!("/one {id}"));
+    let other = sites.ask("GET", "x", "/two", &[]);
+    assert_ne!(other.field("x-request-id"), Some(id.as_str()));
+
+    let quiet = sites.ask("GET", "x", "/quiet", mine);
+    assert_eq!(quiet.field("x-request-id"), Some("of-the-backend"));
+    assert_eq!(received(quiet.text(), "x-request-id")[0].len(), 16);
+    let mute = sites.ask("GET", "x", "/mute", mine);
+    assert_eq!(mute.field("x-request-id").map(str::len), Some(16));
+    assert_eq!(received(mute.text(), "x-request-id"), ["mine"]);
+    let off = sites.ask("GET", "x", "/off", mine);
+    assert_eq!(off.field("x-request-id"), Some("of-the-backend"));
+    assert_eq!(received(off.text(), "x-request-id"), ["mine"]);
+}
+
+#[test]
+fn a_trusted_proxy_may_name_the_id() {
+    let trusted = "real_ip = { from = \"127.0.0.1\" }";
+    for (of_listener, of_site) in [
+        (trusted, "request_id = true"),
+        ("", "request_id = true\nreal_ip = { from = \"127.0.0.1\" }"),
+    ] {
+        let sites = numbered(of_listener, of_site);
+        let given = "7f3c8f2e-6d3f-4f9b-9d0e-0b3f5b9f2c11";
+        let reply = sites.ask("GET", "x", "/given", &[&format!("X-Request-Id: {given}")]);
+        assert_eq!(reply.field("x-request-id"), Some(given));
+        assert_eq!(received(reply.text(), "x-request-id"), [given]);
+        line_with(&sites, "log", &format!("/given {given}"));
+        // What is too long, has other characters or comes twice is not taken.
+        let long = format!("X-Request-ID: {}", "x".repeat(65));
+        for fields in [
+            &[long.as_str()][..],
+            &["X-Request-ID: a b"],
+            &["X-Request-ID: a\"b"],
+            &["X-Request-ID: a", "X-Request-ID: b"],
+            &["X-Request-ID:"],
+        ] {
+            let reply = sites.ask("GET", "x", "/bad", fields);
+            let id = reply.field("x-request-id").unwrap();
+            assert!(
+                id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                "{fields:?}: {id}"
+            );
+            assert_eq!(received(reply.text(), "x-request-id"), [id], "{fields:?}");
+        }
+    }
+    let sites = numbered("real_ip = { from = \"10.0.0.0/8\" }", "request_id = true");
+    let reply = sites.ask("GET", "x", "/stranger", &["X-Request-ID: mine"]);
+    assert_eq!(reply.field("x-request-id").map(str::len), Some(16));
+}
+
+// ---- mistakes ----
+
+#[test]
+fn mistakes_in_the_settings_of_logs() {
+    for (text, expected) in [
+        (
+            "log = \"$cleint $status\"",
+            "1:7: 'log' cannot be \"$cleint $status\": there is no field 'cleint'; did you mean 'client'?",
+        ),
+        (
+            "log = { file = \"l\", format = \"$host $dration_ms\" }",
+            "1:30: 'format' cannot be \"$host $dration_ms\": there is no field 'dration_ms'; did you mean 'duration_ms'?",
+        ),
+        ("log = \"jsn\"", "did you mean \"json\"?"),
+        (
+            "log = { format = \"json\", fields = [\"time\", \"statu\"] }",
+            "1:44: 'fields' cannot be \"statu\": there is no field 'statu'; did you mean 'status'?",
+        ),
+        (
+            "log = { format = \"combined\", fields = [\"time\"] }",
+            "'fields' is for format = \"json\"",
+        ),
+        ("log = { format = \"off\" }", "write log = false for none"),
+        (
+            "log = { file = \"l\", syslog = \"127.0.0.1:514\" }",
+            "a log has one destination",
+        ),
+        (
+            "log = { fiel = \"l\" }",
+            "unknown key 'fiel' in [log]; did you mean 'file'?",
+        ),
+        ("error_log = { level = \"warn\" }", "did you mean \"warning\"?"),
+        (
+            "error_log = { format = \"xml\" }",
+            "'format' must be one of \"text\", \"json\"",
+        ),
+        ("error_log = { file = \"none/l\" }", "there is no folder 'DIR/none'"),
+        (
+            "error_log = { file = \"l\", journald = true }",
+            "'journald' is for lines on standard error",
+        ),
+        (
+            "error_log = { syslog = \"127.0.0.1\" }",
+            "write the path of a socket, \"/dev/log\", or a host and a UDP port",
+        ),
+        (
+            "error_log = { syslog = { to = \"[::1]:514\", facility = \"local8\" } }",
+            "'facility' must be one of",
+        ),
+        ("error_log = { syslog = { tag = \"x\" } }", "'to'"),
+        (
+            "error_log = { syslog = { to = \"a:1\", tag = \"a b\" } }",
+            "'tag' cannot be \"a b\"",
+        ),
+        ("error_log = true", "'error_log' must be a table, not true"),
+    ] {
+        let found = mistakes(&format!("{text}\n{SITE}{FILES}"));
+        assert!(found.len() == 1 && found[0].contains(expected), "{text}: {found:?}");
+    }
+    let found = mistakes(&format!(
+        "{SITE}request_id = {{ respons = true }}\n{FILES}error_log = {{}}\n"
+    ));
+    assert!(found[0].contains("did you mean 'response'?"), "{found:?}");
+    assert!(found[1].contains("it belongs to the top of the file"), "{found:?}");
+}
+
+#[test]
+fn a_syslog_socket_that_is_not_there_is_a_warning() {
+    let (status, printed) = check(&format!("error_log = {{ syslog = \"unix:none\" }}\n{SITE}{FILES}"));
+    assert_eq!(status, 0, "{printed}");
+    assert!(
+        printed.contains("there is no socket 'DIR/none'; lines wait until a syslog daemon has made it"),
+        "{printed}"
+    );
+}

@@ -1,0 +1,104 @@
+//! A line of the operator's log, and the request that it is about.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::RequestId;
+use crate::listen::ip_of_client;
+
+/// How serious a line of the log is. A more serious level is the smaller one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Somebody gets no service: a handler has failed, a backend does not answer.
+    Error,
+    /// The server goes on, but the operator should look at it.
+    Warning,
+    /// An event, or a mistake of a client.
+    Info,
+    /// A detail for whoever searches for a fault.
+    Debug,
+}
+
+/// One line for the operator, as the hook of [`Server::on_log`](crate::Server::on_log) sees it. It is displayed as its text,
+/// without the level, the client and the request id.
+///
+/// The text may hold bytes that a client has chosen, control characters among them.
+pub struct Record<'a> {
+    level: Level,
+    text: fmt::Arguments<'a>,
+    /// The client, and whether a trusted balancer has named it.
+    client: Option<(SocketAddr, bool)>,
+    host: Option<&'a str>,
+    id: Option<RequestId>,
+}
+
+impl<'a> Record<'a> {
+    /// Makes a line that is about no client.
+    pub(crate) fn new(level: Level, text: fmt::Arguments<'a>) -> Self {
+        Record {
+            level,
+            text,
+            client: None,
+            host: None,
+            id: None,
+        }
+    }
+
+    /// Adds the client that the line is about. `is_proxied`: a trusted balancer has named it.
+    pub(crate) fn of_client(mut self, client: SocketAddr, is_proxied: bool) -> Self {
+        self.client = Some((client, is_proxied));
+        self
+    }
+
+    /// Adds the request that the line is about.
+    pub(crate) fn of_request(mut self, host: Option<&'a str>, id: RequestId) -> Self {
+        self.host = host;
+        self.id = Some(id);
+        self
+    }
+
+    /// How serious the line is.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The address of the client that the line is about, if it is about one. `0.0.0.0:0` on a Unix socket.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.client.map(|(client, _)| client)
+    }
+
+    /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one, and for a line about no client.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        let (client, is_proxied) = self.client?;
+        ip_of_client(client, is_proxied)
+    }
+
+    /// The host that the request names, if the line is about a request whose head could be read.
+    pub fn host(&self) -> Option<&'a str> {
+        self.host
+    }
+
+    /// The request id, if the line is about a request.
+    pub fn id(&self) -> Option<RequestId> {
+        self.id
+    }
+}
+
+impl fmt::Display for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+osier_queue::impl_debug!(Record<'a>, self => { level: self.level, text: self.text, client: self.client, host: self.host, id: self.id });
+
+/// Logs to the standard error stream, without what clients do wrong.
+pub(crate) fn to_stderr(record: &Record<'_>) {
+    if record.level > Level::Warning {
+        return;
+    }
+    match record.id {
+        Some(id) => eprintln!("osier-web: [{id}] {record}"),
+        None => eprintln!("osier-web: {record}"),
+    }
+}
