@@ -30,9 +30,9 @@ const BCRYPT_COST_MAX: u32 = 16;
 /// only order hashes.
 const BCRYPT_NANOS: u64 = 55_000;
 const ARGON2_NANOS: u64 = 1_000;
-const YESCRYPT_NANOS: u64 = 1_000;
+const YESCRYPT_NANOS: u64 = 4_500;
 const SHA_CRYPT_NANOS: u64 = 500;
-const MD5_NANOS: u64 = 200;
+const MD5_NANOS: u64 = 300;
 /// The most memory for argon2 and yescrypt, in KiB: 1 GiB. Each comparison needs it.
 const MEMORY_MAX: u64 = 1 << 20;
 /// The most passes of argon2 over its memory.
