@@ -32,6 +32,7 @@ chapters! {
     Websockets: "websockets.md",
     ServerSentEvents: "server-sent-events.md",
     Middleware: "middleware.md",
+    Sessions: "sessions.md",
     Tests: "tests.md",
     Deployment: "deployment.md",
     Debugging: "debugging.md",
