@@ -138,7 +138,7 @@ impl Builder {
     }
 
     /// Sets the number of consecutive failures that put a backend out; 3 by default. Failures to
-    /// connect count, and [`Lease::failed`] does if the backend gives no response for a second. The
+    /// connect count, and [`Lease::failed`](super::Lease::failed) does if the backend gives no response for a second. The
     /// last backend that is in is never put out.
     pub fn failures(mut self, count: u32) -> Self {
         self.policy.failures = count.max(1);
