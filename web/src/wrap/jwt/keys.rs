@@ -385,3 +385,45 @@ fn whole(mut der: &[u8], tag: u8) -> Option<&[u8]> {
     let value = take(&mut der, tag)?;
     der.is_empty().then_some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_key_panics(text in "\\PC{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = (Keys::parse(&text), public_key(&bytes), rsa_public_key(&bytes));
+            let blocks = format!("-----BEGIN {text}-----\n{text}\n-----END {text}-----");
+            let _ = (Keys::parse(&blocks), Keys::parse(&format!("{{\"keys\":[{text}]}}")));
+        }
+
+        #[test]
+        fn no_length_of_der_panics(lengths in prop::collection::vec(prop::sample::select(&b"\x00\x01\x02\x30\x7f\x80\x81\x82\x83\x84\xff"[..]), 0..40)) {
+            let _ = (public_key(&lengths), rsa_public_key(&lengths));
+        }
+
+        #[test]
+        fn no_token_panics_or_is_valid(token in "[A-Za-z0-9_.=-]{0,120}") {
+            let keys = Keys::secret(&[7; 32]).unwrap();
+            prop_assert!(super::super::token::verify(&token, &keys, &[]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_value_may_take_three_bytes() {
+        let long = [&[SEQUENCE, 0x83, 1, 0, 0][..], &vec![0; 1 << 16]].concat();
+        assert_eq!(whole(&long, SEQUENCE).map(<[u8]>::len), Some(1 << 16));
+        for der in [
+            &long[..long.len() - 1],
+            &[SEQUENCE],
+            &[SEQUENCE, 0x80],
+            &[SEQUENCE, 0x84, 0, 0, 0, 0],
+            &[INTEGER, 0],
+        ] {
+            assert_eq!(whole(der, SEQUENCE), None);
+        }
+        assert_eq!(whole(&[SEQUENCE, 0, 0], SEQUENCE), None, "bytes behind it");
+    }
+}

@@ -69,7 +69,8 @@ const ID_LENGTH: usize = 43;
 /// Settings of [`Sessions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name of the cookie. Default: `session`.
+    /// The name of the cookie. A name that begins with `__Host-` keeps other hosts of the domain from setting it; it needs `secure`,
+    /// the path `/` and no domain. Default: `session`.
     pub name: String,
     /// Time without a use after which a session ends. Default: one day.
     pub idle: Duration,
