@@ -1,6 +1,6 @@
 //! The point in time that a package carries: `SOURCE_DATE_EPOCH`, else the time of the last commit.
 //!
-//! Two builds of one commit then make equal packages.
+//! So packing the same files again makes an equal package.
 
 use crate::step;
 use std::process::Command;

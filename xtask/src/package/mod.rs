@@ -1,9 +1,9 @@
 //! `cargo xtask package`: the packages of a release, in `target/dist`.
 //!
 //! The `.deb` is for the system that it is built on. The tarballs hold static binaries, which run on any Linux. Manual pages
-//! and completions are made from the help text of the binary and from the documents (`texts.rs`). A package is the same on
-//! every machine with the same toolchain: its times are those of the commit (`epoch.rs`), and no path of the machine is in
-//! the binary (`build.rs`).
+//! and completions are made from the help text of the binary and from the documents (`texts.rs`). A package
+//! tells nothing about the machine that made it: its times are those of the commit (`epoch.rs`), and no path of the machine
+//! is in the binary (`build.rs`). The same binary gives the same package.
 
 mod build;
 mod completions;
