@@ -1,7 +1,7 @@
 //! Choices among backends, as pure functions of their weights and loads.
 //!
 //! A set of backends is a `u64` with a bit for each. No set is empty. Weights are positive numbers
-//! in any unit. Two calls may see different weights, as a backend that has just come back gains
+//! in any unit, up to a million, so that their products with loads fit 64 bits. Two calls may see different weights, as a backend that has just come back gains
 //! weight.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -75,8 +75,7 @@ impl LeastLoaded {
 
     /// The highest load with which a backend of this weight is still one of them.
     pub(super) fn load_at(&self, weight: u64) -> usize {
-        let load = u128::from(self.load) * u128::from(weight) / u128::from(self.weight.max(1));
-        usize::try_from(load).unwrap_or(usize::MAX)
+        usize::try_from(self.load.saturating_mul(weight) / self.weight.max(1)).unwrap_or(usize::MAX)
     }
 }
 
@@ -86,7 +85,7 @@ fn is_less(one: (u64, u64), other: (u64, u64)) -> bool {
     if other.1 == 0 {
         return one.1 > 0;
     }
-    u128::from(one.0) * u128::from(other.1) < u128::from(other.0) * u128::from(one.1)
+    one.0.saturating_mul(other.1) < other.0.saturating_mul(one.1)
 }
 
 /// Draws two members by weight, and chooses the one with the less load for its weight. `draws` are
