@@ -255,24 +255,23 @@ impl Job {
             self.flight.end(Outcome::Failed(status));
             return;
         }
-        let why = match self.judge(&response, delay) {
-            Ok(freshness) => match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
+        if let Ok(freshness) = self.judge(&response, delay) {
+            match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
                 Ok(source) => return self.keep(request, self.meta(request, response, freshness), source),
-                Err(kind) => {
-                    response.body = Body { kind, text: None };
-                    Refusal::NotFresh
-                }
-            },
-            Err(why) => why,
-        };
-        if !status.is_server_error()
-            && let Some(stale) = &self.stale
-        {
+                Err(kind) => response.body = Body { kind, text: None },
+            }
+        }
+        // An error that a client can provoke, a response for its credentials, and one that it has forced although the stored
+        // one is fresh say nothing about other requests.
+        let now = osier::time::coarse_now();
+        let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
+        let says_more = !self.has_authorization
+            && (status.as_u16() < 400 || matches!(status.as_u16(), 404 | 410))
+            && !self.stale.as_ref().is_some_and(is_forced);
+        if says_more && let Some(stale) = &self.stale {
             self.store().remove(self.wanted(), stale);
         }
-        // What is refused for this client's credentials may be stored for others.
-        let is_own = why == Refusal::Authorization || status.is_server_error();
-        self.pass(Some(response), if is_own { Mark::Unchanged } else { Mark::Passes });
+        self.pass(Some(response), if says_more { Mark::Passes } else { Mark::Unchanged });
     }
 
     /// Ends the flight by the stale entry, if that may take the place of an error.

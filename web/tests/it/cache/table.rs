@@ -442,6 +442,33 @@ fn the_demands_of_rfc_9111() {
             &[(0, "", 200, "miss", "a"), (120, "", 503, "stale", "x")],
         ),
         (
+            "a client cannot drive out what is stored",
+            &[
+                (200, fresh, "a"),
+                (200, "cache-control: private", "mine"),
+                (400, "", "bad"),
+            ],
+            &[
+                (0, "", 200, "miss", "a"),
+                (
+                    0,
+                    "GET /a\ncache-control: no-cache\ncookie: a=b",
+                    200,
+                    "fwd=request",
+                    "mine",
+                ),
+                (0, "", 200, "hit", "a"),
+                (
+                    0,
+                    "GET /a\ncache-control: no-cache\nx-odd: 1",
+                    400,
+                    "fwd=request",
+                    "bad",
+                ),
+                (0, "", 200, "hit", "a"),
+            ],
+        ),
+        (
             "an upgrade is passed on",
             &[(200, fresh, "a"), (200, fresh, "b")],
             &[
