@@ -101,8 +101,15 @@ impl Writer {
     }
 
     /// Ends the body with an error.
-    pub fn fail(self, why: &str) {
+    ///
+    /// # Suspends
+    ///
+    /// While an unfinished file is removed.
+    pub fn fail(mut self, why: &str) {
         self.fill.finish(Done::Failed(why.into()));
+        if let Some(file) = self.file.take() {
+            osier::unblock(move || drop(file));
+        }
     }
 
     /// Moves the bytes in memory to the file.

@@ -195,6 +195,31 @@ fn files_outlive_the_process_and_rubbish_does_not() {
 }
 
 #[test]
+fn a_long_body_that_breaks_off_leaves_no_file() {
+    let folder = Folder::new();
+    on_clock(|| {
+        let world = World::of(Cache::new(disk_store(&folder, 10 << 20)), |_, _| {
+            let body = Body::stream(|out| {
+                out.write_all(&pattern(LONG))?;
+                osier::yield_now();
+                out.write_all(&pattern(LONG))?;
+                Err(std::io::ErrorKind::UnexpectedEof.into())
+            });
+            answer(200, "cache-control: max-age=60", "").body(body)
+        });
+        assert!(!send(&world.client, "").is_whole());
+        while !files(&folder).is_empty() {
+            osier::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((world.stats().stored, world.stats().disk_bytes), (0, 0));
+        // The bytes that were reserved are free again.
+        let world = World::of(world.cache.clone(), bytes);
+        assert_eq!(send(&world.client, "GET /b?9000000").body().len(), 9_000_000);
+        settle(&world, 1);
+    });
+}
+
+#[test]
 fn a_failing_disk_is_no_error_for_the_client() {
     let folder = Folder::new();
     on_clock(|| {
