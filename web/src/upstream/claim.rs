@@ -57,12 +57,13 @@ impl Inner {
             if also_out && (search.tried != 0 || busy != 0) {
                 break;
             }
-            for tier in tiers {
+            for tier in tiers.map(|tier| tier & !search.tried) {
                 // A primary at its limit is in service.
-                if tier & self.backups != 0 && busy & !self.backups != 0 {
+                let waits = tier & self.backups != 0 && busy & !self.backups != 0;
+                if tier == 0 || waits {
                     continue;
                 }
-                if let Some(claim) = self.claim_in(tier & !search.tried, search, also_out, &mut busy) {
+                if let Some(claim) = self.claim_in(tier, search, also_out, &mut busy) {
                     return Ok(claim);
                 }
             }
