@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use osier::sync::Event;
 
-use super::spool::{Held, in_folder, nameless};
+use super::spool::{Held, in_folder, nameless, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 
@@ -326,34 +326,37 @@ impl Queue<'_> {
                 true => VecDeque::new(),
                 false => std::mem::take(&mut state.full),
             };
-            state.shrink(pieces.len());
             (state.file.clone(), pieces, state.written)
         };
+        // They count until they are written: many may wait for the disk.
+        let counted = pieces.len();
         pieces.push_back(piece);
         let folder = self.bounds.folder.clone();
-        let (pieces, written) = osier::unblock(move || {
+        let (pieces, written) = on_disk(move || {
             let written = write_pieces(file, &folder, &pieces, at);
             (pieces, written)
         });
         let (file, end) = match written {
             Ok(written) => written,
-            Err(error) => return self.keep_after_all(pieces, &error),
+            Err(error) => return self.keep_after_all(pieces, counted, &error),
         };
         pieces.into_iter().for_each(Piece::give);
         {
             let mut state = self.state.borrow_mut();
+            state.shrink(counted);
             (state.file, state.written) = (Some(file), end);
             (state.is_writing, state.starving) = (false, false);
         }
         self.filled.set();
     }
 
-    /// Puts pieces that the file could not take back into the queue, behind the bytes of the file.
+    /// Puts pieces that the file could not take back into the queue, behind the bytes of the file. `counted` of them count in
+    /// `out`.
     ///
     /// # Suspends
     ///
     /// Until the client has taken the bytes of the file.
-    fn keep_after_all(&self, pieces: VecDeque<Piece>, error: &io::Error) {
+    fn keep_after_all(&self, pieces: VecDeque<Piece>, counted: usize, error: &io::Error) {
         (self.bounds.complain)(error);
         self.bounds.has_failed.set(true);
         self.state.borrow_mut().is_writing = false;
@@ -361,7 +364,7 @@ impl Queue<'_> {
             self.emptied.wait();
         }
         let mut state = self.state.borrow_mut();
-        state.out += pieces.len();
+        state.out += pieces.len() - counted;
         state.full.extend(pieces);
         drop(state);
         self.filled.set();

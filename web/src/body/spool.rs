@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use osier::sync::Semaphore;
+
 use crate::RequestBody;
 use crate::conn::buffers::{self, Size};
 
@@ -150,7 +152,7 @@ impl Spool {
             std::mem::take(&mut self.memory),
         );
         self.held = Held::default();
-        let written = osier::unblock(move || {
+        let written = on_disk(move || {
             let file = match file {
                 Some(file) => file,
                 None => Arc::new(nameless(&folder)?),
@@ -183,7 +185,7 @@ impl Spool {
             to.extend_from_slice(&rest[..count]);
             return Ok(count);
         };
-        let piece = osier::unblock(move || {
+        let piece = on_disk(move || {
             let mut piece = vec![0; count];
             let count = file.read_at(&mut piece, at)?;
             piece.truncate(count);
@@ -197,6 +199,26 @@ impl Spool {
     fn is_in_memory(&self) -> bool {
         self.file.is_none()
     }
+}
+
+/// The most bodies that are written to or read from files at the same time. More threads would make no disk faster, and each has a
+/// stack and a heap of its own.
+const BUSY: usize = 16;
+
+static PERMITS: Semaphore = Semaphore::new(BUSY);
+
+/// Runs `work`, the use of a file, on the blocking pool.
+///
+/// # Suspends
+///
+/// Until a permit is free, and until the work is done.
+///
+/// # Cancellation
+///
+/// Unwinds. Work that has begun goes on by itself, and its value is dropped.
+pub(crate) fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let _permit = PERMITS.acquire();
+    osier::unblock(work)
 }
 
 /// The sequel of a piece.
