@@ -25,6 +25,7 @@ use crate::inspect::{self, Dump, Metrics, panics, watchdog};
 use crate::worker::clock::VirtualClock;
 use crate::worker::context;
 use crate::worker::core::Header;
+use crate::worker::heap::share_heaps;
 use crate::worker::packet::{self, JoinHandle};
 use crate::worker::remote::Remote;
 use crate::worker::threads::{Settings, Threads};
@@ -301,6 +302,7 @@ impl Builder {
         }
         #[cfg(feature = "inspect")]
         panics::name_the_fiber();
+        share_heaps();
         let threads = Threads::start(&self.settings, workers, self.watch()?)?;
         Ok(Runtime { threads })
     }

@@ -5,9 +5,12 @@
 //! Once half of at least [`LEAST`] have gone for a while, it asks for a trim, on the pool for blocking work: a trim takes some
 //! milliseconds for 100 MB. It asks again each time half of those that were left have gone, until few are left.
 //!
+//! glibc also reserves 64 MB of address space for the heap of a thread. Where the address space is limited, threads share few heaps, or
+//! nothing would be left for what they hold.
+//!
 //! # Safety
 //!
-//! This file may use `unsafe` for one call that no crate wraps: `malloc_trim` may be called at any time, on any thread.
+//! This file may use `unsafe` for two calls that no crate wraps: `malloc_trim` and `mallopt` may be called at any time, on any thread.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -85,6 +88,24 @@ fn trim() {
     // SAFETY: malloc_trim(3) takes a number and locks the allocator itself.
     unsafe { malloc_trim(0) };
 }
+
+/// Bounds the number of heaps if the address space of the process is limited (`ulimit -v`).
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+pub(crate) fn share_heaps() {
+    use rustix::process::{Resource, getrlimit};
+    unsafe extern "C" {
+        fn mallopt(param: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
+    }
+    const M_ARENA_MAX: std::ffi::c_int = -8;
+    if getrlimit(Resource::As).current.is_some() {
+        // SAFETY: mallopt(3) takes two numbers and locks the allocator itself.
+        unsafe { mallopt(M_ARENA_MAX, 2) };
+    }
+}
+
+/// Other allocators reserve nothing.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
+pub(crate) fn share_heaps() {}
 
 /// Other allocators give memory back by themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
