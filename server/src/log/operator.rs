@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use osier_web::{Level, Record, RequestId};
+use osier_web::{Level, Record, Request, RequestId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::settings::{self, To};
@@ -118,6 +118,21 @@ impl Say {
                 id: record.id(),
             },
             text: format_args!("{record}"),
+            report: "",
+        });
+    }
+
+    /// Logs a line about a request, whose site need not be known.
+    pub fn about(&self, request: &Request<'_>, level: Level, text: fmt::Arguments<'_>) {
+        self.line(&Line {
+            level,
+            about: About {
+                site: None,
+                host: request.host(),
+                client: Some(Client(request.client_ip())),
+                id: Some(request.id()),
+            },
+            text,
             report: "",
         });
     }

@@ -199,7 +199,10 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
         let failed = match out.write(&lines) {
             Written::All => {
                 if (has_failed || lost > 0) && !lines.is_empty() {
-                    report(format_args!("it can be written again; {lost} lines are missing"));
+                    match lost {
+                        0 => report(format_args!("it can be written again; no line is missing")),
+                        lost => report(format_args!("it can be written again; {lost} lines are missing")),
+                    }
                     (has_failed, lost) = (false, 0);
                 }
                 None
@@ -418,7 +421,7 @@ pub mod tests {
         writer.push(b"late\n");
         drop(writer);
         assert_eq!(late.lock().unwrap().1, b"early\nlate\n");
-        assert_eq!(reports.recv().unwrap(), "it can be written again; 0 lines are missing");
+        assert_eq!(reports.recv().unwrap(), "it can be written again; no line is missing");
     }
 
     #[test]

@@ -81,6 +81,12 @@ fn rates_lists_logs_and_templates_see_the_client() {
             .said()
             .contains("authentication failed: client 192.0.2.1, user \"ada\"")
     });
+    let said = sites.said();
+    let line = said
+        .lines()
+        .find(|line| line.contains("authentication failed"))
+        .unwrap();
+    assert!(line.contains(" warning host=x client=192.0.2.1 id="), "{line}");
     let https = "X-Forwarded-Proto: https";
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1"), https]).1, "192.0.2.1");
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1")]).1, "http");

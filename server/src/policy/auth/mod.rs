@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use osier::sync::Semaphore;
 use osier_web::http::StatusCode;
-use osier_web::{Request, Response};
+use osier_web::{Level, Request, Response};
 
 use crate::log::operator::Say;
 use crate::policy::watched::Stamp;
@@ -157,24 +157,35 @@ impl Auth {
     ///
     /// While a password is compared, and while the file is read.
     pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
-        self.decide(request.header("authorization"), request.peer().ip())
+        self.decide_for(Some(request), request.header("authorization"), request.peer().ip())
     }
 
+    /// The same without a request, whose id and host a line would have.
+    #[cfg(test)]
     fn decide(&self, field: Option<&[u8]>, client: IpAddr) -> Result<User, Response> {
+        self.decide_for(None, field, client)
+    }
+
+    fn decide_for(
+        &self,
+        request: Option<&Request<'_>>,
+        field: Option<&[u8]>,
+        client: IpAddr,
+    ) -> Result<User, Response> {
         let passwords = self.passwords().ok_or_else(unavailable)?;
         // A browser's first request has no credentials, so this is not logged as a failure.
         let field = field.ok_or_else(|| self.unauthorized())?;
         let Some(credentials) = Credentials::parse(field) else {
-            return Err(self.failed(client, "", "the credentials are not basic or malformed"));
+            return Err(self.failed(request, client, "", "the credentials are not basic or malformed"));
         };
         let Credentials { user, password } = &credentials;
         let Some(slowest) = passwords.slowest() else {
-            return Err(self.failed(client, user, "there are no users"));
+            return Err(self.failed(request, client, user, "there are no users"));
         };
         let Some(hash) = passwords.find(user) else {
             return Err(match self.gate.verify(Arc::clone(slowest), password.clone(), None) {
                 None => busy(),
-                Some(_) => self.failed(client, user, "unknown user"),
+                Some(_) => self.failed(request, client, user, "unknown user"),
             });
         };
         let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
@@ -190,7 +201,7 @@ impl Auth {
                 self.remember(key, now);
                 Ok(User(user.as_str().into()))
             }
-            Some(false) => Err(self.failed(client, user, "wrong password")),
+            Some(false) => Err(self.failed(request, client, user, "wrong password")),
         }
     }
 
@@ -206,12 +217,14 @@ impl Auth {
     }
 
     #[cold]
-    fn failed(&self, client: IpAddr, user: &str, why: &str) -> Response {
+    fn failed(&self, request: Option<&Request<'_>>, client: IpAddr, user: &str, why: &str) -> Response {
         let shown: String = user.chars().take(NAME_SHOWN).collect();
         let realm = &self.realm;
-        self.say.warning(format_args!(
-            "authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}"
-        ));
+        let text = format_args!("authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}");
+        match request {
+            Some(request) => self.say.about(request, Level::Warning, text),
+            None => self.say.warning(text),
+        }
         self.unauthorized()
     }
 
