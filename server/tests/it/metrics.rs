@@ -305,12 +305,26 @@ fn promtool_has_no_complaint() {
     if let Some((is_fine, said)) = promtool(&["check", "metrics"], &text_of(admin)) {
         assert!(is_fine && said.is_empty(), "{said}");
     }
-    let alerts = document("grafana/alerts.yml");
+    // The expressions of the dashboard are rules of the same language.
+    let dashboard: Value = serde_json::from_str(&document("grafana/osier.json")).unwrap();
+    let (mut rules, mut count) = (String::from("groups:\n- name: dashboard\n  rules:\n"), 0);
+    expressions(&dashboard, &mut |expression| {
+        if !expression.starts_with("label_values(") && expression != "prometheus" {
+            let expression = expression.replace("$__rate_interval", "5m").replace('\'', "''");
+            rules += &format!("  - record: \"osier:number_{count}\"\n    expr: '{expression}'\n");
+            count += 1;
+        }
+    });
     let folder = testkit::Folder::new();
-    folder.write("alerts.yml", alerts);
-    let file = folder.join("alerts.yml");
-    if let Some((is_fine, said)) = promtool(&["check", "rules", file.to_str().unwrap()], "") {
-        assert!(is_fine && said.contains("SUCCESS: 6 rules"), "{said}");
+    for (name, rules, count) in [
+        ("alerts", document("grafana/alerts.yml"), 6),
+        ("dashboard", rules, count),
+    ] {
+        folder.write(name, rules);
+        let file = folder.join(name);
+        if let Some((is_fine, said)) = promtool(&["check", "rules", file.to_str().unwrap()], "") {
+            assert!(is_fine && said.contains(&format!("SUCCESS: {count} rules")), "{said}");
+        }
     }
 }
 
