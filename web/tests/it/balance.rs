@@ -597,7 +597,12 @@ fn places_are_counted_right_whatever_the_balance() {
         let stats = upstream.stats();
         assert_eq!(stats.iter().map(|stats| stats.leases).sum::<usize>(), 0, "{balance:?}");
         assert_eq!(stats.iter().map(|stats| stats.total).sum::<u64>(), 400, "{balance:?}");
-        assert!(stats.iter().all(|stats| stats.total > 40), "{balance:?}: {stats:?}");
+        // One key belongs to one backend, and only its overflow to the others.
+        let is_even = !matches!(balance, Balance::Hash(_));
+        assert!(
+            !is_even || stats.iter().all(|stats| stats.total > 40),
+            "{balance:?}: {stats:?}"
+        );
     }
 }
 
