@@ -15,9 +15,9 @@ use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 /// The address of a client, if it has one. With `is_proxied` a trusted balancer has sent the
-/// address, which may be any.
+/// address, which may be any. An IPv4 client of an IPv6 socket has its IPv4 address here.
 pub(crate) fn ip_of_client(peer: SocketAddr, is_proxied: bool) -> Option<IpAddr> {
-    (peer != NOWHERE || is_proxied).then(|| peer.ip())
+    (peer != NOWHERE || is_proxied).then(|| peer.ip().to_canonical())
 }
 
 /// The address of a service: `host:port`, or `unix:/path/of/the/socket`.
@@ -237,5 +237,18 @@ fn turn_in(path: &Path) -> Option<std::fs::File> {
             Err(TryLockError::WouldBlock) if begun.elapsed() < TURN => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_client_of_an_ipv6_socket_is_ipv4() {
+        let client = ip_of_client("[::ffff:192.0.2.1]:7".parse().unwrap(), false).unwrap();
+        assert_eq!(client.to_string(), "192.0.2.1");
+        assert_eq!(ip_of_client(NOWHERE, false), None);
+        assert_eq!(ip_of_client(NOWHERE, true), Some(NOWHERE.ip()));
     }
 }

@@ -207,7 +207,7 @@ pub fn write(
     }
     match request.client_ip() {
         Some(ip) => {
-            params.put("REMOTE_ADDR", Text::new().address(ip.to_canonical()).bytes());
+            params.put("REMOTE_ADDR", Text::new().address(ip).bytes());
             // A field that names the client leaves its port out.
             if let port @ 1.. = request.peer().port() {
                 params.put("REMOTE_PORT", Text::new().number(port.into()).bytes());

@@ -67,7 +67,7 @@ pub(super) fn write_head(
     let has_options = request.header("connection").is_some();
     let id = request.forwarded_id();
     for (name, value) in request.headers() {
-        let is_named = || has_options && connection_names(request.headers(), name);
+        let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
         let is_replaced = id.is_some() && forwarded::is_request_id(name);
         if forwarded::passes(name, is_trusted) && !is_replaced && !is_named() {
             head.header(name, value)?;

@@ -85,6 +85,23 @@ impl<'a> Changes<'a> {
         Ok(change.head.get_or_init(|| head.with_fields(fields)))
     }
 
+    /// Whether code before the handler has added a field of this name. The client's own fields of that name are removed then, so the
+    /// client's `Connection` does not speak of it.
+    #[cfg(any(feature = "cache", feature = "proxy"))]
+    pub(crate) fn adds(&self, name: &str) -> bool {
+        let mut next = self.0.get();
+        while let Some(change) = next {
+            if let Texts::Fields { added, .. } = &change.texts
+                && change.head.get().is_some()
+                && added.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+            {
+                return true;
+            }
+            next = change.next.0.get();
+        }
+        false
+    }
+
     fn append(&'a self, before: &'a Head<'a>, texts: Texts) -> &'a Change<'a> {
         let mut last = &self.0;
         while let Some(change) = last.get() {

@@ -366,7 +366,8 @@ impl<'a> Request<'a> {
         ip_of_client(self.body.peer(), self.body.is_proxied())
     }
 
-    /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one.
+    /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one. An IPv4 client of an IPv6 socket
+    /// has its IPv4 address here.
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer(), self.is_proxied())
     }

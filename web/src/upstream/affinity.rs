@@ -72,7 +72,7 @@ impl Upstream {
 fn hash_of(key: &HashKey, request: &Request<'_>) -> Option<u64> {
     let text = match key {
         HashKey::Client => {
-            return Some(match request.client_ip()?.to_canonical() {
+            return Some(match request.client_ip()? {
                 IpAddr::V4(ip) => hash(&ip.octets()),
                 // A network of one client.
                 IpAddr::V6(ip) => hash(&ip.octets()[..8]),

@@ -141,11 +141,15 @@ impl Inner {
         let (mut open, mut due) = (0, 0);
         for index in members(tier) {
             let (backend, bit) = (&self.backends[index], 1 << index);
+            let admits = backend.health.admits(|| self.now());
             if backend.leases.load(Relaxed) >= self.max_leases {
-                *busy |= bit;
+                // Nobody waits for a place at a backend that is out of service.
+                if admits != Admits::No {
+                    *busy |= bit;
+                }
                 continue;
             }
-            match backend.health.admits(|| self.now()) {
+            match admits {
                 Admits::Yes => open |= bit,
                 Admits::Trial => due |= bit,
                 Admits::No if also_out && backend.health.is_well() => open |= bit,

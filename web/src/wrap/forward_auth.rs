@@ -26,8 +26,8 @@
 //! - The fields of [`Options::response_headers`] are removed from every request first, in every spelling, so a client cannot send
 //!   its own.
 //! - The authentication server gets the original method in `X-Forwarded-Method`, the target that the client sent in
-//!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded` and `X-Real-IP` and the
-//!   hop-by-hop fields are left out. The body is not sent; it stays for the handler.
+//!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded`, `X-Real-IP`, `X-Original-*`
+//!   and `X-Rewrite-URL` and the hop-by-hop fields are left out. The body is not sent; it stays for the handler.
 //! - A change of protocol (WebSocket) is checked like any other request.
 
 use std::io;
@@ -186,12 +186,18 @@ impl ForwardAuth {
         let has_options = request.header("connection").is_some();
         let chosen = self.options.request_headers.as_deref();
         for (name, value) in request.headers() {
-            let is_named = || has_options && connection_names(request.headers(), name);
+            let is_ours = request.changes.adds(name);
+            let is_named = || has_options && !is_ours && connection_names(request.headers(), name);
+            // The client's own copies of the fields that the response will set.
+            let is_forged = || {
+                let copied = &self.options.response_headers;
+                !is_ours && copied.iter().any(|known| is_same_name(known, name))
+            };
             let is_chosen = || match chosen {
-                None => !is_of_resource(name),
+                None => !is_of_resource(name) && !names_the_original(name),
                 Some(chosen) => chosen.iter().any(|known| known.eq_ignore_ascii_case(name)),
             };
-            if forwarded::passes(name, false) && is_chosen() && !is_named() {
+            if forwarded::passes(name, false) && is_chosen() && !is_named() && !is_forged() {
                 head.header(name, value)?;
             }
         }
@@ -262,6 +268,14 @@ fn is_of_resource(name: &str) -> bool {
             .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
     };
     begins("content-") || begins("if-") || name.eq_ignore_ascii_case("range")
+}
+
+/// Whether some authentication servers take the field for the original request. Only this server may say what that was.
+fn names_the_original(name: &str) -> bool {
+    let plain = name.replace('_', "-").to_ascii_lowercase();
+    plain.starts_with("x-original-")
+        || plain.starts_with("x-forwarded-")
+        || ["x-rewrite-url", "x-real-ip", "forwarded"].contains(&&*plain)
 }
 
 fn check_copied(name: &str) -> Result<(), HeaderError> {

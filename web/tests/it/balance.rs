@@ -193,6 +193,24 @@ fn backups_are_asked_only_while_no_other_is_in_service() {
 }
 
 #[test]
+fn backups_are_asked_while_a_primary_at_its_limit_is_out() {
+    let (silent, spare) = (TcpListener::bind("127.0.0.1:0").unwrap(), named("b"));
+    let primary = silent.local_addr().unwrap();
+    let upstream = group([(primary, weight(1)), (spare.addr, backup())]);
+    let upstream = upstream.max_leases(2).failures(1).build().unwrap();
+    let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+    runtime.build().unwrap().run(|| {
+        let held = [upstream.lease(None).unwrap(), upstream.lease(None).unwrap()];
+        held[0].timed_out("no response");
+        osier::sleep(Duration::from_secs(5));
+        held[1].timed_out("no response");
+        assert!(!upstream.stats()[0].is_in);
+        let third = upstream.lease(None).unwrap();
+        assert_eq!(third.backend(), 1, "the primary's leases are still there");
+    });
+}
+
+#[test]
 fn a_failed_attempt_is_repeated_at_another_backend_also_a_backup() {
     let hangs_up = Backend::answering_once("");
     let [well, spare] = [named("a"), named("b")];

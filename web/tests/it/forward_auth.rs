@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use osier::time::{VirtualClock, now};
+use osier_web::proxy::Proxy;
 use osier_web::test::Client;
 use osier_web::wrap::forward_auth::{ForwardAuth, Options};
 use osier_web::{Request, Response, Router};
@@ -148,6 +149,35 @@ fn named_fields_are_those_of_the_authentication_server_alone() {
     let silent = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let reply = ask(&site(app(silent.addr, named)), spoofed);
     assert_eq!(reply.text(), "Host: app.example\nX-Other: kept\n");
+}
+
+#[test]
+fn a_client_cannot_take_a_named_field_away_from_the_backend() {
+    let gate = gate("200 OK\r\nX-User: ada\r\nContent-Length: 0\r\n\r\n");
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let mut options = Options::default();
+    named(&mut options);
+    let wrap = ForwardAuth::with(upstream(&[gate.addr]).build().unwrap(), "/check", options).unwrap();
+    let proxy = Proxy::new(upstream(&[backend.addr]).build().unwrap());
+    let site = site(Router::new().get("/{*path}", proxy.handler()).wrap(wrap.wrap()));
+    let fields = "Connection: X-User, X-Groups, X-Own\r\nX-User: mallory\r\nX-Groups: root\r\nX-Own: 1\r\n";
+    assert_eq!(ask(&site, fields).status, 200);
+    let asked = heads(&backend).pop().unwrap();
+    assert_eq!(asked.header("x-user"), Some("ada"));
+    assert_eq!((asked.header("x-groups"), asked.header("x-own")), (None, None));
+}
+
+#[test]
+fn a_client_says_nothing_about_the_original_request_or_itself() {
+    let gate = gate("200 OK\r\nContent-Length: 0\r\n\r\n");
+    let site = site(app(gate.addr, named));
+    let fields = "X-Original-URL: https://a/public\r\nX_Original_Method: HEAD\r\nX-Rewrite-Url: /public\r\nX_Real_Ip: 6.6.6.6\r\n\
+        X-User: root\r\nx_groups: root\r\n";
+    assert_eq!(ask(&site, fields).status, 200);
+    let head = heads(&gate).pop().unwrap().head.to_ascii_lowercase();
+    for name in ["original", "rewrite", "real", "user", "groups"] {
+        assert!(!head.contains(name), "{name}: {head}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Sessions: their cookie, their end, and their stores.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -42,10 +43,18 @@ impl Store for Counted {
         self.count(1).save(id, data, time)
     }
 
+    fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        self.count(1).replace(id, data, time)
+    }
+
     fn remove(&self, id: &str) -> io::Result<()> {
         self.count(2).remove(id)
     }
 }
+
+/// The states of the test whose slow request outlives its session.
+static LOADED: AtomicBool = AtomicBool::new(false);
+static ENDED: AtomicBool = AtomicBool::new(false);
 
 fn app(sessions: Sessions) -> Client {
     let get = |request: &mut Request<'_>| -> Result<String, Rejection> {
@@ -66,6 +75,15 @@ fn app(sessions: Sessions) -> Client {
         .post("/forget", |request: &mut Request<'_>| request.session()?.remove("note"))
         .post("/renew", |request: &mut Request<'_>| request.session()?.renew())
         .post("/logout", |request: &mut Request<'_>| request.session()?.destroy())
+        .post("/late", |request: &mut Request<'_>| {
+            let session = request.session()?;
+            let user: Option<String> = session.get("user")?;
+            LOADED.store(true, SeqCst);
+            while !ENDED.load(SeqCst) {
+                osier::sleep(Duration::from_millis(1)); // until another request has ended the session
+            }
+            session.set("user", user)
+        })
         .post("/large", |request: &mut Request<'_>| {
             request.session()?.set("large", "x".repeat(100_000))
         })
@@ -145,6 +163,25 @@ fn a_login_has_an_id_that_nobody_knew_and_a_logout_ends_it() {
         line(&reply)
     );
     assert_eq!(get(&client, &second), "nobody");
+    assert!(store.0.0.is_empty());
+}
+
+#[test]
+fn a_slow_request_does_not_bring_back_a_session_that_has_ended() {
+    let store = Counted::new();
+    let client = app(Sessions::new(store.clone()));
+    let session = cookie(&post(&client, "/login", ""));
+    thread::scope(|scope| {
+        let late = scope.spawn(|| client.post("/late").header("cookie", &session).send());
+        while !LOADED.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1)); // until the slow request has the values
+        }
+        post(&client, "/logout", &session);
+        ENDED.store(true, SeqCst);
+        let late = late.join().unwrap();
+        assert_eq!((late.status().as_u16(), late.header("set-cookie")), (200, None));
+    });
+    assert_eq!(get(&client, &session), "nobody");
     assert!(store.0.0.is_empty());
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Protection against a stranger:
 //!
-//! - Every failure takes as long as a comparison with the slowest hash of all users. The password of an unknown user is compared
-//!   with that hash. A wrong password is compared with it too, if the hash of its user is faster.
+//! - The time of a failure does not tell whether the user exists. A wrong password is compared with the hash of its user, and with the
+//!   slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a secret key.
 //! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password and stored
 //!   hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not found.
 //! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a 503. Users
@@ -157,7 +157,22 @@ impl Auth {
     ///
     /// While a password is compared, and while the file is read.
     pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
-        self.decide_for(Some(request), request.header("authorization"), request.peer().ip())
+        let client = request.peer().ip();
+        // A backend might read another one than the one that is checked here.
+        if request
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+            .count()
+            > 1
+        {
+            return Err(self.failed(
+                Some(request),
+                client,
+                "",
+                "the request has several Authorization fields",
+            ));
+        }
+        self.decide_for(Some(request), request.header("authorization"), client)
     }
 
     /// The same without a request, whose id and host a line would have.
@@ -182,19 +197,23 @@ impl Auth {
         let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(request, client, user, "there are no users"));
         };
-        let Some(hash) = passwords.find(user) else {
-            return Err(match self.gate.verify(Arc::clone(slowest), password.clone(), None) {
+        // A known user with a cheap hash costs that and the slowest. So does an unknown one: a secret number of the name chooses a hash.
+        let stand_in = || passwords.stand_in(self.keys[0].hash_one(user));
+        let found = passwords.find(user);
+        let hash = found.or_else(stand_in).unwrap_or(slowest);
+        let slower = (hash.cost < slowest.cost).then(|| Arc::clone(slowest));
+        if found.is_none() {
+            return Err(match self.gate.verify(Arc::clone(hash), password.clone(), slower) {
                 None => busy(),
                 Some(_) => self.failed(request, client, user, "unknown user"),
             });
-        };
+        }
         let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
         let key = self.keys.each_ref().map(keyed);
         let now = osier::time::now();
         if locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
             return Ok(User(user.as_str().into()));
         }
-        let slower = (hash.cost < slowest.cost).then(|| Arc::clone(slowest));
         match self.gate.verify(Arc::clone(hash), password.clone(), slower) {
             None => Err(busy()),
             Some(true) => {

@@ -60,6 +60,13 @@ impl Passwords {
         self.users.get(user).map(|&index| &self.hashes[index])
     }
 
+    /// The hash that stands in for an unknown user, chosen by a number: its cost is as that of some known user. None when there are
+    /// no users.
+    pub fn stand_in(&self, number: u64) -> Option<&Arc<Hash>> {
+        let count = u64::try_from(self.hashes.len()).ok().filter(|count| *count > 0)?;
+        self.hashes.get(usize::try_from(number % count).ok()?)
+    }
+
     /// The hash that takes longest to compare with. None when there are no users.
     pub fn slowest(&self) -> Option<&Arc<Hash>> {
         self.hashes.get(self.slowest)

@@ -521,7 +521,7 @@ fn fetched_fields(request: &Request<'_>) -> FieldLines {
     for (name, value) in request.headers() {
         let is_between = NOT_FETCHED.iter().any(|known| known.eq_ignore_ascii_case(name))
             || name.eq_ignore_ascii_case("host")
-            || (has_options && connection_names(request.headers(), name));
+            || (has_options && connection_names(request.headers(), name) && !request.changes.adds(name));
         if !is_between {
             // The fields that frame the message are refused.
             let _ = fields.push(name, value);

@@ -12,6 +12,8 @@ use crate::request::base64;
 
 /// The most keys that are read.
 const KEYS_MAX: usize = 64;
+/// The most keys that one token is tried with. Each costs a signature check.
+pub(super) const TRIED_MAX: usize = 8;
 /// Bits of an RSA key that can be used.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
@@ -104,6 +106,12 @@ impl Keys {
             true => jwk_set(text)?,
             false => pem(text)?,
         };
+        let nameless = keys.iter().filter(|key| key.id.is_none()).count();
+        if nameless > TRIED_MAX {
+            return Err(format!(
+                "{nameless} keys have no id, and a token is tried with at most {TRIED_MAX}: use a set of JWK with a `kid` each"
+            ));
+        }
         match keys.len() {
             0 => Err("there is no key that can verify a token".into()),
             1..=KEYS_MAX => Ok(Keys(keys)),
@@ -409,6 +417,18 @@ mod tests {
             let keys = Keys::secret(&[7; 32]).unwrap();
             prop_assert!(super::super::token::verify(&token, &keys, &[]).is_err());
         }
+    }
+
+    #[test]
+    fn keys_that_no_token_would_be_tried_with_are_a_mistake() {
+        let set = |count: usize, id: &str| {
+            let key = format!(r#"{{"kty":"oct",{id}"k":"{}"}}"#, "A".repeat(43));
+            format!(r#"{{"keys":[{}]}}"#, vec![key; count].join(","))
+        };
+        assert!(Keys::parse(&set(TRIED_MAX, "")).is_ok());
+        let error = Keys::parse(&set(TRIED_MAX + 1, "")).unwrap_err();
+        assert!(error.starts_with("9 keys have no id"), "{error}");
+        assert!(Keys::parse(&set(TRIED_MAX + 1, r#""kid":"a","#)).is_ok());
     }
 
     #[test]

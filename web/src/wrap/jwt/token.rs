@@ -9,13 +9,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::Options;
-use super::keys::{Algorithm, Keys};
+use super::keys::{Algorithm, Keys, TRIED_MAX};
 use crate::request::base64;
 
 /// The longest token, in bytes.
 const TOKEN_MAX: usize = 16 << 10;
-/// The most keys that one token is tried with. Each costs a signature check.
-const TRIED_MAX: usize = 8;
 
 /// Why a token is invalid. The text is for the client, and tells nothing about keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

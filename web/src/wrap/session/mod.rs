@@ -174,12 +174,14 @@ impl Sessions {
                         "its values have {size} bytes, at most {most} may be stored"
                     )));
                 }
-                let id = match sent {
-                    Some(id) if *keeps_id => id.to_owned(),
-                    _ => new_id(),
-                };
+                if let (Some(id), true) = (sent, keeps_id) {
+                    // Another request may have ended the session, or given it another id, while this one ran.
+                    let is_there = store.replace(&hashed(id), &data, self.options.idle)?;
+                    return Ok(is_there.then(|| id.to_owned()));
+                }
+                let id = new_id();
                 store.save(&hashed(&id), &data, self.options.idle)?;
-                if let (Some(old), false) = (sent, keeps_id) {
+                if let Some(old) = sent {
                     store.remove(&hashed(old))?;
                 }
                 Ok(Some(id))

@@ -15,7 +15,7 @@ use crate::pubsub::resp::Reply;
 /// The most idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
-/// Sessions in a Redis server, version 2.6 or later, or one that speaks its protocol. They end by its own clock.
+/// Sessions in a Redis server, version 2.6.12 or later, or one that speaks its protocol. They end by its own clock.
 pub struct Redis {
     address: Address,
     password: Option<String>,
@@ -109,6 +109,12 @@ impl Store for Redis {
         let time = time.as_millis().max(1).to_string();
         self.call(&[&[b"SET", self.key(id).as_bytes(), data, b"PX", time.as_bytes()]])?;
         Ok(())
+    }
+
+    fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        let (key, time) = (self.key(id), time.as_millis().max(1).to_string());
+        let replies = self.call(&[&[b"SET", key.as_bytes(), data, b"PX", time.as_bytes(), b"XX"]])?;
+        Ok(!matches!(replies.first(), Some(Reply::Nil)))
     }
 
     fn remove(&self, id: &str) -> io::Result<()> {

@@ -23,6 +23,14 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be reached, or does not take it.
     fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()>;
 
+    /// Replaces the data of a session that is there, and keeps it for a time from now. False, and nothing is kept, if it has expired or
+    /// was removed: a slow request must not bring back a session that another one has ended.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or does not take it.
+    fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool>;
+
     /// Removes a session, if it is there.
     ///
     /// # Errors
@@ -73,6 +81,21 @@ impl Memory {
 }
 
 impl Table {
+    /// Keeps a session. When there are `most`, the one that would expire first goes.
+    fn save(&mut self, id: &str, data: &[u8], time: Duration, most: usize) {
+        let now = osier::time::now();
+        self.remove(id);
+        while let Some((end, _)) = self.ends.first()
+            && (*end <= now || self.sessions.len() >= most)
+            && let Some((_, id)) = self.ends.pop_first()
+        {
+            self.sessions.remove(&id);
+        }
+        let end = now + time;
+        self.sessions.insert(id.to_owned(), (data.to_vec(), end));
+        self.ends.insert((end, id.to_owned()));
+    }
+
     fn remove(&mut self, id: &str) {
         if let Some((id, (_, end))) = self.sessions.remove_entry(id) {
             self.ends.remove(&(end, id));
@@ -91,20 +114,19 @@ impl Store for Memory {
     }
 
     fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()> {
-        let now = osier::time::now();
-        self.with(|table| {
-            table.remove(id);
-            while let Some((end, _)) = table.ends.first()
-                && (*end <= now || table.sessions.len() >= self.most)
-                && let Some((_, id)) = table.ends.pop_first()
-            {
-                table.sessions.remove(&id);
-            }
-            let end = now + time;
-            table.sessions.insert(id.to_owned(), (data.to_vec(), end));
-            table.ends.insert((end, id.to_owned()));
-        });
+        self.with(|table| table.save(id, data, time, self.most));
         Ok(())
+    }
+
+    fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        let now = osier::time::now();
+        Ok(self.with(|table| {
+            let is_there = table.sessions.get(id).is_some_and(|(_, end)| now < *end);
+            if is_there {
+                table.save(id, data, time, self.most);
+            }
+            is_there
+        }))
     }
 
     fn remove(&self, id: &str) -> io::Result<()> {
@@ -140,6 +162,8 @@ mod tests {
             assert_eq!((has("a"), has("c")), (None, Some(b"4".to_vec())));
             store.remove("c").unwrap();
             store.remove("c").unwrap();
+            assert!(!store.replace("c", b"7", SECOND).unwrap() && has("c").is_none());
+            assert!(!store.replace("a", b"7", SECOND).unwrap(), "it has expired");
             store.save("e", b"6", SECOND).unwrap();
             assert_eq!((store.len(), store.with(|table| table.ends.len())), (2, 2), "d and e");
         });
