@@ -1,12 +1,13 @@
 //! A connection of the pool, and a transaction on it.
 //!
 //! A call that is given up in the middle (its fiber is cancelled, or a timeout unwinds it) leaves a query that runs. `in_call` is
-//! set meanwhile, and a connection that is dropped with it is closed, not kept.
+//! set meanwhile, and a connection that is dropped with it is closed, not kept. It stays set after a report that ends the session.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use osier::sync::OwnedSemaphorePermit;
+use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Row, Statement};
 
@@ -39,8 +40,14 @@ impl Session {
 fn call<T>(in_call: &Cell<bool>, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
     in_call.set(true);
     let done = osier::block_on(future);
-    in_call.set(false);
+    in_call.set(done.as_ref().is_err_and(ends_the_session));
     Ok(done?)
+}
+
+/// Whether the server ends the session after this report, although nobody may have read the end of the stream yet.
+fn ends_the_session(error: &tokio_postgres::Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 /// The session of a call: its client, or a transaction of it.

@@ -264,7 +264,7 @@ fn cells(line: &str) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().to_string()).collect()
 }
 
-/// Translates `code`, **bold** and [links](target) of one line.
+/// Translates `code`, `**bold**` and `[links](target)` of one line.
 fn inline(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
