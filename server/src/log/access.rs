@@ -12,6 +12,7 @@ use super::entry::{Entry, combined, json, json_of, template};
 use super::fields::Field;
 use super::operator::Say;
 use super::settings::{Format, Log, To};
+use super::stderr::stderr;
 use super::syslog;
 use super::text::now;
 use super::writer::{self, Output, Report, Writer};
@@ -62,7 +63,7 @@ impl AccessLog {
         }
         let (mut path, mut header) = (None, None);
         let out: Box<dyn Output> = match &settings.to {
-            To::Stderr => Box::new(writer::Stream::new(io::stderr())),
+            To::Stderr => Box::new(stderr()),
             To::File(file) => {
                 path = Some(file.clone());
                 let opened = writer::file(file);
@@ -222,7 +223,7 @@ mod tests {
                 log.reopen().unwrap();
             }
         });
-        drop(log);
+        log.finish();
         let mut seen = std::collections::BTreeSet::new();
         for file in std::fs::read_dir(&folder).unwrap() {
             for line in std::fs::read_to_string(file.unwrap().path()).unwrap().lines() {
@@ -237,7 +238,7 @@ mod tests {
         std::fs::rename(&folder, folder.with_extension("moved")).unwrap();
         assert_eq!(gone.reopen().unwrap_err().kind(), io::ErrorKind::NotFound);
         gone.record(&Entry { bytes: 9999, ..ENTRY });
-        drop(gone);
+        gone.finish();
         let moved = folder.with_extension("moved");
         let text = std::fs::read_to_string(moved.join("access.log")).unwrap();
         assert!(text.lines().last().unwrap().contains("\"bytes\":9999"), "{text}");

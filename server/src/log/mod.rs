@@ -4,7 +4,7 @@
 //!   Served ─▶ access.rs ─▶ entry.rs, fields.rs: one line a request ─┐
 //!                                                                   ├▶ syslog.rs: a header ─▶ writer.rs: buffer, thread, output
 //!   Say ─▶ operator.rs: level, one line a cause and second ─────────┘
-//!             └─ standard error is written at once, if it takes the whole line
+//!             └─ stderr.rs: a line is written at once if the stream takes it, or by the thread of an access log
 //! ```
 //!
 //! No call that logs waits for an output.
@@ -14,6 +14,7 @@ mod entry;
 pub mod fields;
 pub mod operator;
 pub mod settings;
+mod stderr;
 pub mod syslog;
 mod text;
 mod writer;

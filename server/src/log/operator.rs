@@ -6,29 +6,26 @@
 //! nothing invisible is left in the text, so whatever a client sends cannot look like them or like another line.
 //!
 //! A line must never stop a worker, and a peer can provoke lines. So a line is written to standard error only when that takes all of
-//! it at once; a pipe or a socket that nobody reads loses lines, and the next line that gets through reports how many. Files and
-//! syslog have a [`Writer`]. A failed or refused request is not logged if its reason was logged within the last second; a later
-//! line reports how many were left out.
+//! it at once, or by the thread of an access log that writes there. A pipe or a socket that nobody reads loses lines, and the next
+//! line that gets through reports how many. Files and syslog have a [`Writer`]. A failed or refused request is not logged if its
+//! reason was logged within the last second; a later line reports how many were left out.
 //!
 //! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Stderr, Write};
+use std::io::{self, Stderr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use osier_web::{Level, Record, Request, RequestId};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::settings::{self, To};
+use super::stderr::{LONGEST, Shared, stderr};
 use super::syslog::{self, severity};
 use super::text::{Client, Rfc3339, escape_json, now, put, visible};
 use super::writer::{self, Output, Report, Writer};
-
-/// Bytes of the longest line. A writable pipe takes this many at once (pipe(7)), so the write does not block.
-const LONGEST: usize = 4096;
 
 /// The time during which a cause is not logged again.
 const REPEAT: Duration = Duration::from_secs(1);
@@ -154,7 +151,7 @@ pub struct ErrorLog(Mutex<Log<Stderr>>);
 impl ErrorLog {
     /// A log with the default settings, on standard error. A closed standard error is not a failure.
     pub fn new() -> Arc<ErrorLog> {
-        Arc::new(ErrorLog(Mutex::new(Log::new(io::stderr()))))
+        Arc::new(ErrorLog(Mutex::new(Log::new(stderr()))))
     }
 
     pub fn say(self: &Arc<Self>) -> Say {
@@ -179,7 +176,7 @@ impl ErrorLog {
     /// Takes over all settings. If a file cannot be opened, the log says so and continues where it is.
     ///
     /// # Blocks the thread
-    /// While the file is opened, and until the old destination has its last lines.
+    /// While the file is opened. The thread of the old destination writes its last lines.
     pub fn open(&self, settings: &settings::ErrorLog) {
         self.set(settings);
         if self.lock().settings.to == settings.to {
@@ -189,9 +186,7 @@ impl ErrorLog {
             Ok(queue) => {
                 let mut log = self.lock();
                 log.settings.to = settings.to.clone();
-                let old = std::mem::replace(&mut log.queue, queue);
-                drop(log);
-                drop(old);
+                log.queue = queue;
             }
             Err(error) => self.complain(&error),
         }
@@ -233,7 +228,9 @@ impl ErrorLog {
     /// Until every line is written, for a few seconds at most.
     pub fn finish(&self) {
         let queue = self.lock().queue.take();
-        drop(queue);
+        if let Some(queue) = queue {
+            queue.writer.finish();
+        }
     }
 }
 
@@ -267,7 +264,7 @@ impl Queue {
             ),
         };
         // The log cannot report to itself what it has lost.
-        let stderr = Mutex::new(Log::new(io::stderr()));
+        let stderr = Mutex::new(Log::new(stderr()));
         let report: Report = Box::new(move |text| {
             let (level, about, report) = (Level::Error, About::default(), "");
             let mut stderr = stderr.lock().unwrap_or_else(PoisonError::into_inner);
@@ -290,7 +287,7 @@ struct Log<W> {
     settings: settings::ErrorLog,
     /// Whether lines on standard error begin with a priority.
     in_journal: bool,
-    stream: W,
+    stream: Arc<Shared<W>>,
     /// None for the stream.
     queue: Option<Queue>,
     /// Lines that the stream did not take.
@@ -327,8 +324,8 @@ impl Entry {
     }
 }
 
-impl<W: Write + AsFd> Log<W> {
-    fn new(stream: W) -> Log<W> {
+impl<W: AsFd> Log<W> {
+    fn new(stream: Arc<Shared<W>>) -> Log<W> {
         Log {
             settings: settings::ErrorLog::default(),
             in_journal: is_in_journal(),
@@ -394,19 +391,12 @@ impl<W: Write + AsFd> Log<W> {
         }
     }
 
-    /// Writes a line if the stream takes it now. Returns whether it did.
+    /// Writes a line unless it would be lost. Returns whether it did.
     fn write(&mut self, entry: &Entry) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-        // A stream that cannot be polled is closed. The write then fails, and its error is ignored.
-        if matches!(poll(&mut ready, Some(&now)), Ok(0)) {
-            return false;
-        }
         let mut lines = Vec::new();
         self.format(&mut lines, entry, None);
         cut_lines(&mut lines);
-        let _ = self.stream.write_all(&lines);
-        true
+        self.stream.put(&lines)
     }
 
     /// Formats a line with its line feed. On the journal and in syslog, which know lines only, each line of a report is one more.
@@ -447,7 +437,8 @@ impl<W: Write + AsFd> Log<W> {
         if !is_split && !entry.report.is_empty() {
             put(lines, format_args!("\n{}", entry.report.trim_end()));
         }
-        cut(lines, begin, LONGEST - 1);
+        // Before it stands the priority for the journal, after it the line feed.
+        cut(lines, begin, LONGEST - "<3>".len() - 1);
         lines.push(b'\n');
     }
 
@@ -547,7 +538,7 @@ mod tests {
     fn log() -> (Log<UnixStream>, UnixStream) {
         let (stream, reader) = UnixStream::pair().unwrap();
         reader.set_nonblocking(true).unwrap();
-        let mut log = Log::new(stream);
+        let mut log = Log::new(Shared::new(stream));
         log.in_journal = false;
         (log, reader)
     }
@@ -644,6 +635,14 @@ mod tests {
         say(&mut log, Level::Error, &"ü".repeat(5000), Instant::now());
         let text = read(&mut reader);
         assert!(text.len() <= LONGEST && text.ends_with("ü\n"), "{}", text.len());
+        log.in_journal = true;
+        for x in ["x", "ü"] {
+            say(&mut log, Level::Error, &x.repeat(5000), Instant::now());
+            let line = read(&mut reader);
+            let is_whole = line.starts_with("<3>") && line.ends_with(&format!("{x}\n"));
+            assert!(line.len() <= LONGEST && is_whole, "{}", line.len());
+        }
+        log.in_journal = false;
         log.settings.json = true;
         for text in ["ü", "\"", "\\", "\u{1b}", "a\"\\"] {
             say(&mut log, Level::Error, &text.repeat(5000), Instant::now());

@@ -2,7 +2,8 @@
 //!
 //! Code that logs appends whole lines under a short lock. The thread writes the buffer four times a second, and at once when 64 KiB
 //! are waiting or the log is a prompt one. A full buffer drops lines, and the number of dropped lines is reported once there is
-//! room. [`Writer::finish`], or dropping the writer, writes the remaining lines.
+//! room. [`Writer::finish`] waits until the thread has written the remaining lines. Dropping the writer does not wait: a worker may
+//! drop the last reference to a log that a reload has removed.
 //!
 //! Lock order: there is one lock. Nothing is written or formatted while it is held.
 
@@ -141,8 +142,10 @@ impl Writer {
 }
 
 impl Drop for Writer {
+    /// Lets the thread write the remaining lines and end. Does not wait for it.
     fn drop(&mut self) {
-        self.finish();
+        self.shared.lock().closing = true;
+        self.shared.wake.notify_one();
     }
 }
 
@@ -238,7 +241,7 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
     }
 }
 
-/// Standard error, or any other stream.
+/// A file, or any other stream.
 pub struct Stream {
     out: Box<dyn Write + Send>,
     /// Whether the output ends within a line. The next write then begins with a line feed.
@@ -321,7 +324,7 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// Writes `lines`. The error holds how many lines were not written completely. `torn` says whether the output ends within
 /// a line; the next write then begins with a line feed.
-fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
+pub fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
     let mut rest = lines;
     if *torn && !rest.is_empty() {
         out.write_all(b"\n").map_err(|error| (count(rest), error))?;
@@ -344,6 +347,7 @@ fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(),
 pub mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Instant;
 
     /// A report that nobody reads.
     pub fn unread() -> Report {
@@ -378,6 +382,17 @@ pub mod tests {
         // The thread cannot write the unread lines any more: it sees a broken pipe and ends.
         drop(receiver);
         drop(writer);
+    }
+
+    #[test]
+    fn a_drop_does_not_wait_for_a_stuck_output() {
+        let (sender, receiver) = mpsc::sync_channel(0);
+        let writer = Writer::start(Box::new(Stream::new(Slow(sender))), true, unread()).unwrap();
+        writer.push(b"one\n");
+        let begin = Instant::now();
+        drop(writer);
+        assert!(begin.elapsed() < FAREWELL, "{:?}", begin.elapsed());
+        assert_eq!(receiver.iter().collect::<Vec<_>>().concat(), b"one\n");
     }
 
     #[test]
@@ -419,7 +434,7 @@ pub mod tests {
         late.lock().unwrap().0 = true;
         // Its end does not wait for the next attempt.
         writer.push(b"late\n");
-        drop(writer);
+        writer.finish();
         assert_eq!(late.lock().unwrap().1, b"early\nlate\n");
         assert_eq!(reports.recv().unwrap(), "it can be written again; no line is missing");
     }

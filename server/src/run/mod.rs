@@ -70,6 +70,13 @@ impl From<String> for Failure {
 /// # Blocks the thread
 /// Until the server has shut down.
 pub fn run(origin: Origin) -> Result<(), Failure> {
+    let log = ErrorLog::new();
+    let outcome = serve(origin, &log);
+    log.finish();
+    outcome
+}
+
+fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
     let Loaded { mut config, warnings } = origin.load(None).map_err(Failure::Mistakes)?;
     if let Err((folder, error)) = origin.check_folder() {
         return Err(format!("{}; {HINT}", cannot_serve(folder, &error)).into());
@@ -87,9 +94,8 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let cache = cache_limits(workers, raise_descriptor_limit());
     // Privileges belong to threads, so no other thread may exist yet.
-    let log = ErrorLog::new();
     log.set(&config.error_log);
-    let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(&log))?;
+    let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(log))?;
     let say = log.say();
     if let Some(warnings) = &warnings {
         let text = format_args!("{} names what is not there yet:", origin.name());
@@ -138,7 +144,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
     drop(runtime);
     let (cut, drain, live) = outcome?;
     for access_log in live.current().logs() {
-        // Drop may come too late: a fiber that has not ended may still hold the log.
+        // Drop does not wait for the last lines.
         access_log.finish();
     }
     if cut > 0 {
@@ -148,7 +154,6 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
             spelling.drain
         ));
     }
-    log.finish();
     Ok(())
 }
 
