@@ -116,7 +116,7 @@ impl Template {
     /// Reads a text with `$name`.
     ///
     /// # Errors
-    /// A name that is no field, and a line break.
+    /// A name that is no field, a line break, and a quote without a second one.
     pub fn parse(text: &str) -> Result<Template, String> {
         if text.contains(|char: char| char.is_control() && char != '\t') {
             return Err("it is one line, without control characters".into());
@@ -143,7 +143,11 @@ impl Template {
                 }
             });
         }
-        Ok(template)
+        match is_quoted {
+            // Every later field would count as quoted, and separators in its value would stay.
+            true => Err("a '\"' without a second one; write the closing quote, or leave the quote out".into()),
+            false => Ok(template),
+        }
     }
 
     /// Whether a line has this field.
@@ -183,6 +187,8 @@ mod tests {
             ("$header_", "there is no field 'header_'; "),
             ("$zzz", "and header_NAME"),
             ("$host\n", "without control characters"),
+            ("\"$host|$path", "a '\"' without a second one; write the closing quote"),
+            ("\"$host\" 5\"|$path", "a '\"' without a second one"),
         ] {
             let error = Template::parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

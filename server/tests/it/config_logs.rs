@@ -553,6 +553,10 @@ fn mistakes_in_the_settings_of_logs() {
             "log = { file = \"l\", format = \"$host $dration_ms\" }",
             "1:30: 'format' cannot be \"$host $dration_ms\": there is no field 'dration_ms'; did you mean 'duration_ms'?",
         ),
+        (
+            "log = '\"$host|$path'",
+            "1:7: 'log' cannot be \"\\\"$host|$path\": a '\"' without a second one; write the closing quote",
+        ),
         ("log = \"jsn\"", "did you mean \"json\"?"),
         (
             "log = { format = \"json\", fields = [\"time\", \"statu\"] }",
