@@ -79,6 +79,18 @@ impl Say {
         (self.0)(line);
     }
 
+    /// Logs to the same place. A line about a request whose site is not known is about `site`.
+    pub fn of_site(&self, site: &str) -> Say {
+        let (say, site) = (self.clone(), site.to_owned());
+        Say::new(move |line| {
+            let mut about = line.about;
+            if about.id.is_some() {
+                about.site = about.site.or(Some(&site));
+            }
+            say.line(&Line { about, ..*line });
+        })
+    }
+
     /// Logs a line without its line end.
     pub fn say(&self, level: Level, text: fmt::Arguments<'_>) {
         self.line(&Line {
@@ -119,7 +131,7 @@ impl Say {
         });
     }
 
-    /// Logs a line about a request, whose site need not be known.
+    /// Logs a line about a request. [`Say::of_site`] adds its site.
     pub fn about(&self, request: &Request<'_>, level: Level, text: fmt::Arguments<'_>) {
         self.line(&Line {
             level,

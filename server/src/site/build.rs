@@ -17,6 +17,7 @@ use osier_web::wrap::forward_auth::ForwardAuth;
 use crate::config::{self, Config, Log, Policies, Setting};
 use crate::handler::{self, Handler, Match, Opened};
 use crate::log::access::AccessLog;
+use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
@@ -215,16 +216,17 @@ impl Builder<'_> {
             Setting::On(settings) => Some(self.rate(&place, settings)),
             _ => None,
         };
+        let say = self.means.handlers.say.of_site(&name_of(&site.hosts));
         let shared_auth = match &site.policies.auth {
-            Setting::On(settings) => Some(self.auth(settings)?),
+            Setting::On(settings) => Some(self.auth(settings, &say)?),
             _ => None,
         };
         let shared_forward_auth = match &site.policies.forward_auth {
-            Setting::On(settings) => Some(self.forward_auth(settings)?),
+            Setting::On(settings) => Some(self.forward_auth(settings, &say)?),
             _ => None,
         };
         let shared_tokens = match &site.policies.jwt {
-            Setting::On(settings) => Some(self.tokens(settings)?),
+            Setting::On(settings) => Some(self.tokens(settings, &say)?),
             _ => None,
         };
         let mut routes = Vec::new();
@@ -247,17 +249,17 @@ impl Builder<'_> {
                 Setting::Inherited => shared_rate.clone(),
             };
             around.auth = match &own.auth {
-                Setting::On(settings) => Some(self.auth(settings)?),
+                Setting::On(settings) => Some(self.auth(settings, &say)?),
                 Setting::Off => None,
                 Setting::Inherited => shared_auth.clone(),
             };
             around.jwt = match &own.jwt {
-                Setting::On(settings) => Some(self.tokens(settings)?),
+                Setting::On(settings) => Some(self.tokens(settings, &say)?),
                 Setting::Off => None,
                 Setting::Inherited => shared_tokens.clone(),
             };
             around.forward_auth = match &own.forward_auth {
-                Setting::On(settings) => Some(self.forward_auth(settings)?),
+                Setting::On(settings) => Some(self.forward_auth(settings, &say)?),
                 Setting::Off => None,
                 Setting::Inherited => shared_forward_auth.clone(),
             };
@@ -403,18 +405,18 @@ impl Builder<'_> {
         Ok(store)
     }
 
-    fn auth(&self, settings: &crate::policy::auth::Settings) -> Result<Arc<Auth>, String> {
-        Auth::open(settings, self.means.handlers.say.clone())
+    fn auth(&self, settings: &crate::policy::auth::Settings, say: &Say) -> Result<Arc<Auth>, String> {
+        Auth::open(settings, say.clone())
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
 
-    fn forward_auth(&self, settings: &forward_auth::Settings) -> Result<Arc<ForwardAuth>, String> {
-        forward_auth::open(settings, self.means.handlers.say.clone())
+    fn forward_auth(&self, settings: &forward_auth::Settings, say: &Say) -> Result<Arc<ForwardAuth>, String> {
+        forward_auth::open(settings, say.clone())
     }
 
-    fn tokens(&self, settings: &jwt::Settings) -> Result<Arc<Tokens>, String> {
-        Tokens::open(settings, self.means.handlers.say.clone()).map(Arc::new)
+    fn tokens(&self, settings: &jwt::Settings, say: &Say) -> Result<Arc<Tokens>, String> {
+        Tokens::open(settings, say.clone()).map(Arc::new)
     }
 
     /// The label of a log. Opens the log unless it is open.

@@ -86,7 +86,7 @@ fn rates_lists_logs_and_templates_see_the_client() {
         .lines()
         .find(|line| line.contains("authentication failed"))
         .unwrap();
-    assert!(line.contains(" warning host=x client=192.0.2.1 id="), "{line}");
+    assert!(line.contains(" warning site=default client=192.0.2.1 id="), "{line}");
     let https = "X-Forwarded-Proto: https";
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1"), https]).1, "192.0.2.1");
     assert_eq!(ask(&sites, "/secure", &[&of("192.0.2.1")]).1, "http");
