@@ -260,6 +260,11 @@ impl DiskFile {
         Ok(Body { kind, text: None })
     }
 
+    /// Whether the files have one name.
+    pub fn has_name_of(&self, other: &DiskFile) -> bool {
+        self.path == other.path
+    }
+
     /// Removes the file. Responses that are being sent have it open.
     pub fn remove(&self) {
         // It may have been removed by hand.

@@ -140,7 +140,6 @@ impl Job {
     }
 
     fn run(self) {
-        let _landing = Landing(&self);
         let validated = self.stale.as_ref().filter(|stale| stale.meta.has_validator());
         match self.ask(validated.map(|stale| &*stale.meta)) {
             Ok(()) => {}
@@ -261,12 +260,13 @@ impl Job {
                 Err(kind) => response.body = Body { kind, text: None },
             }
         }
-        // An error that a client can provoke, a response for its credentials, and one that it has forced although the stored
-        // one is fresh say nothing about other requests.
+        // An error that a client can provoke, a 304 that only its own fields can have caused, a response for its credentials,
+        // and one that it has forced although the stored one is fresh say nothing about other requests.
         let now = osier::time::coarse_now();
         let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
         let says_more = !self.has_authorization
             && (status.as_u16() < 400 || matches!(status.as_u16(), 404 | 410))
+            && status != StatusCode::NOT_MODIFIED
             && !self.stale.as_ref().is_some_and(is_forced);
         if says_more && let Some(stale) = &self.stale {
             self.store().remove(self.wanted(), stale);
@@ -450,14 +450,11 @@ impl Job {
 /// The handler is asked a second time, without validators.
 struct Again;
 
-/// Ends a flight whatever happens: also if the handler panics.
-struct Landing<'j>(&'j Job);
-
-impl Drop for Landing<'_> {
+/// Ends the flight whatever happens: also if the handler panics, or if there is no stack for the fiber.
+impl Drop for Job {
     fn drop(&mut self) {
-        let Landing(job) = self;
-        job.store().land(&job.flight, Mark::Unchanged);
-        job.flight.end(Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR));
+        self.store().land(&self.flight, Mark::Unchanged);
+        self.flight.end(Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR));
     }
 }
 

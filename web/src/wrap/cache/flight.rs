@@ -37,7 +37,8 @@ pub struct Flight {
     pub hash: u64,
     particular: Box<[u8]>,
     /// The fields by which stored responses vary, as the request had them that has begun the fetch.
-    varies: Varies,
+    /// `None` if no other request may wait for the fetch.
+    varies: Option<Varies>,
     is_invalid: AtomicBool,
     /// Set with the outcome, and never reset.
     done: Event,
@@ -45,7 +46,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    pub fn new(wanted: Wanted<'_>, varies: Varies) -> Flight {
+    pub fn new(wanted: Wanted<'_>, varies: Option<Varies>) -> Flight {
         Flight {
             hash: wanted.hash,
             particular: wanted.particular.into(),
@@ -58,7 +59,13 @@ impl Flight {
 
     /// Whether a request with these particulars and fields may get the same response.
     pub fn suits(&self, particular: &[u8], headers: &Headers<'_>) -> bool {
-        *self.particular == *particular && key::selects(&self.varies, headers)
+        let varies = self.varies.as_ref();
+        *self.particular == *particular && varies.is_some_and(|varies| key::selects(varies, headers))
+    }
+
+    /// Whether the fetch is for the one request that has begun it.
+    pub fn is_alone(&self) -> bool {
+        self.varies.is_none()
     }
 
     /// Called under the lock of the shard, as [`is_invalid`](Flight::is_invalid) is.

@@ -9,7 +9,8 @@
 //! One meaning has one key, so a purge finds every spelling of a path. A backend may still answer two
 //! spellings differently, so a response answers only the spelling that it was fetched for. The same
 //! holds for fields that some applications believe more than the target ([`OVERRIDES`]): what one
-//! client says there is never sent to another that does not say it.
+//! client says there is never sent to another that does not say it. Programs behind CGI, WSGI or Rack read a
+//! `_` in a name as a hyphen, so every field with one is a particular too.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -70,7 +71,7 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
         particular.push(END);
     }
     for (name, value) in request.headers() {
-        if name.as_bytes()[0] | 0x20 == b'x' && OVERRIDES.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+        if is_particular(name) {
             particular.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
             particular.push(b':');
             particular.extend_from_slice(value);
@@ -78,6 +79,13 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
         }
     }
     true
+}
+
+/// Whether a backend may read a field in the place of something that the key or the cache reads: `If_None_Match` for
+/// `If-None-Match`, for example.
+fn is_particular(name: &str) -> bool {
+    let is_override = |name: &str| OVERRIDES.iter().any(|known| known.eq_ignore_ascii_case(name));
+    name.contains('_') || (name.as_bytes()[0] | 0x20 == b'x' && is_override(name))
 }
 
 /// Writes the key of a target. `path` is canonical.

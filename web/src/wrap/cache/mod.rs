@@ -62,7 +62,7 @@
 //! | `freshness` | the rules: what is stored, how long it is fresh |
 //! | `key` | keys and variants |
 //! | `entry` | a stored response, and the responses made of it |
-//! | `store`, `queue` | the table of entries, and the order in which they leave |
+//! | `store`, `queue` | the table of entries, how it is rebuilt after a start, and the order in which they leave |
 //! | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
 //! | `fill`, `writer` | a body while it arrives |
 //! | `disk`, `record` | files, and their heads |
@@ -93,7 +93,7 @@ use http::StatusCode;
 use self::asked::Asked;
 use self::entry::{Entry, Note, note_on};
 use self::fetch::Job;
-use self::flight::{Flight, Outcome};
+use self::flight::Outcome;
 use self::freshness::Reuse;
 pub use self::freshness::Rules;
 use self::key::Wanted;
@@ -363,7 +363,7 @@ impl Cache {
         let now = osier::time::coarse_now();
         let join = match asked.has_authorization {
             // What is for these credentials alone says nothing about other requests.
-            true => Join::Lead(Arc::new(Flight::new(wanted, Box::default()))),
+            true => store.join_alone(wanted),
             false => store.join(wanted, &request.headers(), now),
         };
         let (outcome, is_follower) = match join {

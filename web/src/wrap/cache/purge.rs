@@ -13,6 +13,7 @@
 use http::StatusCode;
 use osier_http::path::Path;
 
+use super::entry::Meta;
 use super::key;
 use super::store::Store;
 use crate::{Request, Response};
@@ -21,11 +22,12 @@ use crate::{Request, Response};
 ///
 /// # Suspends
 ///
-/// While the table is searched.
+/// While the table is searched. After a start, until the files of earlier processes are in it.
 pub fn purge(store: &Store, space: u64, request: &Request<'_>) -> Response {
     let Ok(path) = Path::parse(request.path()) else {
         return Response::plain(StatusCode::BAD_REQUEST);
     };
+    store.wait_for_files();
     let host = request.host().unwrap_or_default();
     let prefixes = [false, true].map(|is_https| {
         let mut prefix = Vec::new();
@@ -38,16 +40,13 @@ pub fn purge(store: &Store, space: u64, request: &Request<'_>) -> Response {
         .filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
     let tags: Vec<&[u8]> = tags.flat_map(|(_, value)| members(value)).collect();
     let count = if !tags.is_empty() {
-        store.purge(|key, meta| {
-            let lines = meta
-                .fields
-                .iter()
-                .filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
-            is_of_host(key)
-                && lines
-                    .flat_map(|(_, value)| members(value))
-                    .any(|tag| tags.contains(&tag))
-        })
+        let has_tag = |meta: &Meta| {
+            let lines = meta.fields.iter();
+            let mut lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
+            lines.any(|(_, value)| members(value).any(|tag| tags.contains(&tag)))
+        };
+        // Nobody knows yet which tags a response in flight will have.
+        store.purge(|key, meta| is_of_host(key) && meta.is_none_or(has_tag))
     } else if let Some(begin) = path.canonical().strip_suffix('*') {
         let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
         store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))

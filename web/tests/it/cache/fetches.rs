@@ -1,10 +1,10 @@
 //! One fetch for many: who waits, for how long, and what becomes of the body.
 
-use super::{World, answer, on_clock, s, send};
+use super::{World, answer, on_clock, s, send, store};
 use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
-use osier_web::wrap::cache::Options;
+use osier_web::wrap::cache::{Cache, Options};
 use osier_web::{Body, Request, Response};
 use std::io;
 use std::sync::Arc;
@@ -223,5 +223,50 @@ fn an_unsafe_method_keeps_older_fetches_out() {
         assert_eq!(send(&client, "").text(), "2");
         assert_eq!(old.join().unwrap(), "0");
         assert_eq!(send(&client, "").text(), "2");
+    });
+}
+
+/// Sends `change` while `first` is fetched. Returns what a request gets after both.
+fn after_a_change(first: &'static str, change: &str) -> String {
+    let cache = Cache::new(store(|_| {})).on_purge(|_| true);
+    let world = World::of(cache, |call, _| {
+        if call == 0 {
+            osier::sleep(s(10));
+        }
+        answer(200, "cache-control: public, max-age=60", &format!("{call}"))
+    });
+    let client = Arc::new(world.client);
+    let old = {
+        let client = client.clone();
+        osier::spawn(move || send(&client, first).text().to_owned())
+    };
+    osier::sleep(s(1));
+    assert_eq!(send(&client, change).status(), 200);
+    assert_eq!(old.join().unwrap(), "0");
+    send(&client, "").text().to_owned()
+}
+
+#[test]
+fn a_purge_keeps_older_fetches_out() {
+    on_clock(|| {
+        for (change, expected) in [
+            ("PURGE /a", "1"),
+            ("PURGE /*", "1"),
+            ("PURGE /\ncache-tag: x", "1"),
+            ("PURGE /b*", "0"),
+            ("PURGE /\nhost: other\ncache-tag: x", "0"),
+        ] {
+            assert_eq!(after_a_change("GET /a", change), expected, "{change}");
+        }
+    });
+}
+
+#[test]
+fn a_change_keeps_older_fetches_with_credentials_out() {
+    on_clock(|| {
+        let first = "GET /a\nauthorization: Basic eDp5";
+        for (change, expected) in [("POST /a", "2"), ("PURGE /a", "1"), ("PURGE /*", "1"), ("POST /b", "0")] {
+            assert_eq!(after_a_change(first, change), expected, "{change}");
+        }
     });
 }

@@ -195,6 +195,27 @@ fn files_outlive_the_process_and_rubbish_does_not() {
 }
 
 #[test]
+fn a_change_right_after_a_start_removes_files() {
+    let folder = Folder::new();
+    on_clock(|| {
+        let world = World::of(Cache::new(disk_store(&folder, 10 << 20)), bytes);
+        for target in ["/a", "/b", "/c"] {
+            send(&world.client, &format!("GET {target}"));
+        }
+        settle(&world, 3);
+    });
+    on_clock(|| {
+        let cache = Cache::new(disk_store(&folder, 10 << 20)).on_purge(|_| true);
+        let world = World::of(cache, bytes);
+        assert_eq!(send(&world.client, "POST /a").status(), 200);
+        assert_eq!(send(&world.client, "PURGE /b").text(), "1 purged\n");
+        assert_eq!((world.stats().disk_entries, files(&folder).len()), (1, 1));
+        let kept = send(&world.client, "GET /c");
+        assert!(kept.header("cache-status").unwrap().contains("hit"));
+    });
+}
+
+#[test]
 fn a_long_body_that_breaks_off_leaves_no_file() {
     let folder = Folder::new();
     on_clock(|| {

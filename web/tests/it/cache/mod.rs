@@ -185,7 +185,15 @@ fn nobody_gets_what_another_client_has_put_into_a_response() {
         assert_eq!(send(client, "").text(), "1 /a none");
         assert_eq!(send(client, "GET /a\nX-Forwarded-Host: evil").text(), "0 /a evil");
         assert_eq!(send(client, "").text(), "1 /a none");
-        for field in ["x-original-url: /b", "x-http-method-override: PUT", "x-host: evil"] {
+        for field in [
+            "x-original-url: /b",
+            "x-http-method-override: PUT",
+            "x-host: evil",
+            // Some backends read these as the names with a hyphen.
+            "X_Original_Url: /b",
+            "X_Host: evil",
+            "accept_language: de",
+        ] {
             assert!(
                 send(client, &format!("GET /a\n{field}"))
                     .header("cache-status")
@@ -211,6 +219,22 @@ fn nobody_gets_what_another_client_has_put_into_a_response() {
         assert!(before >= 4, "{before}");
         send(client, "POST /%61");
         assert_eq!(world.stats().entries, 0);
+    });
+}
+
+#[test]
+fn a_304_that_nobody_has_asked_for_says_nothing_about_others() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, request| match request.header("if_none_match") {
+            Some(_) => answer(304, "etag: \"1\"", ""),
+            None => answer(200, "cache-control: max-age=60\netag: \"1\"", "a"),
+        });
+        let client = &world.client;
+        assert_eq!(send(client, "GET /a\nIf_None_Match: \"1\"").status(), 304);
+        let next = send(client, "");
+        assert_eq!(next.header("cache-status"), Some("osier; fwd=miss; stored"));
+        assert_eq!(send(client, "").text(), "a");
+        assert_eq!(world.calls(), 2);
     });
 }
 

@@ -10,8 +10,8 @@
 //! # Locks
 //!
 //! Each shard has a lock, which is held for a look-up and never while anybody waits. The queue of the
-//! disk has another. Under it the lock of a shard may be taken, never the other way round. Files are
-//! opened and removed outside of both.
+//! disk has another. Under it the lock of a shard may be taken, never the other way round. The set of
+//! invalid keys has a third, the innermost. Files are opened and removed outside of all.
 //!
 //! # Bounds
 //!
@@ -19,15 +19,18 @@
 //! them. A response in a file has its head in memory. Bodies that are being received count apart, up to as
 //! much again. The number of variants of a resource is bounded, and so is that of marks.
 
-use std::collections::{HashMap, VecDeque};
+mod rebuild;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use osier::sync::Event;
 use osier_http::Headers;
 
 use super::disk::Disk;
@@ -35,7 +38,6 @@ use super::entry::{Entry, Meta, Stored};
 use super::flight::Flight;
 use super::key::{self, Wanted};
 use super::queue::{Queue, Slot};
-use super::record::Record;
 use crate::Request;
 
 /// Most shards. More than most machines have workers.
@@ -48,7 +50,7 @@ const SHARD_LEAST: u64 = 4 << 20;
 const VARIANTS: usize = 16;
 const PARTICULAR: usize = 4;
 
-/// Most fetches of one resource at once that others may wait for.
+/// Most fetches of one resource at once that others may wait for, and most of the others.
 const FLIGHTS: usize = VARIANTS;
 
 /// Most resources in a shard that have marks alone.
@@ -59,9 +61,6 @@ const PASSES: Duration = Duration::from_secs(5);
 
 /// Time in which a stale response is sent at once, after a fetch has failed.
 const FAILING: Duration = Duration::from_secs(1);
-
-/// Files that are read in one go when the index is rebuilt.
-const BATCH: usize = 64;
 
 /// Where responses are stored, and how much.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,8 +150,12 @@ pub struct Store {
     held: AtomicU64,
     disk: Option<Arc<Disk>>,
     on_disk: Mutex<Queue>,
-    /// Whether the files of earlier processes have been looked for.
+    /// Whether the search for the files of earlier processes has begun.
     has_begun: AtomicBool,
+    /// Hashes of the keys that became invalid while that search goes on. `None` when it has ended.
+    invalid: Mutex<Option<HashSet<u64>>>,
+    /// Set when that search has ended, and never reset.
+    is_rebuilt: Event,
     log: Option<Log>,
 }
 
@@ -248,6 +251,8 @@ impl Store {
             held: AtomicU64::new(0),
             on_disk: Mutex::new(Queue::new(options.disk_size)),
             has_begun: AtomicBool::new(disk.is_none()),
+            invalid: Mutex::new(disk.as_ref().map(|_| HashSet::new())),
+            is_rebuilt: Event::manual(),
             disk,
             options: StoreOptions {
                 memory_entry,
@@ -369,14 +374,26 @@ impl Store {
         if let Some(flight) = flights.find(|flight| flight.suits(wanted.particular, headers)) {
             return Join::Follow(Arc::clone(flight));
         }
-        if resource.flights.len() >= FLIGHTS {
+        if resource.is_crowded(false) {
             return Join::Pass;
         }
         let names = resource.entries.iter().flat_map(|entry| &entry.meta.varies);
         let mut names: Vec<Box<str>> = names.map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.dedup();
-        let flight = Arc::new(Flight::new(wanted, key::select(names, headers)));
+        let flight = Arc::new(Flight::new(wanted, Some(key::select(names, headers))));
+        resource.flights.push(Arc::clone(&flight));
+        Join::Lead(flight)
+    }
+
+    /// Begins a fetch for which no other request waits. A purge or an unsafe method finds it as any other.
+    pub(super) fn join_alone(&self, wanted: Wanted<'_>) -> Join {
+        let mut table = self.shard(wanted.hash).lock();
+        let resource = table.resource(wanted);
+        if resource.is_crowded(true) {
+            return Join::Pass;
+        }
+        let flight = Arc::new(Flight::new(wanted, None));
         resource.flights.push(Arc::clone(&flight));
         Join::Lead(flight)
     }
@@ -481,9 +498,12 @@ impl Store {
     ///
     /// # Suspends
     ///
-    /// While files are removed.
+    /// While files are removed. While the index is rebuilt, if very many keys became invalid meanwhile.
     pub(super) fn invalidate(&self, key: &[u8]) -> usize {
         let hash = self.hash(key);
+        if !self.note_invalid(hash) {
+            self.wait_for_files();
+        }
         let gone = {
             let mut table = self.shard(hash).lock();
             match table.resources.get(&hash) {
@@ -497,22 +517,27 @@ impl Store {
         count
     }
 
-    /// Removes every entry of the resources that `is_meant` accepts by key and entries. Returns their number.
+    /// Removes every entry of the resources that `is_meant` accepts by key and one of their entries. Returns their number.
+    /// A fetch in flight may not store anything if `is_meant` accepts its key without an entry.
     ///
     /// # Suspends
     ///
     /// Between shards, and while files are removed.
-    pub(super) fn purge(&self, mut is_meant: impl FnMut(&[u8], &Meta) -> bool) -> usize {
+    pub(super) fn purge(&self, mut is_meant: impl FnMut(&[u8], Option<&Meta>) -> bool) -> usize {
         let mut count = 0;
         for shard in &self.shards {
             let gone = {
                 let mut table = shard.lock();
-                let resources = table.resources.iter();
-                let meant = resources.filter(|(_, resource)| {
+                let (mut meant, mut in_flight) = (Vec::new(), Vec::new());
+                for (hash, resource) in &table.resources {
                     let mut entries = resource.entries.iter();
-                    entries.any(|entry| is_meant(&resource.key, &entry.meta))
-                });
-                let meant: Vec<u64> = meant.map(|(hash, _)| *hash).collect();
+                    if entries.any(|entry| is_meant(&resource.key, Some(&entry.meta))) {
+                        meant.push(*hash);
+                    } else if !resource.flights.is_empty() && is_meant(&resource.key, None) {
+                        in_flight.push(*hash);
+                    }
+                }
+                in_flight.into_iter().for_each(|hash| table.ground(hash));
                 meant.into_iter().flat_map(|hash| table.clear(hash)).collect::<Vec<_>>()
             };
             count += gone.len();
@@ -591,91 +616,6 @@ impl Store {
     pub(super) fn let_go(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
-
-    /// Looks for the files of earlier processes, on a fiber of its own, unless that has begun.
-    #[inline]
-    pub(super) fn begin(self: &Arc<Self>) {
-        if !self.has_begun.load(Ordering::Relaxed) {
-            self.begin_now();
-        }
-    }
-
-    #[cold]
-    fn begin_now(self: &Arc<Self>) {
-        if !self.has_begun.swap(true, Ordering::Relaxed)
-            && let Some(disk) = self.disk.clone()
-        {
-            let store = Arc::clone(self);
-            drop(osier::spawn_local(move || store.rebuild(&disk)));
-        }
-    }
-
-    fn rebuild(&self, disk: &Arc<Disk>) {
-        let lister = Arc::clone(disk);
-        let mut paths = match osier::unblock(move || lister.list()) {
-            Ok(paths) => paths,
-            Err(error) => return self.complain(&error),
-        };
-        while !paths.is_empty() {
-            let batch = paths.split_off(paths.len().saturating_sub(BATCH));
-            let loader = Arc::clone(disk);
-            let loaded: Vec<_> = osier::unblock(move || batch.iter().filter_map(|path| loader.load(path)).collect());
-            for (record, file) in loaded {
-                self.adopt(record, Stored::Disk(Arc::new(file)));
-            }
-        }
-    }
-
-    /// Stores the response of an earlier process.
-    fn adopt(&self, record: Record, body: Stored) {
-        let passed = SystemTime::now().duration_since(record.received).unwrap_or_default();
-        let mut freshness = record.freshness;
-        freshness.initial_age = freshness.initial_age.saturating_add(passed);
-        let meta = Meta {
-            status: record.status,
-            fields: record.fields,
-            freshness,
-            received: osier::time::coarse_now(),
-            particular: record.particular,
-            varies: record.varies,
-            of_backend: record.of_backend,
-        };
-        let hash = self.hash(&record.key);
-        let wanted = Wanted {
-            hash,
-            key: &record.key,
-            particular: &meta.particular.clone(),
-        };
-        let is_useless = freshness.is_over(freshness.initial_age) && !meta.has_validator();
-        let bytes = meta.bytes(record.key.len());
-        let entry = Arc::new(Entry::new(self.number(), hash, Arc::new(meta), body));
-        let file = match &entry.body {
-            Stored::Disk(file) => file.bytes(),
-            _ => 0,
-        };
-        if is_useless || !self.reserve_on_disk(file) {
-            return self.dispose(vec![entry]);
-        }
-        let mut gone = Vec::new();
-        let is_stored = {
-            let mut table = self.shard(hash).lock();
-            let entries = table.resources.get(&hash).map_or(&[][..], |resource| &resource.entries);
-            // What this process has fetched is newer.
-            let is_known = entries
-                .iter()
-                .any(|known| known.meta.particular == entry.meta.particular && known.meta.varies == entry.meta.varies);
-            !is_known && table.make_room(bytes, &mut gone) && {
-                table.insert(wanted, &entry, bytes);
-                true
-            }
-        };
-        self.release_on_disk(file);
-        match is_stored {
-            true => self.add_file(&entry),
-            false => gone.push(entry),
-        }
-        self.dispose(gone);
-    }
 }
 
 /// A hint from one fetch to the next ones.
@@ -702,6 +642,12 @@ impl Shard {
 }
 
 impl Resource {
+    /// Whether there are as many flights of a kind as there may be.
+    fn is_crowded(&self, is_alone: bool) -> bool {
+        let same = self.flights.iter().filter(|flight| flight.is_alone() == is_alone);
+        same.count() >= FLIGHTS
+    }
+
     /// Takes out the oldest variants, so that there is room for one more.
     fn crowded(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
         let mut gone = Vec::new();
@@ -759,12 +705,18 @@ impl Table {
             return Vec::new();
         };
         let gone = std::mem::take(&mut resource.entries);
-        for flight in std::mem::take(&mut resource.flights) {
-            flight.invalidate();
-        }
         gone.iter().for_each(|entry| self.queue.remove(entry.id));
-        self.tidy(hash);
+        self.ground(hash);
         gone
+    }
+
+    /// Makes the flights of a resource store nothing. Later requests do not join them.
+    fn ground(&mut self, hash: u64) {
+        if let Some(resource) = self.resources.get_mut(&hash) {
+            let flights = std::mem::take(&mut resource.flights);
+            flights.iter().for_each(|flight| flight.invalidate());
+            self.tidy(hash);
+        }
     }
 
     /// Makes room for `bytes`. Entries that leave go to `gone`.
