@@ -55,17 +55,27 @@ impl Asked {
     }
 }
 
-/// Whether a cookie has one of these names. A `*` at the end of a name stands for any text.
+/// Whether a cookie has one of these names. A `*` at the end of a name stands for any text. PHP reads `.`, a space and `[` in
+/// a name as `_`, so they are all the same here.
 fn has_cookie(value: &[u8], names: &[String]) -> bool {
     let mut cookies = value.split(|&byte| byte == b';').map(|cookie| {
         let name = cookie.split(|&byte| byte == b'=').next().unwrap_or_default();
         name.trim_ascii()
     });
+    let plain = |byte: &u8| if b". [".contains(byte) { b'_' } else { *byte };
+    let begins = |cookie: &[u8], name: &[u8]| {
+        cookie.len() >= name.len()
+            && cookie
+                .iter()
+                .map(plain)
+                .zip(name.iter().map(plain))
+                .all(|(one, other)| one == other)
+    };
     !names.is_empty()
         && cookies.any(|cookie| {
             names.iter().any(|name| match name.strip_suffix('*') {
-                Some(prefix) => cookie.starts_with(prefix.as_bytes()),
-                None => cookie == name.as_bytes(),
+                Some(prefix) => begins(cookie, prefix.as_bytes()),
+                None => cookie.len() == name.len() && begins(cookie, name.as_bytes()),
             })
         })
 }
@@ -92,6 +102,7 @@ mod tests {
             ("a=session", false),
             ("wordpress_logged_in_abc=1", true),
             ("wordpress_logged_i=1", false),
+            ("wordpress.logged in[abc=1", true),
             ("", false),
         ] {
             assert_eq!(has_cookie(value.as_bytes(), &names), expected, "{value}");

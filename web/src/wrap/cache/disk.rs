@@ -1,11 +1,12 @@
 //! The folder of large bodies: one file for each stored response, with its head in front.
 //!
 //! ```text
-//!   PID-random.tmp  ──head written last, synced, renamed──▶  random
+//!   token-random.tmp ──head written last, synced, renamed──▶  random
 //!   head: magic · length · checksum · record                 body
 //! ```
 //!
-//! A file has its final name only when it is complete. The names are random, so no client chooses one.
+//! A file has its final name only when it is complete. The names are random, so no client chooses one. The
+//! token is random too, one for each [`Disk`]: in a container, every process has the same number.
 //! Files of an earlier process are found by [`Disk::list`] and read by [`Disk::load`]; a file whose
 //! head is wrong is removed, and a name that is not one of ours is left alone.
 //!
@@ -33,11 +34,13 @@ const MOST_FILES: usize = 1 << 20;
 /// Longest head of a file.
 const HEAD_MOST: usize = 1 << 20;
 
-/// Age after which the unfinished file of another process is removed.
+/// Age after which an unfinished file with another token is removed.
 const ABANDONED: Duration = Duration::from_secs(600);
 
 pub struct Disk {
     folder: PathBuf,
+    /// The beginning of the names of this process's unfinished files.
+    token: String,
     /// Bytes of files that are being written.
     pub unfinished: AtomicU64,
 }
@@ -67,6 +70,7 @@ impl Disk {
         }
         Ok(Disk {
             folder: folder.to_owned(),
+            token: random_name()?,
             unfinished: AtomicU64::new(0),
         })
     }
@@ -74,10 +78,8 @@ impl Disk {
     /// Makes a file for a body.
     pub fn begin(self: &Arc<Self>) -> io::Result<Writing> {
         loop {
-            let mut random = [0; 8];
-            getrandom::fill(&mut random).map_err(io::Error::other)?;
-            let name = format!("{:016x}", u64::from_ne_bytes(random));
-            let path = self.folder.join(format!("{}-{name}.tmp", std::process::id()));
+            let name = random_name()?;
+            let path = self.folder.join(format!("{}-{name}.tmp", self.token));
             let mut options = OpenOptions::new();
             match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => {
@@ -96,26 +98,31 @@ impl Disk {
     }
 
     /// The names of the stored files. Removes what earlier processes have left unfinished.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read. A file that disappears meanwhile is no error.
     pub fn list(&self) -> io::Result<Vec<PathBuf>> {
         let mut names = Vec::new();
-        for found in fs::read_dir(&self.folder)?.take(MOST_FILES) {
-            let found = found?;
+        for found in fs::read_dir(&self.folder)?.take(MOST_FILES).flatten() {
             let name = found.file_name();
             let Some(name) = name.to_str() else { continue };
             if is_name(name) {
                 names.push(found.path());
-            } else if is_unfinished(name) {
+            } else if is_unfinished(name, &self.token) {
                 let modified = found.metadata().and_then(|metadata| metadata.modified());
                 let age = modified.ok().and_then(|time| time.elapsed().ok());
                 if age.is_some_and(|age| age > ABANDONED) {
-                    fs::remove_file(found.path())?;
+                    // Another process may have been faster.
+                    let _ = fs::remove_file(found.path());
                 }
             }
         }
         Ok(names)
     }
 
-    /// Reads the head of a stored file. Removes the file and returns `None` if it is no whole file of this version.
+    /// Reads the head of a stored file. Removes the file and returns `None` if it is no whole file of this version, or if it
+    /// cannot be read: nobody would count its bytes.
     pub fn load(&self, path: &Path) -> Option<(Record, DiskFile)> {
         let loaded = File::open(path).and_then(|file| read(&file));
         match loaded {
@@ -128,11 +135,11 @@ impl Disk {
                 };
                 Some((record, file))
             }
-            Ok(None) => {
+            Ok(None) | Err(_) => {
+                // It may be gone already.
                 let _ = fs::remove_file(path);
                 None
             }
-            Err(_) => None,
         }
     }
 }
@@ -142,15 +149,16 @@ fn is_name(name: &str) -> bool {
     name.len() == NAME && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether an unfinished file of another process may have this name.
-fn is_unfinished(name: &str) -> bool {
+/// Whether an unfinished file with another token may have this name.
+fn is_unfinished(name: &str, token: &str) -> bool {
     let parts = name.strip_suffix(".tmp").and_then(|name| name.split_once('-'));
-    parts.is_some_and(|(process, name)| {
-        is_name(name)
-            && process
-                .parse::<u32>()
-                .is_ok_and(|process| process != std::process::id())
-    })
+    parts.is_some_and(|(other, name)| is_name(name) && is_name(other) && other != token)
+}
+
+fn random_name() -> io::Result<String> {
+    let mut random = [0; NAME / 2];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
 fn read(file: &File) -> io::Result<Option<(Record, u64)>> {
@@ -281,11 +289,30 @@ mod tests {
         for name in ["0123456789abcdef", "ffffffffffffffff"] {
             assert!(is_name(name), "{name}");
         }
+        let token = "00000000000000ff";
         for name in ["0123456789abcde", "0123456789abcdeg", "index.html", "", ".."] {
-            assert!(!is_name(name) && !is_unfinished(name), "{name}");
+            assert!(!is_name(name) && !is_unfinished(name, token), "{name}");
         }
-        assert!(is_unfinished("4000000000-0123456789abcdef.tmp"));
-        assert!(!is_unfinished(&format!("{}-0123456789abcdef.tmp", std::process::id())));
-        assert!(!is_unfinished("notes.tmp") && !is_unfinished("1-notes.tmp"));
+        assert!(is_unfinished("00000000000000aa-0123456789abcdef.tmp", token));
+        assert!(!is_unfinished("00000000000000ff-0123456789abcdef.tmp", token));
+        assert!(!is_unfinished("notes.tmp", token) && !is_unfinished("1-notes.tmp", token));
+    }
+
+    #[test]
+    fn what_other_processes_have_left_is_removed() {
+        let folder = testkit::Folder::new();
+        let disk = Arc::new(Disk::open(folder.path()).unwrap());
+        let writing = disk.begin().unwrap();
+        let left = folder.path().join("00000000000000aa-0123456789abcdef.tmp");
+        let old = std::time::SystemTime::now() - 2 * ABANDONED;
+        fs::write(&left, b"x").unwrap();
+        File::open(&left).unwrap().set_modified(old).unwrap();
+        writing.file().set_modified(old).unwrap();
+        // A folder cannot be removed as a file, and has the name of a stored one.
+        let stored = folder.path().join("00000000000000bb");
+        fs::create_dir(&stored).unwrap();
+        assert_eq!(disk.list().unwrap(), std::slice::from_ref(&stored));
+        assert!(!left.exists() && writing.path.exists());
+        assert!(disk.load(&stored).is_none());
     }
 }

@@ -246,7 +246,9 @@ impl Entry {
         if meta.status == StatusCode::OK && asked.has_conditions && self.is_unmodified(request) {
             return Ok(self.respond(StatusCode::NOT_MODIFIED, Body::empty(), now, note));
         }
-        if let (StatusCode::OK, true, Some(length)) = (meta.status, asked.has_range, self.body.len())
+        // Other methods have no ranges (RFC 9110 section 14.2).
+        let has_range = asked.has_range && request.method() == "GET";
+        if let (StatusCode::OK, true, Some(length)) = (meta.status, has_range, self.body.len())
             && let Some(response) = self.range(request, length, now, note)?
         {
             return Ok(response);

@@ -15,6 +15,7 @@
 //! parameters nor the extensions of the request: a stored response must not depend on them.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -237,9 +238,29 @@ impl Job {
     /// Gives the response to the client whose request began the fetch. Other requests do not wait for the next one if there is a
     /// mark.
     fn pass(&self, response: Option<Response>, mark: Mark) {
-        self.hand.set(response);
+        self.give(response);
         self.store().land(&self.flight, mark);
         self.flight.end(Outcome::Pass);
+    }
+
+    /// Leaves a response for the client whose request began the fetch. If that client has left, or if there is none, the log gets
+    /// the cause of an error.
+    fn give(&self, response: Option<Response>) {
+        let mut response = response;
+        let is_alone = Rc::strong_count(&self.hand) == 1;
+        if let Some(cause) = response
+            .as_mut()
+            .filter(|_| is_alone)
+            .and_then(|response| response.cause.take())
+        {
+            self.log(format_args!("GET {} failed: {cause}", self.target));
+        }
+        self.hand.set(response);
+    }
+
+    fn log(&self, text: fmt::Arguments<'_>) {
+        let line = record::Record::new(record::Level::Warning, text);
+        self.worker.server.log(&line);
     }
 
     /// Takes a response that is no 304.
@@ -249,7 +270,7 @@ impl Job {
             return;
         }
         if status.is_server_error() && !response.of_backend {
-            self.hand.set(Some(response));
+            self.give(Some(response));
             self.store().land(&self.flight, Mark::Clear);
             self.flight.end(Outcome::Failed(status));
             return;
@@ -268,10 +289,20 @@ impl Job {
             && (status.as_u16() < 400 || matches!(status.as_u16(), 404 | 410))
             && status != StatusCode::NOT_MODIFIED
             && !self.stale.as_ref().is_some_and(is_forced);
-        if says_more && let Some(stale) = &self.stale {
+        // A cookie may be the reason why the response is private.
+        let has_cookie = self.fields.first("cookie").is_some();
+        if says_more
+            && !has_cookie
+            && let Some(stale) = &self.stale
+        {
             self.store().remove(self.wanted(), stale);
         }
-        self.pass(Some(response), if says_more { Mark::Passes } else { Mark::Unchanged });
+        let mark = match says_more {
+            true if has_cookie => Mark::PassesWithCookie,
+            true => Mark::Passes,
+            false => Mark::Unchanged,
+        };
+        self.pass(Some(response), mark);
     }
 
     /// Ends the flight by the stale entry, if that may take the place of an error.
@@ -283,10 +314,7 @@ impl Job {
         };
         if let Some(cause) = response.cause.take() {
             let target = &self.target;
-            let text = format_args!("GET {target} failed: {cause}; a stored response is sent");
-            self.worker
-                .server
-                .log(&record::Record::new(record::Level::Warning, text));
+            self.log(format_args!("GET {target} failed: {cause}; a stored response is sent"));
         }
         self.store().land(&self.flight, Mark::Failing);
         self.flight.end(Outcome::Stale(Arc::clone(stale), status.as_u16()));
@@ -376,7 +404,8 @@ impl Job {
         });
         let (lander, flight) = (Arc::clone(store), Arc::clone(&self.flight));
         let gives_up = move || lander.land(&flight, Mark::Passes);
-        let head = self.record(&meta, 0).encode().len() as u64;
+        let received = SystemTime::now();
+        let head = self.record(&meta, received, 0).encode().len() as u64;
         let mut writer = Writer::new(fill, Arc::clone(store), head, Box::new(gives_up));
         let mut produced = produce(&mut writer);
         if produced.is_ok() && len.is_some_and(|len| len != writer.total()) {
@@ -384,7 +413,7 @@ impl Job {
         }
         match produced {
             Ok(()) => {
-                if let Some(body) = writer.finish(|len| self.record(&meta, len).encode()) {
+                if let Some(body) = writer.finish(|len| self.record(&meta, received, len).encode()) {
                     store.publish(self.wanted(), &entry(body), request, &self.flight);
                 }
             }
@@ -392,10 +421,11 @@ impl Job {
         }
     }
 
-    fn record(&self, meta: &Meta, len: u64) -> Record {
+    /// The head of a file. `received` is the time of the response's head: its age counts from there.
+    fn record(&self, meta: &Meta, received: SystemTime, len: u64) -> Record {
         Record {
             len,
-            received: SystemTime::now(),
+            received,
             status: meta.status,
             of_backend: meta.of_backend,
             freshness: meta.freshness,

@@ -145,6 +145,19 @@ impl State {
         self.base += count;
     }
 
+    /// Takes away the place of the slowest reader if another reader has all bytes and waits for more.
+    pub fn drop_slowest(&mut self) {
+        let end = self.base + self.bytes.len() as u64;
+        let slowest = (0..self.readers.len()).min_by_key(|index| self.readers[*index].at);
+        if let Some(slowest) = slowest
+            && self.readers[slowest].at < end
+            && self.readers.iter().any(|place| place.at == end)
+        {
+            // The window moves on, and the reader finds that its bytes are gone.
+            self.readers.swap_remove(slowest);
+        }
+    }
+
     /// Copies bytes from `at` on.
     fn copy(&self, at: u64, into: &mut Vec<u8>) {
         let mut skip = (at - self.base) as usize;
@@ -217,7 +230,7 @@ impl Reader {
             let is_last = matches!(state.done, Some(Done::Sent)) && state.bytes.is_empty();
             return match &state.file {
                 Some((file, begin)) => Step::File(Arc::clone(file), begin + self.at, state.base - self.at, is_last),
-                None => Step::Failed("the beginning of the body is gone".into()),
+                None => Step::Failed("the bytes are gone: the client was too slow".into()),
             };
         }
         piece.clear();
@@ -253,5 +266,40 @@ impl Drop for Reader {
         state.readers.retain(|place| place.reader != self.number);
         drop(state);
         self.fill.taken.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_nothing_leaves_the_others() {
+        let fill = Fill::new(None);
+        let _readers = [(); 3].map(|()| fill.body().unwrap());
+        let mut state = fill.state();
+        state.is_window = true;
+        state.bytes = vec![0; 100];
+        // All of them are slow: nobody waits.
+        state.drop_slowest();
+        assert_eq!(state.readers.len(), 3);
+        (state.readers[0].at, state.readers[1].at) = (100, 40);
+        state.drop_slowest();
+        state.trim();
+        assert_eq!((state.readers.len(), state.base), (2, 40));
+        state.drop_slowest();
+        state.trim();
+        assert_eq!((state.readers.len(), state.base), (1, 100));
+        // The one that is left has everything.
+        state.drop_slowest();
+        assert_eq!(state.readers.len(), 1);
+        drop(state);
+        let late = Reader {
+            fill: fill.clone(),
+            number: 2,
+            at: 0,
+            more: Arc::new(Event::new()),
+        };
+        assert!(matches!(late.step(&mut Vec::new()), Step::Failed(_)));
     }
 }

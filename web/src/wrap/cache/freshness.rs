@@ -29,7 +29,7 @@ pub struct Facts<'a> {
     /// The first `Age`.
     pub age: Option<&'a [u8]>,
     pub sets_cookie: bool,
-    /// `Vary` has the member `*`.
+    /// `Vary` has the member `*`, or a field that a proxy makes anew: the client's own value selects nothing.
     pub varies_by_all: bool,
     /// There is an `ETag` or a `Last-Modified`.
     pub has_validator: bool,
@@ -48,7 +48,11 @@ impl<'a> Facts<'a> {
                 4 if is("etag") => facts.has_validator = true,
                 4 if is("vary") => {
                     let mut members = value.split(|&byte| byte == b',');
-                    facts.varies_by_all |= members.any(|member| member.trim_ascii() == b"*");
+                    facts.varies_by_all |= members.any(|member| {
+                        let member = member.trim_ascii();
+                        let is = |name: &[u8]| member.eq_ignore_ascii_case(name);
+                        is(b"*") || is(b"x-forwarded-for") || is(b"forwarded")
+                    });
                 }
                 7 if is("expires") => facts.expires = facts.expires.or(Some(value)),
                 10 if is("set-cookie") => facts.sets_cookie = true,
@@ -384,6 +388,13 @@ mod tests {
                 "Cache-Control: must-understand, max-age=60",
                 false,
                 Some(NoStore),
+            ),
+            (
+                "4.1: Vary by a field that the proxy makes",
+                200,
+                "Cache-Control: max-age=60\nVary: a, X-Forwarded-For",
+                false,
+                Some(Vary),
             ),
             (
                 "4.1: Vary *",

@@ -21,15 +21,10 @@ use osier_http::path::Path;
 use crate::Request;
 use crate::compress::accept_encoding::weighted;
 
-/// Fields that some applications take for the host, the path, the scheme or the method.
-const OVERRIDES: [&str; 16] = [
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-proto",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-    "x-forwarded-ssl",
+/// Fields that some applications take for the host, the path, the scheme or the method. Beside them, all fields
+/// `X-Forwarded-*` but the list of addresses.
+const OVERRIDES: [&str; 10] = [
+    "front-end-https",
     "x-host",
     "x-http-host-override",
     "x-http-method",
@@ -76,16 +71,31 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
             particular.push(b':');
             particular.extend_from_slice(value);
             particular.push(END);
+        } else if name.eq_ignore_ascii_case("forwarded") {
+            for pair in schemes(value) {
+                particular.extend(pair.to_ascii_lowercase());
+                particular.push(END);
+            }
         }
     }
     true
 }
 
-/// Whether a backend may read a field in the place of something that the key or the cache reads: `If_None_Match` for
-/// `If-None-Match`, for example.
+/// Whether a backend may read a field in the place of something that the key or the cache reads.
 fn is_particular(name: &str) -> bool {
-    let is_override = |name: &str| OVERRIDES.iter().any(|known| known.eq_ignore_ascii_case(name));
-    name.contains('_') || (name.as_bytes()[0] | 0x20 == b'x' && is_override(name))
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
+    let is_forwarded = |name: &str| {
+        let begin = name.get(..12);
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")) && !is("x-forwarded-for")
+    };
+    name.contains('_')
+        || (matches!(name.as_bytes()[0] | 0x20, b'x' | b'f') && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
+}
+
+/// The schemes that a `Forwarded` field names, as its pairs.
+fn schemes(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let pairs = value.split(|byte| b";, \t".contains(byte));
+    pairs.filter(|pair| pair.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"proto")))
 }
 
 /// Writes the key of a target. `path` is canonical.
@@ -266,6 +276,34 @@ mod tests {
         let lines: [&[u8]; 2] = [b"Accept-Encoding, COOKIE,", b" accept-encoding"];
         let names = vary_names(lines.into_iter());
         assert_eq!(names, [Box::from("accept-encoding"), "cookie".into()]);
+    }
+
+    #[test]
+    fn fields_that_backends_may_believe() {
+        for name in [
+            "X-Forwarded-Host",
+            "x-forwarded-proto",
+            "x-forwarded-anything",
+            "Front-End-Https",
+            "X-Original-URL",
+            "X_Original_URL",
+            "if_none_match",
+        ] {
+            assert!(is_particular(name), "{name}");
+        }
+        for name in [
+            "x-forwarded-for",
+            "forwarded",
+            "from",
+            "x",
+            "x-a",
+            "if-none-match",
+            "accept",
+        ] {
+            assert!(!is_particular(name), "{name}");
+        }
+        let pairs: Vec<&[u8]> = schemes(b"for=a;Proto=https, for=b; proto=http;host=proto").collect();
+        assert_eq!(pairs, [&b"Proto=https"[..], b"proto=http"]);
     }
 
     #[test]

@@ -360,11 +360,11 @@ impl Cache {
         why: &'static str,
     ) -> Option<Response> {
         let Inner { store, options, .. } = &*self.0;
-        let now = osier::time::coarse_now();
+        let joined = osier::time::coarse_now();
         let join = match asked.has_authorization {
             // What is for these credentials alone says nothing about other requests.
             true => store.join_alone(wanted),
-            false => store.join(wanted, &request.headers(), now),
+            false => store.join(wanted, &request.headers(), joined),
         };
         let (outcome, is_follower) = match join {
             Join::Pass => return Some(direct(request, handler, why)),
@@ -393,8 +393,17 @@ impl Cache {
         let now = osier::time::coarse_now();
         match outcome {
             Outcome::Pass => Some(direct(request, handler, why)),
+            // The request of another client may have been the reason.
+            Outcome::Failed(status) if is_follower && !matches!(status.as_u16(), 503 | 504) => None,
             Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
             Outcome::Entry { entry, .. } if !entry.meta.fits(wanted.particular, request) => None,
+            // Its body has been arriving for longer than it is fresh.
+            Outcome::Entry { entry, .. }
+                if joined > entry.meta.received
+                    && entry.meta.freshness.reuse(entry.meta.age(now), &asked.directives) == Reuse::Validate =>
+            {
+                Some(direct(request, handler, why))
+            }
             Outcome::Entry {
                 entry,
                 status,

@@ -8,8 +8,9 @@
 //!            window: nothing is kept; the fetch waits for its readers
 //! ```
 //!
-//! In memory and in a file the writer waits for nobody. In a window it waits for the slowest reader, and
-//! stops when there is none: then nobody wants the bytes. The file is written on the pool for blocking
+//! In memory and in a file the writer waits for nobody. In a window it waits for the slowest reader. If no
+//! reader takes anything for a second while others have all bytes, the slowest one fails. The writer stops
+//! when there is no reader: then nobody wants the bytes. The file is written on the pool for blocking
 //! work.
 
 use std::io::{self, Write};
@@ -27,6 +28,9 @@ const WINDOW: usize = 256 << 10;
 
 /// Time for which a window waits for a first reader.
 const ALONE: Duration = Duration::from_secs(1);
+
+/// Time for which readers wait for a slower one that takes nothing.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// The writer of a [`Fill`]: the place to which a handler writes its body. Dropping it fails the body
 /// unless it was finished.
@@ -190,7 +194,9 @@ impl Writer {
                 has_readers
             };
             if has_readers {
-                self.fill.taken.wait();
+                if !self.fill.taken.wait_timeout(STALLED) {
+                    self.fill.state().drop_slowest();
+                }
             } else if !self.fill.taken.wait_timeout(ALONE) {
                 // Those who have waited for the head would be here by now.
                 return Err(io::Error::new(io::ErrorKind::BrokenPipe, "every client has left"));

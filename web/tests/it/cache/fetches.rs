@@ -5,10 +5,10 @@ use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
 use osier_web::wrap::cache::{Cache, Options};
-use osier_web::{Body, Request, Response};
+use osier_web::{Body, Request, Response, Server};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Runs `count` requests at once, each on a fiber, and returns their replies.
@@ -106,14 +106,17 @@ fn those_who_wait_select_by_vary() {
 #[test]
 fn a_failing_backend_is_asked_once() {
     on_clock(|| {
-        let world = World::new(Options::default(), |_, _| {
-            osier::sleep(s(1));
-            answer(502, "", "bad\n")
-        });
-        let (client, calls) = (Arc::new(world.client), world.calls);
-        let replies = at_once(&client, vec!["GET /a".to_owned(); 10]);
-        assert!(replies.iter().all(|reply| reply.status() == 502));
-        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        // A client can provoke a 502, so the others ask for themselves.
+        for (status, expected) in [(503, 1), (504, 1), (502, 4)] {
+            let world = World::new(Options::default(), move |_, _| {
+                osier::sleep(s(1));
+                answer(status, "", "bad\n")
+            });
+            let (client, calls) = (Arc::new(world.client), world.calls);
+            let replies = at_once(&client, vec!["GET /a".to_owned(); 4]);
+            assert!(replies.iter().all(|reply| reply.status() == status));
+            assert_eq!(calls.load(Ordering::SeqCst), expected, "{status}");
+        }
     });
 }
 
@@ -127,8 +130,77 @@ fn a_handler_that_panics_leaves_nobody_waiting() {
         });
         let client = Arc::new(world.client);
         let replies = at_once(&client, vec!["GET /a".to_owned(); 3]);
-        assert!(replies.iter().all(|reply| reply.status() == 500));
+        let failed = replies.iter().filter(|reply| reply.status() == 500).count();
+        let whole = replies.iter().filter(|reply| reply.text() == "a").count();
+        assert_eq!((failed, whole), (1, 2));
         assert_eq!(send(&client, "").text(), "a");
+    });
+}
+
+#[test]
+fn a_private_response_to_a_cookie_says_nothing_about_others() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, request| {
+            osier::sleep(s(1));
+            match request.header("cookie") {
+                Some(_) => answer(200, "cache-control: private", "private"),
+                None => answer(200, "cache-control: max-age=10, stale-if-error=60", &format!("{call}")),
+            }
+        });
+        let (client, cache) = (Arc::new(world.client), world.cache);
+        send(&client, "");
+        osier::sleep(s(20));
+        let cookie = "GET /a\ncookie: a=b";
+        assert_eq!(send(&client, cookie).text(), "private");
+        assert_eq!(cache.store().stats().entries, 1);
+        // Others with cookies do not wait for each other.
+        let begun = osier::time::now();
+        at_once(&client, vec![cookie.to_owned(); 5]);
+        assert!(osier::time::now() - begun < Duration::from_millis(1500));
+        // Those without do.
+        let calls = world.calls.load(Ordering::SeqCst);
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 5]);
+        assert_eq!(world.calls.load(Ordering::SeqCst), calls + 1);
+        assert!(replies[0].header("cache-status").unwrap().contains("stored"));
+    });
+}
+
+#[test]
+fn the_error_of_a_refresh_is_logged() {
+    on_clock(|| {
+        let cached = Cache::new(store(|_| {})).around(|request: &mut Request<'_>| match request.header("x-fail") {
+            Some(_) => Err(osier_web::Error::new("out of paper")),
+            None => Ok(answer(200, "cache-control: max-age=10, stale-while-revalidate=60", "a")),
+        });
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let log = lines.clone();
+        let server = Server::new(cached).on_log(move |line| log.lock().unwrap().push(line.to_string()));
+        let client = Client::of(server);
+        send(&client, "");
+        osier::sleep(s(20));
+        assert_eq!(send(&client, "GET /a\nx-fail: 1").text(), "a");
+        osier::sleep(s(1));
+        let lines = lines.lock().unwrap();
+        assert!(lines.len() == 1 && lines[0].contains("out of paper"), "{lines:?}");
+    });
+}
+
+#[test]
+fn long_keys_have_no_marks() {
+    on_clock(|| {
+        for (len, seconds) in [(100, 1), (1000, 2)] {
+            let world = World::new(Options::default(), |_, _| {
+                osier::sleep(s(1));
+                answer(200, "cache-control: private", "a")
+            });
+            let client = Arc::new(world.client);
+            let request = format!("GET /{}", "a".repeat(len));
+            send(&client, &request);
+            let begun = osier::time::now();
+            at_once(&client, vec![request; 3]);
+            let passed = (osier::time::now() - begun).as_millis();
+            assert_eq!(passed / 1000, seconds, "{len}: {passed} ms");
+        }
     });
 }
 
@@ -181,6 +253,29 @@ fn a_fetch_survives_the_client_that_began_it() {
         assert_eq!(cache.store().stats().entries, 1);
         assert_eq!(client.get("/a").send().body(), reply.body());
         assert_eq!(world.calls.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn nobody_joins_a_body_that_is_stale_already() {
+    on_clock(|| {
+        let go = Arc::new(Event::manual());
+        let world = World::new(Options::default(), in_pieces(2, go.clone(), true));
+        let (client, calls) = (Arc::new(world.client), world.calls);
+        let ask = || {
+            let client = client.clone();
+            osier::spawn(move || send(&client, "").is_whole())
+        };
+        let first = ask();
+        osier::sleep(s(1));
+        let second = ask();
+        osier::sleep(s(100));
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        let third = ask();
+        osier::sleep(s(1));
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+        go.set();
+        assert!([first, second, third].into_iter().all(|fiber| fiber.join().unwrap()));
     });
 }
 

@@ -239,6 +239,26 @@ fn a_304_that_nobody_has_asked_for_says_nothing_about_others() {
 }
 
 #[test]
+fn only_get_has_ranges() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, _| {
+            answer(200, "cache-control: max-age=60", "abc")
+        });
+        send(&world.client, "");
+        for (method, range, status) in [
+            ("GET", "0-1", 206),
+            ("GET", "9-", 416),
+            ("HEAD", "0-1", 200),
+            ("HEAD", "9-", 200),
+        ] {
+            let reply = send(&world.client, &format!("{method} /a\nrange: bytes={range}"));
+            assert_eq!(reply.status(), status, "{method} {range}");
+        }
+        assert_eq!(world.calls(), 1);
+    });
+}
+
+#[test]
 fn authenticated_clients_share_only_what_the_response_allows() {
     on_clock(|| {
         let options = Options {

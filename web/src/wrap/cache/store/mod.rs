@@ -56,6 +56,9 @@ const FLIGHTS: usize = VARIANTS;
 /// Most resources in a shard that have marks alone.
 const MARKED: usize = 2048;
 
+/// Longest key of a resource that has marks alone.
+const MARKED_KEY: usize = 512;
+
 /// Time in which requests for a resource do not wait for each other, after a response that cannot be stored.
 const PASSES: Duration = Duration::from_secs(5);
 
@@ -180,6 +183,8 @@ struct Resource {
     flights: Vec<Arc<Flight>>,
     /// Until then, requests do not wait for each other.
     passes: Option<Instant>,
+    /// Until then, those with cookies do not.
+    passes_with_cookie: Option<Instant>,
     /// Until then, a fetch is not tried while there is a stale response.
     failing: Option<Instant>,
 }
@@ -367,7 +372,9 @@ impl Store {
     pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant) -> Join {
         let mut table = self.shard(wanted.hash).lock();
         let resource = table.resource(wanted);
-        if resource.passes.is_some_and(|until| now < until) {
+        let is_marked = |until: Option<Instant>| until.is_some_and(|until| now < until);
+        let has_cookie = || headers.clone().any(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        if is_marked(resource.passes) || (is_marked(resource.passes_with_cookie) && has_cookie()) {
             return Join::Pass;
         }
         let mut flights = resource.flights.iter();
@@ -406,14 +413,21 @@ impl Store {
             return;
         };
         resource.flights.retain(|known| !Arc::ptr_eq(known, flight));
+        let mark = match mark {
+            Mark::Clear => mark,
+            // The number of marks is bounded, so their bytes are too.
+            _ if resource.key.len() > MARKED_KEY => Mark::Unchanged,
+            _ => mark,
+        };
         match mark {
             Mark::Passes => resource.passes = Some(now + PASSES),
+            Mark::PassesWithCookie => resource.passes_with_cookie = Some(now + PASSES),
             Mark::Failing => resource.failing = Some(now + FAILING),
-            Mark::Clear => (resource.passes, resource.failing) = (None, None),
+            Mark::Clear => resource.clear_marks(),
             Mark::Unchanged => {}
         }
         match mark {
-            Mark::Passes | Mark::Failing => table.mark(flight.hash, now),
+            Mark::Passes | Mark::PassesWithCookie | Mark::Failing => table.mark(flight.hash, now),
             Mark::Clear | Mark::Unchanged => table.tidy(flight.hash),
         }
     }
@@ -473,14 +487,19 @@ impl Store {
         is_stored
     }
 
-    /// Counts the file of an entry.
+    /// Counts the file of an entry that is in the table.
     fn add_file(&self, entry: &Entry) {
         if let Stored::Disk(file) = &entry.body {
             let slot = Slot {
                 id: entry.id,
                 hash: entry.hash,
             };
-            self.on_disk().insert(slot, file.bytes());
+            let mut queue = self.on_disk();
+            queue.insert(slot, file.bytes());
+            // It may have left the table before it was counted.
+            if self.shard(slot.hash).lock().find(&slot).is_none() {
+                queue.remove(slot.id);
+            }
         }
     }
 
@@ -623,6 +642,8 @@ impl Store {
 pub enum Mark {
     /// The response cannot be stored.
     Passes,
+    /// The response cannot be stored, and the request had cookies.
+    PassesWithCookie,
     /// The backend has failed.
     Failing,
     /// All is well again.
@@ -642,6 +663,14 @@ impl Shard {
 }
 
 impl Resource {
+    fn marks(&self) -> [Option<Instant>; 3] {
+        [self.passes, self.passes_with_cookie, self.failing]
+    }
+
+    fn clear_marks(&mut self) {
+        (self.passes, self.passes_with_cookie, self.failing) = (None, None, None);
+    }
+
     /// Whether there are as many flights of a kind as there may be.
     fn is_crowded(&self, is_alone: bool) -> bool {
         let same = self.flights.iter().filter(|flight| flight.is_alone() == is_alone);
@@ -680,6 +709,7 @@ impl Table {
             entries: Vec::new(),
             flights: Vec::new(),
             passes: None,
+            passes_with_cookie: None,
             failing: None,
         })
     }
@@ -753,9 +783,9 @@ impl Table {
             let is_over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
             let resource = self.resources.get_mut(&oldest);
             let is_fresh = resource.is_some_and(|resource| {
-                let is_fresh = !is_over(resource.passes) || !is_over(resource.failing);
+                let is_fresh = !resource.marks().into_iter().all(is_over);
                 if !is_fresh || self.marked.len() > MARKED {
-                    (resource.passes, resource.failing) = (None, None);
+                    resource.clear_marks();
                 }
                 is_fresh
             });
@@ -770,10 +800,8 @@ impl Table {
     /// Forgets a resource that has nothing.
     fn tidy(&mut self, hash: u64) {
         let is_empty = |resource: &Resource| {
-            resource.entries.is_empty()
-                && resource.flights.is_empty()
-                && resource.passes.is_none()
-                && resource.failing.is_none()
+            let has_marks = resource.marks() != [None; 3];
+            resource.entries.is_empty() && resource.flights.is_empty() && !has_marks
         };
         if self.resources.get(&hash).is_some_and(is_empty) {
             self.resources.remove(&hash);
