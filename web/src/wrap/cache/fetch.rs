@@ -589,6 +589,7 @@ fn merged(stored: &FieldLines, new: &FieldLines) -> FieldLines {
 
 #[cfg(test)]
 mod tests {
+    use super::super::store::Join;
     use super::*;
 
     fn lines(pairs: &[(&str, &str)]) -> FieldLines {
@@ -617,5 +618,30 @@ mod tests {
             ("X-C", "1"),
         ]);
         assert_eq!(merged(&stored, &new).as_bytes(), expected.as_bytes());
+    }
+
+    #[test]
+    fn a_job_that_never_runs_ends_its_flight() {
+        let cache = super::super::Cache::new(Arc::new(Store::open(super::super::StoreOptions::default()).unwrap()));
+        let cached = cache.clone();
+        let handler = move |request: &mut Request<'_>| {
+            let wanted = Wanted {
+                hash: 1,
+                key: b"key",
+                particular: b"",
+            };
+            let inside: Inside = Arc::new(|_| panic!("no fiber runs the job"));
+            let Join::Lead(flight) = cached.store().join(wanted, &request.headers(), osier::time::now()) else {
+                panic!("nobody else fetches");
+            };
+            drop(Job::new(&cached.0, &inside, request, (&flight, wanted), None));
+            assert!(matches!(flight.wait(), Outcome::Failed(_)));
+            match cached.store().join(wanted, &request.headers(), osier::time::now()) {
+                Join::Lead(_) => Response::new(StatusCode::OK),
+                _ => Response::new(StatusCode::CONFLICT),
+            }
+        };
+        let client = crate::test::Client::of(crate::Server::new(handler));
+        assert_eq!(client.get("/").send().status(), StatusCode::OK);
     }
 }
