@@ -145,16 +145,12 @@ impl State {
         self.base += count;
     }
 
-    /// Takes away the place of the slowest reader if another reader has all bytes and waits for more.
-    pub fn drop_slowest(&mut self) {
+    /// Takes away the places of the readers that lack bytes, if another reader has all and waits for more.
+    pub fn drop_stalled(&mut self) {
         let end = self.base + self.bytes.len() as u64;
-        let slowest = (0..self.readers.len()).min_by_key(|index| self.readers[*index].at);
-        if let Some(slowest) = slowest
-            && self.readers[slowest].at < end
-            && self.readers.iter().any(|place| place.at == end)
-        {
-            // The window moves on, and the reader finds that its bytes are gone.
-            self.readers.swap_remove(slowest);
+        if self.readers.iter().any(|place| place.at == end) {
+            // The window moves on, and such a reader finds that its bytes are gone.
+            self.readers.retain(|place| place.at == end);
         }
     }
 
@@ -281,17 +277,15 @@ mod tests {
         state.is_window = true;
         state.bytes = vec![0; 100];
         // All of them are slow: nobody waits.
-        state.drop_slowest();
-        assert_eq!(state.readers.len(), 3);
-        (state.readers[0].at, state.readers[1].at) = (100, 40);
-        state.drop_slowest();
+        state.drop_stalled();
         state.trim();
-        assert_eq!((state.readers.len(), state.base), (2, 40));
-        state.drop_slowest();
+        assert_eq!((state.readers.len(), state.base), (3, 0));
+        (state.readers[0].at, state.readers[1].at) = (100, 40);
+        state.drop_stalled();
         state.trim();
         assert_eq!((state.readers.len(), state.base), (1, 100));
         // The one that is left has everything.
-        state.drop_slowest();
+        state.drop_stalled();
         assert_eq!(state.readers.len(), 1);
         drop(state);
         let late = Reader {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! In memory and in a file the writer waits for nobody. In a window it waits for the slowest reader. If no
-//! reader takes anything for a second while others have all bytes, the slowest one fails. The writer stops
+//! reader takes anything for some seconds while one has all bytes, the others fail. The writer stops
 //! when there is no reader: then nobody wants the bytes. The file is written on the pool for blocking
 //! work.
 
@@ -29,8 +29,9 @@ const WINDOW: usize = 256 << 10;
 /// Time for which a window waits for a first reader.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Time for which readers wait for a slower one that takes nothing.
-const STALLED: Duration = Duration::from_secs(1);
+/// Time for which a reader waits for slower ones that take nothing. A reader takes 64 KiB at once, so a client slower than
+/// 22 kB/s may lose its response while a fast one gets it too.
+const STALLED: Duration = Duration::from_secs(3);
 
 /// The writer of a [`Fill`]: the place to which a handler writes its body. Dropping it fails the body
 /// unless it was finished.
@@ -195,7 +196,7 @@ impl Writer {
             };
             if has_readers {
                 if !self.fill.taken.wait_timeout(STALLED) {
-                    self.fill.state().drop_slowest();
+                    self.fill.state().drop_stalled();
                 }
             } else if !self.fill.taken.wait_timeout(ALONE) {
                 // Those who have waited for the head would be here by now.
