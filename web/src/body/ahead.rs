@@ -32,7 +32,7 @@ use super::spool::{Held, in_folder, nameless, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 
-/// The most bytes in one read.
+/// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
 
 /// How much is read ahead of a client, and where it is kept.
@@ -94,9 +94,9 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    fn take() -> Piece {
+    fn take(size: Size) -> Piece {
         Piece {
-            bytes: buffers::take(Size::K64),
+            bytes: buffers::take(size),
             sent: 0,
             filled: 0,
         }
@@ -106,12 +106,18 @@ impl Piece {
     #[cfg(feature = "proxy")]
     pub(crate) fn copy(bytes: &[u8]) -> VecDeque<Piece> {
         let copied = bytes.chunks(PIECE).map(|bytes| {
-            let mut piece = Piece::take();
+            let size = [Size::K16, Size::K64][usize::from(bytes.len() > Size::K16.bytes())];
+            let mut piece = Piece::take(size);
             piece.bytes[..bytes.len()].copy_from_slice(bytes);
             piece.filled = bytes.len();
             piece
         });
         copied.collect()
+    }
+
+    /// The number of bytes that it can still take.
+    fn room(&self) -> usize {
+        self.bytes.len() - self.filled
     }
 
     fn rest(&self) -> &[u8] {
@@ -128,6 +134,7 @@ struct State {
     full: VecDeque<Piece>,
     /// The number of pieces that are being read into, waiting, or being written.
     out: usize,
+    /// Their bytes.
     held: Held,
     file: Option<Arc<File>>,
     /// The bytes of the file that wait: from `sent` to `written`.
@@ -143,9 +150,9 @@ struct State {
 impl State {
     /// How many bytes the last piece can take. An empty piece counts if the last one is full or the writer has it.
     fn room(&self) -> usize {
-        match self.full.back() {
-            Some(last) if last.filled < PIECE => PIECE - last.filled,
-            _ => PIECE,
+        match self.full.back().map_or(0, Piece::room) {
+            0 => PIECE,
+            room => room,
         }
     }
 
@@ -153,7 +160,7 @@ impl State {
     /// filled again.
     fn add(&mut self, piece: Piece) -> Option<Piece> {
         match self.full.back_mut() {
-            Some(last) if piece.filled <= PIECE - last.filled => {
+            Some(last) if piece.filled <= last.room() => {
                 last.bytes[last.filled..last.filled + piece.filled].copy_from_slice(&piece.bytes[..piece.filled]);
                 last.filled += piece.filled;
                 Some(piece)
@@ -165,19 +172,32 @@ impl State {
         }
     }
 
-    /// Takes a place for one more piece in memory.
-    fn grow(&mut self, bounds: &Bounds) -> bool {
-        // One more, because the piece that is being written may not be full: a body within the bound must fit. One piece may
-        // always be in use, whatever others hold.
+    /// Takes a place for one more piece in the queue, and returns its size. `None` if there is no room.
+    fn grow(&mut self, bounds: &Bounds) -> Option<Size> {
+        // One more, because the piece that is being written may not be full: a body within the bound must fit.
         let most = bounds.memory.div_ceil(PIECE).max(1) + 1;
-        let may_grow = self.out == 0 || (self.out < most && self.held.grow(PIECE, bounds.shared));
+        if self.out == 0 {
+            return Some(self.claim(bounds));
+        }
+        let may_grow = self.out < most && self.held.grow(PIECE, bounds.shared);
         self.out += usize::from(may_grow);
-        may_grow
+        may_grow.then_some(Size::K64)
     }
 
-    fn shrink(&mut self, pieces: usize) {
-        self.out -= pieces;
-        self.held.shrink_to(self.out.saturating_sub(1) * PIECE);
+    /// Takes a place for a piece without which nothing moves. It is a small one if all gateways together hold too much.
+    fn claim(&mut self, bounds: &Bounds) -> Size {
+        self.out += 1;
+        if self.held.grow(PIECE, bounds.shared) {
+            return Size::K64;
+        }
+        self.held.add(Size::K16.bytes());
+        Size::K16
+    }
+
+    /// Gives the place of a piece back.
+    fn shrink(&mut self, piece: &Piece) {
+        self.out -= 1;
+        self.held.give(piece.bytes.len());
     }
 }
 
@@ -208,7 +228,7 @@ pub(crate) fn read_ahead<S: Source>(
     out: &mut dyn Outlet,
 ) -> io::Result<Stopped> {
     let mut held = Held::default();
-    held.add(rest.len().saturating_sub(1) * PIECE);
+    held.add(rest.iter().map(|piece| piece.bytes.len()).sum());
     let queue = Queue {
         state: RefCell::new(State {
             out: rest.len(),
@@ -254,8 +274,8 @@ impl Queue<'_> {
                 None => self.empty_piece(),
             };
             let most = match is_for_file {
-                true => PIECE,
-                false => self.state.borrow().room(),
+                true => piece.bytes.len(),
+                false => self.state.borrow().room().min(piece.bytes.len()),
             };
             let end = match source.receive(&mut piece.bytes[..most]) {
                 Ok(0) => Some(Ok(Stopped::Done)),
@@ -266,7 +286,7 @@ impl Queue<'_> {
                 Err(error) => Some(Err(error)),
             };
             if let Some(end) = end {
-                piece.give();
+                self.release(piece);
                 return end;
             }
             if is_for_file {
@@ -281,7 +301,7 @@ impl Queue<'_> {
             self.filled.set();
             if starved && can_splice && source.is_worth_splicing() {
                 if let Some(piece) = empty {
-                    piece.give();
+                    self.release(piece);
                 }
                 return Ok(Stopped::KeepsUp);
             }
@@ -301,11 +321,11 @@ impl Queue<'_> {
             {
                 let mut state = self.state.borrow_mut();
                 let is_in_file = state.sent < state.written;
-                if !is_in_file && state.grow(self.bounds) {
-                    return (Piece::take(), false);
+                if !is_in_file && let Some(size) = state.grow(self.bounds) {
+                    return (Piece::take(size), false);
                 }
                 if state.written < self.bounds.file && !self.bounds.has_failed.get() {
-                    return (Piece::take(), true);
+                    return (Piece::take(state.claim(self.bounds)), true);
                 }
             }
             self.emptied.wait();
@@ -329,7 +349,6 @@ impl Queue<'_> {
             (state.file.clone(), pieces, state.written)
         };
         // They count until they are written: many may wait for the disk.
-        let counted = pieces.len();
         pieces.push_back(piece);
         let folder = self.bounds.folder.clone();
         let (pieces, written) = on_disk(move || {
@@ -338,35 +357,31 @@ impl Queue<'_> {
         });
         let (file, end) = match written {
             Ok(written) => written,
-            Err(error) => return self.keep_after_all(pieces, counted, &error),
+            Err(error) => return self.keep_after_all(pieces, &error),
         };
-        pieces.into_iter().for_each(Piece::give);
         {
             let mut state = self.state.borrow_mut();
-            state.shrink(counted);
+            pieces.iter().for_each(|piece| state.shrink(piece));
             (state.file, state.written) = (Some(file), end);
             (state.is_writing, state.starving) = (false, false);
         }
+        pieces.into_iter().for_each(Piece::give);
         self.filled.set();
     }
 
-    /// Puts pieces that the file could not take back into the queue, behind the bytes of the file. `counted` of them count in
-    /// `out`.
+    /// Puts pieces that the file could not take back into the queue, behind the bytes of the file.
     ///
     /// # Suspends
     ///
     /// Until the client has taken the bytes of the file.
-    fn keep_after_all(&self, pieces: VecDeque<Piece>, counted: usize, error: &io::Error) {
+    fn keep_after_all(&self, pieces: VecDeque<Piece>, error: &io::Error) {
         (self.bounds.complain)(error);
         self.bounds.has_failed.set(true);
         self.state.borrow_mut().is_writing = false;
         while self.state.borrow().sent < self.state.borrow().written {
             self.emptied.wait();
         }
-        let mut state = self.state.borrow_mut();
-        state.out += pieces.len() - counted;
-        state.full.extend(pieces);
-        drop(state);
+        self.state.borrow_mut().full.extend(pieces);
         self.filled.set();
     }
 
@@ -455,9 +470,7 @@ impl Queue<'_> {
                 && state.sent == state.written
                 && state.written < self.bounds.file
                 && !self.bounds.has_failed.get();
-            let last = if may_spill { state.full.pop_back() } else { None };
-            state.shrink(usize::from(last.is_some()));
-            last
+            if may_spill { state.full.pop_back() } else { None }
         };
         if let Some(piece) = last {
             self.spill(piece);
@@ -465,9 +478,14 @@ impl Queue<'_> {
     }
 
     fn is_written(&self, piece: Piece) {
-        piece.give();
-        self.state.borrow_mut().shrink(1);
+        self.release(piece);
         self.emptied.set();
+    }
+
+    /// Gives a piece and its place back.
+    fn release(&self, piece: Piece) {
+        self.state.borrow_mut().shrink(&piece);
+        piece.give();
     }
 }
 

@@ -274,6 +274,12 @@ impl Held {
         self.0 += count;
     }
 
+    /// Gives back `count` bytes.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn give(&mut self, count: usize) {
+        self.shrink_to(self.0.saturating_sub(count));
+    }
+
     /// Gives back all but `count` bytes.
     pub(crate) fn shrink_to(&mut self, count: usize) {
         let excess = self.0.saturating_sub(count);
