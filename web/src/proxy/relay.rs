@@ -20,6 +20,7 @@ use std::io;
 use super::backend_response::BackendResponse;
 use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
 use crate::body::spool::has_room;
+use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
 
 /// The least rest of a body, in bytes, that is worth splicing.
@@ -86,7 +87,7 @@ fn splice(
         // What the client does not take is copied to memory.
         let most = match has_room(SPLICED, bounds.shared) {
             true => bounds.memory.clamp(PIECE, SPLICED),
-            false => PIECE,
+            false => Size::K16.bytes(),
         };
         let Some(to) = out.direct()? else { return Ok(false) };
         match body.splice(to, most, rest) {
