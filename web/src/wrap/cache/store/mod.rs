@@ -20,10 +20,11 @@
 //! much again. The number of variants of a resource is bounded, and so is that of marks.
 
 mod rebuild;
+mod table;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 use osier::sync::Event;
 use osier_http::Headers;
 
+use self::table::Table;
 use super::disk::Disk;
 use super::entry::{Entry, Meta, Stored};
 use super::flight::Flight;
@@ -45,16 +47,6 @@ const SHARDS: u64 = 16;
 
 /// Least bytes of a shard.
 const SHARD_LEAST: u64 = 4 << 20;
-
-/// Most variants of one resource, and most of them with particulars.
-const VARIANTS: usize = 16;
-const PARTICULAR: usize = 4;
-
-/// Most fetches of one resource at once that others may wait for, and most of the others.
-const FLIGHTS: usize = VARIANTS;
-
-/// Most resources in a shard that have marks alone.
-const MARKED: usize = 2048;
 
 /// Longest key of a resource that has marks alone.
 const MARKED_KEY: usize = 512;
@@ -162,49 +154,9 @@ pub struct Store {
     log: Option<Log>,
 }
 
-#[derive(Default)]
 struct Shard {
     table: Mutex<Table>,
     counts: [AtomicU64; COUNTS],
-}
-
-#[derive(Default)]
-struct Table {
-    resources: HashMap<u64, Resource, BuildHasherDefault<Known>>,
-    queue: Queue,
-    /// Resources that were marked, the oldest first.
-    marked: VecDeque<u64>,
-}
-
-struct Resource {
-    key: Arc<[u8]>,
-    /// The oldest first.
-    entries: Vec<Arc<Entry>>,
-    flights: Vec<Arc<Flight>>,
-    /// Until then, requests do not wait for each other.
-    passes: Option<Instant>,
-    /// Until then, those with cookies do not.
-    passes_with_cookie: Option<Instant>,
-    /// Until then, a fetch is not tried while there is a stale response.
-    failing: Option<Instant>,
-}
-
-/// The hash of a key, as it is.
-#[derive(Default)]
-pub struct Known(u64);
-
-impl Hasher for Known {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys of the table are numbers")
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 /// The result of a look-up.
@@ -240,11 +192,8 @@ impl Store {
         let count = (options.memory / SHARD_LEAST).clamp(1, SHARDS);
         let part = options.memory / count;
         let shard = || Shard {
-            table: Mutex::new(Table {
-                queue: Queue::new(part),
-                ..Table::default()
-            }),
-            ..Shard::default()
+            table: Mutex::new(Table::new(part)),
+            counts: Default::default(),
         };
         let memory_entry = options
             .memory_entry
@@ -659,153 +608,6 @@ fn shares_body(one: &Entry, other: &Entry) -> bool {
 impl Shard {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Resource {
-    fn marks(&self) -> [Option<Instant>; 3] {
-        [self.passes, self.passes_with_cookie, self.failing]
-    }
-
-    fn clear_marks(&mut self) {
-        (self.passes, self.passes_with_cookie, self.failing) = (None, None, None);
-    }
-
-    /// Whether there are as many flights of a kind as there may be.
-    fn is_crowded(&self, is_alone: bool) -> bool {
-        let same = self.flights.iter().filter(|flight| flight.is_alone() == is_alone);
-        same.count() >= FLIGHTS
-    }
-
-    /// Takes out the oldest variants, so that there is room for one more.
-    fn crowded(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
-        let mut gone = Vec::new();
-        if !particular.is_empty() {
-            let has_particulars = |entry: &Arc<Entry>| !entry.meta.particular.is_empty();
-            let count = self.entries.iter().filter(|entry| has_particulars(entry)).count();
-            if count >= PARTICULAR
-                && let Some(oldest) = self.entries.iter().position(has_particulars)
-            {
-                gone.push(self.entries.remove(oldest));
-            }
-        }
-        if self.entries.len() >= VARIANTS {
-            gone.push(self.entries.remove(0));
-        }
-        gone
-    }
-}
-
-impl Table {
-    /// The resource of a key. Another one with the same hash, which chance does not make, loses its place.
-    fn resource(&mut self, wanted: Wanted<'_>) -> &mut Resource {
-        let is_other = |known: &Resource| *known.key != *wanted.key;
-        if self.resources.get(&wanted.hash).is_some_and(is_other) {
-            self.clear(wanted.hash);
-            self.resources.remove(&wanted.hash);
-        }
-        self.resources.entry(wanted.hash).or_insert_with(|| Resource {
-            key: wanted.key.into(),
-            entries: Vec::new(),
-            flights: Vec::new(),
-            passes: None,
-            passes_with_cookie: None,
-            failing: None,
-        })
-    }
-
-    fn find(&self, slot: &Slot) -> Option<&Entry> {
-        let entries = &self.resources.get(&slot.hash)?.entries;
-        entries.iter().find(|entry| entry.id == slot.id).map(|entry| &**entry)
-    }
-
-    /// Takes an entry out of the table and the queue.
-    fn take(&mut self, hash: u64, id: u64) -> Option<Arc<Entry>> {
-        let resource = self.resources.get_mut(&hash)?;
-        let at = resource.entries.iter().position(|entry| entry.id == id)?;
-        let entry = resource.entries.remove(at);
-        self.queue.remove(id);
-        self.tidy(hash);
-        Some(entry)
-    }
-
-    /// Takes out all entries of a resource, and makes its flights store nothing.
-    fn clear(&mut self, hash: u64) -> Vec<Arc<Entry>> {
-        let Some(resource) = self.resources.get_mut(&hash) else {
-            return Vec::new();
-        };
-        let gone = std::mem::take(&mut resource.entries);
-        gone.iter().for_each(|entry| self.queue.remove(entry.id));
-        self.ground(hash);
-        gone
-    }
-
-    /// Makes the flights of a resource store nothing. Later requests do not join them.
-    fn ground(&mut self, hash: u64) {
-        if let Some(resource) = self.resources.get_mut(&hash) {
-            let flights = std::mem::take(&mut resource.flights);
-            flights.iter().for_each(|flight| flight.invalidate());
-            self.tidy(hash);
-        }
-    }
-
-    /// Makes room for `bytes`. Entries that leave go to `gone`.
-    fn make_room(&mut self, bytes: u64, gone: &mut Vec<Arc<Entry>>) -> bool {
-        loop {
-            let resources = &self.resources;
-            let victim = self.queue.evict(bytes, |slot| {
-                let resource = resources.get(&slot.hash);
-                let mut entries = resource.map_or(&[][..], |resource| &resource.entries).iter();
-                entries
-                    .find(|entry| entry.id == slot.id)
-                    .is_some_and(|entry| entry.take_use())
-            });
-            let Some(slot) = victim else {
-                return self.queue.fits(bytes);
-            };
-            gone.extend(self.take(slot.hash, slot.id));
-        }
-    }
-
-    fn insert(&mut self, wanted: Wanted<'_>, entry: &Arc<Entry>, bytes: u64) {
-        let slot = Slot {
-            id: entry.id,
-            hash: entry.hash,
-        };
-        self.queue.insert(slot, bytes);
-        self.resource(wanted).entries.push(Arc::clone(entry));
-    }
-
-    /// Remembers that a resource has marks. The oldest marks are forgotten.
-    fn mark(&mut self, hash: u64, now: Instant) {
-        self.marked.push_back(hash);
-        while let Some(oldest) = self.marked.front().copied() {
-            let is_over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
-            let resource = self.resources.get_mut(&oldest);
-            let is_fresh = resource.is_some_and(|resource| {
-                let is_fresh = !resource.marks().into_iter().all(is_over);
-                if !is_fresh || self.marked.len() > MARKED {
-                    resource.clear_marks();
-                }
-                is_fresh
-            });
-            if is_fresh && self.marked.len() <= MARKED {
-                return;
-            }
-            self.marked.pop_front();
-            self.tidy(oldest);
-        }
-    }
-
-    /// Forgets a resource that has nothing.
-    fn tidy(&mut self, hash: u64) {
-        let is_empty = |resource: &Resource| {
-            let has_marks = resource.marks() != [None; 3];
-            resource.entries.is_empty() && resource.flights.is_empty() && !has_marks
-        };
-        if self.resources.get(&hash).is_some_and(is_empty) {
-            self.resources.remove(&hash);
-        }
     }
 }
 

@@ -1,0 +1,215 @@
+//! The table of one shard: what is stored and fetched under each key. The lock of the shard guards it.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::entry::Entry;
+use super::super::flight::Flight;
+use super::super::key::Wanted;
+use super::super::queue::{Queue, Slot};
+
+/// Most variants of one resource, and most of them with particulars.
+const VARIANTS: usize = 16;
+const PARTICULAR: usize = 4;
+
+/// Most fetches of one resource at once that others may wait for, and most of the others.
+const FLIGHTS: usize = VARIANTS;
+
+/// Most resources in a shard that have marks alone.
+const MARKED: usize = 2048;
+
+#[derive(Default)]
+pub struct Table {
+    pub resources: HashMap<u64, Resource, BuildHasherDefault<Known>>,
+    pub queue: Queue,
+    /// Resources that were marked, the oldest first.
+    marked: VecDeque<u64>,
+}
+
+pub struct Resource {
+    pub key: Arc<[u8]>,
+    /// The oldest first.
+    pub entries: Vec<Arc<Entry>>,
+    pub flights: Vec<Arc<Flight>>,
+    /// Until then, requests do not wait for each other.
+    pub passes: Option<Instant>,
+    /// Until then, those with cookies do not.
+    pub passes_with_cookie: Option<Instant>,
+    /// Until then, a fetch is not tried while there is a stale response.
+    pub failing: Option<Instant>,
+}
+
+/// The hash of a key, as it is.
+#[derive(Default)]
+pub struct Known(u64);
+
+impl Hasher for Known {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys of the table are numbers")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+impl Resource {
+    fn marks(&self) -> [Option<Instant>; 3] {
+        [self.passes, self.passes_with_cookie, self.failing]
+    }
+
+    pub fn clear_marks(&mut self) {
+        (self.passes, self.passes_with_cookie, self.failing) = (None, None, None);
+    }
+
+    /// Whether there are as many flights of a kind as there may be.
+    pub fn is_crowded(&self, is_alone: bool) -> bool {
+        let same = self.flights.iter().filter(|flight| flight.is_alone() == is_alone);
+        same.count() >= FLIGHTS
+    }
+
+    /// Takes out the oldest variants, so that there is room for one more.
+    pub fn crowded(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
+        let mut gone = Vec::new();
+        if !particular.is_empty() {
+            let has_particulars = |entry: &Arc<Entry>| !entry.meta.particular.is_empty();
+            let count = self.entries.iter().filter(|entry| has_particulars(entry)).count();
+            if count >= PARTICULAR
+                && let Some(oldest) = self.entries.iter().position(has_particulars)
+            {
+                gone.push(self.entries.remove(oldest));
+            }
+        }
+        if self.entries.len() >= VARIANTS {
+            gone.push(self.entries.remove(0));
+        }
+        gone
+    }
+}
+
+impl Table {
+    /// Makes a table for `most` bytes.
+    pub fn new(most: u64) -> Table {
+        Table {
+            queue: Queue::new(most),
+            ..Table::default()
+        }
+    }
+
+    /// The resource of a key. Another one with the same hash, which chance does not make, loses its place.
+    pub fn resource(&mut self, wanted: Wanted<'_>) -> &mut Resource {
+        let is_other = |known: &Resource| *known.key != *wanted.key;
+        if self.resources.get(&wanted.hash).is_some_and(is_other) {
+            self.clear(wanted.hash);
+            self.resources.remove(&wanted.hash);
+        }
+        self.resources.entry(wanted.hash).or_insert_with(|| Resource {
+            key: wanted.key.into(),
+            entries: Vec::new(),
+            flights: Vec::new(),
+            passes: None,
+            passes_with_cookie: None,
+            failing: None,
+        })
+    }
+
+    pub fn find(&self, slot: &Slot) -> Option<&Entry> {
+        let entries = &self.resources.get(&slot.hash)?.entries;
+        entries.iter().find(|entry| entry.id == slot.id).map(|entry| &**entry)
+    }
+
+    /// Takes an entry out of the table and the queue.
+    pub fn take(&mut self, hash: u64, id: u64) -> Option<Arc<Entry>> {
+        let resource = self.resources.get_mut(&hash)?;
+        let at = resource.entries.iter().position(|entry| entry.id == id)?;
+        let entry = resource.entries.remove(at);
+        self.queue.remove(id);
+        self.tidy(hash);
+        Some(entry)
+    }
+
+    /// Takes out all entries of a resource, and makes its flights store nothing.
+    pub fn clear(&mut self, hash: u64) -> Vec<Arc<Entry>> {
+        let Some(resource) = self.resources.get_mut(&hash) else {
+            return Vec::new();
+        };
+        let gone = std::mem::take(&mut resource.entries);
+        gone.iter().for_each(|entry| self.queue.remove(entry.id));
+        self.ground(hash);
+        gone
+    }
+
+    /// Makes the flights of a resource store nothing. Later requests do not join them.
+    pub fn ground(&mut self, hash: u64) {
+        if let Some(resource) = self.resources.get_mut(&hash) {
+            let flights = std::mem::take(&mut resource.flights);
+            flights.iter().for_each(|flight| flight.invalidate());
+            self.tidy(hash);
+        }
+    }
+
+    /// Makes room for `bytes`. Entries that leave go to `gone`.
+    pub fn make_room(&mut self, bytes: u64, gone: &mut Vec<Arc<Entry>>) -> bool {
+        loop {
+            let resources = &self.resources;
+            let victim = self.queue.evict(bytes, |slot| {
+                let resource = resources.get(&slot.hash);
+                let mut entries = resource.map_or(&[][..], |resource| &resource.entries).iter();
+                entries
+                    .find(|entry| entry.id == slot.id)
+                    .is_some_and(|entry| entry.take_use())
+            });
+            let Some(slot) = victim else {
+                return self.queue.fits(bytes);
+            };
+            gone.extend(self.take(slot.hash, slot.id));
+        }
+    }
+
+    pub fn insert(&mut self, wanted: Wanted<'_>, entry: &Arc<Entry>, bytes: u64) {
+        let slot = Slot {
+            id: entry.id,
+            hash: entry.hash,
+        };
+        self.queue.insert(slot, bytes);
+        self.resource(wanted).entries.push(Arc::clone(entry));
+    }
+
+    /// Remembers that a resource has marks. The oldest marks are forgotten.
+    pub fn mark(&mut self, hash: u64, now: Instant) {
+        self.marked.push_back(hash);
+        while let Some(oldest) = self.marked.front().copied() {
+            let is_over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
+            let resource = self.resources.get_mut(&oldest);
+            let is_fresh = resource.is_some_and(|resource| {
+                let is_fresh = !resource.marks().into_iter().all(is_over);
+                if !is_fresh || self.marked.len() > MARKED {
+                    resource.clear_marks();
+                }
+                is_fresh
+            });
+            if is_fresh && self.marked.len() <= MARKED {
+                return;
+            }
+            self.marked.pop_front();
+            self.tidy(oldest);
+        }
+    }
+
+    /// Forgets a resource that has nothing.
+    pub fn tidy(&mut self, hash: u64) {
+        let is_empty = |resource: &Resource| {
+            let has_marks = resource.marks() != [None; 3];
+            resource.entries.is_empty() && resource.flights.is_empty() && !has_marks
+        };
+        if self.resources.get(&hash).is_some_and(is_empty) {
+            self.resources.remove(&hash);
+        }
+    }
+}
