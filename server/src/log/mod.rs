@@ -3,7 +3,7 @@
 //! ```text
 //!   Served ─▶ access.rs ─▶ entry.rs, fields.rs: one line a request ─┐
 //!                                                                   ├▶ syslog.rs: a header ─▶ writer.rs: buffer, thread, output
-//!   Say ─▶ operator.rs: level, one line a cause and second ─────────┘
+//!   operator.rs: Say ─▶ errors.rs: level, one line a cause and second ─┘
 //!             └─ stderr.rs: a line is written at once if the stream takes it, or by the thread of an access log
 //! ```
 //!
@@ -11,6 +11,7 @@
 
 pub mod access;
 mod entry;
+pub mod errors;
 pub mod fields;
 pub mod operator;
 pub mod settings;

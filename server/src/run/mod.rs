@@ -27,7 +27,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
-use crate::log::operator::ErrorLog;
+use crate::log::errors::ErrorLog;
 use crate::site::live::Live;
 
 pub use crate::config::origin::Origin;

@@ -1,0 +1,666 @@
+//! The error log: writes lines for the operator to standard error, a file or syslog.
+//!
+//! A line has the time, the level, and what it is about: the site, the client and the request id. These stand before the text, and
+//! nothing invisible is left in the text, so whatever a client sends cannot look like them or like another line.
+//!
+//! A line must never stop a worker, and a peer can provoke lines. So a line is written to standard error only when that takes all of
+//! it at once, or by the thread of an access log that writes there. A pipe or a socket that nobody reads loses lines, and the next
+//! line that gets through reports how many. Files and syslog have a [`Writer`]. A failed or refused request is not logged if its
+//! reason was logged within the last second; a later line reports how many were left out.
+//!
+//! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Stderr};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use osier_web::Level;
+
+use super::operator::{About, Line, Say};
+use super::settings::{self, To};
+use super::stderr::{LONGEST, Shared, stderr};
+use super::syslog::{self, severity};
+use super::text::{Rfc3339, escape_json, now, put, visible};
+use super::writer::{self, Output, Report, Writer};
+
+/// The time during which a cause is not logged again.
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// The number of causes that are remembered. When as many are remembered, a line with another cause is always logged.
+const REMEMBERED: usize = 64;
+
+/// The error log of the process.
+pub struct ErrorLog(Mutex<Log<Stderr>>);
+
+impl ErrorLog {
+    /// A log with the default settings, on standard error. A closed standard error is not a failure.
+    pub fn new() -> Arc<ErrorLog> {
+        Arc::new(ErrorLog(Mutex::new(Log::new(stderr()))))
+    }
+
+    pub fn say(self: &Arc<Self>) -> Say {
+        let log = Arc::clone(self);
+        Say::new(move |line| log.lock().say(line, Instant::now()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log<Stderr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the level and the form of lines. The destination stays.
+    pub fn set(&self, settings: &settings::ErrorLog) {
+        let mut log = self.lock();
+        log.settings = settings::ErrorLog {
+            to: log.settings.to.clone(),
+            ..settings.clone()
+        };
+        log.in_journal = settings.journald.unwrap_or_else(is_in_journal);
+    }
+
+    /// Takes over all settings. If a file cannot be opened, the log says so and continues where it is.
+    ///
+    /// # Blocks the thread
+    /// While the file is opened. The thread of the old destination writes its last lines.
+    pub fn open(&self, settings: &settings::ErrorLog) {
+        self.set(settings);
+        if self.lock().settings.to == settings.to {
+            return;
+        }
+        match Queue::open(&settings.to) {
+            Ok(queue) => {
+                let mut log = self.lock();
+                log.settings.to = settings.to.clone();
+                log.queue = queue;
+            }
+            Err(error) => self.complain(&error),
+        }
+    }
+
+    /// Opens the file again after somebody has renamed or removed it.
+    ///
+    /// # Blocks the thread
+    /// While the file is opened.
+    pub fn reopen(&self) {
+        let To::File(path) = self.lock().settings.to.clone() else {
+            return;
+        };
+        match writer::file(&path) {
+            Ok(file) => {
+                if let Some(queue) = &self.lock().queue {
+                    queue.writer.replace(file);
+                }
+            }
+            Err(error) => self.complain(&error),
+        }
+    }
+
+    fn complain(&self, error: &io::Error) {
+        let text = format_args!("cannot open the error log: {error}; it continues where it was");
+        let (level, about, report) = (Level::Error, About::default(), "");
+        let line = Line {
+            level,
+            about,
+            text,
+            report,
+        };
+        self.lock().say(&line, Instant::now());
+    }
+
+    /// Writes the lines that wait. Lines logged later go to standard error.
+    ///
+    /// # Blocks the thread
+    /// Until every line is written, for a few seconds at most.
+    pub fn finish(&self) {
+        let queue = self.lock().queue.take();
+        if let Some(queue) = queue {
+            queue.writer.finish();
+        }
+    }
+}
+
+/// Whether standard error is a stream of systemd's journal (`$JOURNAL_STREAM`, systemd.exec(5)).
+fn is_in_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let found = rustix::fs::fstat(io::stderr());
+    found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
+}
+
+/// A destination with a thread.
+struct Queue {
+    writer: Writer,
+    syslog: Option<syslog::Header>,
+}
+
+impl Queue {
+    /// Opens a destination. None for standard error, which has no thread.
+    fn open(to: &To) -> io::Result<Option<Queue>> {
+        let (out, syslog): (Box<dyn Output>, _) = match to {
+            To::Stderr => return Ok(None),
+            To::File(path) => {
+                let path_of = |error: io::Error| io::Error::new(error.kind(), format!("'{}': {error}", path.display()));
+                (writer::file(path).map_err(path_of)?, None)
+            }
+            To::Syslog(settings) => (
+                Box::new(syslog::Socket::new(settings.to.clone())),
+                Some(syslog::Header::new(settings)),
+            ),
+        };
+        // The log cannot report to itself what it has lost.
+        let stderr = Mutex::new(Log::new(stderr()));
+        let report: Report = Box::new(move |text| {
+            let (level, about, report) = (Level::Error, About::default(), "");
+            let mut stderr = stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            let line = Line {
+                level,
+                about,
+                text: format_args!("error log: {text}"),
+                report,
+            };
+            stderr.say(&line, Instant::now());
+        });
+        Ok(Some(Queue {
+            writer: Writer::start(out, true, report)?,
+            syslog,
+        }))
+    }
+}
+
+struct Log<W> {
+    settings: settings::ErrorLog,
+    /// Whether lines on standard error begin with a priority.
+    in_journal: bool,
+    stream: Arc<Shared<W>>,
+    /// None for the stream.
+    queue: Option<Queue>,
+    /// Lines that the stream did not take.
+    lost: u64,
+    recent: Vec<Recent>,
+}
+
+/// A line that was logged within [`REPEAT`].
+struct Recent {
+    cause: u64,
+    entry: Entry,
+    written: Instant,
+    /// How many lines with the same cause were left out since.
+    again: u64,
+}
+
+/// A line with its parts made visible.
+#[derive(Clone)]
+struct Entry {
+    level: Level,
+    about: Vec<(&'static str, String)>,
+    text: String,
+    report: String,
+}
+
+impl Entry {
+    fn new(level: Level, text: String) -> Entry {
+        Entry {
+            level,
+            about: Vec::new(),
+            text,
+            report: String::new(),
+        }
+    }
+}
+
+impl<W: AsFd> Log<W> {
+    fn new(stream: Arc<Shared<W>>) -> Log<W> {
+        Log {
+            settings: settings::ErrorLog::default(),
+            in_journal: is_in_journal(),
+            stream,
+            queue: None,
+            lost: 0,
+            recent: Vec::new(),
+        }
+    }
+
+    fn say(&mut self, line: &Line<'_>, now: Instant) {
+        if line.level > self.settings.level {
+            return;
+        }
+        let entry = Entry {
+            level: line.level,
+            about: line.about.fields().collect(),
+            text: visible(&line.text.to_string()),
+            report: line.report.to_owned(),
+        };
+        let old = |recent: &mut Recent| now.duration_since(recent.written) >= REPEAT;
+        let old: Vec<Recent> = self.recent.extract_if(.., old).collect();
+        for Recent { mut entry, again, .. } in old {
+            if again > 0 {
+                entry.text = format!("{again} more lines with this cause: {}", entry.text);
+                self.put(&entry);
+            }
+        }
+        let Some(cause) = cause(&entry.text) else {
+            return self.put(&entry);
+        };
+        if let Some(recent) = self.recent.iter_mut().find(|recent| recent.cause == cause) {
+            recent.again += 1;
+            return;
+        }
+        self.put(&entry);
+        if self.recent.len() < REMEMBERED {
+            self.recent.push(Recent {
+                cause,
+                entry,
+                written: now,
+                again: 0,
+            });
+        }
+    }
+
+    /// Writes a line. On the stream, after a report of the lines that were lost before it; the line counts as lost if the stream does
+    /// not take it.
+    fn put(&mut self, entry: &Entry) {
+        if let Some(queue) = &self.queue {
+            let mut lines = Vec::new();
+            self.format(&mut lines, entry, queue.syslog.as_ref());
+            return queue.writer.push(&lines);
+        }
+        if self.lost > 0 {
+            let text = format!("{} lines were lost here because nobody read them", self.lost);
+            if self.write(&Entry::new(Level::Warning, text)) {
+                self.lost = 0;
+            }
+        }
+        if self.lost > 0 || !self.write(entry) {
+            self.lost += 1;
+        }
+    }
+
+    /// Writes a line unless it would be lost. Returns whether it did.
+    fn write(&mut self, entry: &Entry) -> bool {
+        let mut lines = Vec::new();
+        self.format(&mut lines, entry, None);
+        cut_lines(&mut lines);
+        self.stream.put(&lines)
+    }
+
+    /// Formats a line with its line feed. On the journal and in syslog, which know lines only, each line of a report is one more.
+    fn format(&self, lines: &mut Vec<u8>, entry: &Entry, syslog: Option<&syslog::Header>) {
+        let time = now();
+        let mut report = entry.report.lines();
+        let mut text = Some(entry.text.as_str());
+        let is_journal = self.in_journal && self.queue.is_none();
+        let is_split = is_journal || syslog.is_some();
+        while let Some(line) = text {
+            if let Some(header) = syslog {
+                header.begin(lines, entry.level, time);
+            } else if is_journal {
+                put(lines, format_args!("<{}>", severity(entry.level)));
+            }
+            match self.settings.json {
+                true => self.json(lines, entry, line, time, is_split),
+                false => self.text(lines, entry, line, time, is_split),
+            }
+            text = report.next().filter(|_| is_split);
+        }
+    }
+
+    /// Formats one line. `is_split`: the time, the level and the name of the program are known to whoever gets it, and the report goes
+    /// into lines of its own.
+    fn text(&self, lines: &mut Vec<u8>, entry: &Entry, text: &str, time: Duration, is_split: bool) {
+        let begin = lines.len();
+        if !is_split {
+            put(lines, format_args!("{} {} ", Rfc3339(time), name(entry.level)));
+        }
+        for (name, value) in &entry.about {
+            put(lines, format_args!("{name}={value} "));
+        }
+        if !is_split {
+            lines.extend_from_slice(b"osier: ");
+        }
+        lines.extend_from_slice(text.as_bytes());
+        if !is_split && !entry.report.is_empty() {
+            put(lines, format_args!("\n{}", entry.report.trim_end()));
+        }
+        // Before it stands the priority for the journal, after it the line feed.
+        cut(lines, begin, LONGEST - "<3>".len() - 1);
+        lines.push(b'\n');
+    }
+
+    /// Formats a line as a JSON object.
+    fn json(&self, lines: &mut Vec<u8>, entry: &Entry, text: &str, time: Duration, is_split: bool) {
+        put(
+            lines,
+            format_args!("{{\"time\":\"{}\",\"level\":\"{}\"", Rfc3339(time), name(entry.level)),
+        );
+        let mut member = |name: &str, value: &str, most: usize| {
+            put(lines, format_args!(",\"{name}\":\""));
+            // Escapes make the object longer than the text.
+            let mut escaped = Vec::new();
+            escape_json(&mut escaped, value.as_bytes());
+            cut_escaped(&mut escaped, most);
+            lines.extend_from_slice(&escaped);
+            lines.push(b'"');
+        };
+        for (name, value) in &entry.about {
+            member(name, value, LONGEST / 8);
+        }
+        match is_split || entry.report.is_empty() {
+            true => member("text", text, LONGEST / 2),
+            false => member("text", &format!("{text}\n{}", entry.report.trim_end()), LONGEST / 2),
+        }
+        lines.extend_from_slice(b"}\n");
+    }
+}
+
+/// Shortens lines to what a pipe takes at once. A single line is short enough.
+fn cut_lines(lines: &mut Vec<u8>) {
+    if lines.len() > LONGEST {
+        let end = lines[..LONGEST].iter().rposition(|&byte| byte == b'\n');
+        lines.truncate(end.map_or(LONGEST, |end| end + 1));
+    }
+}
+
+/// Shortens what follows `begin` to `most` bytes, without a torn character.
+fn cut(lines: &mut Vec<u8>, begin: usize, most: usize) {
+    if lines.len() - begin <= most {
+        return;
+    }
+    let mut end = begin + most;
+    while end > begin && lines[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    lines.truncate(end);
+}
+
+/// Shortens the inside of a JSON string to `most` bytes, without a torn character or escape.
+fn cut_escaped(text: &mut Vec<u8>, most: usize) {
+    if text.len() <= most {
+        return;
+    }
+    cut(text, 0, most);
+    /// Bytes of the longest escape, `\u001b`.
+    const ESCAPE: usize = 6;
+    let tail = text.len().saturating_sub(ESCAPE - 1);
+    // A backslash that is itself escaped begins nothing.
+    let slashes = |at: usize| text[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+    let torn = (tail..text.len()).find(|&at| {
+        let is_begin = text[at] == b'\\' && slashes(at) % 2 == 0;
+        let length = if text.get(at + 1) == Some(&b'u') { ESCAPE } else { 2 };
+        is_begin && at + length > text.len()
+    });
+    if let Some(at) = torn {
+        text.truncate(at);
+    }
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    }
+}
+
+/// A hash of the reason of a failed or refused request. The peer chooses the target, so it is left out. None for every other line.
+fn cause(line: &str) -> Option<u64> {
+    let marks = [" failed: ", " was refused with "];
+    let reason = marks.iter().find_map(|mark| Some(line.split_once(mark)?.1))?;
+    let mut hasher = DefaultHasher::new();
+    reason.hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::text::Client;
+    use osier_web::RequestId;
+    use std::io::Read;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use testkit::Folder;
+
+    fn log() -> (Log<UnixStream>, UnixStream) {
+        let (stream, reader) = UnixStream::pair().unwrap();
+        reader.set_nonblocking(true).unwrap();
+        let mut log = Log::new(Shared::new(stream));
+        log.in_journal = false;
+        (log, reader)
+    }
+
+    fn read(reader: &mut UnixStream) -> String {
+        let mut text = Vec::new();
+        let _ = reader.read_to_end(&mut text);
+        String::from_utf8(text).unwrap()
+    }
+
+    /// The lines without their times, which must be RFC 3339.
+    fn read_untimed(reader: &mut UnixStream) -> String {
+        read(reader)
+            .lines()
+            .map(|line| {
+                let (time, rest) = line.split_at(24);
+                assert!(
+                    time.ends_with('Z') && &time[10..11] == "T" && &time[19..20] == ".",
+                    "{line}"
+                );
+                format!("{}\n", &rest[1..])
+            })
+            .collect()
+    }
+
+    fn say(log: &mut Log<UnixStream>, level: Level, text: &str, now: Instant) {
+        let line = Line {
+            level,
+            about: About::default(),
+            text: format_args!("{text}"),
+            report: "",
+        };
+        log.say(&line, now);
+    }
+
+    fn about() -> About<'static> {
+        About {
+            site: Some("example.org"),
+            host: Some("www.example.org"),
+            client: Some(Client(Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))))),
+            id: None,
+        }
+    }
+
+    #[test]
+    fn a_cause_is_written_once_a_second() {
+        let (mut log, mut reader) = log();
+        let start = Instant::now();
+        for n in 0..100 {
+            say(&mut log, Level::Error, &format!("GET /{n} failed: no backend"), start);
+            say(
+                &mut log,
+                Level::Info,
+                &format!("GET /{n} was refused with 400: a bare line feed"),
+                start,
+            );
+        }
+        say(&mut log, Level::Info, "reloaded", start);
+        say(&mut log, Level::Info, "reloaded", start);
+        assert_eq!(
+            read_untimed(&mut reader),
+            "error osier: GET /0 failed: no backend\n\
+             info osier: GET /0 was refused with 400: a bare line feed\n\
+             info osier: reloaded\ninfo osier: reloaded\n"
+        );
+        say(&mut log, Level::Error, "GET / failed: no backend", start + REPEAT);
+        assert_eq!(
+            read_untimed(&mut reader),
+            "error osier: 99 more lines with this cause: GET /0 failed: no backend\n\
+             info osier: 99 more lines with this cause: GET /0 was refused with 400: a bare line feed\n\
+             error osier: GET / failed: no backend\n"
+        );
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_are_counted_and_stop_nobody() {
+        let (mut log, mut reader) = log();
+        let start = Instant::now();
+        for n in 0..1000 {
+            say(&mut log, Level::Error, &format!("{n}: {}", "x".repeat(3000)), start);
+        }
+        assert!(log.lost > 0, "the socket has room for all");
+        let lost = log.lost;
+        read(&mut reader);
+        say(&mut log, Level::Info, "back", start);
+        let expected =
+            format!("warning osier: {lost} lines were lost here because nobody read them\ninfo osier: back\n");
+        assert_eq!(read_untimed(&mut reader), expected);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let (mut log, mut reader) = log();
+        say(&mut log, Level::Error, &"ü".repeat(5000), Instant::now());
+        let text = read(&mut reader);
+        assert!(text.len() <= LONGEST && text.ends_with("ü\n"), "{}", text.len());
+        log.in_journal = true;
+        for x in ["x", "ü"] {
+            say(&mut log, Level::Error, &x.repeat(5000), Instant::now());
+            let line = read(&mut reader);
+            let is_whole = line.starts_with("<3>") && line.ends_with(&format!("{x}\n"));
+            assert!(line.len() <= LONGEST && is_whole, "{}", line.len());
+        }
+        log.in_journal = false;
+        log.settings.json = true;
+        for text in ["ü", "\"", "\\", "\u{1b}", "a\"\\"] {
+            say(&mut log, Level::Error, &text.repeat(5000), Instant::now());
+            let line = read(&mut reader);
+            assert!(line.len() <= LONGEST, "{}", line.len());
+            serde_json::from_str::<serde_json::Value>(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_it_is_about() {
+        let (mut log, mut reader) = log();
+        let line = |about, text| Line {
+            level: Level::Error,
+            about,
+            text,
+            report: "",
+        };
+        let id = RequestId::random();
+        let known = About {
+            id: Some(id),
+            ..about()
+        };
+        log.say(&line(known, format_args!("GET / failed: one")), Instant::now());
+        let strange = About {
+            site: None,
+            client: Some(Client(None)),
+            ..known
+        };
+        log.say(&line(strange, format_args!("GET / failed: two")), Instant::now());
+        assert_eq!(
+            read_untimed(&mut reader),
+            format!(
+                "error site=example.org client=192.0.2.1 id={id} osier: GET / failed: one\n\
+                 error host=www.example.org client=unix id={id} osier: GET / failed: two\n"
+            )
+        );
+        log.settings.json = true;
+        log.say(&line(known, format_args!("GET / failed: three")), Instant::now());
+        let object: serde_json::Value = serde_json::from_str(&read(&mut reader)).unwrap();
+        assert_eq!(object["site"], "example.org");
+        assert_eq!(object["client"], "192.0.2.1");
+        assert_eq!(object["id"], id.to_string());
+        assert_eq!(object["text"], "GET / failed: three");
+        assert_eq!(object["level"], "error");
+        assert_eq!(object["time"].as_str().map(str::len), Some(24));
+    }
+
+    #[test]
+    fn nothing_in_a_text_looks_like_another_line() {
+        let (mut log, mut reader) = log();
+        let evil = "GET /\r\n2026-11-23T03:31:45.123Z error osier: \x1b[2Jforged\u{2028}\u{202e}";
+        for json in [false, true] {
+            log.settings.json = json;
+            say(&mut log, Level::Error, evil, Instant::now());
+            let text = read(&mut reader);
+            assert_eq!(text.matches('\n').count(), 1, "{text:?}");
+            assert!(
+                !text.trim_end().contains(|c: char| c.is_control() || c == '\u{202e}'),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn less_serious_lines_are_left_out() {
+        let (mut log, mut reader) = log();
+        for (level, expected) in [
+            (Level::Error, "error osier: e\n"),
+            (Level::Warning, "error osier: e\nwarning osier: w\n"),
+            (Level::Info, "error osier: e\nwarning osier: w\ninfo osier: i\n"),
+            (
+                Level::Debug,
+                "error osier: e\nwarning osier: w\ninfo osier: i\ndebug osier: d\n",
+            ),
+        ] {
+            log.settings.level = level;
+            for (level, text) in [
+                (Level::Error, "e"),
+                (Level::Warning, "w"),
+                (Level::Info, "i"),
+                (Level::Debug, "d"),
+            ] {
+                say(&mut log, level, text, Instant::now());
+            }
+            assert_eq!(read_untimed(&mut reader), expected);
+        }
+    }
+
+    #[test]
+    fn the_journal_gets_a_priority_before_each_line() {
+        let (mut log, mut reader) = log();
+        log.in_journal = true;
+        log.say(
+            &Line {
+                level: Level::Warning,
+                about: about(),
+                text: format_args!("site.toml has mistakes"),
+                report: "site.toml:1:1: one\nsite.toml:2:1: two\n",
+            },
+            Instant::now(),
+        );
+        assert_eq!(
+            read(&mut reader),
+            "<4>site=example.org client=192.0.2.1 site.toml has mistakes\n\
+             <4>site=example.org client=192.0.2.1 site.toml:1:1: one\n\
+             <4>site=example.org client=192.0.2.1 site.toml:2:1: two\n"
+        );
+    }
+
+    #[test]
+    fn syslog_gets_a_datagram_for_each_line() {
+        let folder = Folder::new();
+        let path = folder.join("log");
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        let (mut log, mut reader) = log();
+        log.queue = Queue::open(&To::Syslog(syslog::Settings {
+            to: syslog::To::Unix(path),
+            format: None,
+            facility: syslog::DAEMON,
+            tag: "web".into(),
+        }))
+        .unwrap();
+        say(&mut log, Level::Error, "GET / failed: x\ny", Instant::now());
+        let mut piece = [0; 1024];
+        let count = receiver.recv(&mut piece).unwrap();
+        let message = String::from_utf8(piece[..count].to_vec()).unwrap();
+        assert!(message.starts_with("<27>"), "{message}");
+        let text = format!(" web[{}]: GET / failed: x\\ny", std::process::id());
+        assert!(message.ends_with(&text), "{message}");
+        assert_eq!(read(&mut reader), "");
+    }
+}
