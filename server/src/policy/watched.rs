@@ -1,4 +1,4 @@
-//! A value that is read from a file, and read again when the file changes: keys of tokens, for example.
+//! A value that is read from a file, and read again when the file changes: the keys of tokens, the users of a password file.
 //!
 //! The file is looked at when the value is used, at most once a second, on the blocking pool. A request that comes meanwhile takes the
 //! value that is there. If the file has a mistake, the value stays as it was. A file that has never been there has no value.
@@ -17,15 +17,15 @@ const FILE_MAX: u64 = 8 << 20;
 /// The shortest time between two looks at the file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How the text of a file becomes a value. The error is one line.
-type Parse<T> = Arc<dyn Fn(&str) -> Result<T, String> + Send + Sync>;
+/// How the file becomes a value. The error is one line that names the file.
+type Reading<T> = Arc<dyn Fn(&Path) -> Result<(T, Stamp), String> + Send + Sync>;
 
 /// A file and its value.
 pub struct Watched<T> {
     path: PathBuf,
-    /// The name of such files in messages: "key file".
-    what: &'static str,
-    parse: Parse<T>,
+    read: Reading<T>,
+    /// The consequence of a mistake in messages, while there is a value: "it stays as it was".
+    stays: &'static str,
     state: Mutex<State<T>>,
     say: Say,
 }
@@ -39,39 +39,56 @@ struct State<T> {
 }
 
 impl<T: Send + Sync + 'static> Watched<T> {
-    /// Reads the file. A file that does not exist yet is no error.
+    /// Reads the file, and parses its text whenever it has changed. A file that does not exist yet is no error. `what` is the name of
+    /// such files in messages: "key file".
     ///
     /// # Errors
     /// One line: the file cannot be read, or has a mistake.
+    ///
+    /// # Blocks the thread
+    /// While the file is read.
     pub fn open(
         path: &Path,
         what: &'static str,
         say: Say,
         parse: impl Fn(&str) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Watched<T>, String> {
-        let parse: Parse<T> = Arc::new(parse);
-        let is_missing = path
-            .metadata()
-            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        let (value, stamp) = match is_missing {
-            true => (None, None),
-            false => read(path, &parse)
-                .map(|(value, stamp)| (Some(Arc::new(value)), Some(stamp)))
-                .map_err(|why| format!("{what} '{}': {why}", path.display()))?,
+        let read = move |path: &Path| {
+            text(path)
+                .and_then(|(text, stamp)| Ok((parse(&text)?, stamp)))
+                .map_err(|why| format!("{what} '{}': {why}", path.display()))
         };
+        let first = if_there(path, &read)?;
+        Ok(Watched::new(path, first, "it stays as it was", say, read))
+    }
+
+    /// Begins with the value of a file that was read before, by [`if_there`]. `read` reads the file when it has changed.
+    pub fn new(
+        path: &Path,
+        first: Option<(T, Stamp)>,
+        stays: &'static str,
+        say: Say,
+        read: impl Fn(&Path) -> Result<(T, Stamp), String> + Send + Sync + 'static,
+    ) -> Watched<T> {
+        let (value, stamp) = first.unzip();
         let state = State {
-            value,
+            value: value.map(Arc::new),
             stamp,
             looked: osier::time::now(),
             logged: String::new(),
         };
-        Ok(Watched {
+        Watched {
             path: path.to_owned(),
-            what,
-            parse,
+            read: Arc::new(read),
+            stays,
             state: Mutex::new(state),
             say,
-        })
+        }
+    }
+
+    /// The value of the last reading. None while the file has never been there.
+    pub fn latest(&self) -> Option<Arc<T>> {
+        self.locked().value.clone()
     }
 
     /// The value, at most a second old. None while the file has never been there.
@@ -84,12 +101,12 @@ impl<T: Send + Sync + 'static> Watched<T> {
             return state.value.clone();
         }
         state.looked = osier::time::now();
-        let (before, path, parse) = (state.stamp, self.path.clone(), Arc::clone(&self.parse));
+        let (before, path, read) = (state.stamp, self.path.clone(), Arc::clone(&self.read));
         drop(state);
         let news = osier::shield(|| {
             osier::unblock(move || match before.is_some_and(|stamp| stamp.is_of(&path)) {
                 true => Ok(None),
-                false => read(&path, &parse).map(Some),
+                false => read(&path).map(Some),
             })
         });
         let mut state = self.locked();
@@ -101,12 +118,11 @@ impl<T: Send + Sync + 'static> Watched<T> {
             }
             Err(why) if why == state.logged => {}
             Err(why) => {
-                let (what, path) = (self.what, self.path.display());
                 let meanwhile = match state.value {
-                    Some(_) => "it stays as it was",
+                    Some(_) => self.stays,
                     None => "requests get 503 until it can be read",
                 };
-                self.say.error(format_args!("{what} '{path}': {why}; {meanwhile}"));
+                self.say.error(format_args!("{why}; {meanwhile}"));
                 state.logged = why;
             }
         }
@@ -125,9 +141,18 @@ impl<T: Send + Sync + 'static> Watched<T> {
     }
 }
 
-fn read<T>(path: &Path, parse: &Parse<T>) -> Result<(T, Stamp), String> {
-    let (text, stamp) = text(path)?;
-    Ok((parse(&text)?, stamp))
+/// Calls `read` for a file that exists.
+///
+/// # Blocks the thread
+/// While the file is read.
+pub fn if_there<T, E>(path: &Path, read: impl FnOnce(&Path) -> Result<T, E>) -> Result<Option<T>, E> {
+    let is_missing = path
+        .metadata()
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match is_missing {
+        true => Ok(None),
+        false => read(path).map(Some),
+    }
 }
 
 /// The identity and version of a file, to find out whether it has changed.
@@ -141,7 +166,7 @@ pub struct Stamp {
 
 impl Stamp {
     /// Whether the file at `path` is still this one.
-    pub fn is_of(&self, path: &Path) -> bool {
+    fn is_of(&self, path: &Path) -> bool {
         path.metadata().is_ok_and(|metadata| Stamp::of(&metadata) == *self)
     }
 

@@ -20,7 +20,7 @@ use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
-use crate::policy::auth::Auth;
+use crate::policy::auth::{self, Auth, Trouble};
 use crate::policy::cache;
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
@@ -405,10 +405,10 @@ impl Builder<'_> {
         Ok(store)
     }
 
-    fn auth(&self, settings: &crate::policy::auth::Settings, say: &Say) -> Result<Arc<Auth>, String> {
+    fn auth(&self, settings: &auth::Settings, say: &Say) -> Result<Arc<Auth>, String> {
         Auth::open(settings, say.clone())
             .map(Arc::new)
-            .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            .map_err(|troubles| Trouble::line_of(&troubles))
     }
 
     fn forward_auth(&self, settings: &forward_auth::Settings, say: &Say) -> Result<Arc<ForwardAuth>, String> {

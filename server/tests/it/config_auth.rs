@@ -77,12 +77,7 @@ fn mistakes_of_forward_auth_have_their_places() {
          [[site.route]]\npath = \"/b\"\nforward_auth = { to = \"http://a:1\", response_headers = \"Host\" }\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/c\"\nforward_auth = 7\nrespond = \"x\"\n",
     );
-    let output = crate::support::osier()
-        .args(["check", "site.toml"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
         "site.toml:3:16: 'forward_auth' cannot be \"https://auth.example/\": TLS to an authentication server is not supported",
         "lacks 'to': the URL to ask",
@@ -105,15 +100,7 @@ fn weak_hashes_let_in_with_a_warning() {
     );
     let text = "[[site]]\ndefault = true\nauth = { file = \"passwords\" }\n[[site.route]]\nrespond = \"in\"\n";
     folder.write("check.toml", text);
-    let check = |strict: &[&str]| {
-        let mut command = crate::support::osier();
-        command
-            .args(["check", "check.toml"])
-            .args(strict)
-            .current_dir(folder.path());
-        let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
+    let check = |options: &[&str]| crate::support::check(&folder, &[&["check.toml"][..], options].concat());
     let warning = "weak hashes: \"ali\" (apr1), \"bea\" ({SHA}); who steals the file finds their passwords within days";
     let (code, said) = check(&[]);
     assert!(
@@ -188,12 +175,7 @@ fn mistakes_of_jwt_have_their_places() {
          [[site.route]]\npath = \"/a\"\njwt = { keys = \"good.pem\", algorithms = [\"none\"], pass = { sub = \"Content-Length\" } }\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/b\"\njwt = { keys = \"later.pem\", claims = { a = 1 } }\nrespond = \"x\"\n",
     );
-    let output = crate::support::osier()
-        .args(["check", "site.toml"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
         "site.toml:3:9: key file '",
         "an RSA key has 1024 bits",

@@ -51,12 +51,7 @@ fn a_policy_that_is_not_there_is_a_mistake() {
         "site.toml",
         "[policy.inside]\nallow = \"::1\"\nfiles = \"x\"\n[[site]]\npolicy = \"insid\"\n[[site.route]]\npolicy = \"zzz\"\nrespond = 204\n",
     );
-    let output = crate::support::osier()
-        .args(["check", "site.toml"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
         "site.toml:3:1: unknown key 'files' in [policy.inside]; known keys are allow, auth, cache, compress, cors, deny, forward_auth, headers, html_errors, jwt, limits, log, rate, request_id",
         "site.toml:5:10: there is no policy 'insid'; did you mean 'inside'?",

@@ -1,16 +1,16 @@
 //! Sessions: their cookie, their end, and their stores.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
+use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
 use osier_web::wrap::session::{Memory, Options, Redis, Sessions, Store};
 use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router};
-use testkit::Redis as Broker;
+use testkit::{DEADLINE, Redis as Broker};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -52,11 +52,12 @@ impl Store for Counted {
     }
 }
 
-/// The states of the test whose slow request outlives its session.
-static LOADED: AtomicBool = AtomicBool::new(false);
-static ENDED: AtomicBool = AtomicBool::new(false);
-
 fn app(sessions: Sessions) -> Client {
+    app_with(Router::new(), sessions)
+}
+
+/// The same, with further routes.
+fn app_with(routes: Router, sessions: Sessions) -> Client {
     let get = |request: &mut Request<'_>| -> Result<String, Rejection> {
         let user: Option<String> = request.session()?.get("user")?;
         Ok(user.unwrap_or("nobody".into()))
@@ -66,7 +67,7 @@ fn app(sessions: Sessions) -> Client {
         session.renew()?;
         session.set("user", request.query_param("user").unwrap_or("ada".into()))
     };
-    let router = Router::new()
+    let router = routes
         .get("/", get)
         .post("/login", login)
         .post("/note", |request: &mut Request<'_>| {
@@ -75,15 +76,6 @@ fn app(sessions: Sessions) -> Client {
         .post("/forget", |request: &mut Request<'_>| request.session()?.remove("note"))
         .post("/renew", |request: &mut Request<'_>| request.session()?.renew())
         .post("/logout", |request: &mut Request<'_>| request.session()?.destroy())
-        .post("/late", |request: &mut Request<'_>| {
-            let session = request.session()?;
-            let user: Option<String> = session.get("user")?;
-            LOADED.store(true, SeqCst);
-            while !ENDED.load(SeqCst) {
-                osier::sleep(Duration::from_millis(1)); // until another request has ended the session
-            }
-            session.set("user", user)
-        })
         .post("/large", |request: &mut Request<'_>| {
             request.session()?.set("large", "x".repeat(100_000))
         })
@@ -169,15 +161,25 @@ fn a_login_has_an_id_that_nobody_knew_and_a_logout_ends_it() {
 #[test]
 fn a_slow_request_does_not_bring_back_a_session_that_has_ended() {
     let store = Counted::new();
-    let client = app(Sessions::new(store.clone()));
+    let [loaded, ended] = [(); 2].map(|()| Arc::new(Event::new()));
+    let (has_loaded, has_ended) = (loaded.clone(), ended.clone());
+    let slow = move |request: &mut Request<'_>| -> Result<(), Rejection> {
+        let session = request.session()?;
+        let user: Option<String> = session.get("user")?;
+        has_loaded.set();
+        assert!(
+            has_ended.wait_timeout(DEADLINE),
+            "no other request has ended the session"
+        );
+        session.set("user", user)
+    };
+    let client = app_with(Router::new().post("/late", slow), Sessions::new(store.clone()));
     let session = cookie(&post(&client, "/login", ""));
     thread::scope(|scope| {
         let late = scope.spawn(|| client.post("/late").header("cookie", &session).send());
-        while !LOADED.load(SeqCst) {
-            thread::sleep(Duration::from_millis(1)); // until the slow request has the values
-        }
+        assert!(loaded.wait_timeout(DEADLINE), "the slow request has no values");
         post(&client, "/logout", &session);
-        ENDED.store(true, SeqCst);
+        ended.set();
         let late = late.join().unwrap();
         assert_eq!((late.status().as_u16(), late.header("set-cookie")), (200, None));
     });

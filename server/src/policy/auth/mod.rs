@@ -24,7 +24,6 @@ mod passwords;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +36,7 @@ use osier_web::http::StatusCode;
 use osier_web::{Level, Request, Response};
 
 use crate::log::operator::Say;
-use crate::policy::watched::Stamp;
+use crate::policy::watched::{self, Watched};
 use credentials::Credentials;
 use hash::Hash;
 use passwords::Passwords;
@@ -51,8 +50,6 @@ const WAITING: usize = 128;
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// The most verified credentials in the cache.
 const REMEMBERED_MAX: usize = 4096;
-/// The shortest time between two looks at the file.
-const LOOK: Duration = Duration::from_secs(1);
 /// Characters of a user name that are logged.
 const NAME_SHOWN: usize = 64;
 
@@ -79,25 +76,15 @@ pub struct Auth {
     challenge: String,
     realm: String,
     /// Users from the configuration itself.
-    named: Passwords,
-    path: Option<PathBuf>,
-    file: Mutex<File>,
+    named: Arc<Passwords>,
+    /// The users from the configuration and those of the password file.
+    file: Option<Watched<Passwords>>,
     /// Hashers for the cache's keys: two, for 128 bits.
     keys: [RandomState; 2],
     /// Cache of verified credentials, and when each entry expires.
     verified: Mutex<HashMap<[u64; 2], Instant>>,
     gate: Arc<Gate>,
     say: Say,
-}
-
-/// The password file as it was last read.
-struct File {
-    passwords: Arc<Passwords>,
-    /// None while the file has never been there.
-    stamp: Option<Stamp>,
-    looked: Instant,
-    /// The last error that was logged, so that each error is logged once.
-    logged: String,
 }
 
 /// A user whose password was verified.
@@ -116,26 +103,15 @@ impl Auth {
             let what = format!("the realm {realm:?} must have 1 to 200 characters, without control characters");
             return Err(vec![Trouble::general(None, what)]);
         }
-        let named = Passwords::named(&settings.users)?;
-        let (passwords, stamp) = match &settings.password_file {
-            Some(path) if !is_missing(path) => {
-                let (passwords, stamp) = passwords::read(path, named.clone())?;
-                (passwords, Some(stamp))
-            }
-            _ => (named.clone(), None),
-        };
+        let named = Arc::new(Passwords::named(&settings.users)?);
+        let file = settings.password_file.as_deref();
+        let file = file.map(|path| watch(path, &named, &say)).transpose()?;
         let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
         Ok(Auth {
             challenge: format!("Basic realm=\"{quoted}\", charset=\"UTF-8\""),
             realm,
             named,
-            path: settings.password_file.clone(),
-            file: Mutex::new(File {
-                passwords: Arc::new(passwords),
-                stamp,
-                looked: osier::time::now(),
-                logged: String::new(),
-            }),
+            file,
             keys: [RandomState::new(), RandomState::new()],
             verified: Mutex::new(HashMap::new()),
             gate: Arc::clone(&GATE),
@@ -145,7 +121,8 @@ impl Auth {
 
     /// One line about users whose hashes are weak. None if there are none.
     pub fn weakness(&self) -> Option<String> {
-        locked(&self.file).passwords.weakness()
+        let of_file = self.file.as_ref().and_then(Watched::latest);
+        of_file.as_ref().unwrap_or(&self.named).weakness()
     }
 
     /// Checks the credentials of a request.
@@ -253,58 +230,29 @@ impl Auth {
             .body("401: log in with a user name and a password\n")
     }
 
-    /// The passwords, at most a second old. If the file has a mistake, the passwords stay as they were.
+    /// The users, at most a second old. None while the password file has never been there.
     fn passwords(&self) -> Option<Arc<Passwords>> {
-        let mut file = locked(&self.file);
-        let Some(path) = &self.path else {
-            return Some(Arc::clone(&file.passwords));
-        };
-        if osier::time::now().saturating_duration_since(file.looked) < LOOK {
-            return file.current();
+        match &self.file {
+            Some(file) => file.current(),
+            None => Some(Arc::clone(&self.named)),
         }
-        let stamp = file.stamp;
-        // Who comes while this one reads takes what is there.
-        file.looked = osier::time::now();
-        drop(file);
-        let (of_file, named) = (path.clone(), self.named.clone());
-        let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&of_file, stamp, named)));
-        let mut file = locked(&self.file);
-        match news {
-            Ok(None) => file.logged.clear(),
-            Ok(Some((passwords, stamp))) => {
-                if let Some(weakness) = passwords.weakness() {
-                    self.say
-                        .warning(format_args!("password file '{}': {weakness}", path.display()));
-                }
-                (file.passwords, file.stamp) = (Arc::new(passwords), Some(stamp));
-                file.logged.clear();
-            }
-            Err(troubles) => {
-                let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ");
-                if message != file.logged {
-                    let meanwhile = match file.stamp {
-                        Some(_) => "the passwords stay as they were",
-                        None => "requests get 503 until it can be read",
-                    };
-                    self.say.error(format_args!("{message}; {meanwhile}"));
-                    file.logged = message;
-                }
-            }
-        }
-        file.current()
     }
 }
 
-impl File {
-    /// The users of the last reading. None while the file has never been there.
-    fn current(&self) -> Option<Arc<Passwords>> {
-        self.stamp.map(|_| Arc::clone(&self.passwords))
-    }
-}
-
-fn is_missing(path: &Path) -> bool {
-    path.metadata()
-        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+/// Reads the password file, and again when it changes. Its users are added to `named`.
+fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> Result<Watched<Passwords>, Vec<Trouble>> {
+    let first = watched::if_there(path, |path| passwords::read(path, Passwords::clone(named)))?;
+    let (named, warn) = (Arc::clone(named), say.clone());
+    let again = move |path: &Path| {
+        let read = passwords::read(path, Passwords::clone(&named));
+        let (passwords, stamp) = read.map_err(|troubles| Trouble::line_of(&troubles))?;
+        if let Some(weakness) = passwords.weakness() {
+            warn.warning(format_args!("password file '{}': {weakness}", path.display()));
+        }
+        Ok((passwords, stamp))
+    };
+    let stays = "the passwords stay as they were";
+    Ok(Watched::new(path, first, stays, say.clone(), again))
 }
 
 fn unavailable() -> Response {

@@ -29,6 +29,11 @@ impl Trouble {
         let path = path.map(Path::to_owned);
         Trouble { path, line: None, what }
     }
+
+    /// Several mistakes in one line.
+    pub fn line_of(troubles: &[Trouble]) -> String {
+        troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ")
+    }
 }
 
 impl fmt::Display for Trouble {
@@ -157,19 +162,4 @@ impl Passwords {
 pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Trouble>> {
     let (text, stamp) = watched::text(path).map_err(|what| vec![Trouble::general(Some(path), what)])?;
     Ok((named.and(path, &text)?, stamp))
-}
-
-/// Does the same as [`read`], unless the file is unchanged since `before`.
-///
-/// # Blocks the thread
-/// While the file is read.
-pub fn read_if_changed(
-    path: &Path,
-    before: Option<Stamp>,
-    named: Passwords,
-) -> Result<Option<(Passwords, Stamp)>, Vec<Trouble>> {
-    match before.is_some_and(|stamp| stamp.is_of(path)) {
-        true => Ok(None),
-        false => read(path, named).map(Some),
-    }
 }

@@ -133,6 +133,14 @@ pub fn osier() -> Command {
     command
 }
 
+/// Runs `osier check` in a folder. Returns its status and its messages.
+pub fn check(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = osier();
+    command.arg("check").args(arguments).current_dir(folder.path());
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
 /// A connection.
 pub struct Client {
     pub stream: TcpStream,
