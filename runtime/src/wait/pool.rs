@@ -22,14 +22,7 @@ const BACKLOG: usize = 5;
 /// A thread ends after this time without a job.
 const IDLE: Duration = Duration::from_millis(500);
 
-static POOL: Pool = Pool {
-    state: Mutex::new(State {
-        jobs: VecDeque::new(),
-        threads: 0,
-        idle: 0,
-    }),
-    come: Condvar::new(),
-};
+static POOL: Pool = Pool::new();
 
 struct Pool {
     state: Mutex<State>,
@@ -69,6 +62,18 @@ pub(crate) fn try_spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 }
 
 impl Pool {
+    const fn new() -> Pool {
+        let state = State {
+            jobs: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+        };
+        Pool {
+            state: Mutex::new(state),
+            come: Condvar::new(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -160,14 +165,7 @@ mod tests {
     #[test]
     fn idle_threads_end() {
         // A pool of its own: other tests use the common one.
-        static POOL: Pool = Pool {
-            state: Mutex::new(State {
-                jobs: VecDeque::new(),
-                threads: 0,
-                idle: 0,
-            }),
-            come: Condvar::new(),
-        };
+        static POOL: Pool = Pool::new();
         let (job, task) = async_task::spawn(async {}, |job| drop(POOL.push(job)));
         job.schedule();
         crate::block_on(task);

@@ -129,7 +129,8 @@ pub(super) fn make(
         backend.close_after();
     }
     let mut received = Vec::new();
-    let bounds = settings.bounds(head.is_stream);
+    // A response in memory needs none.
+    let bounds = || settings.bounds(head.is_stream);
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
             backend.close_after();
@@ -138,7 +139,7 @@ pub(super) fn make(
         bodiless(request, head.declared)
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
-        let context = Context::of(settings, number);
+        let (context, bounds) = (Context::of(settings, number), bounds());
         Kind::Duplex(Box::new(move |body, out| {
             let done = send_and_relay(sender, body, backend, &bounds, out);
             done.map_err(|error| context.explain(error))
@@ -158,7 +159,7 @@ pub(super) fn make(
             ReplyLength::Known(length) => Some(length),
             _ => None,
         };
-        let context = Context::of(settings, number);
+        let (context, bounds) = (Context::of(settings, number), bounds());
         let produce = move |out: &mut dyn Outlet| {
             relay::relay(backend, received, &bounds, out).map_err(|error| context.explain(error))
         };

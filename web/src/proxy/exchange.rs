@@ -1,6 +1,7 @@
 //! One request through the proxy: lease a connection, send the request, read the response's head, and try a second time where
 //! that is safe.
 
+use std::borrow::Cow;
 use std::io;
 use std::panic::resume_unwind;
 
@@ -16,17 +17,26 @@ use crate::upstream::Lease;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
 use crate::{IntoResponse, Request, Response};
 
+/// Returns the request target for the backend.
+///
+/// # Errors
+///
+/// The response to a request that is not forwarded.
+pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Result<Cow<'r, str>, Response> {
+    outgoing::target(settings, request).map_err(|error| bad(error.reason()))
+}
+
+fn bad(reason: &'static str) -> Response {
+    let response = Response::new(StatusCode::BAD_REQUEST).body(format!("{reason}\n"));
+    response.because(reason)
+}
+
 /// Returns the sender of the request; `None` if the body has to be received first.
 ///
 /// # Errors
 ///
 /// The response to a request that is not forwarded.
 pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<Option<Sender>, Response> {
-    let bad = |reason: &'static str| {
-        let response = Response::new(StatusCode::BAD_REQUEST).body(format!("{reason}\n"));
-        response.because(reason)
-    };
-    outgoing::target(settings, request).map_err(|error| bad(error.reason()))?;
     if forwarded::lists_too_many(request.headers()) {
         return Err(bad("a Connection field that lists too many names"));
     }
@@ -39,18 +49,14 @@ pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<O
     Ok(is_here.then_some(sender))
 }
 
-/// Forwards the request and returns the response, or an error response.
-pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, sender: &mut Sender) -> Response {
-    let target = match outgoing::target(settings, request) {
-        Ok(target) => target,
-        Err(error) => return Response::new(StatusCode::BAD_REQUEST).body(format!("{error}\n")),
-    };
+/// Forwards the request with this [`target`] and returns the response, or an error response.
+pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
     let is_idempotent = is_idempotent(request.method());
     let affinity = settings.upstream.affinity(request);
     let answered = settings.upstream.attempt(affinity, |lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
-        if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
+        if outgoing::write_head(settings, request, target, &lease, upgrade, &mut sender.head).is_err() {
             // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
             return Ok(Response::internal_error(
                 "the proxy's host or prefix cannot be written in a request",

@@ -48,7 +48,8 @@ fn names_the_client(name: &str) -> bool {
 
 /// Whether the field is `X-Request-ID`. Programs that do not distinguish `_` and `-` read the other spelling too.
 pub(super) fn is_request_id(name: &str) -> bool {
-    name.len() == id::FIELD.len() && name.replace('_', "-").eq_ignore_ascii_case(id::FIELD)
+    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.bytes().map(dashed).eq(id::FIELD.bytes())
 }
 
 /// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own

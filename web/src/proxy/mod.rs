@@ -294,21 +294,32 @@ impl Proxy {
     ///
     /// As `answer` does, but not until the client has sent the body.
     pub fn answer_after_body(&self, request: &mut Request<'_>) -> Answer {
+        let target = match exchange::target(&self.0, request) {
+            Ok(target) => target,
+            Err(response) => return response.into(),
+        };
         match exchange::sender(&self.0, request) {
-            Ok(Some(mut sender)) => self.pass(request, &mut sender).into(),
+            Ok(Some(mut sender)) => self.pass(request, &target, &mut sender).into(),
             Ok(None) => {
                 let proxy = self.clone();
-                Answer::after_body(&self.0.spool, move |request, body| match body {
-                    Ok(body) => proxy.pass(request, &mut Sender::spooled(request.head.body(), body)),
-                    Err(failed) => failed.into_response(),
+                Answer::after_body(&self.0.spool, move |request, body| {
+                    let body = match body {
+                        Ok(body) => body,
+                        Err(failed) => return failed.into_response(),
+                    };
+                    // The same as before, but it cannot be kept with a request that rests.
+                    match exchange::target(&proxy.0, request) {
+                        Ok(target) => proxy.pass(request, &target, &mut Sender::spooled(request.head.body(), body)),
+                        Err(response) => response,
+                    }
                 })
             }
             Err(response) => response.into(),
         }
     }
 
-    fn pass(&self, request: &mut Request<'_>, sender: &mut Sender) -> Response {
-        while_client_stays(request, &mut |request| exchange::pass(&self.0, request, sender))
+    fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
+        while_client_stays(request, &mut |request| exchange::pass(&self.0, request, target, sender))
     }
 }
 
