@@ -30,7 +30,7 @@ pub enum Transfer {
     Plain(u64),
     /// Chunks, ended by [`LAST_CHUNK`](crate::LAST_CHUNK).
     Chunked,
-    /// The bytes themselves, ended by closing the connection (a stream to an HTTP/1.0 client).
+    /// The bytes themselves. Closing the connection ends them (a stream to an HTTP/1.0 client), or the end of the HTTP/2 stream.
     UntilClose,
     /// The connection is no longer HTTP (101, or 2xx to CONNECT).
     Tunnel,
@@ -199,6 +199,8 @@ impl<'o> HeadWriter<'o> {
                     self.out.extend_from_slice(b"transfer-encoding: chunked\r\n");
                     Transfer::Chunked
                 }
+                // The last DATA frame ends the body.
+                ResponseBody::Stream if version == Version::Http2 => Transfer::UntilClose,
                 ResponseBody::Stream => {
                     keep_alive = false;
                     Transfer::UntilClose
@@ -206,10 +208,10 @@ impl<'o> HeadWriter<'o> {
             }
         };
         // RFC 9112 9.3: HTTP/1.1 keeps the connection unless `close` is sent, HTTP/1.0 closes it unless `keep-alive` is sent.
-        // A tunnel and an interim response send neither.
+        // A tunnel, an interim response and HTTP/2 send neither.
         let interim = self.status < 200;
         match (version, keep_alive) {
-            (Version::Http11, true) => {}
+            (Version::Http11, true) | (Version::Http2, _) => {}
             _ if interim || transfer == Transfer::Tunnel => {}
             (Version::Http10, true) => self.out.extend_from_slice(b"connection: keep-alive\r\n"),
             (_, false) => self.out.extend_from_slice(b"connection: close\r\n"),

@@ -30,8 +30,9 @@ enum State {
         remaining: u64,
     },
     Chunked(ChunkedDecoder),
-    /// A response's body: all bytes until the connection ends.
+    /// All bytes until the connection or the stream ends, and at most `left`.
     UntilClose {
+        left: u64,
         ended: bool,
     },
 }
@@ -51,6 +52,15 @@ impl BodyDecoder {
         }))
     }
 
+    /// Makes the decoder of a request's body that the end of its HTTP/2 stream ends: [`at_end`](Self::at_end) reports the end.
+    /// After [`plain`](Self::plain) has become 0, one more byte makes [`decode`](Self::decode) fail with 413.
+    pub fn until_end(limits: &Limits) -> BodyDecoder {
+        BodyDecoder(State::UntilClose {
+            left: limits.body,
+            ended: false,
+        })
+    }
+
     /// Makes the decoder of a response's body. [`Limits::body`] does not apply, as a gateway streams the body.
     pub fn of_reply(length: ReplyLength, limits: &Limits) -> BodyDecoder {
         BodyDecoder(match length {
@@ -60,16 +70,19 @@ impl BodyDecoder {
                 body: u64::MAX,
                 ..*limits
             })),
-            ReplyLength::UntilClose => State::UntilClose { ended: false },
+            ReplyLength::UntilClose => State::UntilClose {
+                left: u64::MAX,
+                ended: false,
+            },
         })
     }
 
-    /// Notes that the connection has ended, which ends a body without a length.
+    /// Notes that the connection or the stream has ended, which ends a body without a length.
     ///
     /// # Errors
     /// [`Reject::BodyEnded`] if any other body is incomplete.
     pub fn at_end(&mut self) -> Result<(), Reject> {
-        if let State::UntilClose { ended } = &mut self.0 {
+        if let State::UntilClose { ended, .. } = &mut self.0 {
             *ended = true;
         }
         if self.is_done() { Ok(()) } else { Err(Reject::BodyEnded) }
@@ -79,7 +92,7 @@ impl BodyDecoder {
     /// have not been consumed.
     ///
     /// # Errors
-    /// The errors of [`ChunkedDecoder::decode`]. Other bodies have none. Do not use the decoder after an error.
+    /// The errors of [`ChunkedDecoder::decode`], and 413 for a byte beyond the bound of [`until_end`](Self::until_end). Other bodies have none. Do not use the decoder after an error.
     #[inline]
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
         match &mut self.0 {
@@ -96,8 +109,12 @@ impl BodyDecoder {
                 })
             }
             State::Chunked(decoder) => decoder.decode(input, max),
-            State::UntilClose { ended } => {
-                let count = input.len().min(max);
+            State::UntilClose { left, ended } => {
+                if *left == 0 && !input.is_empty() {
+                    return Err(Reject::BodyTooLarge);
+                }
+                let count = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len()).min(max);
+                *left -= count as u64;
                 Ok(Piece {
                     consumed: count,
                     data: &input[..count],
@@ -114,8 +131,11 @@ impl BodyDecoder {
     pub fn limit(&mut self, most: u64) -> Result<(), Reject> {
         match &mut self.0 {
             State::Known { remaining } if *remaining > most => Err(Reject::BodyTooLarge),
-            // Only a response ends with its connection. The gateway bounds it elsewhere.
-            State::Known { .. } | State::UntilClose { .. } => Ok(()),
+            State::Known { .. } => Ok(()),
+            State::UntilClose { left, .. } => {
+                *left = most.min(*left);
+                Ok(())
+            }
             State::Chunked(decoder) => decoder.limit(most),
         }
     }
@@ -127,13 +147,10 @@ impl BodyDecoder {
         match &self.0 {
             State::Known { remaining } => *remaining,
             State::Chunked(decoder) => decoder.plain(),
-            State::UntilClose { ended } => {
-                if *ended {
-                    0
-                } else {
-                    u64::MAX
-                }
-            }
+            State::UntilClose { left, ended } => match ended {
+                true => 0,
+                false => *left,
+            },
         }
     }
 
@@ -147,7 +164,7 @@ impl BodyDecoder {
                 *remaining = remaining.checked_sub(count).expect("advance() beyond plain()");
             }
             State::Chunked(decoder) => decoder.advance(count),
-            State::UntilClose { .. } => {}
+            State::UntilClose { left, .. } => *left = left.checked_sub(count).expect("advance() beyond plain()"),
         }
     }
 
@@ -157,7 +174,7 @@ impl BodyDecoder {
         match &self.0 {
             State::Known { remaining } => *remaining == 0,
             State::Chunked(decoder) => decoder.is_done(),
-            State::UntilClose { ended } => *ended,
+            State::UntilClose { ended, .. } => *ended,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The two protocol versions that this crate speaks.
+//! The protocol versions that this crate speaks.
 
 use super::Reject;
 
@@ -9,6 +9,8 @@ pub enum Version {
     Http10,
     /// HTTP/1.1: the connection is kept unless either side asks to close it.
     Http11,
+    /// HTTP/2: frames carry the messages of many streams, and a request line never names this version.
+    Http2,
 }
 
 /// Checks that a request line, given without its CRLF, ends with a version that this crate speaks.

@@ -1,6 +1,6 @@
 //! The chunked coding: encoded data is decoded again, through the decoder or with reads that bypass it.
 
-use osier_http::{BodyDecoder, BodyLength, ChunkHead, ChunkedDecoder, LAST_CHUNK, Limits, Piece, write_chunk};
+use osier_http::{BodyDecoder, BodyLength, ChunkHead, ChunkedDecoder, LAST_CHUNK, Limits, Piece, Reject, write_chunk};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -147,4 +147,23 @@ proptest! {
         prop_assert_eq!(decoded, chunks.concat());
         prop_assert_eq!(at, length);
     }
+}
+
+#[test]
+fn a_body_that_its_stream_ends_has_the_limit_of_a_request() {
+    let limits = Limits {
+        body: 5,
+        ..Limits::default()
+    };
+    let mut body = BodyDecoder::until_end(&limits);
+    body.advance(2);
+    assert_eq!(body.decode(b"abc", 9).map(|piece| piece.data), Ok(&b"abc"[..]));
+    assert_eq!((body.plain(), body.is_done()), (0, false));
+    assert_eq!(body.clone().decode(b"d", 9), Err(Reject::BodyTooLarge));
+    assert_eq!(body.at_end(), Ok(()));
+    assert!(body.is_done());
+
+    let mut body = BodyDecoder::until_end(&limits);
+    body.limit(1).unwrap();
+    assert_eq!(body.plain(), 1);
 }

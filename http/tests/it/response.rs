@@ -308,3 +308,23 @@ proptest! {
         prop_assert_eq!(others, expected);
     }
 }
+
+#[test]
+fn a_head_for_a_stream_has_no_field_of_a_connection() {
+    for keep_alive in [true, false] {
+        let exchange = Exchange::new(Method::Get, Version::Http2, keep_alive);
+        for (body, transfer) in [
+            (ResponseBody::Known(5), Transfer::Plain(5)),
+            (ResponseBody::Stream, Transfer::UntilClose),
+        ] {
+            let mut out = Vec::new();
+            let sent = HeadWriter::begin(&mut out, 200, exchange).unwrap().finish(body);
+            assert_eq!(sent, Sent { transfer, keep_alive });
+            let text = String::from_utf8(out).unwrap();
+            assert!(
+                !text.contains("connection") && !text.contains("transfer-encoding"),
+                "{text}"
+            );
+        }
+    }
+}

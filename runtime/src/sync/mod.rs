@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Event`] | one signal, or none | one waiter per signal; with [`Event::manual`] all, until it is reset |
 //! | [`EventFd`] | the same, in a descriptor that any event loop can poll | one waiter per signal |
+//! | [`Interrupt`] | one signal, for ever | nobody waits: the code that runs under it is cancelled |
 //! | [`Mailbox`] | 32 flags | every waiter whose flags are raised |
 //! | [`Notify`] | at most one notification | the first waiter, or all |
 //! | [`Mutex`], [`RwLock`] | a value | one at a time, or many readers, in order of arrival |
@@ -39,6 +40,7 @@ mod event;
 mod event_fd;
 #[cfg(feature = "sync")]
 mod guard;
+mod interrupt;
 mod mailbox;
 #[cfg(feature = "sync")]
 pub mod mpmc;
@@ -68,6 +70,7 @@ pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::{Event, EventWait};
 #[cfg(feature = "descriptors")]
 pub use event_fd::{EventFd, EventFdWait, SignalSetter};
+pub use interrupt::Interrupt;
 pub use mailbox::{Mailbox, MailboxWait};
 #[cfg(feature = "sync")]
 pub use mutex::{Mutex, MutexGuard};

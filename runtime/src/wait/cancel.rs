@@ -1,7 +1,7 @@
 //! Cancellation: requests, the frames that they aim at, and their delivery.
 //!
 //! A fiber has a stack of *frames*. The outermost frame is the fiber itself: [`crate::JoinHandle::cancel`], a failing
-//! scope or the runtime's shutdown request it. Inside it are [`timeout`]s, [`crate::io::while_connected`]s and
+//! scope or the runtime's shutdown request it. Inside it are [`timeout`]s, [`crate::io::while_connected`]s, [`crate::sync::Interrupt`]s and
 //! [`shield`]s. Each blocking call asks, before it waits and whenever it wakes, whether a frame is requested. A shield
 //! hides the frames outside it. A fiber that unwinds is shielded as a whole, for at most the grace period. The
 //! outermost requested frame wins.
@@ -14,10 +14,11 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io, ptr, thread};
 
-use osier_queue::Key;
+use osier_queue::{self as queue, Key};
 use smallvec::SmallVec;
 
 use crate::wait::socket::{Entry, Waiting};
@@ -118,6 +119,8 @@ pub(crate) enum Kind {
         entry: &'static Entry,
         half_close_is_gone: bool,
     },
+    /// Requested once the event, a manual one, is set.
+    Interrupt(Arc<queue::Event>),
 }
 
 impl Kind {
@@ -125,6 +128,7 @@ impl Kind {
         match self {
             Kind::Shield => false,
             Kind::Timeout { deadline, .. } => worker.now() >= *deadline,
+            Kind::Interrupt(event) => event.is_set(),
             Kind::Gone {
                 entry,
                 half_close_is_gone,
@@ -356,7 +360,7 @@ impl Frames {
         let reason = depth.checked_sub(1).and_then(|index| frames.get(index));
         self.unwinds.set(Some(match reason.map(|frame| &frame.kind) {
             Some(Kind::Timeout { .. }) => Reason::Timeout,
-            Some(Kind::Gone { .. }) => Reason::Gone,
+            Some(Kind::Gone { .. } | Kind::Interrupt(_)) => Reason::Gone,
             Some(Kind::Shield) | None => Reason::Root,
         }));
         drop(frames);

@@ -23,6 +23,7 @@ mod fs;
 mod given;
 mod grace;
 mod groups;
+mod interrupt;
 mod interval;
 mod io;
 mod iterate;

@@ -187,6 +187,7 @@ pub fn write(
     }
     let protocol = match request.version() {
         http::Version::HTTP_10 => "HTTP/1.0",
+        http::Version::HTTP_2 => "HTTP/2.0",
         _ => "HTTP/1.1",
     };
     params.put("SERVER_PROTOCOL", protocol.as_bytes());

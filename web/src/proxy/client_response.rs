@@ -78,12 +78,12 @@ pub(super) fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str
 /// layers that set and remove fields, so no other field passes.
 const HINTS: [&str; 2] = ["link", "content-security-policy"];
 
-/// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example, if the client speaks HTTP/1.1. A 100 Continue
+/// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example, if the client speaks HTTP/1.1 or HTTP/2. A 100 Continue
 /// does not pass, as this server sends its own. The response is sent when this fiber, the connection's, suspends.
 pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, output: &Output<'_>) {
     // An interim response is only a hint. One with a list that is too long is dropped.
     let is_passed = reply.status() != StatusCode::CONTINUE.as_u16()
-        && asked.version() == Version::Http11
+        && asked.version() != Version::Http10
         && !forwarded::lists_too_many(reply.headers());
     if !is_passed {
         return;

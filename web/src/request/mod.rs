@@ -313,11 +313,12 @@ impl<'a> Request<'a> {
         self.head.headers()
     }
 
-    /// The protocol version: 1.0 or 1.1.
+    /// The protocol version: 1.0, 1.1 or 2.
     pub fn version(&self) -> Version {
         match self.head.version() {
             osier_http::Version::Http10 => Version::HTTP_10,
             osier_http::Version::Http11 => Version::HTTP_11,
+            osier_http::Version::Http2 => Version::HTTP_2,
         }
     }
 

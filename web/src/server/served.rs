@@ -62,10 +62,11 @@ impl<'a> Served<'a> {
         self.head.and_then(|head| head.header(name))
     }
 
-    /// The protocol: `HTTP/1.1` or `HTTP/1.0`.
+    /// The protocol: `HTTP/2.0`, `HTTP/1.1` or `HTTP/1.0`.
     pub fn protocol(&self) -> &'static str {
         match self.head.map(|head| head.version()) {
             Some(osier_http::Version::Http10) => "HTTP/1.0",
+            Some(osier_http::Version::Http2) => "HTTP/2.0",
             _ => "HTTP/1.1",
         }
     }
