@@ -435,12 +435,12 @@ impl Queue<'_> {
     /// Writes `piece`. If the client does not take all of it, the rest goes back to the queue, from where it may move to the file
     /// while this waits.
     fn write(&self, mut piece: Piece, out: &mut dyn Outlet) -> io::Result<()> {
-        let Some(stream) = out.direct()? else {
+        let Some(client) = out.direct()? else {
             out.write_all(piece.rest())?;
             self.is_written(piece);
             return Ok(());
         };
-        let sent = match stream.try_write(piece.rest()) {
+        let sent = match client.try_write(piece.rest()) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return out.sent(Err(error)),

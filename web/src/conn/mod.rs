@@ -35,6 +35,7 @@ pub(crate) mod peer;
 pub(crate) mod rest;
 pub(crate) mod serve;
 pub(crate) mod settings;
+pub(crate) mod transport;
 pub(crate) mod upgrade;
 pub(crate) mod worker;
 
@@ -154,7 +155,7 @@ impl Conn {
             false => None,
         };
         let conn = Box::new(Conn {
-            link: worker.link(stream, peer),
+            link: worker.link(stream.into(), peer),
             local: local.clone(),
             stage,
         });
@@ -190,7 +191,7 @@ impl Conn {
         ours.set_write_timeout(Some(worker.server.timeouts.write))?;
         worker.server.arrived(worker.index);
         let conn = Box::new(Conn {
-            link: worker.link(ours, peer),
+            link: worker.link(ours.into(), peer),
             local: local.clone(),
             stage: Some(Box::new(Stage::Begins(takeover, extensions))),
         });
@@ -204,7 +205,7 @@ impl Conn {
         let mut buffers = link.worker.take_buffers();
         let held = announced.bytes.len();
         buffers.input[..held].copy_from_slice(&announced.bytes);
-        let filled = match (&link.stream).read(&mut buffers.input[held..]) {
+        let filled = match (&link.transport).read(&mut buffers.input[held..]) {
             Ok(count @ 1..) => held + count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
             _ => {
@@ -219,7 +220,7 @@ impl Conn {
                     && !link.set_proxied(source)
                 {
                     link.worker.give_buffers(buffers);
-                    Link::abandon(&link.stream);
+                    Link::abandon(link.socket());
                     return self.close(CloseReason::ClientLimit);
                 }
                 header.length..filled
@@ -255,7 +256,7 @@ impl Conn {
     /// Reads the first bytes of a request, or notices that the client is gone.
     fn begin(&mut self) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
-        let read = (&self.link.stream).read(&mut buffers.input);
+        let read = (&self.link.transport).read(&mut buffers.input);
         if let Ok(count @ 1..) = read {
             return self.burst(buffers, count);
         }
@@ -275,7 +276,7 @@ impl Conn {
             let room = (2 * partial.filled).min(limits.head_bytes.max(partial.filled) + PARTIAL_ROOM);
             partial.bytes.resize(room, 0);
         }
-        match (&self.link.stream).read(&mut partial.bytes[partial.filled..]) {
+        match (&self.link.transport).read(&mut partial.bytes[partial.filled..]) {
             Ok(0) => return self.close(CloseReason::Client),
             Ok(count) => partial.filled += count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
@@ -310,7 +311,7 @@ impl Conn {
         worker.date.borrow_mut().refresh(now);
         link.begin();
 
-        let output = Output::new(&link.stream, buffers.output).until(&worker.server.shutdown);
+        let output = Output::new(&link.transport, buffers.output).until(&worker.server.shutdown);
         let mut input = Input {
             bytes: buffers.input,
             start: 0,
@@ -366,7 +367,7 @@ impl Conn {
             After::Linger(reason) => self.linger(reason),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
-            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => {
+            After::Wait(_) if worker.draining.get() && link.socket().shutdown(Shutdown::Read).is_err() => {
                 self.close(CloseReason::Shutdown)
             }
             // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112
@@ -401,7 +402,7 @@ impl Conn {
         let link = self.link.clone();
         link.ends(CloseReason::Upgraded);
         if link.worker.draining.get() {
-            let _ = link.stream.shutdown(Shutdown::Read);
+            let _ = link.socket().shutdown(Shutdown::Read);
         }
         let ready = !unread.is_empty();
         let mut io = Upgraded::new(link, unread);
@@ -429,14 +430,14 @@ impl Conn {
 
     /// Rests until the client takes bytes. The connection stays busy: a drain waits for the response.
     fn rest_until_writable(&mut self, mut sending: Box<Sending>) -> AfterBurst {
-        sending.unacknowledged = self.link.stream.unacknowledged();
+        sending.unacknowledged = self.link.socket().unacknowledged();
         self.set_stage(Stage::Sending(sending));
         AfterBurst::SleepUntilWritable(after(self.link.worker.server.timeouts.write))
     }
 
     /// Sends on.
     fn send_on(&mut self, mut sending: Box<Sending>) -> AfterBurst {
-        match sending.unsent.rest.send(&self.link.stream) {
+        match sending.unsent.rest.send(&self.link.transport) {
             Ok(()) => self.rest_is_sent(*sending),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -451,10 +452,10 @@ impl Conn {
 
     /// Gives the client more time if it has acknowledged bytes since the connection went to rest.
     fn expect_more(&mut self, sending: Box<Sending>) -> AfterBurst {
-        if sending.unacknowledged.is_some() && self.link.stream.unacknowledged() < sending.unacknowledged {
+        if sending.unacknowledged.is_some() && self.link.socket().unacknowledged() < sending.unacknowledged {
             return self.rest_until_writable(sending);
         }
-        Link::abandon(&self.link.stream);
+        Link::abandon(self.link.socket());
         self.close(CloseReason::WriteTimeout)
     }
 
@@ -481,7 +482,7 @@ impl Conn {
             return self.burst(buffers, received.len());
         }
         self.link.end();
-        if worker.draining.get() && self.link.stream.shutdown(Shutdown::Read).is_err() {
+        if worker.draining.get() && self.link.socket().shutdown(Shutdown::Read).is_err() {
             return self.close(CloseReason::Shutdown);
         }
         self.sleep()
@@ -546,7 +547,7 @@ impl Conn {
     /// closes too.
     fn linger(&mut self, reason: CloseReason) -> AfterBurst {
         self.link.ends(reason);
-        if self.link.stream.shutdown(Shutdown::Write).is_err() {
+        if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
         let linger = Linger {
@@ -560,7 +561,7 @@ impl Conn {
 
     fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
-        let read = (&self.link.stream).read(&mut buffers.input);
+        let read = (&self.link.transport).read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
             Ok(count) if count > 0 && count as u64 <= linger.left => linger.left -= count as u64,
@@ -576,7 +577,7 @@ impl Conn {
     fn expire(&mut self) -> AfterBurst {
         match self.stage.as_deref() {
             Some(Stage::Head(_)) => {
-                let output = Output::new(&self.link.stream, Vec::new());
+                let output = Output::new(&self.link.transport, Vec::new());
                 let answered = self.local.app.head_timed_out((&*self.link).into(), &output);
                 self.link.ends(CloseReason::HeaderTimeout);
                 answered.map_or(AfterBurst::End, |()| self.linger(CloseReason::HeaderTimeout))
@@ -600,7 +601,7 @@ impl Conn {
 
 impl Dormant for Conn {
     fn source(&self) -> &dyn osier::io::Source {
-        &self.link.stream
+        self.link.socket()
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -650,7 +651,7 @@ impl Drop for Conn {
         // The client may not have taken all of the last response. From here on the kernel waits for it
         // as long as a write would, where its own patience is minutes.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = socket2::SockRef::from(&self.link.stream)
+        let _ = socket2::SockRef::from(self.link.socket())
             .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
         self.link.worker.unlink(&self.link);
     }

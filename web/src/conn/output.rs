@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
 use osier::io::{HalfClose, while_connected};
-use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -36,6 +35,7 @@ use crate::conn::peer::{PATIENCE, Sink};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 use crate::conn::rest::Rest;
+use crate::conn::transport::Transport;
 
 /// Bytes in the buffer that cause a flush.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
@@ -224,14 +224,14 @@ impl<'c> Output<'c> {
         while let Some(part) = parts.next() {
             self.write(&part.before);
             count += part.before.len() as u64 + part.len;
-            let stream = match self.sink {
-                Sink::Stream(stream) if self.state().may_leave => stream,
+            let transport = match self.sink {
+                Sink::Transport(transport) if self.state().may_leave => transport,
                 _ => {
                     self.send_file(&file, part.offset, part.len)?;
                     continue;
                 }
             };
-            if let Some(part) = self.send_patiently(&file, part, stream)? {
+            if let Some(part) = self.send_patiently(&file, part, transport)? {
                 let mut left: Vec<_> = std::iter::once(part).chain(parts).collect();
                 count += left[1..].iter().map(FilePart::bytes).sum::<u64>();
                 left.reverse();
@@ -253,14 +253,14 @@ impl<'c> Output<'c> {
 
     /// Sends a part of a file. If the client takes nothing for a while, it returns what is left of the part.
     #[cfg(feature = "sendfile")]
-    fn send_patiently(&self, file: &File, mut part: FilePart, stream: &Stream) -> io::Result<Option<FilePart>> {
-        let patience = patience(stream.write_timeout()?);
+    fn send_patiently(&self, file: &File, mut part: FilePart, transport: &Transport) -> io::Result<Option<FilePart>> {
+        let patience = patience(transport.socket().write_timeout()?);
         let mut head = Some(|| self.state().flush_before_file(self.sink, part.len));
         let mut progress = FileProgress::default();
         loop {
             let (at, left) = (part.offset + progress.sent, part.len - progress.sent);
             let before = || head.take().map_or(Ok(()), |head| head());
-            let done = osier::io::try_sendfile(file, at, left, stream, before, &mut progress);
+            let done = transport.try_send_file(file, at, left, before, &mut progress);
             let sent = progress.sent;
             match done {
                 Ok(()) => return Ok(None),
@@ -270,7 +270,7 @@ impl<'c> Output<'c> {
                 }
                 Err(error) => return Err(self.file_failed(error)),
             }
-            match stream.wait_writable(patience) {
+            match transport.socket().wait_writable(patience) {
                 Ok(true) => {}
                 Ok(false) => {
                     (part.offset, part.len, part.before) = (part.offset + sent, part.len - sent, Vec::new());
@@ -412,10 +412,10 @@ impl OutputState {
     )
 )]
 pub(crate) trait Outlet: Write {
-    /// Returns the client's socket after everything written before has been sent. It is for a
+    /// Returns the client's byte stream after everything written before has been sent. It is for a
     /// caller that moves bytes without reading them, and reports them by [`sent`](Outlet::sent).
     /// `None` if the bytes must be framed, encoded or kept.
-    fn direct(&mut self) -> io::Result<Option<&Stream>> {
+    fn direct(&mut self) -> io::Result<Option<&Transport>> {
         Ok(None)
     }
 
@@ -496,7 +496,9 @@ impl Outlet for BodyWriter<'_, '_> {
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let shutdown = self.output.shutdown;
         match self.output.sink {
-            Sink::Stream(stream) => Ok(while_connected(stream, HalfClose::IsGone, || wait(shutdown))?),
+            Sink::Transport(transport) => Ok(while_connected(transport.socket(), HalfClose::IsGone, || {
+                wait(shutdown)
+            })?),
             Sink::Memory(_) => {
                 wait(shutdown);
                 Ok(())
@@ -504,14 +506,14 @@ impl Outlet for BodyWriter<'_, '_> {
         }
     }
 
-    fn direct(&mut self) -> io::Result<Option<&Stream>> {
+    fn direct(&mut self) -> io::Result<Option<&Transport>> {
         match self.output.sink {
-            Sink::Stream(stream) if !self.chunked => {
+            Sink::Transport(transport) if !self.chunked => {
                 let mut state = self.output.state();
                 if state.broken || !state.buffer.is_empty() {
                     state.flush(self.output.sink, &[])?;
                 }
-                Ok(Some(stream))
+                Ok(Some(transport))
             }
             _ => Ok(None),
         }
@@ -520,12 +522,12 @@ impl Outlet for BodyWriter<'_, '_> {
     #[cfg(feature = "sendfile")]
     fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.output.flush()?;
-        let stream = match self.output.sink {
-            Sink::Stream(stream) if !self.chunked => stream,
+        let transport = match self.output.sink {
+            Sink::Transport(transport) if !self.chunked => transport,
             _ => return self.write_whole_file(file, offset, len),
         };
         let mut progress = FileProgress::default();
-        let done = osier::io::try_sendfile(file, offset, len, stream, || Ok(()), &mut progress);
+        let done = transport.try_send_file(file, offset, len, || Ok(()), &mut progress);
         let sent = progress.sent;
         self.count += sent;
         if sent > 0 {
@@ -570,9 +572,10 @@ impl Outlet for BodyWriter<'_, '_> {
     }
 
     fn takes_bytes(&mut self) -> io::Result<bool> {
-        let Sink::Stream(stream) = self.output.sink else {
+        let Sink::Transport(transport) = self.output.sink else {
             return Ok(true);
         };
+        let stream = transport.socket();
         let limit = stream.write_timeout()?;
         let (since, before) = *self
             .stalled

@@ -14,22 +14,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
-#[cfg(feature = "sendfile")]
-use rustix::net::SendFlags;
 
+use crate::conn::transport::Transport;
 use crate::conn::worker::{Link, RESTING, Worker};
-
-/// The flag for a send that another one follows at once. Systems without the flag send immediately.
-#[cfg(all(feature = "sendfile", target_os = "linux"))]
-const MORE: SendFlags = SendFlags::MORE;
-#[cfg(all(feature = "sendfile", not(target_os = "linux")))]
-const MORE: SendFlags = SendFlags::empty();
-
-/// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
-#[cfg(all(feature = "sendfile", not(target_vendor = "apple")))]
-pub(crate) const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
-#[cfg(all(feature = "sendfile", target_vendor = "apple"))]
-pub(crate) const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// A client, and the worker that serves it. A copy is two pointers.
 #[derive(Clone, Copy)]
@@ -92,26 +79,32 @@ impl<'w> Peer<'w> {
     /// The address at which the client reached the server. `None` on a Unix socket.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
         let stream = match self.end {
-            End::Link(link) => &link.stream,
+            End::Link(link) => link.socket(),
             End::Memory(memory) => return memory.local,
         };
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 
-    /// The socket. `None` for a test.
+    /// The byte stream of the connection. `None` for a test.
     #[inline]
-    pub(crate) fn stream(self) -> Option<&'w Stream> {
+    pub(crate) fn transport(self) -> Option<&'w Transport> {
         match self.end {
-            End::Link(link) => Some(&link.stream),
+            End::Link(link) => Some(&link.transport),
             End::Memory(_) => None,
         }
+    }
+
+    /// The socket, for waiting. `None` for a test.
+    #[inline]
+    pub(crate) fn socket(self) -> Option<&'w Stream> {
+        self.transport().map(Transport::socket)
     }
 
     /// Reads bytes of a request's body. It waits for them no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn read_body(self, into: &mut [u8], pace: &mut Pace) -> io::Result<usize> {
         match self.end {
-            End::Link(link) => pace.wait(link, |mut stream| stream.read(into)),
+            End::Link(link) => pace.wait(link, |mut transport| transport.read(into)),
             End::Memory(memory) => memory.body.borrow_mut().read(into),
         }
     }
@@ -129,11 +122,11 @@ pub(crate) struct Pace {
 impl Pace {
     /// Makes a call that waits for bytes of a body. The stack shrinks during a wait of [`PATIENCE`], and as often while bytes come
     /// one by one.
-    fn wait<T>(&mut self, link: &Link, mut call: impl FnMut(&Stream) -> io::Result<T>) -> io::Result<T> {
-        let stream = &link.stream;
+    fn wait<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
+        let stream = link.socket();
         let mut within = |time: Duration| {
             stream.set_read_timeout(Some(time))?;
-            let called = call(stream);
+            let called = call(&link.transport);
             stream.set_read_timeout(Some(RESTING))?;
             called
         };
@@ -171,7 +164,7 @@ impl Peer<'_> {
             End::Link(link) => link,
             End::Memory(memory) => return memory.body.borrow_mut().read(into).map(Some),
         };
-        match link.stream.try_read(into) {
+        match link.transport.try_read(into) {
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -182,7 +175,7 @@ impl Peer<'_> {
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn body_arrives(self, pace: &mut Pace) -> io::Result<()> {
         let End::Link(link) = self.end else { return Ok(()) };
-        pace.wait(link, |stream| stream.peek(&mut [0])).map(drop)
+        pace.wait(link, Transport::wait_readable)
     }
 }
 
@@ -205,14 +198,14 @@ pub(crate) enum Gone {
 /// The destination of responses.
 #[derive(Clone, Copy)]
 pub(crate) enum Sink<'c> {
-    Stream(&'c Stream),
+    Transport(&'c Transport),
     Memory(&'c Memory),
 }
 
-impl<'c> From<&'c Stream> for Sink<'c> {
+impl<'c> From<&'c Transport> for Sink<'c> {
     #[inline]
-    fn from(stream: &'c Stream) -> Self {
-        Sink::Stream(stream)
+    fn from(transport: &'c Transport) -> Self {
+        Sink::Transport(transport)
     }
 }
 
@@ -226,22 +219,22 @@ impl Sink<'_> {
     /// Notes that a write has failed. If it has timed out, the close of the socket will be a reset.
     #[cold]
     pub(crate) fn failed(self, error: &io::Error) {
-        if let (Sink::Stream(stream), io::ErrorKind::TimedOut) = (self, error.kind()) {
-            Link::abandon(stream);
+        if let (Sink::Transport(transport), io::ErrorKind::TimedOut) = (self, error.kind()) {
+            Link::abandon(transport.socket());
         }
     }
 
     #[inline]
     pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Stream(mut stream) => stream.write_all(bytes),
+            Sink::Transport(mut transport) => transport.write_all(bytes),
             Sink::Memory(memory) => memory.write(bytes),
         }
     }
 
     pub(crate) fn write_both(self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let mut stream = match self {
-            Sink::Stream(stream) => stream,
+        let mut transport = match self {
+            Sink::Transport(transport) => transport,
             Sink::Memory(memory) => {
                 memory.write(first)?;
                 return memory.write(second);
@@ -251,7 +244,7 @@ impl Sink<'_> {
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
-            match stream.write_vectored(rest) {
+            match transport.write_vectored(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => IoSlice::advance_slices(&mut rest, count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -266,10 +259,7 @@ impl Sink<'_> {
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
         match self {
-            Sink::Stream(stream) => {
-                let flags = MORE | NO_SIGNAL | SendFlags::DONTWAIT;
-                rustix::net::send(stream, bytes, flags).unwrap_or(0)
-            }
+            Sink::Transport(transport) => transport.send_joined(bytes),
             Sink::Memory(_) => 0,
         }
     }
@@ -285,7 +275,7 @@ impl Sink<'_> {
         head: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<u64> {
         let memory = match self {
-            Sink::Stream(stream) => return osier::io::sendfile_after(file, offset, len, stream, head),
+            Sink::Transport(transport) => return transport.send_file(file, offset, len, head),
             Sink::Memory(memory) => memory,
         };
         head()?;

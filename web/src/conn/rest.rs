@@ -19,7 +19,8 @@ use std::sync::Arc;
 use http::Extensions;
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
-use osier::net::Stream;
+
+use crate::conn::transport::Transport;
 
 /// A part of a file, behind bytes of its own.
 #[cfg(feature = "sendfile")]
@@ -58,18 +59,18 @@ impl Rest {
     /// # Errors
     ///
     /// `WouldBlock` when the client takes no more, and the errors of sending and of the file.
-    pub(crate) fn send(&mut self, stream: &Stream) -> io::Result<()> {
+    pub(crate) fn send(&mut self, transport: &Transport) -> io::Result<()> {
         while let Some(part) = self.parts.last_mut() {
-            write_now(stream, &mut part.before)?;
+            write_now(transport, &mut part.before)?;
             let (file, progress) = (&self.file, &mut self.progress);
             progress.sent = 0;
-            let done = osier::io::try_sendfile(file, part.offset, part.len, stream, || Ok(()), progress);
+            let done = transport.try_send_file(file, part.offset, part.len, || Ok(()), progress);
             let sent = progress.sent;
             (part.offset, part.len) = (part.offset + sent, part.len - sent);
             done?;
             self.parts.pop();
         }
-        write_now(stream, &mut self.tail)
+        write_now(transport, &mut self.tail)
     }
 }
 
@@ -79,16 +80,16 @@ pub(crate) enum Rest {}
 
 #[cfg(not(feature = "sendfile"))]
 impl Rest {
-    pub(crate) fn send(&mut self, _: &Stream) -> io::Result<()> {
+    pub(crate) fn send(&mut self, _: &Transport) -> io::Result<()> {
         match *self {}
     }
 }
 
 /// Writes `bytes` and removes them, as far as the client takes them at once.
 #[cfg(feature = "sendfile")]
-fn write_now(stream: &Stream, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn write_now(transport: &Transport, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {
-        let count = stream.try_write(bytes)?;
+        let count = transport.try_write(bytes)?;
         bytes.drain(..count);
     }
     Ok(())

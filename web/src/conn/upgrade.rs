@@ -18,6 +18,8 @@ use std::task::{Context, Poll};
 use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
+#[cfg(feature = "proxy")]
+use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
 
 /// The code that takes over a connection.
@@ -69,10 +71,25 @@ impl Upgraded {
         Upgraded { link, unread, taken: 0 }
     }
 
-    /// The socket, for waiting and for setting timeouts. Read through `self` instead, because it
-    /// may hold earlier bytes.
+    /// The socket, for waiting and for setting timeouts. Read and write through `self` instead: it
+    /// may hold earlier bytes, and the bytes of the socket may be encrypted.
     pub fn stream(&self) -> &Stream {
-        &self.link.stream
+        self.link.socket()
+    }
+
+    /// The byte stream behind the [buffered](Upgraded::buffered) bytes.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.link.transport
+    }
+
+    /// Ends the sending direction. The client reads the end behind the bytes that were written.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        self.link.transport.shutdown_write()
     }
 
     /// The received bytes that are unread. Reading them makes no system call.
@@ -94,7 +111,7 @@ impl Upgraded {
 impl Read for Upgraded {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.unread.len() {
-            return (&self.link.stream).read(into);
+            return (&self.link.transport).read(into);
         }
         let count = self.buffered().read(into)?;
         self.taken += count;
@@ -107,11 +124,11 @@ impl Read for Upgraded {
 
 impl Write for Upgraded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.link.stream).write(bytes)
+        (&self.link.transport).write(bytes)
     }
 
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        (&self.link.stream).write_vectored(slices)
+        (&self.link.transport).write_vectored(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -119,4 +136,4 @@ impl Write for Upgraded {
     }
 }
 
-osier_queue::impl_debug!(Upgraded, self => { stream: self.link.stream, buffered: self.buffered().len(), .. });
+osier_queue::impl_debug!(Upgraded, self => { stream: self.link.socket(), buffered: self.buffered().len(), .. });

@@ -22,6 +22,7 @@ use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 use crate::conn::log::record::Record;
 use crate::conn::settings::{Log, Timeouts, Trusted};
+use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
 /// Most bytes that a burst reads at once. A larger head gets a buffer of its own.
@@ -211,11 +212,11 @@ impl Worker {
     }
 
     /// Adds a connection to the list.
-    pub(crate) fn link(self: &Rc<Self>, stream: Stream, peer: SocketAddr) -> Rc<Link> {
+    pub(crate) fn link(self: &Rc<Self>, transport: Transport, peer: SocketAddr) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
         let place = u32::try_from(links.len()).expect("a process has fewer descriptors than that");
         let link = Rc::new(Link {
-            stream,
+            transport,
             worker: self.clone(),
             peer: Cell::new(ClientAddr::pack(peer)),
             phase: Cell::new(Phase::Fresh),
@@ -264,7 +265,7 @@ impl Worker {
         evicted
             .map(|link| {
                 link.phase.set(Phase::Ended(CloseReason::Evicted));
-                let _ = link.stream.shutdown(Shutdown::Read);
+                let _ = link.socket().shutdown(Shutdown::Read);
             })
             .count()
     }
@@ -298,7 +299,7 @@ impl Worker {
 
 /// A connection as its worker sees it. It is small, because there is one for each idle client.
 pub(crate) struct Link {
-    pub(crate) stream: Stream,
+    pub(crate) transport: Transport,
     pub(crate) worker: Rc<Worker>,
     /// The client's address. Until the PROXY header has arrived it is the balancer's.
     peer: Cell<ClientAddr>,
@@ -310,6 +311,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    #[inline]
+    pub(crate) fn socket(&self) -> &Stream {
+        self.transport.socket()
+    }
+
     /// Marks the beginning of a burst.
     #[inline]
     pub(crate) fn begin(&self) {

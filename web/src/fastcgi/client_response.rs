@@ -109,7 +109,7 @@ impl FastCgi {
             }
             _ => response.body(Body::duplex(move |client, out| {
                 let lease = backend.exchange().lease();
-                while_sending(&mut body, lease.stream(), client, move || backend.copy(out))
+                while_sending(&mut body, lease.transport(), client, move || backend.copy(out))
             })),
         };
         Outcome::Response(response)

@@ -146,9 +146,9 @@ impl Exchange {
     /// How many bytes have been sent, and the failure.
     pub fn open(&self, opening: &[u8]) -> Result<(), (usize, Failure)> {
         let lease = self.lease();
-        let mut stream = lease.stream();
+        let mut stream = lease.transport();
         let mut sent = 0;
-        let limited = stream.set_write_timeout(Some(self.patience.between));
+        let limited = lease.stream().set_write_timeout(Some(self.patience.between));
         limited.map_err(|why| (0, Failure::Broken { why, answered: false }))?;
         while sent < opening.len() {
             match stream.write(&opening[sent..]) {
@@ -164,7 +164,7 @@ impl Exchange {
         self.sending.sent.update(|before| before + sent as u64);
         // The response takes a while, so the next read should wait at once. That read meets any error again.
         if !lease.is_reused() {
-            let _ = stream.watch();
+            let _ = stream.socket().watch();
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl Exchange {
     fn fill(&mut self) -> Result<(), Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
-        let mut stream = lease.stream();
+        let mut stream = lease.transport();
         loop {
             // The limit does not count while the body is being sent: the sender has its own limits.
             let limit = match self.answered {
@@ -247,7 +247,8 @@ impl Exchange {
                 false => self.patience.first_byte,
             };
             let was_sent = self.sending.is_done();
-            let read = stream
+            let read = lease
+                .stream()
                 .set_read_timeout(Some(limit))
                 .and_then(|()| stream.read(&mut self.input));
             if let Some(failed) = self.sending.failure() {

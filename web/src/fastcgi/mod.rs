@@ -522,7 +522,8 @@ impl FastCgi {
                     body.opened();
                     let limit = self.head_bytes;
                     let read = || BackendResponse::read(&mut exchange, limit);
-                    while_sending(&mut body, lease.stream(), request.body(), read).map_err(|failure| (false, failure))
+                    while_sending(&mut body, lease.transport(), request.body(), read)
+                        .map_err(|failure| (false, failure))
                 }
                 // The backend may have answered and closed without reading. Its records say more than our error.
                 Err((0, failure)) => Err((true, failure)),

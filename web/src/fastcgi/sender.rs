@@ -15,9 +15,10 @@ use std::rc::Rc;
 use osier::Cancelled;
 use osier_http::fastcgi::{RECORD_HEAD, STDIN_END, stdin_head};
 
+use crate::RequestBody;
 use crate::body::spool::Spool;
+use crate::conn::transport::Transport;
 use crate::upstream::attempt;
-use crate::{RequestBody, Stream};
 
 /// The most bytes in one record: enough for few calls, and few enough for a socket's send buffer.
 const RECORD: usize = 32 << 10;
@@ -140,7 +141,7 @@ impl Sender {
     }
 
     /// Sends the rest of the body. Returns early when cancelled.
-    fn run(&mut self, mut stream: &Stream, client: &mut RequestBody<'_>) {
+    fn run(&mut self, mut stream: &Transport, client: &mut RequestBody<'_>) {
         while !self.is_done() {
             let done = if self.sent < self.record.len() {
                 self.write(&mut stream)
@@ -158,7 +159,7 @@ impl Sender {
                 Err(Stop::Failed(why)) => {
                     *self.progress.failed.borrow_mut() = Some(why);
                     // The end of the connection wakes the reader. An error means that the connection has ended already.
-                    let _ = stream.shutdown(Shutdown::Both);
+                    let _ = stream.socket().shutdown(Shutdown::Both);
                     return;
                 }
             }
@@ -166,7 +167,7 @@ impl Sender {
         self.progress.done.set(true);
     }
 
-    fn write(&mut self, stream: &mut &Stream) -> Result<(), Stop> {
+    fn write(&mut self, stream: &mut &Transport) -> Result<(), Stop> {
         match stream.write(&self.record[self.sent..]) {
             Ok(0) => Err(Stop::Closed),
             Ok(count) => {
@@ -247,7 +248,7 @@ fn record(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>
 /// Both fibers stop.
 pub fn while_sending<T>(
     sender: &mut Sender,
-    stream: &Stream,
+    stream: &Transport,
     client: &mut RequestBody<'_>,
     read: impl FnOnce() -> T,
 ) -> T {

@@ -137,10 +137,10 @@ fn attempt(
 fn send(lease: &Lease, head: &[u8], bounds: &Bounds, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(osier::time::now());
     let left = left.clamp(Duration::from_millis(1), bounds.time);
-    let mut stream = lease.stream();
+    let stream = lease.stream();
     stream.set_write_timeout(Some(left))?;
     stream.set_read_timeout(Some(left))?;
-    io::Write::write_all(&mut stream, head)
+    io::Write::write_all(&mut lease.transport(), head)
 }
 
 enum Failure {

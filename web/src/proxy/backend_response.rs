@@ -234,13 +234,14 @@ impl BackendResponse {
         self.unread.is_empty() && self.decoder.plain() >= count
     }
 
-    /// Splices at most `most` bytes of the body to `to`. Bytes that `to` does not take at once are appended to `rest`. Requires
+    /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are appended to `rest`. Requires
     /// [`is_plain_for`](BackendResponse::is_plain_for) one byte.
     pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
         debug_assert!(self.is_plain_for(1));
         let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let from = lease.transport().plain().ok_or(io::ErrorKind::Unsupported)?;
         let most = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX).min(most);
-        let Spliced { taken, sent } = patiently(self.sending(), || osier::io::splice(lease.stream(), to, most, rest))?;
+        let Spliced { taken, sent } = patiently(self.sending(), || osier::io::splice(from, to, most, rest))?;
         match taken {
             0 => self.decoder.at_end().map_err(invalid)?,
             count => self.decoder.advance(count as u64),
@@ -276,7 +277,7 @@ impl Drop for BackendResponse {
 
 /// Reads within the stream's read timeout, counted from the end of the request.
 fn read(lease: &Lease, into: &mut [u8], sending: Option<&Progress>) -> io::Result<usize> {
-    let mut stream = lease.stream();
+    let mut stream = lease.transport();
     patiently(sending, || stream.read(into))
 }
 

@@ -22,6 +22,7 @@ use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
 use crate::body::spool::has_room;
 use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
+use crate::conn::transport::Transport;
 
 /// The least rest of a body, in bytes, that is worth splicing.
 const SPLICE_LEAST: u64 = 32 << 10;
@@ -89,7 +90,9 @@ fn splice(
             true => bounds.memory.clamp(PIECE, SPLICED),
             false => Size::K16.bytes(),
         };
-        let Some(to) = out.direct()? else { return Ok(false) };
+        let Some(to) = out.direct()?.and_then(Transport::plain) else {
+            return Ok(false);
+        };
         match body.splice(to, most, rest) {
             Ok(sent) => out.sent(sent)?,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),

@@ -13,10 +13,11 @@ use std::time::Instant;
 use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
+use crate::RequestBody;
 use crate::body::spool::Spool;
 use crate::conn::buffers;
+use crate::conn::transport::Transport;
 use crate::upstream::Lease;
-use crate::{RequestBody, Stream};
 
 /// The most bytes read from the client in one call.
 const PIECE: usize = 32 << 10;
@@ -144,7 +145,7 @@ impl Sender {
 
     /// Sends the head and the current piece. Returns whether that was the whole request.
     pub(super) fn send_collected(&mut self, lease: &Lease) -> Result<bool, Unsent> {
-        self.write(lease.stream()).map_err(backend)?;
+        self.write(lease.transport()).map_err(backend)?;
         self.done = self.read_all;
         if self.done {
             self.progress.over.set(Some(osier::time::coarse_now()));
@@ -174,7 +175,7 @@ impl Sender {
         Ok(())
     }
 
-    fn write(&mut self, mut stream: &Stream) -> io::Result<()> {
+    fn write(&mut self, mut stream: &Transport) -> io::Result<()> {
         loop {
             let (head, piece) = (&self.head[self.head_sent..], &self.piece[self.sent..]);
             if head.is_empty() && piece.is_empty() {

@@ -9,8 +9,9 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
+use crate::Upgraded;
+use crate::conn::transport::Transport;
 use crate::upstream::Lease;
-use crate::{Stream, Upgraded};
 
 /// The buffer of one direction, in bytes. Small, as a tunnel is idle most of the time and has two buffers.
 const PIECE: usize = 8 << 10;
@@ -29,8 +30,8 @@ pub(super) struct Idle {
 const LOOK: Duration = Duration::from_millis(10);
 
 struct Tunnel<'t> {
-    client: &'t Stream,
-    backend: &'t Stream,
+    client: &'t Transport,
+    backend: &'t Transport,
     idle: Idle,
     /// When the last byte, or the end of one direction, was passed on.
     moved: Cell<Instant>,
@@ -45,8 +46,8 @@ struct Tunnel<'t> {
 pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: Idle) {
     let early = client.buffered().to_vec();
     let tunnel = Tunnel {
-        client: client.stream(),
-        backend: lease.stream(),
+        client: client.transport(),
+        backend: lease.transport(),
         idle,
         moved: Cell::new(osier::time::now()),
         half_closed: Cell::new(false),
@@ -58,19 +59,21 @@ pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: I
 }
 
 impl Tunnel<'_> {
-    fn carry(&self, from: &Stream, to: &Stream, first: &[u8]) {
+    fn carry(&self, from: &Transport, to: &Transport, first: &[u8]) {
         if self.copy(from, to, first).is_ok() {
-            let _ = to.shutdown(Shutdown::Write);
+            let _ = to.shutdown_write();
             self.half_closed.set(true);
             // The shorter timeout begins here. Earlier silence was within the longer one.
             self.moved.set(osier::time::now());
         } else {
             // The next call of the other direction meets the end of both sockets.
-            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+            for end in [from, to] {
+                let _ = end.socket().shutdown(Shutdown::Both);
+            }
         }
     }
 
-    fn copy(&self, mut from: &Stream, mut to: &Stream, first: &[u8]) -> io::Result<()> {
+    fn copy(&self, mut from: &Transport, mut to: &Transport, first: &[u8]) -> io::Result<()> {
         to.write_all(first)?;
         let mut piece = vec![0; PIECE];
         loop {
@@ -82,7 +85,8 @@ impl Tunnel<'_> {
             if still.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            from.set_read_timeout(Some(still.min(self.idle.half_closed.max(LOOK))))?;
+            from.socket()
+                .set_read_timeout(Some(still.min(self.idle.half_closed.max(LOOK))))?;
             match from.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(count) => {

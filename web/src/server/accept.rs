@@ -191,7 +191,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
         if !link.is_busy() {
-            let _ = link.stream.shutdown(Shutdown::Read);
+            let _ = link.socket().shutdown(Shutdown::Read);
         }
     };
     worker
@@ -214,7 +214,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     }
     let left = worker.links();
     for link in &left {
-        let _ = link.stream.shutdown(Shutdown::Both);
+        let _ = link.socket().shutdown(Shutdown::Both);
     }
     Local::leave(service);
     left.len()

@@ -127,7 +127,7 @@ impl Burst<'_> {
         let mut status = response.status;
         let send = || self.output.send_slowly(mem::take(&mut response.body), sent, from);
         let (bytes, kept) = match self.catch(head, started, || {
-            match (response.ends_with_client, self.peer.stream()) {
+            match (response.ends_with_client, self.peer.socket()) {
                 (true, Some(stream)) => {
                     while_connected(stream, HalfClose::IsGone, send).unwrap_or_else(|_| Err(Cancelled.into()))
                 }

@@ -225,7 +225,7 @@ impl<'b> Burst<'b> {
         loop {
             self.output
                 .enters_frame(matches!(gone, Gone::Cancel | Gone::CancelUnlessHalfClosed));
-            let after = match (gone, self.peer.stream()) {
+            let after = match (gone, self.peer.socket()) {
                 (Gone::Cancel, Some(stream)) => {
                     while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input))
                 }
@@ -455,7 +455,7 @@ impl<'b> Burst<'b> {
     ) -> (Result<bool, After>, bool) {
         let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
         let handle = || osier::fiber::before_suspend(&|| self.before_suspension(), handle);
-        let handle = || match (gone, self.peer.stream()) {
+        let handle = || match (gone, self.peer.socket()) {
             (Gone::Cancel, Some(stream)) => while_connected(stream, HalfClose::IsGone, handle),
             (Gone::CancelUnlessHalfClosed, Some(stream)) => while_connected(stream, HalfClose::IsFine, handle),
             (Gone::Default | Gone::Finish, _) | (_, None) => Ok(handle()),
@@ -494,7 +494,7 @@ impl<'b> Burst<'b> {
         }
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if let Some(Answer(Kind::AfterBody(_))) = &answer {
-            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.stream().is_some();
+            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.socket().is_some();
             answer = match self.wait_for_body(request, answer, started, may_rest) {
                 Ok(answer) => answer,
                 Err(after) => return (Err(after), false),

@@ -66,11 +66,11 @@ impl Received {
 
 impl Receiving for Received {
     fn read_on(&mut self, client: Peer<'_>) -> Arrived {
-        let Some(stream) = client.stream() else {
+        let Some(transport) = client.transport() else {
             unreachable!("only a connection rests")
         };
         let mut buffers = client.worker.take_buffers();
-        let output = Output::new(stream, Vec::new());
+        let output = Output::new(transport, Vec::new());
         let before = (self.spool.len(), self.body.progress());
         let mut body = self
             .body

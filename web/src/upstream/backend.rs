@@ -12,6 +12,7 @@ use super::health::Health;
 use super::names::Names;
 use super::pick::hash;
 use super::shelves::Shelves;
+use crate::conn::transport::Transport;
 use crate::{Address, Stream};
 
 /// The weight of a backend with the weight 1. The start of a backend that has come back needs
@@ -154,7 +155,7 @@ impl Backend {
         }
     }
 
-    pub(super) fn take_kept(&self) -> Option<Stream> {
+    pub(super) fn take_kept(&self) -> Option<Transport> {
         self.shelves.take(osier::time::coarse_now(), &self.stale)
     }
 
@@ -164,7 +165,7 @@ impl Backend {
     }
 
     /// Connects within `limit` and before `deadline`.
-    pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Stream> {
+    pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Transport> {
         let now = osier::time::now();
         let limit = match deadline {
             Some(deadline) => limit.min(deadline.saturating_duration_since(now)),
@@ -188,7 +189,7 @@ impl Backend {
                 }
             }
         }
-        connected
+        connected.map(Transport::from)
     }
 
     fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {

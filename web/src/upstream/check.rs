@@ -7,7 +7,8 @@ use std::time::Duration;
 use osier_http::{BodyLength, Limits, Method, Reply, ReplyScanner, RequestWriter, Slots};
 
 use super::backend::Backend;
-use crate::{Address, Stream};
+use crate::Address;
+use crate::conn::transport::Transport;
 
 /// Maximum bytes of a check's response head.
 const HEAD_BYTES: usize = 16 << 10;
@@ -122,7 +123,7 @@ impl Check {
 
 impl Http {
     /// Sends the request. Returns the status of the response.
-    fn run(&self, mut stream: &Stream, address: &Address) -> io::Result<u16> {
+    fn run(&self, mut stream: &Transport, address: &Address) -> io::Result<u16> {
         let host = match (&self.host, address) {
             (Some(host), _) => host,
             (None, Address::Tcp(host)) => host,

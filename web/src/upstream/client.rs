@@ -13,7 +13,7 @@ pub(crate) fn while_client_stays(
     answer: &mut dyn FnMut(&mut Request<'_>) -> Response,
 ) -> Response {
     let client = request.body.client();
-    let stream = client.stream().filter(|_| request.gone == Gone::Default);
+    let stream = client.socket().filter(|_| request.gone == Gone::Default);
     let Some(stream) = stream else { return answer(request) };
     match while_connected(stream, HalfClose::IsGone, || answer(request)) {
         Ok(mut response) => {

@@ -1,11 +1,13 @@
 //! Leases: a lease is a connection to a backend for the time of one request.
 
 use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
 use std::time::Instant;
 
 use super::claim::Claim;
 use super::health::Failed;
 use super::keeper;
+use crate::conn::transport::Transport;
 use crate::{Address, Stream};
 
 /// A connection to a backend. Dropping it closes the connection; [`keep`](Lease::keep) returns it
@@ -16,28 +18,35 @@ use crate::{Address, Stream};
 /// backend.
 pub struct Lease {
     /// Declared before the claim: the connection closes before the place is free.
-    stream: Stream,
+    transport: Transport,
     claim: Claim,
     reused: bool,
     since: Instant,
 }
 
 impl Lease {
-    pub(super) fn new(claim: Claim, stream: Stream, reused: bool) -> Lease {
+    pub(super) fn new(claim: Claim, transport: Transport, reused: bool) -> Lease {
         let backend = claim.backend();
         backend.count_lease(reused);
         Lease {
-            stream,
+            transport,
             claim,
             reused,
             since: osier::time::now(),
         }
     }
 
-    /// The connection. Its timeouts are those that the previous user has set.
+    /// The socket, for waiting and for setting timeouts, which are those that the previous user has set. Read and write through the
+    /// lease: the bytes of the socket may be encrypted.
     #[inline]
     pub fn stream(&self) -> &Stream {
-        &self.stream
+        self.transport.socket()
+    }
+
+    /// The byte stream.
+    #[inline]
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Whether the connection was used before. The backend may then have closed it just as the
@@ -89,7 +98,7 @@ impl Lease {
     /// arrived before any byte is received, and the look before the lease is enough: no system call
     /// is made.
     pub(crate) fn is_too_early(&self, sent: u64) -> bool {
-        let unheard = || self.stream.unacknowledged().is_some_and(|count| count as u64 >= sent);
+        let unheard = || self.stream().unacknowledged().is_some_and(|count| count as u64 >= sent);
         self.reused && sent > 0 && self.claim.backend().is_remote && unheard()
     }
 
@@ -100,10 +109,30 @@ impl Lease {
         let until = osier::time::coarse_now().checked_add(upstream.idle_timeout);
         if let Some(until) = until
             && upstream.keep > 0
-            && self.claim.backend().shelves.put(self.stream, upstream.keep, until)
+            && self.claim.backend().shelves.put(self.transport, upstream.keep, until)
         {
             keeper::ensure(upstream);
         }
+    }
+}
+
+impl Read for &Lease {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        { &self.transport }.read(into)
+    }
+}
+
+impl Write for &Lease {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        { &self.transport }.write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        { &self.transport }.write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -130,7 +159,7 @@ mod tests {
             assert!(lease.is_reused());
             // A corked socket holds what is written back, as a slow network does.
             rustix::net::sockopt::set_tcp_cork(lease.stream(), true).unwrap();
-            let (mut stream, mut received) = (lease.stream(), [0; 4]);
+            let (mut stream, mut received) = (&lease, [0; 4]);
             stream.write_all(b"ask").unwrap();
             backend.write_all(b"late").unwrap();
             stream.read_exact(&mut received).unwrap();

@@ -1,7 +1,7 @@
 //! Upstreams: groups of backends, the choice of a backend, and the connections to them.
 //!
 //! A gateway takes a [`Lease`], which is a connection to the backend that the [`Balance`] chooses: an
-//! idle one that was kept, or a new one. The gateway speaks its protocol over [`Lease::stream`] and
+//! idle one that was kept, or a new one. The gateway speaks its protocol over the lease and
 //! reports [`answered`](Lease::answered) or [`failed`](Lease::failed). Then it [keeps](Lease::keep)
 //! the connection, or drops the lease, which closes it.
 //!
@@ -78,7 +78,7 @@ pub use unavailable::Unavailable;
 /// osier::run(|| {
 ///     let lease = upstream.lease(None)?;
 ///     let mut greeting = String::new();
-///     lease.stream().read_to_string(&mut greeting)?;
+///     (&lease).read_to_string(&mut greeting)?;
 ///     assert_eq!(greeting, "hello");
 ///     lease.answered();
 ///     std::io::Result::Ok(())

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::net::RecvFlags;
 
-use crate::Stream;
+use crate::conn::transport::Transport;
 
 /// Number of shelves. More workers than this share them.
 const SHELVES: usize = 16;
@@ -23,7 +23,7 @@ pub(super) struct Shelves {
 }
 
 struct Idle {
-    stream: Stream,
+    transport: Transport,
     until: Instant,
 }
 
@@ -40,19 +40,19 @@ impl Shelves {
     }
 
     /// Keeps the connection, or closes it if `bound` are kept already. Returns whether it is kept.
-    pub(super) fn put(&self, stream: Stream, bound: usize, until: Instant) -> bool {
+    pub(super) fn put(&self, transport: Transport, bound: usize, until: Instant) -> bool {
         let room = |count| (count < bound).then_some(count + 1);
         if self.count.fetch_update(Relaxed, Relaxed, room).is_err() {
             return false;
         }
-        lock(&self.shelves[own()]).push(Idle { stream, until });
+        lock(&self.shelves[own()]).push(Idle { transport, until });
         true
     }
 
     /// Takes the most recently used connection of this worker, or one of another worker if there is
     /// none. Connections past their time, and those with unexpected bytes or an end, are closed on
     /// the way and counted in `stale`.
-    pub(super) fn take(&self, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
+    pub(super) fn take(&self, now: Instant, stale: &AtomicUsize) -> Option<Transport> {
         if self.count() == 0 {
             return None;
         }
@@ -60,12 +60,12 @@ impl Shelves {
         (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, stale))
     }
 
-    fn take_from(&self, shelf: usize, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
+    fn take_from(&self, shelf: usize, now: Instant, stale: &AtomicUsize) -> Option<Transport> {
         loop {
             let idle = lock(&self.shelves[shelf]).pop()?;
             self.count.fetch_sub(1, Relaxed);
-            if now < idle.until && is_quiet(&idle.stream) {
-                return Some(idle.stream);
+            if now < idle.until && is_quiet(&idle.transport) {
+                return Some(idle.transport);
             }
             stale.fetch_add(1, Relaxed);
         }
@@ -77,7 +77,7 @@ impl Shelves {
             let swept: Vec<Idle> = {
                 let mut shelf = lock(shelf);
                 shelf
-                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.stream))
+                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.transport))
                     .collect()
             };
             self.count.fetch_sub(swept.len(), Relaxed);
@@ -89,10 +89,10 @@ impl Shelves {
 /// Whether an idle connection is usable. A backend sends nothing between two requests: bytes, an
 /// end or an error make the connection unusable. Bytes would be read as the response to the next
 /// request. The worker's poller may not have reported them yet, so the kernel is asked.
-pub(super) fn is_quiet(stream: &Stream) -> bool {
+pub(super) fn is_quiet(transport: &Transport) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(
-        rustix::net::recv(stream, &mut [0], flags),
+        rustix::net::recv(transport.socket(), &mut [0], flags),
         Err(rustix::io::Errno::AGAIN)
     )
 }

@@ -14,7 +14,6 @@
 //! meanwhile stay in the queue, whose policy applies when it is full.
 
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -307,7 +306,7 @@ impl<C: Callbacks> Session<C> {
             self.send(io)?;
         }
         self.report_close(None);
-        io.stream().shutdown(Shutdown::Write).map_err(|_| Over)?;
+        io.shutdown_write().map_err(|_| Over)?;
         self.enter(Stage::Failed(LINGER_BYTES), self.timing.close_within);
         Ok(())
     }

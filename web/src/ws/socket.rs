@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Instant;
@@ -354,7 +354,7 @@ impl<'a> WebSocket<'a> {
     async fn fail(&mut self, failure: Failure) -> io::Error {
         self.closed = Some(Close::abnormal());
         self.start_close(failure.code, failure.reason);
-        if self.flush_async().await.is_ok() && self.io.stream().shutdown(Shutdown::Write).is_ok() {
+        if self.flush_async().await.is_ok() && self.io.shutdown_write().is_ok() {
             self.linger().await;
         }
         failure.into()

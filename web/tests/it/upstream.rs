@@ -86,7 +86,7 @@ fn group(addrs: &[SocketAddr]) -> Builder {
 
 /// Sends one request of one byte.
 fn ask(lease: &Lease, byte: u8) {
-    let mut stream = lease.stream();
+    let mut stream = lease;
     stream.write_all(&[byte]).expect("the backend takes it");
     let mut answer = [0];
     stream.read_exact(&mut answer).expect("the backend answers");
@@ -162,7 +162,7 @@ fn a_kept_connection_is_used_again_until_the_backend_closes_it() {
         assert!(!lease.is_reused(), "the closed one is seen before it is used");
         ask(&lease, 8);
         // Unexpected bytes make a connection useless too.
-        lease.stream().write_all(b"?").unwrap();
+        (&lease).write_all(b"?").unwrap();
         eventually_on_fiber("the bytes are there", || {
             upstream.stats()[0].stale != 1 || lease_is_readable(&lease)
         });
