@@ -37,9 +37,11 @@
 //! Further formats, equally strict and without I/O: [`fastcgi`] has the records of FastCGI, [`cgi`] the head of a CGI response,
 //! [`proxy_protocol`] the header that a load balancer sends, and [`multipart`] the parts of a form with files.
 //!
+//! [`h2`] has the layers of HTTP/2.
+//!
 //! [`Path`] reads a request's path once, for routes, policies and handlers.
 //!
-//! The crate has no HTTP/2, no WebSocket frames, no dates and no timeouts.
+//! The crate has no WebSocket frames, no dates and no timeouts.
 //!
 //! # Example
 //!
@@ -92,6 +94,8 @@ mod body;
 pub mod cgi;
 #[cfg(feature = "fastcgi")]
 pub mod fastcgi;
+#[cfg(feature = "h2")]
+pub mod h2;
 mod message;
 #[cfg(feature = "multipart")]
 pub mod multipart;

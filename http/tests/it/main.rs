@@ -3,6 +3,7 @@
 mod cgi;
 mod chunked;
 mod fastcgi;
+mod h2;
 mod limits;
 mod multipart;
 mod outline;

@@ -1,0 +1,14 @@
+//! HTTP/2 (RFC 9113) without I/O: bytes in, events out, bytes out.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`frame`] | reads frames from whatever bytes are there, writes them, and knows the settings |
+//! | [`ErrorCode`], [`Error`] | the codes of RFC 9113, and an error that ends the connection |
+//! | [`Priority`] | the priority of a response (RFC 9218) |
+
+mod error;
+pub mod frame;
+mod priority;
+
+pub use error::{Error, ErrorCode};
+pub use priority::Priority;

@@ -1,0 +1,3 @@
+//! HTTP/2.
+
+mod frames;
