@@ -2,14 +2,14 @@
 //!
 //! # Layout
 //!
-//! `cli` reads the command line. `config` reads and checks a configuration file with the help of `reader`. `handler`
+//! `config` reads the command line, and reads and checks a configuration file with the help of `reader`. `handler`
 //! defines what a route can do. `run` opens everything, serves, reloads and shuts down. `site` finds the site, the route
 //! and the handler of a request. `policy` holds the checks and changes around a handler. `welcome` is the built-in site.
-//! `log` holds the access log and the lines for the operator. `metrics` holds the counters. `process` covers systemd,
+//! `certificates` holds what sites show in TLS. `log` holds the access log and the lines for the operator. `metrics` holds the counters. `process` covers systemd,
 //! the root folder and privileges.
 #![forbid(unsafe_code)]
 
-mod cli;
+mod certificates;
 mod config;
 mod handler;
 mod log;
@@ -24,6 +24,7 @@ mod welcome;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::config::cli;
 use crate::config::origin::Origin;
 
 fn main() -> ExitCode {

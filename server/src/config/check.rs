@@ -11,7 +11,9 @@ use osier_web::wrap::cache::StoreOptions;
 use crate::handler::{HandlerSettings, Match};
 use crate::reader::{At, Source, nearest};
 
+use super::address::is_ipv4_taken_with_ipv6;
 use super::settings::*;
+use super::tls;
 
 /// A listener with its place in the file.
 pub struct ListenAt {
@@ -29,6 +31,7 @@ pub struct SiteAt {
     pub hosts: Vec<At<Host>>,
     /// Listeners, by name.
     pub listen: Vec<At<String>>,
+    pub tls: tls::Places,
     pub routes: Vec<RouteAt>,
 }
 
@@ -90,13 +93,10 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
     }
 }
 
-/// Whether a socket on `[::]` accepts IPv4 clients too. It does unless an administrator has changed the system's default.
-fn is_ipv4_taken_with_ipv6() -> bool {
-    std::fs::read("/proc/sys/net/ipv6/bindv6only").map_or(true, |value| value.trim_ascii() != b"1")
-}
-
 /// Finds the listeners of each site, and hosts and default sites that are there twice.
-pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) -> Vec<Site> {
+///
+/// `is_implied` says that the file names no listener: the listeners are the default ones.
+pub fn sites(source: &Source<'_>, listeners: &[ListenAt], is_implied: bool, sites: Vec<SiteAt>) -> Vec<Site> {
     // The place of the site that serves a host on a listener.
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
@@ -110,6 +110,7 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         at,
         hosts: names,
         listen,
+        tls: places,
         routes,
     } in sites
     {
@@ -118,6 +119,9 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         } else {
             listen.iter().filter_map(|name| find(source, listeners, name)).collect()
         };
+        if is_implied {
+            tls::imply(&mut site, |listener| listeners[listener].listener.tls.is_some());
+        }
         for &listener in &site.listeners {
             heard[listener] = true;
         }
@@ -152,6 +156,15 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
                     break;
                 }
             }
+        }
+        // A listener that is misnamed may be the one with TLS.
+        if site.listeners.len() >= listen.len() {
+            let own: Vec<&Listener> = site
+                .listeners
+                .iter()
+                .map(|&listener| &listeners[listener].listener)
+                .collect();
+            tls::check_site(source, &own, &site, (&places, &at), !listen.is_empty());
         }
         folders_of_caches(source, &mut folders, &site.policies, &at);
         for read in &routes {

@@ -12,12 +12,14 @@ pub mod address;
 mod auth;
 mod cache;
 pub mod check;
+pub mod cli;
 mod include;
 mod log;
 pub mod origin;
 mod policy;
 mod route;
 mod settings;
+pub mod tls;
 mod top;
 
 use std::path::Path;

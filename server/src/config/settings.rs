@@ -8,6 +8,7 @@ use std::time::Duration;
 use osier_web::{Timeouts, compress};
 use toml::de::DeValue;
 
+use crate::certificates::settings::CertificateFrom;
 use crate::handler::{self, Match};
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
@@ -41,6 +42,8 @@ pub struct Config {
     /// Access log of sites that name none.
     pub log: Log,
     pub error_log: ErrorLog,
+    /// Folder for what the server keeps between runs. None for the default one.
+    pub state: Option<PathBuf>,
     pub admin: Option<Admin>,
     /// At least one.
     pub listeners: Vec<Listener>,
@@ -63,6 +66,7 @@ impl Config {
             drain: DRAIN,
             log: Log::OFF,
             error_log: ErrorLog::default(),
+            state: None,
             admin: None,
             includes: Vec::new(),
             sites: vec![Site {
@@ -132,6 +136,36 @@ pub struct Listener {
     pub timeouts: Timeouts,
     /// Limits of a request's head. Each route has its own limit of the body.
     pub head: osier_web::Limits,
+    pub tls: Option<ListenTls>,
+    /// Whether clients may speak HTTP/2.
+    pub http2: bool,
+    /// Whether the server goes on without this listener when its address is taken. No file says so.
+    pub is_optional: bool,
+}
+
+/// TLS of a listener.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ListenTls {
+    pub min_version: TlsVersion,
+    /// Certificates that clients show. None when they are not asked.
+    pub client: Option<ClientTls>,
+}
+
+/// The least version of TLS that a listener speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TlsVersion {
+    #[default]
+    Tls12,
+    Tls13,
+}
+
+/// Certificates of clients.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientTls {
+    /// Certificates of the authorities whose clients are let in, in DER. Compared, so that a reload finds a changed file.
+    pub authorities: Vec<Vec<u8>>,
+    /// Whether a client without a certificate is refused.
+    pub is_required: bool,
 }
 
 impl Listener {
@@ -147,6 +181,9 @@ impl Listener {
             mode: None,
             timeouts: Timeouts::default(),
             head: osier_web::Limits::default(),
+            tls: None,
+            http2: true,
+            is_optional: false,
         }
     }
 }
@@ -163,8 +200,27 @@ pub struct Site {
     /// Replaces that of the listener.
     pub real_ip: Option<RealIp>,
     pub error_pages: Vec<(u16, PathBuf)>,
+    pub tls: SiteTls,
     pub policies: Policies,
     pub routes: Vec<Route>,
+}
+
+/// TLS of a site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SiteTls {
+    /// The origin of its certificate. None for a site without https.
+    pub certificate: Option<CertificateFrom>,
+    /// Whether requests in the clear are sent to https.
+    pub redirect: Setting<Redirect>,
+    /// Value of `Strict-Transport-Security`.
+    pub hsts: Option<String>,
+}
+
+/// A redirect to https.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Redirect {
+    /// The port that clients use. None for that of the site's first listener with TLS.
+    pub port: Option<u16>,
 }
 
 impl Site {
@@ -176,6 +232,7 @@ impl Site {
             listeners: Vec::new(),
             real_ip: None,
             error_pages: Vec::new(),
+            tls: SiteTls::default(),
             policies,
             routes: vec![Route {
                 matches: Match::default(),

@@ -11,10 +11,10 @@ use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
 use crate::reader::{Section, Source, nearest, values};
 
-use super::address::{Address, DEFAULT_ADDRESS, FORMS};
+use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
-use super::{log, policy, route};
+use super::{log, policy, route, tls};
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -49,6 +49,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         _ => Log::OFF,
     };
     let error_log = log::errors(&top);
+    let state = top.writable_folder("state");
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
@@ -70,19 +71,17 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     }
     top.finish();
     if nowhere {
-        listeners.push(ListenAt {
-            listener: Listener::new(Bind::Tcp(
-                DEFAULT_ADDRESS
-                    .parse::<Address>()
-                    .expect("a literal that a test parses")
-                    .0,
-            )),
-            at: 0..0,
-            sound: true,
-        });
+        let defaults = tls::default_listeners(sites.iter().map(|read| &read.site))
+            .into_iter()
+            .map(|listener| ListenAt {
+                listener,
+                at: 0..0,
+                sound: true,
+            });
+        listeners.extend(defaults);
     }
     check::listeners(source, &listeners, admin.as_ref());
-    let sites = check::sites(source, &listeners, sites);
+    let sites = check::sites(source, &listeners, nowhere, sites);
     Config {
         user,
         group,
@@ -92,6 +91,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         drain,
         log: access_log,
         error_log,
+        state,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,
@@ -149,6 +149,8 @@ fn listen(section: Section<'_>) -> ListenAt {
         head.finish();
         read
     });
+    let tls = tls::listen(&section);
+    let http2 = section.boolean("http2").unwrap_or(true);
     let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
     section.finish();
     let sound = bind.is_some();
@@ -165,6 +167,9 @@ fn listen(section: Section<'_>) -> ListenAt {
             mode: mode.map(|mode| mode.value),
             timeouts: timeouts.unwrap_or_default(),
             head: head.unwrap_or_default(),
+            tls,
+            http2,
+            is_optional: false,
         },
         at,
         sound,
@@ -187,6 +192,7 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named) -> SiteAt {
     let listen = section.strings("listen").unwrap_or_default();
     let real_ip = RealIp::read(&section);
     let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();
+    let (tls, places) = tls::site(&section);
     let policies = policy::read(&section, named);
     let routes = section.sections("route").into_iter();
     let routes: Vec<_> = routes.map(|section| route::read(section, named)).collect();
@@ -203,12 +209,14 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named) -> SiteAt {
             listeners: Vec::new(),
             real_ip,
             error_pages,
+            tls,
             policies,
             routes: Vec::new(),
         },
         at,
         hosts,
         listen,
+        tls: places,
         routes,
     }
 }

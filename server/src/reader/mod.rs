@@ -37,6 +37,7 @@ const HOMES: [(&str, &[&str]); 4] = [
             "landlock",
             "include",
             "error_log",
+            "state",
         ],
     ),
     (
@@ -50,9 +51,13 @@ const HOMES: [(&str, &[&str]); 4] = [
             "mode",
             "timeouts",
             "head",
+            "http2",
         ],
     ),
-    ("[[site]]", &["host", "default", "error_pages"]),
+    (
+        "[[site]]",
+        &["host", "default", "error_pages", "redirect_https", "hsts"],
+    ),
     ("[[site.route]]", &["path", "glob", "methods"]),
 ];
 
@@ -178,6 +183,11 @@ impl<'s> Source<'s> {
                 named.display()
             )
         })
+    }
+
+    /// The name by which this process opens a file with an outside name. None for a file outside of its root folder.
+    pub fn seen(&self, named: &Path) -> Option<PathBuf> {
+        inside(self.root, named)
     }
 
     /// Whether the process has changed its root folder.

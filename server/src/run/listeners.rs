@@ -237,6 +237,8 @@ impl Running {
             ("mode", old.mode != settings.mode),
             ("timeouts", old.timeouts != settings.timeouts),
             ("head", old.head != settings.head),
+            ("tls", old.tls != settings.tls),
+            ("http2", old.http2 != settings.http2),
             ("drain", self.drain != config.drain),
         ];
         keys.into_iter()

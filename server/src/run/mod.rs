@@ -88,6 +88,11 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
         }
         line => line,
     };
+    if config.listeners.iter().any(|listener| listener.tls.is_some()) {
+        return Err(Failure::Start(
+            "listeners with 'tls' can be checked, and not served yet".into(),
+        ));
+    }
     let spelling = origin.spelling();
     let workers = config
         .workers

@@ -1,5 +1,6 @@
 //! Every configuration in the documents is valid.
 
+use crate::support::certs::Authority;
 use crate::support::{Folder, osier};
 use std::path::Path;
 
@@ -42,6 +43,10 @@ fn the_examples_of_the_documentation() {
     folder.write("404.html", "");
     folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
     folder.write("sites/.keep", "");
+    let authority = Authority::new("clients");
+    folder.write("clients.pem", &authority.pem);
+    authority.write(&folder, "cert", &["example.org", "*.example.org"]);
+    std::fs::rename(folder.join("cert.key"), folder.join("key.pem")).unwrap();
     let blocks: Vec<&str> = text
         .split("```toml\n")
         .skip(1)
@@ -65,6 +70,9 @@ fn every_key_that_the_checker_knows_is_documented() {
     let tables = [
         odd.to_string() + site,
         format!("[[listen]]\naddress = \"81\"\n{odd}{site}"),
+        format!("[[listen]]\naddress = \"81\"\ntls = {{ zzzzzzzz = 1 }}\n{site}"),
+        format!("{site}tls = {{ zzzzzzzz = 1 }}\n"),
+        format!("{site}hsts = {{ zzzzzzzz = 1 }}\n"),
         format!("{site}{odd}"),
         format!("{route}{odd}"),
         format!("error_log = {{ zzzzzzzz = 1 }}\n{route}"),

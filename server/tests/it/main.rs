@@ -27,6 +27,7 @@ mod config_respond;
 mod config_signals;
 mod config_sites;
 mod config_system;
+mod config_tls;
 mod config_trace;
 mod curl;
 mod hostile;

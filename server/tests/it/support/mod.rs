@@ -2,6 +2,7 @@
 //!
 //! Every wait has a deadline far beyond what a loaded machine needs. None is a measurement.
 
+pub mod certs;
 pub mod sites;
 
 use std::fs::{self, File};

@@ -11,15 +11,16 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
 use osier_web::compress;
 
-use crate::config::address::{Address, DEFAULT_ADDRESS};
-use crate::config::check::collide;
-use crate::config::origin::Origin;
-use crate::config::{self, Admin, Bind, Config, Log, Policies, Setting, Site};
 use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
 use crate::log::settings::To;
 use crate::policy::headers::Field;
 use crate::reader::value;
+
+use super::address::{Address, DEFAULT_ADDRESS};
+use super::check::collide;
+use super::origin::Origin;
+use super::settings::*;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -251,7 +252,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     refuse_shared(listen, line.admin)?;
     Ok(Config {
         workers: line.workers.map(usize::from),
-        drain: line.drain.unwrap_or(config::DRAIN),
+        drain: line.drain.unwrap_or(DRAIN),
         log: Log {
             format: log.into(),
             to: line.log_file.map_or(To::Stderr, To::File),

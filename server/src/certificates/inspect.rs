@@ -1,0 +1,290 @@
+//! Finds what is wrong with the files of a certificate: validity, order of the chain, names, the key and its permissions.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::x509::{AltName, Certificate, Time};
+
+/// Days before the end of its validity that a certificate is warned of.
+const WARNING_DAYS: i64 = 14;
+/// Bytes of the largest accepted file.
+const FILE_MAX: u64 = 1 << 20;
+/// Permission of the world to read a file.
+const READ_BY_OTHERS: u32 = 0o004;
+
+/// The consequence of a certificate that cannot be used.
+const MEANWHILE: &str = "the site serves a self-signed certificate until a usable one is there";
+
+/// The file that a warning is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Cert,
+    Key,
+}
+
+/// Looks at the files of a site. `shown` gives the name of a path in messages.
+///
+/// # Blocks the thread
+/// While the files are read.
+pub fn inspect(
+    cert: &Path,
+    key: &Path,
+    hosts: &[String],
+    now: Time,
+    shown: impl Fn(&Path) -> String,
+) -> Vec<(Part, String)> {
+    let mut found = Vec::new();
+    let chain = read(cert, &shown).and_then(|bytes| chain(&bytes).map_err(|why| format!("'{}' {why}", shown(cert))));
+    match &chain {
+        Ok(chain) => {
+            let (name, leaf) = (shown(cert), &chain[0]);
+            let texts = validity(leaf, now)
+                .into_iter()
+                .chain(order(chain))
+                .chain(other_names(leaf, hosts));
+            found.extend(texts.map(|text| (Part::Cert, format!("'{name}': {text}"))));
+            if let Some(text) = lonely(cert, chain) {
+                found.push((Part::Cert, format!("'{name}': {text}")));
+            }
+        }
+        Err(why) => found.push((Part::Cert, format!("{why}; {MEANWHILE}"))),
+    }
+    let name = shown(key);
+    let pem = read(key, &shown);
+    match pem.as_deref().map(PrivateKeyDer::from_pem_slice) {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) => found.push((
+            Part::Key,
+            format!("'{name}' holds no private key in PEM form; {MEANWHILE}"),
+        )),
+        Err(why) => found.push((Part::Key, format!("{why}; {MEANWHILE}"))),
+    }
+    if let Some(text) = permissions(key) {
+        found.push((Part::Key, format!("'{name}' {text}")));
+    }
+    found
+}
+
+fn read(path: &Path, shown: &impl Fn(&Path) -> String) -> Result<Vec<u8>, String> {
+    let read = path
+        .metadata()
+        .and_then(|found| match found.is_file() && found.len() <= FILE_MAX {
+            true => fs::read(path),
+            false => Err(io::Error::other("it is not a file, or a very large one")),
+        });
+    let name = shown(path);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no file '{name}'"),
+        io::ErrorKind::PermissionDenied => format!("this user may not read '{name}'"),
+        _ => format!("'{name}' cannot be read: {error}"),
+    })
+}
+
+/// The certificates of a file, at least one.
+fn chain(pem: &[u8]) -> Result<Vec<Certificate>, String> {
+    let ders: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let ders = ders.map_err(|error| format!("is not a PEM file: {error}"))?;
+    if ders.is_empty() {
+        return Err("holds no certificate in PEM form".into());
+    }
+    let parsed: Result<Vec<_>, _> = ders.iter().map(|der| Certificate::parse(der)).collect();
+    parsed.map_err(|why| format!("cannot be read: {why}"))
+}
+
+/// The sentence about a certificate that is not valid now, or not for long.
+pub fn validity(leaf: &Certificate, now: Time) -> Option<String> {
+    if now < leaf.not_before {
+        return Some(format!("the certificate is not valid before {}", leaf.not_before));
+    }
+    if now > leaf.not_after {
+        return Some(format!("the certificate has expired on {}; renew it", leaf.not_after));
+    }
+    match leaf.not_after.days_since(now) {
+        WARNING_DAYS.. => None,
+        0 => Some(format!(
+            "the certificate expires within a day, on {}; renew it",
+            leaf.not_after
+        )),
+        days => Some(format!(
+            "the certificate expires in {days} days, on {}; renew it",
+            leaf.not_after
+        )),
+    }
+}
+
+/// Whether each certificate is followed by that of its issuer.
+fn order(chain: &[Certificate]) -> Option<String> {
+    if chain[0].is_ca && chain[1..].iter().any(|other| !other.is_ca) {
+        return Some(
+            "the site's own certificate must be the first of the file, before those of its authorities".into(),
+        );
+    }
+    let broken = chain.windows(2).position(|pair| pair[0].issuer != pair[1].subject)?;
+    Some(format!(
+        "certificate {} is not that of the issuer of certificate {} ({}); put each issuer behind what it has signed",
+        broken + 2,
+        broken + 1,
+        chain[broken].issuer
+    ))
+}
+
+/// The hosts of the site that the certificate is not for.
+fn other_names(leaf: &Certificate, hosts: &[String]) -> Option<String> {
+    let missing: Vec<String> = hosts
+        .iter()
+        .filter(|host| !leaf.is_for(host))
+        .map(|host| format!("'{host}'"))
+        .collect();
+    let names: Vec<String> = leaf.names.iter().map(AltName::to_string).collect();
+    let names = match names.is_empty() {
+        true => "no name at all".to_owned(),
+        false => names.join(", "),
+    };
+    (!missing.is_empty()).then(|| format!("the certificate is not for {}, but for {names}", missing.join(", ")))
+}
+
+/// certbot writes `cert.pem` without the issuer's certificate beside `fullchain.pem`.
+fn lonely(path: &Path, chain: &[Certificate]) -> Option<String> {
+    let full = path.with_file_name("fullchain.pem");
+    let is_lonely = chain.len() == 1 && chain[0].issuer != chain[0].subject;
+    (is_lonely && *path != full && full.is_file())
+        .then(|| "it holds the site's certificate alone, and clients need that of its issuer too: use 'fullchain.pem' beside it".into())
+}
+
+/// The sentence about a key that everybody may read.
+pub fn permissions(key: &Path) -> Option<String> {
+    let mode = key.metadata().ok()?.permissions().mode();
+    (mode & READ_BY_OTHERS != 0).then(|| {
+        format!(
+            "can be read by every user of this machine (mode {:04o}): chmod o-r",
+            mode & 0o7777
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::pem;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use testkit::Folder;
+
+    const DAY: i64 = 86_400;
+
+    /// A root, an intermediate authority, and a leaf for `*.example.org`, and the key of the leaf.
+    fn chain_of_three() -> ([String; 3], String) {
+        let key = || KeyPair::generate().unwrap();
+        let authority = |name: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params
+        };
+        let (root_key, middle_key, leaf_key) = (key(), key(), key());
+        let root = authority("root").self_signed(&root_key).unwrap();
+        let root_signs = Issuer::new(authority("root"), root_key);
+        let middle = authority("middle").signed_by(&middle_key, &root_signs).unwrap();
+        let middle_signs = Issuer::new(authority("middle"), middle_key);
+        let mut params = CertificateParams::new(["*.example.org".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2026, 4, 1);
+        let leaf = params.signed_by(&leaf_key, &middle_signs).unwrap();
+        let block = |der: &[u8]| pem::block("CERTIFICATE", der);
+        let pems = [block(leaf.der()), block(middle.der()), block(root.der())];
+        (pems, pem::block("PRIVATE KEY", leaf_key.serialized_der()))
+    }
+
+    fn texts(folder: &Folder, hosts: &[&str], days: i64) -> Vec<String> {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        // From 2026-01-01.
+        let now = Time(1_767_225_600 + days * DAY);
+        let name = |path: &Path| path.file_name().unwrap().display().to_string();
+        let found = inspect(&folder.join("c.pem"), &folder.join("k.pem"), &hosts, now, name);
+        found.into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn each_trouble_has_its_sentence() {
+        let folder = Folder::new();
+        let ([leaf, middle, root], key) = chain_of_three();
+        let mode = |mode| fs::set_permissions(folder.join("k.pem"), fs::Permissions::from_mode(mode)).unwrap();
+        folder.write("c.pem", leaf.clone() + &middle);
+        folder.write("k.pem", &key);
+        mode(0o640);
+        let fine: [String; 0] = [];
+        assert_eq!(texts(&folder, &["a.example.org", "*.example.org"], 75), fine);
+        assert_eq!(
+            texts(&folder, &["example.org", "a.example.org", "a.b.example.org"], 80),
+            [
+                "'c.pem': the certificate expires in 10 days, on 2026-04-01; renew it",
+                "'c.pem': the certificate is not for 'example.org', 'a.b.example.org', but for *.example.org",
+            ]
+        );
+        assert_eq!(
+            texts(&folder, &[], 91),
+            ["'c.pem': the certificate has expired on 2026-04-01; renew it"]
+        );
+        assert_eq!(
+            texts(&folder, &[], -1),
+            ["'c.pem': the certificate is not valid before 2026-01-01"]
+        );
+        mode(0o644);
+        assert_eq!(
+            texts(&folder, &[], 1),
+            ["'k.pem' can be read by every user of this machine (mode 0644): chmod o-r"]
+        );
+        mode(0o600);
+        folder.write("c.pem", leaf.clone() + &root);
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [
+                "'c.pem': certificate 2 is not that of the issuer of certificate 1 (CN=middle); put each issuer behind what it \
+                 has signed"
+            ]
+        );
+        folder.write("c.pem", middle.clone() + &leaf);
+        assert!(
+            texts(&folder, &[], 1)[0].contains("must be the first"),
+            "{:?}",
+            texts(&folder, &[], 1)
+        );
+        folder.write("c.pem", &leaf);
+        folder.write("fullchain.pem", leaf + &middle + &root);
+        assert!(texts(&folder, &[], 1)[0].ends_with("use 'fullchain.pem' beside it"));
+    }
+
+    #[test]
+    fn files_without_a_certificate() {
+        let folder = Folder::new();
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [
+                format!("there is no file 'c.pem'; {MEANWHILE}"),
+                format!("there is no file 'k.pem'; {MEANWHILE}"),
+            ]
+        );
+        folder.write(
+            "c.pem",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        );
+        folder.write("k.pem", "secret");
+        fs::set_permissions(folder.join("k.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [
+                format!("'c.pem' cannot be read: it is not an X.509 certificate; {MEANWHILE}"),
+                format!("'k.pem' holds no private key in PEM form; {MEANWHILE}"),
+            ]
+        );
+        folder.write("c.pem", "");
+        assert_eq!(
+            texts(&folder, &[], 1)[0],
+            format!("'c.pem' holds no certificate in PEM form; {MEANWHILE}")
+        );
+    }
+}

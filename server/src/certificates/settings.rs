@@ -1,0 +1,20 @@
+//! The origins of certificates, as plain data that can be compared.
+
+use std::path::PathBuf;
+
+/// The origin of a site's certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CertificateFrom {
+    Files(CertificateFiles),
+    /// The local authority for development.
+    Internal,
+    /// A public authority, by ACME.
+    Auto,
+}
+
+/// The files of a certificate, named as seen from outside of a changed root folder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}

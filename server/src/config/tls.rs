@@ -1,0 +1,340 @@
+//! Reads TLS: `tls` and `http2` of `[[listen]]`, `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares listeners and sites.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use toml::de::DeValue;
+
+use crate::certificates::inspect::{Part, inspect};
+use crate::certificates::settings::{CertificateFiles, CertificateFrom};
+use crate::certificates::x509::Time;
+use crate::reader::{At, Section, Source};
+
+use super::address::{Address, DEFAULT_ADDRESS, is_ipv4_taken_with_ipv6};
+use super::settings::*;
+
+/// The address of TLS when the file names no listener and every certificate is of the internal authority.
+pub const DEFAULT_TLS_ADDRESS: &str = "127.0.0.1:8443";
+
+/// Seconds of a day, the least `max_age` that makes sense for a field that browsers keep.
+const DAY: u64 = 86_400;
+
+/// Values for the key `tls` of a site, for messages.
+const FORMS: &str = "\"auto\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }";
+
+/// Places of the TLS keys of a site.
+#[derive(Default)]
+pub struct Places {
+    tls: Option<Range<usize>>,
+    redirect: Option<Range<usize>>,
+    hsts: Option<Range<usize>>,
+    /// The values of `cert` and `key`.
+    files: Option<(Range<usize>, Range<usize>)>,
+}
+
+/// Reads `tls` of a listener: `true`, `false` or a table.
+pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
+    let value = section.any("tls")?;
+    if let DeValue::Boolean(is_on) = value.get_ref() {
+        return is_on.then(ListenTls::default);
+    }
+    let Some(table) = section.as_section("tls", value, "true, false or a table") else {
+        return Some(ListenTls::default());
+    };
+    let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
+    let min_version = table.choice("min_version", &versions).unwrap_or_default();
+    let authorities = table.string("client_ca").and_then(|text| authorities(&table, &text));
+    let client_at = table.key("client");
+    let is_required = table.choice("client", &[("optional", false), ("required", true)]);
+    if let (Some(at), None) = (&client_at, table.key("client_ca")) {
+        let text = "'client' needs 'client_ca': the file with the authorities that sign the clients' certificates";
+        section.source().problem(at, text);
+    }
+    table.finish();
+    Some(ListenTls {
+        min_version,
+        client: authorities.map(|authorities| ClientTls {
+            authorities,
+            is_required: is_required.unwrap_or(true),
+        }),
+    })
+}
+
+/// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody, or everybody.
+fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<Vec<u8>>> {
+    let source = table.source();
+    let problem = |why: String| {
+        source.problem(&text.span, format!("'client_ca': {why}"));
+        None
+    };
+    let path = match source.path(&text.value) {
+        Ok(path) => path,
+        Err(why) => return problem(why),
+    };
+    let shown = source.shown(&path);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) => return problem(format!("'{shown}' cannot be read: {error}")),
+    };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Some(found.iter().map(|one| one.to_vec()).collect()),
+        _ => problem(format!("'{shown}' holds no certificates in PEM form")),
+    }
+}
+
+/// Reads the TLS keys of a site.
+pub fn site(section: &Section<'_>) -> (SiteTls, Places) {
+    let mut places = Places {
+        tls: section.key("tls"),
+        redirect: section.key("redirect_https"),
+        hsts: section.key("hsts"),
+        files: None,
+    };
+    let tls = SiteTls {
+        certificate: certificate(section, &mut places),
+        redirect: redirect(section),
+        hsts: hsts(section),
+    };
+    (tls, places)
+}
+
+fn certificate(section: &Section<'_>, places: &mut Places) -> Option<CertificateFrom> {
+    let value = section.any("tls")?;
+    match value.get_ref() {
+        DeValue::String(_) => {
+            let text = section.as_string("tls", value, FORMS)?;
+            match text.value.as_str() {
+                "auto" => return Some(CertificateFrom::Auto),
+                "internal" => return Some(CertificateFrom::Internal),
+                other => section.source().problem(
+                    &text.span,
+                    format!("'tls' cannot be \"{}\": write {FORMS}", other.escape_debug()),
+                ),
+            }
+            None
+        }
+        DeValue::Table(_) => {
+            let table = section.as_section("tls", value, FORMS)?;
+            table.require(
+                "cert",
+                "the file with the certificate and those that lead to its authority, in PEM form",
+            );
+            table.require("key", "the file with the private key, in PEM form");
+            let (cert, key) = (named(&table, "cert"), named(&table, "key"));
+            table.finish();
+            let ((cert, cert_at), (key, key_at)) = cert.zip(key)?;
+            places.files = Some((cert_at, key_at));
+            Some(CertificateFrom::Files(CertificateFiles { cert, key }))
+        }
+        _ => {
+            section.mistyped("tls", value, FORMS);
+            None
+        }
+    }
+}
+
+/// The path that a key names, as seen from outside of a changed root folder.
+fn named(table: &Section<'_>, key: &'static str) -> Option<(PathBuf, Range<usize>)> {
+    let text = table.string(key)?;
+    if text.value.is_empty() {
+        table
+            .source()
+            .problem(&text.span, format!("'{key}' is empty; name the file"));
+        return None;
+    }
+    Some((table.source().named(&text.value), text.span))
+}
+
+/// Reads `redirect_https`: `true`, `false`, or the port that clients use.
+fn redirect(section: &Section<'_>) -> Setting<Redirect> {
+    let Some(value) = section.any("redirect_https") else {
+        return Setting::Inherited;
+    };
+    match value.get_ref() {
+        DeValue::Boolean(true) => Setting::On(Redirect { port: None }),
+        DeValue::Boolean(false) => Setting::Off,
+        DeValue::Integer(_) => match section.integer("redirect_https", 1..=65_535) {
+            Some(port) => Setting::On(Redirect {
+                port: u16::try_from(port).ok(),
+            }),
+            None => Setting::Off,
+        },
+        _ => {
+            section.mistyped("redirect_https", value, "true, false, or the port of https");
+            Setting::Off
+        }
+    }
+}
+
+/// Reads `hsts`: a duration, or a table.
+fn hsts(section: &Section<'_>) -> Option<String> {
+    let value = section.any("hsts")?;
+    let (age, flags) = match value.get_ref() {
+        DeValue::Table(_) => {
+            let table = section.as_section("hsts", value, "a table")?;
+            table.require("max_age", "how long browsers remember it, \"180d\" for example");
+            let age = table.duration("max_age");
+            let subdomains = table.boolean("subdomains").unwrap_or(false);
+            let preload = table.boolean("preload").unwrap_or(false);
+            table.finish();
+            let flags = [(subdomains, "; includeSubDomains"), (preload, "; preload")];
+            let flags = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag);
+            (age, flags.collect::<String>())
+        }
+        _ => (section.duration("hsts"), String::new()),
+    };
+    let seconds = age?.as_secs();
+    if seconds < DAY {
+        let text = "browsers keep 'hsts' from visit to visit: give it at least \"1d\", or leave it out";
+        section.source().problem(&value.span(), text);
+    }
+    Some(format!("max-age={seconds}{flags}"))
+}
+
+/// The listeners of a file that names none: for https where a site has it.
+pub fn default_listeners<'s>(sites: impl Iterator<Item = &'s Site>) -> Vec<Listener> {
+    let is_public = |certificate: &CertificateFrom| *certificate != CertificateFrom::Internal;
+    let certificates: Vec<_> = sites.filter_map(|site| site.tls.certificate.as_ref()).collect();
+    let address = |text: &str| Bind::Tcp(text.parse::<Address>().expect("a literal that a test parses").0);
+    let (plain, https) = match (certificates.first(), certificates.iter().any(|one| is_public(one))) {
+        (None, _) => return vec![Listener::new(address(DEFAULT_ADDRESS))],
+        (Some(_), false) => (vec![DEFAULT_ADDRESS], vec![DEFAULT_TLS_ADDRESS]),
+        (Some(_), true) => match is_ipv4_taken_with_ipv6() {
+            _ if !has_ipv6() => (vec!["0.0.0.0:80"], vec!["0.0.0.0:443"]),
+            true => (vec!["[::]:80"], vec!["[::]:443"]),
+            false => (vec!["[::]:80", "0.0.0.0:80"], vec!["[::]:443", "0.0.0.0:443"]),
+        },
+    };
+    let plain = plain.into_iter().map(|text| Listener::new(address(text)));
+    let https = https.into_iter().map(|text| Listener {
+        tls: Some(ListenTls::default()),
+        ..Listener::new(address(text))
+    });
+    plain.chain(https).collect()
+}
+
+/// Gives a site its part of the default listeners: without a certificate, those without TLS. With a public one, requests in the clear
+/// are sent to https unless the site says otherwise.
+pub fn imply(site: &mut Site, has_tls: impl Fn(usize) -> bool) {
+    match &site.tls.certificate {
+        None => site.listeners.retain(|&listener| !has_tls(listener)),
+        Some(CertificateFrom::Internal) => {}
+        Some(_) if site.tls.redirect == Setting::Inherited => site.tls.redirect = Setting::On(Redirect { port: None }),
+        Some(_) => {}
+    }
+}
+
+/// Whether the system has IPv6 at all.
+fn has_ipv6() -> bool {
+    std::fs::metadata("/proc/net/if_inet6").is_ok_and(|file| file.is_file())
+        && std::fs::read("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|value| value.trim_ascii() != b"1")
+}
+
+/// Compares a site with its listeners. `is_named` says whether the site names them.
+pub fn check_site(
+    source: &Source<'_>,
+    listeners: &[&Listener],
+    site: &Site,
+    (places, at): (&Places, &Range<usize>),
+    is_named: bool,
+) {
+    let own = || listeners.iter();
+    let https = own().find(|listener| listener.tls.is_some());
+    let is_plain = own().any(|listener| listener.tls.is_none());
+    match (&site.tls.certificate, https) {
+        (None, Some(listener)) if places.tls.is_none() => {
+            let name = site
+                .hosts
+                .first()
+                .map_or("the default site".into(), |host| format!("the site '{host}'"));
+            let remedy = match (is_named, is_plain) {
+                (true, _) => "take that name out of 'listen'",
+                (false, true) => "name other listeners in its 'listen'",
+                (false, false) => "add a listener without 'tls' for it",
+            };
+            let text = format!(
+                "{name} has no 'tls', and the listener '{}' has: write tls = {FORMS}, or {remedy}",
+                listener.name
+            );
+            source.problem(at, text);
+        }
+        (Some(_), None) => {
+            let text = "'tls' has no effect: no listener of this site has 'tls'; add [[listen]] with address = \":443\" and tls = true";
+            source.problem(places.tls.as_ref().unwrap_or(at), text);
+        }
+        _ => {}
+    }
+    if let (Some(place), Setting::On(redirect)) = (&places.redirect, &site.tls.redirect) {
+        if !is_plain {
+            source.problem(
+                place,
+                "'redirect_https' has no effect: every listener of this site has 'tls'",
+            );
+        } else if https.is_none() && redirect.port.is_none() {
+            let text = "'redirect_https' has nowhere to lead: no listener of this site has 'tls'; where a proxy in front has it, \
+                        write the port: redirect_https = 443";
+            source.problem(place, text);
+        }
+    }
+    if let (Some(place), None, Some(_)) = (&places.hsts, https, &site.tls.hsts)
+        && !own().any(|listener| listener.real_ip.is_some())
+        && site.real_ip.is_none()
+    {
+        let text =
+            "'hsts' has no effect: no listener of this site has 'tls', and no 'real_ip' names a proxy that has it";
+        source.problem(place, text);
+    }
+    if site.tls.certificate == Some(CertificateFrom::Auto) {
+        auto_hosts(source, site, places.tls.as_ref().unwrap_or(at));
+    }
+    if let (Some(CertificateFrom::Files(files)), Some((cert_at, key_at))) = (&site.tls.certificate, &places.files) {
+        let hosts: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
+        certificate_files(source, files, &hosts, (cert_at, key_at));
+    }
+}
+
+/// A public authority needs names that the public can look up.
+fn auto_hosts(source: &Source<'_>, site: &Site, at: &Range<usize>) {
+    if site.hosts.is_empty() {
+        source.problem(
+            at,
+            "tls = \"auto\" needs to know for which names: give the site its 'host'",
+        );
+    }
+    for host in &site.hosts {
+        let name = host.to_string();
+        let is_local = ["localhost", "local", "internal", "test"]
+            .iter()
+            .any(|end| name.rsplit('.').next() == Some(end));
+        if is_local || !name.contains('.') || name.starts_with('[') || name.parse::<std::net::Ipv4Addr>().is_ok() {
+            source.problem(
+                at,
+                format!("no public authority signs '{name}': write tls = \"internal\", or name the site's files"),
+            );
+        }
+    }
+}
+
+/// Warns of everything that is wrong with a certificate. The site serves another one meanwhile, so nothing here is a mistake.
+fn certificate_files(
+    source: &Source<'_>,
+    files: &CertificateFiles,
+    hosts: &[String],
+    (cert_at, key_at): (&Range<usize>, &Range<usize>),
+) {
+    let inside = |path: &PathBuf| source.seen(path);
+    let (Some(cert), Some(key)) = (inside(&files.cert), inside(&files.key)) else {
+        // They were read before the root folder changed.
+        return;
+    };
+    for (part, text) in inspect(&cert, &key, hosts, Time::now(), |path| source.shown(path)) {
+        let at = match part {
+            Part::Cert => cert_at,
+            Part::Key => key_at,
+        };
+        source.warning(at, text);
+    }
+}
