@@ -91,6 +91,7 @@
 //! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
+//! | `h2` | HTTP/2 |
 //! | `proxy` | [`proxy`], [`upstream`], [`wrap::forward_auth`] |
 //! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
 //! | `cache` | [`wrap::cache`], a shared cache around handlers; `files`, `proxy` |

@@ -332,7 +332,9 @@ impl<'a> RequestBody<'a> {
     /// Whether draining the body to keep the connection is worthwhile: the client is sending it,
     /// and at most `bound` bytes are known to remain.
     pub(crate) fn is_drainable(&self, bound: u64) -> bool {
-        self.is_done() || (!self.awaited && self.failed.is_none() && self.decoder.plain() <= bound)
+        // The rest of a stream's body stands in no other request's way.
+        let is_sending = !self.awaited && self.failed.is_none() && !self.client.is_stream();
+        self.is_done() || (is_sending && self.decoder.plain() <= bound)
     }
 
     /// Reads and discards the remaining body, at most `bound` bytes. Returns whether that was all.
@@ -371,7 +373,8 @@ impl<'a> RequestBody<'a> {
             How::Arrived => client.read_arrived(into),
         };
         match read {
-            Ok(Some(0)) => Err(self.fail(BodyError::Ended)),
+            // The end of its stream ends a body of HTTP/2.
+            Ok(Some(0)) if self.decoder.at_end().is_err() => Err(self.fail(BodyError::Ended)),
             Err(error) => Err(self.broken(error)),
             other => other,
         }

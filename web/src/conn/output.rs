@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
-use osier::io::{HalfClose, while_connected};
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -495,15 +494,7 @@ fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write +
 impl Outlet for BodyWriter<'_, '_> {
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let shutdown = self.output.shutdown;
-        match self.output.sink {
-            Sink::Transport(transport) => Ok(while_connected(transport.socket(), HalfClose::IsGone, || {
-                wait(shutdown)
-            })?),
-            Sink::Memory(_) => {
-                wait(shutdown);
-                Ok(())
-            }
-        }
+        self.output.sink.while_connected(|| wait(shutdown))
     }
 
     fn direct(&mut self) -> io::Result<Option<&Transport>> {
@@ -545,8 +536,8 @@ impl Outlet for BodyWriter<'_, '_> {
 
     #[cfg(feature = "sendfile")]
     fn leave_file(&mut self, file: &Arc<File>, offset: u64, len: u64) -> io::Result<()> {
-        // A test has no connection that could send the rest.
-        if !self.output.state().may_leave || matches!(self.output.sink, Sink::Memory(_)) {
+        // Only a connection of its own could send the rest.
+        if !self.output.state().may_leave || !matches!(self.output.sink, Sink::Transport(_)) {
             self.write_whole_file(file, offset, len)?;
             return Ok(());
         }

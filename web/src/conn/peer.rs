@@ -1,5 +1,5 @@
-//! The peer of a request: the client at the other end of a connection, or a test in the same
-//! program.
+//! The peer of a request: the client at the other end of a connection, a stream of an HTTP/2 connection, or a test in
+//! the same program.
 //!
 //! The client of a test is a [`Memory`]. It belongs to one request and to the fiber that serves it.
 
@@ -13,12 +13,13 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use osier::net::Stream;
+use osier::io::{HalfClose, while_connected};
 
+use crate::conn::stream::ClientStream;
 use crate::conn::transport::Transport;
 use crate::conn::worker::{Link, RESTING, Worker};
 
-/// A client, and the worker that serves it. A copy is two pointers.
+/// A client, and the worker that serves it. A copy is a few words.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer<'w> {
     pub(crate) worker: &'w Rc<Worker>,
@@ -28,6 +29,7 @@ pub(crate) struct Peer<'w> {
 #[derive(Clone, Copy)]
 enum End<'w> {
     Link(&'w Link),
+    Stream(&'w dyn ClientStream),
     Memory(&'w Memory),
 }
 
@@ -54,6 +56,13 @@ impl<'w> From<&'w Link> for Peer<'w> {
     }
 }
 
+impl<'w> From<&'w dyn ClientStream> for Peer<'w> {
+    fn from(stream: &'w dyn ClientStream) -> Self {
+        let (worker, end) = (&stream.link().worker, End::Stream(stream));
+        Peer { worker, end }
+    }
+}
+
 impl<'w> From<&'w Memory> for Peer<'w> {
     fn from(memory: &'w Memory) -> Self {
         let (worker, end) = (&memory.worker, End::Memory(memory));
@@ -65,6 +74,7 @@ impl<'w> Peer<'w> {
     pub(crate) fn peer(self) -> SocketAddr {
         match self.end {
             End::Link(link) => link.peer(),
+            End::Stream(stream) => stream.link().peer(),
             End::Memory(memory) => memory.peer,
         }
     }
@@ -72,6 +82,7 @@ impl<'w> Peer<'w> {
     pub(crate) fn is_proxied(self) -> bool {
         match self.end {
             End::Link(link) => link.is_proxied(),
+            End::Stream(stream) => stream.link().is_proxied(),
             End::Memory(memory) => memory.is_proxied,
         }
     }
@@ -80,34 +91,59 @@ impl<'w> Peer<'w> {
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
         let stream = match self.end {
             End::Link(link) => link.socket(),
+            End::Stream(stream) => stream.link().socket(),
             End::Memory(memory) => return memory.local,
         };
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 
-    /// The byte stream of the connection. `None` for a test.
+    /// The byte stream of the connection, if it belongs to the request. `None` for a test, and for a stream of HTTP/2.
     #[inline]
     pub(crate) fn transport(self) -> Option<&'w Transport> {
         match self.end {
             End::Link(link) => Some(&link.transport),
-            End::Memory(_) => None,
+            End::Stream(_) | End::Memory(_) => None,
         }
     }
 
-    /// The socket, for waiting. `None` for a test.
+    /// Whether the request came on a stream of HTTP/2.
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(self.end, End::Stream(_))
+    }
+
+    /// Runs `body` and cancels it when the client has gone. The client of a test stays.
+    ///
+    /// # Suspends
+    ///
+    /// Only where `body` does.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` when the client has gone and a blocking call of `body` met that.
     #[inline]
-    pub(crate) fn socket(self) -> Option<&'w Stream> {
-        self.transport().map(Transport::socket)
+    pub(crate) fn while_connected<T>(self, half_close: HalfClose, body: impl FnOnce() -> T) -> io::Result<T> {
+        match self.end {
+            End::Link(link) => Ok(while_connected(link.socket(), half_close, body)?),
+            End::Stream(stream) => while_open(stream, body),
+            End::Memory(_) => Ok(body()),
+        }
     }
 
     /// Reads bytes of a request's body. It waits for them no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn read_body(self, into: &mut [u8], pace: &mut Pace) -> io::Result<usize> {
         match self.end {
-            End::Link(link) => pace.wait(link, |mut transport| transport.read(into)),
+            End::Link(link) => pace.wait_on(link, |mut transport| transport.read(into)),
+            End::Stream(stream) => pace.wait(stream.link(), |patience| stream.read(into, patience)),
             End::Memory(memory) => memory.body.borrow_mut().read(into),
         }
     }
+}
+
+/// Runs `body` and cancels it when the stream has been reset.
+fn while_open<T>(stream: &dyn ClientStream, body: impl FnOnce() -> T) -> io::Result<T> {
+    let done = stream.gone().guard(body);
+    done.map_err(|_| io::Error::new(io::ErrorKind::ConnectionAborted, "the client has reset the stream"))
 }
 
 /// Time after which a client is slow. Waiting for it costs as little memory as possible from then on.
@@ -120,16 +156,20 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Makes a call that waits for bytes of a body. The stack shrinks during a wait of [`PATIENCE`], and as often while bytes come
-    /// one by one.
-    fn wait<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
+    /// Makes a call that waits for bytes of the connection.
+    fn wait_on<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
         let stream = link.socket();
-        let mut within = |time: Duration| {
+        self.wait(link, |time: Duration| {
             stream.set_read_timeout(Some(time))?;
             let called = call(&link.transport);
             stream.set_read_timeout(Some(RESTING))?;
             called
-        };
+        })
+    }
+
+    /// Makes a call that waits for bytes of a body for a time. The stack shrinks during a wait of [`PATIENCE`], and as often while
+    /// bytes come one by one.
+    fn wait<T>(&mut self, link: &Link, mut within: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
         let now = osier::time::coarse_now();
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= PATIENCE {
@@ -160,11 +200,12 @@ impl Pace {
 impl Peer<'_> {
     /// Reads bytes of a request's body that have arrived. `None` if there are none.
     pub(crate) fn read_arrived(self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let link = match self.end {
-            End::Link(link) => link,
+        let read = match self.end {
+            End::Link(link) => link.transport.try_read(into),
+            End::Stream(stream) => stream.try_read(into),
             End::Memory(memory) => return memory.body.borrow_mut().read(into).map(Some),
         };
-        match link.transport.try_read(into) {
+        match read {
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -174,8 +215,11 @@ impl Peer<'_> {
     /// Waits until bytes of a request's body have arrived, no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn body_arrives(self, pace: &mut Pace) -> io::Result<()> {
-        let End::Link(link) = self.end else { return Ok(()) };
-        pace.wait(link, Transport::wait_readable)
+        match self.end {
+            End::Link(link) => pace.wait_on(link, Transport::wait_readable),
+            End::Stream(stream) => pace.wait(stream.link(), |patience| stream.wait_readable(patience)),
+            End::Memory(_) => Ok(()),
+        }
     }
 }
 
@@ -199,6 +243,7 @@ pub(crate) enum Gone {
 #[derive(Clone, Copy)]
 pub(crate) enum Sink<'c> {
     Transport(&'c Transport),
+    Stream(&'c dyn ClientStream),
     Memory(&'c Memory),
 }
 
@@ -206,6 +251,12 @@ impl<'c> From<&'c Transport> for Sink<'c> {
     #[inline]
     fn from(transport: &'c Transport) -> Self {
         Sink::Transport(transport)
+    }
+}
+
+impl<'c> From<&'c dyn ClientStream> for Sink<'c> {
+    fn from(stream: &'c dyn ClientStream) -> Self {
+        Sink::Stream(stream)
     }
 }
 
@@ -228,6 +279,7 @@ impl Sink<'_> {
     pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Sink::Transport(mut transport) => transport.write_all(bytes),
+            Sink::Stream(stream) => stream.write(bytes),
             Sink::Memory(memory) => memory.write(bytes),
         }
     }
@@ -235,6 +287,10 @@ impl Sink<'_> {
     pub(crate) fn write_both(self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut transport = match self {
             Sink::Transport(transport) => transport,
+            Sink::Stream(stream) => {
+                stream.write(first)?;
+                return stream.write(second);
+            }
             Sink::Memory(memory) => {
                 memory.write(first)?;
                 return memory.write(second);
@@ -254,13 +310,22 @@ impl Sink<'_> {
         Ok(())
     }
 
+    /// Runs `body` and cancels it when the client has gone, as [`Peer::while_connected`] does.
+    pub(crate) fn while_connected<T>(self, body: impl FnOnce() -> T) -> io::Result<T> {
+        match self {
+            Sink::Transport(transport) => Ok(while_connected(transport.socket(), HalfClose::IsGone, body)?),
+            Sink::Stream(stream) => while_open(stream, body),
+            Sink::Memory(_) => Ok(body()),
+        }
+    }
+
     /// Sends the bytes that the socket takes at once, with a note that more follow. Sends nothing
     /// if there is no socket.
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
         match self {
             Sink::Transport(transport) => transport.send_joined(bytes),
-            Sink::Memory(_) => 0,
+            Sink::Stream(_) | Sink::Memory(_) => 0,
         }
     }
 
@@ -274,10 +339,9 @@ impl Sink<'_> {
         len: u64,
         head: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<u64> {
-        let memory = match self {
-            Sink::Transport(transport) => return transport.send_file(file, offset, len, head),
-            Sink::Memory(memory) => memory,
-        };
+        if let Sink::Transport(transport) = self {
+            return transport.send_file(file, offset, len, head);
+        }
         head()?;
         let (mut piece, mut sent) = (vec![0; 64 << 10], 0);
         while sent < len {
@@ -286,7 +350,7 @@ impl Sink<'_> {
             if count == 0 {
                 break;
             }
-            memory.write(&piece[..count])?;
+            self.write_all(&piece[..count])?;
             sent += count as u64;
         }
         Ok(sent)

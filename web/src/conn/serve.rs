@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use http::Extensions;
 use osier_http::HeadScanner;
+#[cfg(feature = "h2")]
+use osier_http::{Head, Reject};
 
 use crate::conn::awaiting::{Awaiting, Receiving};
 use crate::conn::close::CloseReason;
@@ -97,6 +99,16 @@ pub(crate) trait Serve: Send + Sync {
         input: &mut Input,
         request: Box<dyn Receiving>,
     ) -> After;
+
+    /// Serves the request of a stream: one with this head, or one that is refused. The response is in `output` or already sent. `None`
+    /// if the body of the request has been read to its end, too.
+    ///
+    /// # Suspends
+    ///
+    /// Suspends when a handler or a flush does.
+    #[cfg(feature = "h2")]
+    #[allow(dead_code, reason = "the connections of HTTP/2 come next")]
+    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After>;
 
     /// Responds to a client whose request head did not arrive as a whole in time.
     ///

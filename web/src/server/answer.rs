@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
-use osier::io::{HalfClose, while_connected};
+use osier::io::HalfClose;
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
 use crate::body::outgoing::Kind;
@@ -92,7 +92,12 @@ impl Burst<'_> {
             };
             return Some(self.answer_slowly(response, head, exchange, Some(body), started));
         }
-        let asked = head.version() == osier_http::Version::Http11 && asks_for_upgrade(head);
+        let asked = match head.version() {
+            osier_http::Version::Http11 => asks_for_upgrade(head),
+            // An extended CONNECT (RFC 8441).
+            osier_http::Version::Http2 => head.upgrade().is_some(),
+            osier_http::Version::Http10 => false,
+        };
         if response.status != StatusCode::SWITCHING_PROTOCOLS || !asked || !body.is_done() {
             *response = Response::internal_error("an upgrade for a request that has not asked for one, or has a body");
             return None;
@@ -126,13 +131,12 @@ impl Burst<'_> {
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
         let send = || self.output.send_slowly(mem::take(&mut response.body), sent, from);
-        let (bytes, kept) = match self.catch(head, started, || {
-            match (response.ends_with_client, self.peer.socket()) {
-                (true, Some(stream)) => {
-                    while_connected(stream, HalfClose::IsGone, send).unwrap_or_else(|_| Err(Cancelled.into()))
-                }
-                _ => send(),
+        let (bytes, kept) = match self.catch(head, started, || match response.ends_with_client {
+            true => {
+                let sent = self.peer.while_connected(HalfClose::IsGone, send);
+                sent.unwrap_or_else(|_| Err(Cancelled.into()))
             }
+            false => send(),
         }) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => (0, Err(After::Gone)),

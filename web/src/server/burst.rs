@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
-use osier::io::{HalfClose, while_connected};
-use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Slots};
+use osier::io::HalfClose;
+use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
 
 use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
@@ -87,6 +87,15 @@ impl Serve for App {
     #[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
     fn serve_received(&self, _: Peer<'_>, _: &Output<'_>, _: &mut Input, _: Box<dyn Receiving>) -> After {
         unreachable!("only gateways receive bodies first")
+    }
+
+    #[cfg(feature = "h2")]
+    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After> {
+        let burst = Burst::new(self, client, output);
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || match head {
+            Ok(head) => burst.run_stream(head),
+            Err(reject) => Some(burst.refuse(reject, None)),
+        })
     }
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
@@ -194,6 +203,16 @@ impl Received {
     }
 }
 
+/// Makes the decoder of a request's body.
+#[inline]
+fn decoder_of(head: &Head<'_>, limits: &Limits) -> Result<BodyDecoder, Reject> {
+    match head.body() {
+        // The end of the stream ends it.
+        BodyLength::Chunked if head.version() == Version::Http2 => Ok(BodyDecoder::until_end(limits)),
+        length => BodyDecoder::new(length, limits),
+    }
+}
+
 /// A handler has panicked.
 pub(crate) struct Panicked;
 
@@ -225,21 +244,45 @@ impl<'b> Burst<'b> {
         loop {
             self.output
                 .enters_frame(matches!(gone, Gone::Cancel | Gone::CancelUnlessHalfClosed));
-            let after = match (gone, self.peer.socket()) {
-                (Gone::Cancel, Some(stream)) => {
-                    while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input))
-                }
-                (Gone::CancelUnlessHalfClosed, Some(stream)) => {
-                    while_connected(stream, HalfClose::IsFine, || self.run_under(gone, input))
-                }
-                (Gone::Default | Gone::Finish, _) | (_, None) => Ok(self.run_under(gone, input)),
-            };
-            match after {
+            match self.under(gone, || self.run_under(gone, input)) {
                 Ok(Step::Under(other)) => gone = other,
                 Ok(Step::Done(after)) => return after,
                 Ok(Step::Apart) => unreachable!("the burst goes on from the small buffer"),
                 Err(_) => return After::Gone,
             }
+        }
+    }
+
+    /// Serves the one request of a stream.
+    #[cfg(feature = "h2")]
+    fn run_stream(&self, head: &Head<'_>) -> Option<After> {
+        let mut gone = Gone::Default;
+        loop {
+            // A byte beyond the limit of the body is read to this place.
+            let mut beyond = [0];
+            let arrived = Arrived {
+                rest: &mut beyond,
+                received: 0,
+                at: 0,
+                again: (0, 0),
+            };
+            match self.under(gone, || self.serve_parsed(gone, head, arrived, true).0) {
+                Ok(Some(Step::Under(other))) => gone = other,
+                Ok(Some(Step::Done(after))) => return Some(after),
+                Ok(Some(Step::Apart)) => unreachable!("it has a buffer of its own already"),
+                Ok(None) => return None,
+                Err(_) => return Some(After::Gone),
+            }
+        }
+    }
+
+    /// Runs `body` under a policy.
+    #[inline]
+    fn under<T>(&self, gone: Gone, body: impl FnOnce() -> T) -> io::Result<T> {
+        match gone {
+            Gone::Cancel => self.peer.while_connected(HalfClose::IsGone, body),
+            Gone::CancelUnlessHalfClosed => self.peer.while_connected(HalfClose::IsFine, body),
+            Gone::Default | Gone::Finish => Ok(body()),
         }
     }
 
@@ -369,8 +412,8 @@ impl<'b> Burst<'b> {
             }
             None => {
                 let decoder = match body_limit {
-                    None => BodyDecoder::new(head.body(), &server.limits),
-                    Some(body) => BodyDecoder::new(head.body(), &Limits { body, ..server.limits }),
+                    None => decoder_of(head, &server.limits),
+                    Some(body) => decoder_of(head, &Limits { body, ..server.limits }),
                 };
                 let decoder = match decoder {
                     Ok(decoder) => (decoder, head.body()),
@@ -455,11 +498,7 @@ impl<'b> Burst<'b> {
     ) -> (Result<bool, After>, bool) {
         let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
         let handle = || osier::fiber::before_suspend(&|| self.before_suspension(), handle);
-        let handle = || match (gone, self.peer.socket()) {
-            (Gone::Cancel, Some(stream)) => while_connected(stream, HalfClose::IsGone, handle),
-            (Gone::CancelUnlessHalfClosed, Some(stream)) => while_connected(stream, HalfClose::IsFine, handle),
-            (Gone::Default | Gone::Finish, _) | (_, None) => Ok(handle()),
-        };
+        let handle = || self.under(gone, handle);
         let ended = osier::shield(|| osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()));
         match ended {
             Ok(handled) => handled.unwrap_or((Err(After::Gone), false)),
@@ -494,7 +533,7 @@ impl<'b> Burst<'b> {
         }
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if let Some(Answer(Kind::AfterBody(_))) = &answer {
-            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.socket().is_some();
+            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.transport().is_some();
             answer = match self.wait_for_body(request, answer, started, may_rest) {
                 Ok(answer) => answer,
                 Err(after) => return (Err(after), false),

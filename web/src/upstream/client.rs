@@ -1,7 +1,7 @@
 //! The end of a gateway's work when its client leaves: the backend then works for nobody.
 
 use osier::Cancelled;
-use osier::io::{HalfClose, while_connected};
+use osier::io::HalfClose;
 
 use crate::conn::peer::Gone;
 use crate::{Request, Response};
@@ -13,9 +13,10 @@ pub(crate) fn while_client_stays(
     answer: &mut dyn FnMut(&mut Request<'_>) -> Response,
 ) -> Response {
     let client = request.body.client();
-    let stream = client.socket().filter(|_| request.gone == Gone::Default);
-    let Some(stream) = stream else { return answer(request) };
-    match while_connected(stream, HalfClose::IsGone, || answer(request)) {
+    if request.gone != Gone::Default {
+        return answer(request);
+    }
+    match client.while_connected(HalfClose::IsGone, || answer(request)) {
         Ok(mut response) => {
             response.ends_with_client = true;
             response
