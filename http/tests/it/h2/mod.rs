@@ -1,3 +1,4 @@
 //! HTTP/2.
 
 mod frames;
+mod hpack;
