@@ -46,6 +46,7 @@ fn named(name: &str) -> &str {
         "macros" => "osier-macros",
         "queue" => "osier-queue",
         "server" => "osier-server",
+        "tls" => "osier-tls",
         "web" => "osier-web",
         name => name,
     }

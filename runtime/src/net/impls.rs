@@ -300,6 +300,22 @@ macro_rules! stream_impls {
                 self.0.try_write(buf)
             }
 
+            /// Waits until bytes arrive, at most for `time`. Returns whether there are some. The peer's end or a reset
+            /// counts as well, for the next read to find.
+            ///
+            /// Call it after a read that failed with `WouldBlock`.
+            ///
+            /// # Suspends
+            ///
+            /// Until then.
+            ///
+            /// # Cancellation
+            ///
+            /// The error of a cancelled call.
+            pub fn wait_readable(&self, time: std::time::Duration) -> std::io::Result<bool> {
+                self.0.wait_for(crate::wait::socket::Direction::Read, time)
+            }
+
             /// Waits until the socket takes bytes, at most for `time`. Returns whether it does. The peer's end or a reset
             /// counts as well, for the next write to find.
             ///
@@ -311,7 +327,7 @@ macro_rules! stream_impls {
             ///
             /// The error of a cancelled call.
             pub fn wait_writable(&self, time: std::time::Duration) -> std::io::Result<bool> {
-                self.0.wait_writable(time)
+                self.0.wait_for(crate::wait::socket::Direction::Write, time)
             }
 
             /// The number of sent bytes that the peer's system has not acknowledged (TCP), or that the peer has not

@@ -169,8 +169,8 @@ impl Stream {
         self.watched.read_now(|fd| call::read(fd, buf, short_read))
     }
 
-    pub(crate) fn wait_writable(&self, time: Duration) -> io::Result<bool> {
-        match self.watched.wait_ready(Direction::Write, now().checked_add(time)) {
+    pub(crate) fn wait_for(&self, direction: Direction, time: Duration) -> io::Result<bool> {
+        match self.watched.wait_ready(direction, now().checked_add(time)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
             Err(error) => Err(error),

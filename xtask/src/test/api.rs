@@ -18,6 +18,7 @@ const LIBRARIES: &[&str] = &[
     "osier-http",
     "osier-poll",
     "osier-queue",
+    "osier-tls",
     "osier-web",
 ];
 

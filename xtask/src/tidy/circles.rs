@@ -20,6 +20,7 @@ const CIRCLES: &[(&str, usize, usize)] = &[
     ("runtime", 13, 2),
     ("web", 0, 0),
     ("server", 0, 0),
+    ("tls", 0, 0),
     ("http", 0, 0),
     ("coro", 0, 0),
     ("poll", 0, 0),

@@ -22,6 +22,7 @@ const LIMITS: Limits = &[
     ("runtime", 0),
     ("server", 0),
     ("testkit", 0),
+    ("tls", 0),
     ("web", 0),
 ];
 

@@ -1,0 +1,139 @@
+//! [`Acceptor`]: makes the server's end of TLS connections.
+
+use std::fmt;
+use std::sync::Arc;
+
+use osier::net;
+use rustls::ServerConfig;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+
+use crate::connector::root_store;
+use crate::identity::certificates;
+use crate::provider::{provider, versions};
+use crate::resolver::Adapter;
+use crate::session::Session;
+use crate::{Error, Resolver, Stream, Version};
+
+/// Makes the server's end of TLS connections. Cheap to clone; all workers may share one.
+#[derive(Clone)]
+pub struct Acceptor(Arc<ServerConfig>);
+
+impl Acceptor {
+    /// An acceptor in the making. `resolver` finds the certificate; an [`Identity`](crate::Identity) is a resolver that always
+    /// finds itself.
+    pub fn builder(resolver: impl Resolver + 'static) -> AcceptorBuilder {
+        AcceptorBuilder {
+            resolver: Box::new(resolver),
+            alpn: Vec::new(),
+            min_version: Version::Tls12,
+            clients: ClientCertificates::None,
+        }
+    }
+
+    /// Makes a TLS stream around a connection. The first read or write does the handshake, or
+    /// [`handshake`](Stream::handshake).
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    pub fn accept(&self, socket: impl Into<net::Stream>) -> Stream {
+        Stream::new(socket.into(), Session::server(self.0.clone()))
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").finish_non_exhaustive()
+    }
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum ClientCertificates {
+    /// They are not asked to.
+    #[default]
+    None,
+    /// They may. A certificate that these authorities (PEM) have not issued ends the handshake.
+    Optional(Vec<u8>),
+    /// They must show one that these authorities (PEM) have issued.
+    Required(Vec<u8>),
+}
+
+/// The settings of an [`Acceptor`].
+pub struct AcceptorBuilder {
+    resolver: Box<dyn Resolver>,
+    alpn: Vec<Vec<u8>>,
+    min_version: Version,
+    clients: ClientCertificates,
+}
+
+impl AcceptorBuilder {
+    /// Sets the protocols that the server speaks (ALPN), the preferred one first. None by default.
+    ///
+    /// The first one that the client offers too is taken. A client that offers others only is refused; one that offers none
+    /// is not.
+    pub fn alpn<P: AsRef<[u8]>>(mut self, protocols: impl IntoIterator<Item = P>) -> AcceptorBuilder {
+        self.alpn = protocols
+            .into_iter()
+            .map(|protocol| protocol.as_ref().to_vec())
+            .collect();
+        self
+    }
+
+    /// Sets the oldest version that is accepted. TLS 1.2 by default.
+    pub fn min_version(mut self, version: Version) -> AcceptorBuilder {
+        self.min_version = version;
+        self
+    }
+
+    /// Sets whether clients show certificates.
+    pub fn client_certificates(mut self, clients: ClientCertificates) -> AcceptorBuilder {
+        self.clients = clients;
+        self
+    }
+
+    /// Makes the acceptor.
+    ///
+    /// # Errors
+    ///
+    /// Authorities for client certificates that cannot be read.
+    pub fn build(self) -> Result<Acceptor, Error> {
+        let builder = ServerConfig::builder_with_provider(provider().clone())
+            .with_protocol_versions(versions(self.min_version))?;
+        let (ca, is_required) = match &self.clients {
+            ClientCertificates::None => (None, false),
+            ClientCertificates::Optional(ca) => (Some(ca), false),
+            ClientCertificates::Required(ca) => (Some(ca), true),
+        };
+        let builder = match ca {
+            None => builder.with_no_client_auth(),
+            Some(ca) => {
+                let roots = root_store(certificates(ca, "the file of client authorities")?)?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider().clone());
+                let verifier = if is_required {
+                    verifier
+                } else {
+                    verifier.allow_unauthenticated()
+                };
+                let verifier = verifier
+                    .build()
+                    .map_err(|error| Error::unusable(format_args!("the client authorities cannot be used: {error}")))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Adapter(self.resolver)));
+        config.alpn_protocols = self.alpn;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = crate::provider::ticketer()?;
+        Ok(Acceptor(Arc::new(config)))
+    }
+}
+
+impl fmt::Debug for AcceptorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcceptorBuilder")
+            .field("min_version", &self.min_version)
+            .finish_non_exhaustive()
+    }
+}

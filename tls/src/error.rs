@@ -1,0 +1,85 @@
+//! [`Error`]: the reasons why a handshake, a record or a setting is refused.
+
+use std::fmt;
+use std::io;
+
+/// The reason why a setting, a certificate or a peer was refused.
+///
+/// A read or a write that fails because of the protocol returns an [`io::Error`] around it, with the kind `InvalidData`.
+/// [`Error::of`] finds it there.
+#[derive(Clone, Debug)]
+pub struct Error(Kind);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// The first bytes of a client are a request in plain HTTP.
+    PlainHttp,
+    /// The key does not belong to the certificate.
+    KeyMismatch,
+    /// A certificate, a key or a setting that cannot be used: which one, and why.
+    Unusable(String),
+    /// The peer, or what it sent.
+    Protocol(rustls::Error),
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind) -> Error {
+        Error(kind)
+    }
+
+    pub(crate) fn unusable(reason: impl fmt::Display) -> Error {
+        Error(Kind::Unusable(reason.to_string()))
+    }
+
+    /// The error inside an [`io::Error`] of a stream, if TLS is its reason.
+    pub fn of(error: &io::Error) -> Option<&Error> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// Whether the client speaks plain HTTP on a port for TLS. Nothing was sent to it: an answer in plain text can go to
+    /// [`Stream::socket`](crate::Stream::socket).
+    pub fn is_plain_http(&self) -> bool {
+        matches!(self.0, Kind::PlainHttp)
+    }
+
+    /// Whether a private key does not belong to its certificate.
+    pub fn is_key_mismatch(&self) -> bool {
+        matches!(self.0, Kind::KeyMismatch)
+    }
+
+    /// Whether the peer's certificate was refused: unknown issuer, wrong name, expired, or missing.
+    pub fn is_certificate(&self) -> bool {
+        use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
+        matches!(self.0, Kind::Protocol(InvalidCertificate(_) | NoCertificatesPresented))
+    }
+
+    /// Whether the peer has ended the connection with an alert: it refused our certificate, for example.
+    pub fn is_alert(&self) -> bool {
+        matches!(self.0, Kind::Protocol(rustls::Error::AlertReceived(_)))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::PlainHttp => f.write_str("the client sent a plain HTTP request to a TLS port"),
+            Kind::KeyMismatch => f.write_str("the private key does not belong to the certificate"),
+            Kind::Unusable(reason) => f.write_str(reason),
+            Kind::Protocol(error) => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Error {
+        Error(Kind::Protocol(error))
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    }
+}

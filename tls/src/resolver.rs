@@ -1,0 +1,108 @@
+//! [`Resolver`]: finds the certificate for the name that a client asks for.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::Identity;
+
+/// Finds the identity that a server shows to a client.
+///
+/// # Suspends
+///
+/// It must not. Several workers call it at the same time.
+pub trait Resolver: Send + Sync {
+    /// The identity for this client. With `None` the handshake fails.
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity>;
+}
+
+/// The same identity for every client.
+impl Resolver for Identity {
+    fn find(&self, _: &Hello<'_>) -> Option<Identity> {
+        Some(self.clone())
+    }
+}
+
+impl<R: Resolver + ?Sized> Resolver for Box<R> {
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+        (**self).find(hello)
+    }
+}
+
+impl<R: Resolver + ?Sized> Resolver for Arc<R> {
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+        (**self).find(hello)
+    }
+}
+
+/// The first message of a client.
+pub struct Hello<'a> {
+    hello: &'a ClientHello<'a>,
+    name: Option<&'a str>,
+}
+
+impl Hello<'_> {
+    /// The name of the server that the client wants (SNI), in lower case and without a dot at its end.
+    pub fn server_name(&self) -> Option<&str> {
+        self.name
+    }
+
+    /// The protocols that the client offers (ALPN), in its order.
+    pub fn alpn(&self) -> impl Iterator<Item = &[u8]> {
+        self.hello.alpn().into_iter().flatten()
+    }
+
+    /// Whether the client offers this protocol and no other, as a validation of ACME does with `acme-tls/1`.
+    pub fn offers_only(&self, protocol: &[u8]) -> bool {
+        let mut offered = self.alpn();
+        offered.next() == Some(protocol) && offered.next().is_none()
+    }
+}
+
+impl fmt::Debug for Hello<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let alpn: Vec<_> = self.alpn().map(String::from_utf8_lossy).collect();
+        f.debug_struct("Hello")
+            .field("server_name", &self.name)
+            .field("alpn", &alpn)
+            .finish()
+    }
+}
+
+thread_local! {
+    /// The name in the last first message that this thread has seen. rustls does not give it away later.
+    static LAST_NAME: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
+}
+
+/// Takes the name that the call of rustls just made has met.
+pub(crate) fn take_name() -> Option<Box<str>> {
+    LAST_NAME.take()
+}
+
+/// A [`Resolver`] as rustls wants it.
+pub(crate) struct Adapter<R>(pub(crate) R);
+
+impl<R: Resolver> ResolvesServerCert for Adapter<R> {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(normal);
+        let found = self.0.find(&Hello {
+            hello: &hello,
+            name: name.as_deref(),
+        });
+        LAST_NAME.set(name);
+        found.map(|identity| identity.key().clone())
+    }
+}
+
+fn normal(name: &str) -> Box<str> {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()
+}
+
+impl<R> fmt::Debug for Adapter<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
+}

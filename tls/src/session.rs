@@ -1,0 +1,254 @@
+//! [`Session`]: one connection's protocol state, without sockets and without buffers.
+//!
+//! The caller passes the bytes that have arrived and gets plain bytes and records to send. This module alone knows rustls'
+//! unbuffered connections, so that another version of rustls changes this module alone.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
+
+use crate::Version;
+use crate::buffer::Buffer;
+
+/// The most plain bytes of one record.
+pub(crate) const RECORD_BYTES: usize = 16 << 10;
+
+/// Where records and plain bytes go.
+pub(crate) struct Sink<'a> {
+    /// Gets the decrypted bytes of each record.
+    pub(crate) plain: &'a mut dyn FnMut(&[u8]),
+    /// Gets records to send, appended.
+    pub(crate) records: &'a mut Buffer,
+}
+
+/// The state in which the bytes so far leave a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The handshake needs more bytes.
+    Handshaking,
+    /// Bytes can be encrypted; the bytes passed in hold no whole record.
+    Ready,
+    /// The sink has got plain bytes. There may be more.
+    Plain,
+    /// The peer has sent its close_notify.
+    PeerClosed,
+}
+
+/// A handshake, or the keys that came out of it.
+pub(crate) struct Session(Side);
+
+enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// Evaluates an expression for the connection, whichever side it is.
+macro_rules! on_side {
+    ($session:ident, $connection:ident => $body:expr) => {
+        match &mut $session.0 {
+            Side::Server($connection) => $body,
+            Side::Client($connection) => $body,
+        }
+    };
+}
+
+/// The outcome of a handshake.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    pub(crate) version: Version,
+    pub(crate) cipher_suite: &'static str,
+    pub(crate) protocol: Option<Box<[u8]>>,
+    pub(crate) peer_certificates: Box<[Box<[u8]>]>,
+    pub(crate) is_resumed: bool,
+}
+
+impl Session {
+    pub(crate) fn server(config: Arc<ServerConfig>) -> Session {
+        let connection = UnbufferedServerConnection::new(config);
+        Session(Side::Server(
+            connection.expect("it fails only for a size of fragments, which is never set"),
+        ))
+    }
+
+    pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
+        Ok(Session(Side::Client(UnbufferedClientConnection::new(config, name)?)))
+    }
+
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self.0, Side::Server(_))
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.0 {
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
+        }
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// Processes records at the front of `input`. Returns how many bytes they had, and the step. The caller removes these bytes
+    /// and keeps the others for the next call.
+    ///
+    /// An error is fatal. The alert for the peer is among the records, and every further call fails too.
+    pub(crate) fn process(&mut self, input: &mut [u8], sink: &mut Sink<'_>) -> (usize, Result<Step, rustls::Error>) {
+        let mut consumed = 0;
+        loop {
+            match self.step(&mut input[consumed..], &mut consumed, sink) {
+                Ok(Some(step)) => return (consumed, Ok(step)),
+                Ok(None) => {}
+                Err(error) => {
+                    // The alert is still inside. The connection gives it out before it fails again.
+                    while let Ok(None) = self.step(&mut [], &mut 0, sink) {}
+                    return (consumed, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Makes one step of rustls' machine. `None` means that it has more to do.
+    fn step(
+        &mut self,
+        input: &mut [u8],
+        consumed: &mut usize,
+        sink: &mut Sink<'_>,
+    ) -> Result<Option<Step>, rustls::Error> {
+        on_side!(self, connection => take(connection.process_tls_records(input), consumed, sink))
+    }
+
+    /// Appends these bytes to `records`, at most [`RECORD_BYTES`], as one record.
+    ///
+    /// # Errors
+    ///
+    /// `HandshakeNotComplete`, or the error of an earlier call.
+    pub(crate) fn encrypt(&mut self, plain: &[u8], records: &mut Buffer) -> Result<(), rustls::Error> {
+        on_side!(self, connection => loop {
+            match connection.process_tls_records(&mut []).state? {
+                ConnectionState::WriteTraffic(mut traffic) => return append(records, |room| traffic.encrypt(plain, room)),
+                state => unfinished(state, records)?,
+            }
+        })
+    }
+
+    /// Appends the alert that says that nothing will follow.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`encrypt`](Session::encrypt).
+    pub(crate) fn close_notify(&mut self, records: &mut Buffer) -> Result<(), rustls::Error> {
+        on_side!(self, connection => loop {
+            match connection.process_tls_records(&mut []).state? {
+                ConnectionState::WriteTraffic(mut traffic) => return append(records, |room| traffic.queue_close_notify(room)),
+                state => unfinished(state, records)?,
+            }
+        })
+    }
+
+    /// The outcome of the handshake, once it is done.
+    pub(crate) fn agreed(&self) -> Option<Agreed> {
+        let common = self.common();
+        if common.is_handshaking() {
+            return None;
+        }
+        let certificates = common.peer_certificates().unwrap_or_default();
+        Some(Agreed {
+            version: match common.protocol_version()? {
+                ProtocolVersion::TLSv1_2 => Version::Tls12,
+                _ => Version::Tls13,
+            },
+            cipher_suite: common.negotiated_cipher_suite()?.suite().as_str().unwrap_or("unknown"),
+            protocol: common.alpn_protocol().map(Box::from),
+            peer_certificates: certificates
+                .iter()
+                .map(|certificate| certificate.as_ref().into())
+                .collect(),
+            is_resumed: common.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+}
+
+/// Does what a state of rustls asks for. Adds to `consumed` the bytes that it is done with.
+fn take<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    consumed: &mut usize,
+    sink: &mut Sink<'_>,
+) -> Result<Option<Step>, rustls::Error> {
+    *consumed += status.discard;
+    match status.state? {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record?;
+                *consumed += record.discard;
+                (sink.plain)(record.payload);
+            }
+            Ok(Some(Step::Plain))
+        }
+        ConnectionState::WriteTraffic(_) => Ok(Some(Step::Ready)),
+        ConnectionState::BlockedHandshake => Ok(Some(Step::Handshaking)),
+        ConnectionState::PeerClosed | ConnectionState::Closed => Ok(Some(Step::PeerClosed)),
+        state => unfinished(state, sink.records).map(|()| None),
+    }
+}
+
+/// Does what a state asks for that has records to send. Any other state has no place here.
+fn unfinished<Data>(state: ConnectionState<'_, '_, Data>, records: &mut Buffer) -> Result<(), rustls::Error> {
+    match state {
+        ConnectionState::EncodeTlsData(mut record) => append(records, |room| record.encode(room)),
+        // The caller sends the records in the order in which they were appended.
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            Ok(())
+        }
+        // An earlier step has reported it.
+        ConnectionState::PeerClosed => Ok(()),
+        _ => Err(rustls::Error::HandshakeNotComplete),
+    }
+}
+
+/// Makes room for what `write` writes, and keeps it. The first attempt finds room for every usual record.
+fn append<E: Into<Full>>(
+    records: &mut Buffer,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+) -> Result<(), rustls::Error> {
+    let mut room = 64;
+    loop {
+        match write(records.room(room)).map_err(E::into) {
+            Ok(count) => {
+                records.fill(count);
+                return Ok(());
+            }
+            Err(Full::Needs(bytes)) if bytes > room => room = bytes,
+            Err(_) => return Err(rustls::Error::EncryptError),
+        }
+    }
+}
+
+/// Why rustls has written nothing.
+enum Full {
+    Needs(usize),
+    Never,
+}
+
+impl From<EncodeError> for Full {
+    fn from(error: EncodeError) -> Full {
+        match error {
+            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => Full::Needs(required_size),
+            EncodeError::AlreadyEncoded => Full::Never,
+        }
+    }
+}
+
+impl From<EncryptError> for Full {
+    fn from(error: EncryptError) -> Full {
+        match error {
+            EncryptError::InsufficientSize(InsufficientSizeError { required_size }) => Full::Needs(required_size),
+            EncryptError::EncryptExhausted => Full::Never,
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! [`Stream`]: a TLS connection with the faces of a TCP stream.
+//!
+//! # Protocol
+//!
+//! One lock guards the session and the bytes that wait ([`State`]). A call takes the lock, goes as far as it can without
+//! waiting, and drops the lock before it waits for the socket. So a fiber that waits for bytes does not stop one that writes.
+//! Records enter `outgoing` in the order of their numbers, and only the front of `outgoing` is ever sent, under the lock. So
+//! writers that wait cannot reorder records.
+
+mod state;
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use osier::net;
+
+use self::state::{Direction, Socket, State, Stop};
+use crate::Version;
+use crate::session::{Agreed, Session};
+
+/// A TLS connection. It reads and writes as a TCP stream does.
+///
+/// The first read or write does the handshake. Several fibers may use a stream at once through shared references: a reader and
+/// a writer do not disturb each other.
+///
+/// # Suspends
+///
+/// Reading: until there is a byte or the end. Writing: until the kernel has taken the records. Both: until the handshake is
+/// done.
+///
+/// # Cancellation
+///
+/// A call fails with [`Cancelled`](osier::Cancelled) if the fiber is cancelled before it or while it waits. No bytes are lost: the
+/// stream keeps an incomplete record, and the next call goes on with it.
+///
+/// # Errors
+///
+/// - `UnexpectedEof` from a read if the connection ends without the peer's close_notify: somebody may have cut it.
+/// - `InvalidData` around an [`Error`](crate::Error) if a peer breaks the protocol or is not trusted. The alert for it has been sent.
+/// - `TimedOut` after the timeouts of the socket ([`set_read_timeout`](Stream::set_read_timeout)).
+/// - `WouldBlock` on a worker outside of a fiber, if the call would have to wait.
+/// - `BrokenPipe` from a write after [`close_notify`](Stream::close_notify).
+/// - The system's errors.
+///
+/// # Not promised
+///
+/// Dropping a stream sends no close_notify: the peer cannot take a response that was broken off for a whole one.
+pub struct Stream {
+    socket: net::Stream,
+    state: Mutex<State>,
+    // Set once, when the handshake is done.
+    agreed: OnceLock<Agreed>,
+    // Set once, when the client's first message has been read. A client's own end never sets it.
+    server_name: OnceLock<Option<Box<str>>>,
+}
+
+impl Stream {
+    pub(crate) fn new(socket: net::Stream, session: Session) -> Stream {
+        Stream {
+            socket,
+            state: Mutex::new(State::new(session)),
+            agreed: OnceLock::new(),
+            server_name: OnceLock::new(),
+        }
+    }
+
+    /// Completes the handshake. Returns at once if it is done.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a read and of a write. After `TimedOut` another call goes on where this one stopped.
+    pub fn handshake(&self) -> io::Result<()> {
+        self.blocking(|state, socket| state.handshake(socket))
+    }
+
+    /// The protocol that both ends have agreed on (ALPN), once the handshake is done.
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.agreed.get()?.protocol.as_deref()
+    }
+
+    /// The name that the client has asked for (SNI), in lower case. `None` at the client's end.
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.get()?.as_deref()
+    }
+
+    /// The certificates of the peer in DER, its own first. Empty before the end of the handshake, and if the peer has shown none.
+    pub fn peer_certificates(&self) -> &[Box<[u8]>] {
+        self.agreed.get().map_or(&[], |agreed| &agreed.peer_certificates)
+    }
+
+    /// The version of the protocol, once the handshake is done.
+    pub fn version(&self) -> Option<Version> {
+        self.agreed.get().map(|agreed| agreed.version)
+    }
+
+    /// The cipher suite as the registry of IANA names it, once the handshake is done: `TLS13_AES_128_GCM_SHA256`.
+    pub fn cipher_suite(&self) -> Option<&'static str> {
+        self.agreed.get().map(|agreed| agreed.cipher_suite)
+    }
+
+    /// Whether the handshake has resumed an earlier session. False before its end.
+    pub fn is_resumed(&self) -> bool {
+        self.agreed.get().is_some_and(|agreed| agreed.is_resumed)
+    }
+
+    /// Whether the handshake is done.
+    pub fn is_established(&self) -> bool {
+        self.agreed.get().is_some()
+    }
+
+    /// The socket below, to wait for and to ask for addresses. Bytes that are read or written there break the connection.
+    pub fn socket(&self) -> &net::Stream {
+        &self.socket
+    }
+
+    /// Whether a read would find bytes or an end in this stream already: no event of the socket announces them. A record that
+    /// has arrived in part does not count.
+    pub fn has_unread(&self) -> bool {
+        self.state().has_unread()
+    }
+
+    /// Whether a record has arrived in part: the peer has more to send before a read can return.
+    pub fn is_mid_record(&self) -> bool {
+        self.state().is_mid_record()
+    }
+
+    /// Whether records wait for room in the socket. [`flush`](Write::flush) and [`try_flush`](Stream::try_flush) send them.
+    pub fn has_unsent(&self) -> bool {
+        self.state().has_unsent()
+    }
+
+    /// Reads bytes that have arrived. Returns 0 after the peer's close_notify.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if none have arrived, or if the handshake is not done, and the errors of `read`.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.at_once(|state, socket| state.read(socket, buf))
+    }
+
+    /// Encrypts bytes and writes the records that the socket takes at once. Returns how many bytes were taken. The stream keeps
+    /// records that the socket did not take: see [`try_flush`](Stream::try_flush).
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if it takes none, and the errors of `write`.
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.at_once(|state, socket| state.write(socket, &[IoSlice::new(buf)]))
+    }
+
+    /// Writes the records that wait.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if some still wait, and the errors of `write`.
+    pub fn try_flush(&self) -> io::Result<()> {
+        self.at_once(|state, socket| state.flush(socket))
+    }
+
+    /// Completes the handshake with the bytes that have arrived.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if it needs more, and the errors of [`handshake`](Stream::handshake).
+    pub fn try_handshake(&self) -> io::Result<()> {
+        self.at_once(|state, socket| state.handshake(socket))
+    }
+
+    /// Tells the peer that no more bytes will come. Reads still work.
+    ///
+    /// # Suspends
+    ///
+    /// Until the kernel has taken all records.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a write. None if it was called before.
+    pub fn close_notify(&self) -> io::Result<()> {
+        self.blocking(|state, socket| state.close_notify(socket))
+    }
+
+    /// Tells the peer that no more bytes will come, as far as the socket takes it at once.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if records still wait, and the errors of [`close_notify`](Stream::close_notify).
+    pub fn try_close_notify(&self) -> io::Result<()> {
+        self.at_once(|state, socket| state.close_notify(socket))
+    }
+
+    /// Shuts down reading, writing or both. Before the socket's writing direction ends, the peer gets a close_notify.
+    ///
+    /// # Suspends
+    ///
+    /// Until the kernel has taken all records, unless only reading is shut down.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a write, and the system's.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how == Shutdown::Read {
+            return self.socket.shutdown(how);
+        }
+        let told = self.close_notify();
+        self.socket.shutdown(how)?;
+        told
+    }
+
+    /// Sets how long each wait of a read may take: [`net::Stream::set_read_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(limit)
+    }
+
+    /// Sets how long a write waits for a peer that takes nothing: [`net::Stream::set_write_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for zero.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket.set_write_timeout(limit)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // After a panic inside rustls the session itself refuses further calls.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one attempt under the lock, and notes what the handshake has brought.
+    fn attempt<T>(
+        &self,
+        socket: &mut dyn Socket,
+        call: impl FnOnce(&mut State, &mut dyn Socket) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let mut state = self.state();
+        let done = call(&mut state, socket);
+        if self.agreed.get().is_none() {
+            if let Some(name) = state.take_server_name() {
+                let _ = self.server_name.set(name);
+            }
+            if let Some(agreed) = state.agreed() {
+                let _ = self.agreed.set(agreed);
+            }
+        }
+        state.rest();
+        done
+    }
+
+    fn at_once<T>(&self, call: impl FnOnce(&mut State, &mut dyn Socket) -> Result<T, Stop>) -> io::Result<T> {
+        self.attempt(&mut &self.socket, call).map_err(|stop| match stop {
+            Stop::Wait(_) => io::ErrorKind::WouldBlock.into(),
+            Stop::Fail(error) => error,
+        })
+    }
+
+    /// Repeats the call until it need not wait.
+    fn blocking<T>(&self, mut call: impl FnMut(&mut State, &mut dyn Socket) -> Result<T, Stop>) -> io::Result<T> {
+        let mut patience = Patience::default();
+        loop {
+            match self.attempt(&mut &self.socket, &mut call) {
+                Ok(done) => return Ok(done),
+                Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Wait(direction)) => patience.wait(&self.socket, direction)?,
+            }
+        }
+    }
+
+    /// Writes, and waits until the kernel has taken the records.
+    fn write_slices(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let count = self.blocking(|state, socket| state.write(socket, slices))?;
+        if let Err(error) = self.blocking(|state, socket| state.flush(socket)) {
+            // The bytes are taken: a caller that writes them again would repeat them. If they still wait, the next call
+            // finds the same error. A wait that has timed out is not made twice.
+            match error.kind() {
+                io::ErrorKind::TimedOut => self.state().note_timeout(),
+                _ if error.raw_os_error().is_some() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// The time that one call may wait.
+#[derive(Default)]
+struct Patience {
+    read_deadline: Option<Instant>,
+}
+
+impl Patience {
+    fn wait(&mut self, socket: &net::Stream, direction: Direction) -> io::Result<()> {
+        match direction {
+            Direction::Read => self.wait_readable(socket),
+            Direction::Write => wait_writable(socket),
+        }
+    }
+
+    /// Waits for bytes. The deadline is that of the whole call.
+    fn wait_readable(&mut self, socket: &net::Stream) -> io::Result<()> {
+        let Some(limit) = socket.read_timeout()? else {
+            return socket.wait_readable(Duration::MAX).map(drop);
+        };
+        let now = osier::time::now();
+        let deadline = *self.read_deadline.get_or_insert(now + limit);
+        match socket.wait_readable(deadline.saturating_duration_since(now))? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Waits for room in the socket. A slow peer that acknowledges bytes gets the time again, as with a TCP stream.
+fn wait_writable(socket: &net::Stream) -> io::Result<()> {
+    let limit = socket.write_timeout()?;
+    let mut before = socket.unacknowledged();
+    while !socket.wait_writable(limit.unwrap_or(Duration::MAX))? {
+        let after = socket.unacknowledged();
+        if after >= before {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.blocking(|state, socket| state.read(socket, buf))
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_slices(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_slices(bufs)
+    }
+
+    /// Waits until the kernel has taken all records. Only after an error of a write can some wait.
+    fn flush(&mut self) -> io::Result<()> {
+        self.blocking(|state, socket| state.flush(socket))
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("socket", &self.socket)
+            .field("agreed", &self.agreed.get())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! [`State`]: a session and the bytes that wait around it. Its calls never wait: they say what for.
+
+use std::io::{self, IoSlice};
+
+use osier::net;
+
+use crate::Error;
+use crate::buffer::Buffer;
+use crate::error::Kind;
+use crate::resolver;
+use crate::session::{Agreed, RECORD_BYTES, Session, Sink, Step};
+
+/// The most bytes that may wait for the end of a handshake message. rustls refuses messages above 64 KiB itself.
+const INCOMING_MAX: usize = 80 << 10;
+
+/// The least room that a receive gets.
+const RECEIVE_BYTES: usize = 4096;
+
+/// The plain bytes that one write takes.
+const WRITE_BYTES: usize = 2 * RECORD_BYTES;
+
+/// A socket that does not wait: `WouldBlock` instead.
+pub(super) trait Socket {
+    fn receive(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Socket for &net::Stream {
+    fn receive(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_read(buf)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write(bytes)
+    }
+}
+
+/// The event of a socket that a call waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// Why a call has not completed.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Wait(Direction),
+    Fail(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Fail(error)
+    }
+}
+
+/// The part of a stream that its lock guards.
+pub(super) struct State {
+    session: Session,
+    /// Bytes from the socket that no complete call has consumed: records.
+    incoming: Buffer,
+    /// Whether bytes have come into `incoming` that the session has not seen.
+    is_unseen: bool,
+    /// Decrypted bytes for which a reader had no room.
+    plain: Buffer,
+    /// Records in their order, the front perhaps sent in part.
+    outgoing: Buffer,
+    /// The error that every further call fails with.
+    failed: Option<Box<Error>>,
+    /// Until the client's first message has been read.
+    expects_hello: bool,
+    server_name: Option<Option<Box<str>>>,
+    peer_closed: bool,
+    closed: bool,
+    /// A write has left records behind because the socket took none in time.
+    timed_out: bool,
+}
+
+impl State {
+    pub(super) fn new(session: Session) -> State {
+        State {
+            expects_hello: session.is_server(),
+            session,
+            incoming: Buffer::default(),
+            is_unseen: false,
+            plain: Buffer::default(),
+            outgoing: Buffer::default(),
+            failed: None,
+            server_name: None,
+            peer_closed: false,
+            closed: false,
+            timed_out: false,
+        }
+    }
+
+    pub(super) fn handshake(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        while self.session.is_handshaking() {
+            match self.process(&mut [])?.0 {
+                Step::Handshaking => {
+                    self.flush(socket)?;
+                    self.receive(socket)?;
+                }
+                Step::Ready | Step::Plain | Step::PeerClosed => {}
+            }
+        }
+        // The last records, such as session tickets, need not have left. The peer may even be gone already, with bytes of its
+        // own still unread here. The next write sends the records or fails.
+        let _ = self.flush(socket);
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self, socket: &mut dyn Socket, buf: &mut [u8]) -> Result<usize, Stop> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        if self.session.is_handshaking() {
+            self.handshake(socket)?;
+        }
+        let mut count = self.plain.take(buf);
+        while count < buf.len() && !self.peer_closed {
+            match self.process(&mut buf[count..]) {
+                // The next call meets the error again.
+                Err(_) if count > 0 => break,
+                Err(error) => {
+                    let _ = self.flush(socket);
+                    return Err(error);
+                }
+                Ok((Step::Plain | Step::PeerClosed, taken)) => count += taken,
+                Ok((Step::Ready | Step::Handshaking, _)) if count > 0 => break,
+                Ok((Step::Ready | Step::Handshaking, _)) => {
+                    // An answer to a message of the protocol. A reader does not wait for room for it.
+                    let _ = self.flush(socket);
+                    self.receive(socket)?;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Encrypts the first bytes of `slices` into records and sends what the socket takes at once. The others stay in `outgoing`.
+    pub(super) fn write(&mut self, socket: &mut dyn Socket, slices: &[IoSlice<'_>]) -> Result<usize, Stop> {
+        if self.session.is_handshaking() {
+            self.handshake(socket)?;
+        }
+        if self.closed {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        let waits_too_long = std::mem::take(&mut self.timed_out);
+        match self.flush(socket) {
+            Err(Stop::Wait(_)) if waits_too_long => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            flushed => flushed?,
+        }
+        let count = self.encrypt(slices)?;
+        match self.flush(socket) {
+            Ok(()) | Err(Stop::Wait(_)) => Ok(count),
+            failed => failed.map(|()| 0),
+        }
+    }
+
+    /// Encrypts at most [`WRITE_BYTES`]. Slices that are shorter than a record share one.
+    fn encrypt(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Stop> {
+        let mut gathered = Buffer::default();
+        let mut count = 0;
+        for (index, slice) in slices.iter().enumerate() {
+            let is_last = index + 1 == slices.len();
+            let mut rest = &slice[..slice.len().min(WRITE_BYTES - count)];
+            count += rest.len();
+            while !rest.is_empty() {
+                let piece = rest
+                    .split_off(..rest.len().min(RECORD_BYTES - gathered.len()))
+                    .expect("it is not longer");
+                let is_whole_record = gathered.is_empty() && (piece.len() == RECORD_BYTES || is_last);
+                match is_whole_record {
+                    true => self.encrypt_record(piece)?,
+                    false => gathered.append(piece),
+                }
+                if gathered.len() == RECORD_BYTES {
+                    self.encrypt_gathered(&mut gathered)?;
+                }
+            }
+        }
+        self.encrypt_gathered(&mut gathered)?;
+        Ok(count)
+    }
+
+    fn encrypt_gathered(&mut self, gathered: &mut Buffer) -> Result<(), Stop> {
+        if !gathered.is_empty() {
+            self.encrypt_record(gathered.filled())?;
+            gathered.consume(gathered.len());
+        }
+        Ok(())
+    }
+
+    fn encrypt_record(&mut self, plain: &[u8]) -> Result<(), Stop> {
+        let done = self.session.encrypt(plain, &mut self.outgoing);
+        done.map_err(|error| self.fail(error.into()))
+    }
+
+    /// Sends the records that wait.
+    pub(super) fn flush(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        while !self.outgoing.is_empty() {
+            match socket.send(self.outgoing.filled()) {
+                Ok(count) => self.outgoing.consume(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Stop::Wait(Direction::Write)),
+                Err(error) => return Err(Stop::Fail(error)),
+            }
+        }
+        self.timed_out = false;
+        Ok(())
+    }
+
+    pub(super) fn close_notify(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        // A peer that has not finished its handshake has nothing that could be cut.
+        if !self.closed && !self.session.is_handshaking() && self.failed.is_none() {
+            let done = self.session.close_notify(&mut self.outgoing);
+            done.map_err(|error| self.fail(error.into()))?;
+        }
+        self.closed = true;
+        self.flush(socket)
+    }
+
+    /// Whether a read has an outcome without the socket.
+    pub(super) fn has_unread(&self) -> bool {
+        let is_over = self.peer_closed || self.failed.is_some();
+        is_over || !self.plain.is_empty() || (self.is_unseen && self.incoming.starts_with_record())
+    }
+
+    /// Whether the end of a record, or of a message of the handshake, has not arrived.
+    pub(super) fn is_mid_record(&self) -> bool {
+        !self.incoming.is_empty() && !self.has_unread()
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    pub(super) fn note_timeout(&mut self) {
+        self.timed_out = self.has_unsent();
+    }
+
+    pub(super) fn take_server_name(&mut self) -> Option<Option<Box<str>>> {
+        self.server_name.take()
+    }
+
+    pub(super) fn agreed(&self) -> Option<Agreed> {
+        self.session.agreed()
+    }
+
+    /// Gives borrowed memory back.
+    pub(super) fn rest(&mut self) {
+        self.incoming.rest();
+        self.plain.rest();
+        self.outgoing.rest();
+    }
+
+    /// Passes the bytes that wait to the session. Returns the step, and how many plain bytes went to `buf`. Others wait.
+    fn process(&mut self, buf: &mut [u8]) -> Result<(Step, usize), Stop> {
+        if let Some(error) = &self.failed {
+            return Err(io::Error::from((**error).clone()).into());
+        }
+        let input = self.incoming.filled();
+        if self.expects_hello && input.first().is_some_and(u8::is_ascii_uppercase) {
+            return Err(self.fail(Error::new(Kind::PlainHttp)));
+        }
+        let mut count = 0;
+        let plain = &mut self.plain;
+        let mut sink = Sink {
+            plain: &mut |bytes| {
+                let (first, others) = bytes.split_at(bytes.len().min(buf.len() - count));
+                buf[count..][..first.len()].copy_from_slice(first);
+                count += first.len();
+                plain.append(others);
+            },
+            records: &mut self.outgoing,
+        };
+        let (consumed, step) = self.session.process(input, &mut sink);
+        self.incoming.consume(consumed);
+        if self.expects_hello && (consumed > 0 || step.is_err()) {
+            self.expects_hello = false;
+            self.server_name = Some(resolver::take_name());
+        }
+        let step = step.map_err(|error| self.fail(error.into()))?;
+        self.is_unseen = matches!(step, Step::Plain | Step::PeerClosed);
+        self.peer_closed |= step == Step::PeerClosed;
+        Ok((step, count))
+    }
+
+    fn fail(&mut self, error: Error) -> Stop {
+        let failed = io::Error::from(error.clone());
+        self.failed = Some(Box::new(error));
+        failed.into()
+    }
+
+    /// Receives bytes behind those that wait.
+    fn receive(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        if self.incoming.len() > INCOMING_MAX {
+            return Err(self.fail(rustls::Error::PeerSentOversizedRecord.into()));
+        }
+        let room = self.incoming.room(RECEIVE_BYTES);
+        match socket.receive(room) {
+            Ok(0) => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                match self.session.is_handshaking() {
+                    true => "the connection ended during the TLS handshake",
+                    false => "the connection ended without a TLS close_notify",
+                },
+            )
+            .into()),
+            Ok(count) => {
+                self.incoming.fill(count);
+                self.is_unseen = true;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Stop::Wait(Direction::Read)),
+            Err(error) => Err(Stop::Fail(error)),
+        }
+    }
+}
