@@ -15,6 +15,7 @@ use std::thread;
 
 pub use crate::worker::core::Fiber;
 pub use crate::worker::hook::{after_resume, before_suspend, describe};
+pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]
 pub use join_set::JoinSet;
 pub use local::LocalKey;

@@ -3,7 +3,8 @@
 //! glibc keeps what is freed in the middle of its heaps for ever. After many connections have gone, that is most of a
 //! process's memory, and so it is after many fibers have ended whose connections rest: their buffers have gone. A worker counts both.
 //! Once half of at least [`LEAST`] have gone for a while, it asks for a trim, on the pool for blocking work: a trim takes some
-//! milliseconds for 100 MB. It asks again each time half of those that were left have gone, until few are left.
+//! milliseconds for 100 MB. It asks again each time half of those that were left have gone, until few are left. It also asks once
+//! the program's pools have given back [`MUCH`], and give no more: what they give under load is taken again soon.
 //!
 //! glibc also reserves 64 MB of address space for the heap of a thread. Where the address space is limited, threads share few heaps, or
 //! nothing would be left for what they hold.
@@ -17,11 +18,16 @@ use std::cell::Cell;
 
 use async_task::Task;
 
+use crate::worker::trimmers::Trimmed;
+
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
 
 /// The number of tenants that are few after a trim.
 const FEW: usize = 16;
+
+/// The bytes from pools that are worth a trim.
+const MUCH: usize = 1 << 20;
 
 /// A number that a worker counts.
 #[derive(Default)]
@@ -60,6 +66,8 @@ impl Count {
 pub(crate) struct Heap {
     tenants: Count,
     fibers: Count,
+    /// The bytes that pools have given back since the last trim.
+    given: Cell<usize>,
 }
 
 impl Heap {
@@ -70,13 +78,17 @@ impl Heap {
         self.fibers.note(fibers);
     }
 
-    /// Asks for a trim if few are left. Called about once a second.
-    pub(crate) fn trim(&self, tenants: usize, fibers: usize) {
+    /// Asks for a trim if few are left, or if the pools have given back much before and nothing now. Called about once a second.
+    /// Returns false if it would ask at a later call in which the pools give nothing.
+    pub(crate) fn trim(&self, tenants: usize, fibers: usize, pools: Trimmed) -> bool {
         let (tenants, fibers) = (self.tenants.is_due(tenants), self.fibers.is_due(fibers));
-        if tenants || fibers {
+        let given = self.given.get() + pools.given;
+        let is_much = given >= MUCH && pools.given == 0;
+        let is_asked = (tenants || fibers || is_much)
             // Where the system starts no thread, a later second tries again.
-            let _ = crate::wait::pool::try_spawn(trim).map(Task::detach);
-        }
+            && crate::wait::pool::try_spawn(trim).map(Task::detach).is_ok();
+        self.given.set(if is_asked { 0 } else { given });
+        is_asked || given < MUCH
     }
 }
 

@@ -35,6 +35,7 @@ pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod threads;
+pub(crate) mod trimmers;
 pub(crate) mod waker;
 
 use std::cell::{Cell, RefCell};
@@ -65,6 +66,7 @@ use crate::worker::remote::Remote;
 use crate::worker::resting::{AfterBurst, Cause, Resting};
 use crate::worker::scheduler::Scheduler;
 use crate::worker::slots::{Slot, SlotState, Slots};
+use crate::worker::trimmers::Trimmers;
 use crate::worker::waker::{SLOTS_MAX, Word};
 
 /// The loop resumes this many fibers, and polls this many tasks, between two looks at the poller.
@@ -113,6 +115,7 @@ pub(crate) struct Worker {
     tick: Cell<u64>,
     stacks: stack::Pool,
     heap: Heap,
+    pub(crate) trimmers: Trimmers,
     /// The place that is shown as the origin of fibers of connections at rest.
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
@@ -160,6 +163,7 @@ impl Worker {
             clock,
             stacks: stack::Pool::new(scheduler.stacks.clone())?,
             heap: Heap::default(),
+            trimmers: Trimmers::default(),
             connection: Location::caller(),
             completed: Cell::new(0),
             resting: Cell::new(0),
@@ -350,9 +354,10 @@ impl Worker {
     #[cold]
     fn trim(&self, now: Instant) {
         self.stacks.trim();
-        let again = (!self.stacks.is_trimmed()).then(|| now + TRIM_EVERY);
-        self.trim_at.set(again);
-        self.heap.trim(self.slots.live(), self.fibers());
+        let pools = self.trimmers.trim();
+        let is_asked = self.heap.trim(self.slots.live(), self.fibers(), pools);
+        let is_done = self.stacks.is_trimmed() && pools.left == 0 && is_asked;
+        self.trim_at.set((!is_done).then(|| now + TRIM_EVERY));
     }
 
     /// Stays awake for a moment if that has been worth it lately. Returns whether there is something to do.

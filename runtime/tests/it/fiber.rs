@@ -506,3 +506,26 @@ fn a_fiber_is_named_by_what_it_does() {
         busy.cancel();
     });
 }
+
+/// Takes two seconds of the machine's time, after which the worker looks at pools.
+#[test]
+fn pools_are_trimmed_after_fibers_have_ended_until_nothing_is_left() {
+    assert!(!fiber::on_trim(|| None), "no worker");
+    on(1).run(|| {
+        let (calls, trimmed) = (Rc::new(Cell::new(0)), Rc::new(osier::sync::Event::new()));
+        let (count, done) = (calls.clone(), trimmed.clone());
+        let is_added = fiber::on_trim(move || {
+            count.set(count.get() + 1);
+            assert!(count.get() < 3, "nothing was left");
+            let left = 2 - count.get();
+            if left == 0 {
+                done.set();
+            }
+            Some(fiber::Trimmed { given: 1, left })
+        });
+        assert!(is_added && fiber::on_trim(|| None) && fiber::on_trim(|| panic!("on purpose")));
+        osier::spawn_local(|| {}).join().unwrap();
+        trimmed.wait();
+        assert_eq!(calls.get(), 2);
+    });
+}

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The reader puts all bytes into the queue before it waits again, so a slow stream is not held back. It joins them with the last
-//! piece in the queue, so all pieces but the last are full. When the pieces are used up, or all gateways together hold too much
+//! piece in the queue, so all pieces but the last are full. When the pieces are used up, or all gateways together hold much
 //! memory, the queue moves to an unnamed file, which the writer sends without a copy. The writer keeps no piece while the client
-//! takes nothing. Once the source has ended, the writer moves the pieces of a client that takes nothing for a while to the file,
+//! takes nothing, and the reader none while the source is silent. Once the source has ended, the writer moves the pieces of a client that takes nothing for a while to the file,
 //! and leaves the file to the connection ([`Outlet::leave_file`]), so that such a client costs no memory.
 //!
 //! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. A file
@@ -31,6 +31,7 @@ use osier::sync::Event;
 use super::spool::{Held, in_folder, nameless, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
+use crate::conn::peer::PATIENCE;
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -39,7 +40,7 @@ pub(crate) const PIECE: usize = Size::K64.bytes();
 pub(crate) struct Bounds {
     /// Bytes in memory, rounded up to pieces, and one piece more.
     pub(crate) memory: usize,
-    /// The most bytes that all gateways of the process hold in memory.
+    /// The most bytes that all gateways of the process hold in memory. See [`Bounds::ample`].
     pub(crate) shared: usize,
     /// Bytes in a file. 0 for none: the backend waits.
     pub(crate) file: u64,
@@ -51,6 +52,14 @@ pub(crate) struct Bounds {
     pub(crate) complain: Box<dyn Fn(&io::Error)>,
 }
 
+impl Bounds {
+    /// The bytes in the memory of all gateways above which a response gets no further pieces: many clients are slow at once, and
+    /// a piece that goes to the file at once serves each as well.
+    pub(crate) fn ample(&self) -> usize {
+        self.shared / 4
+    }
+}
+
 /// A body on its way from a backend.
 pub(crate) trait Source {
     /// Reads bytes. Returns 0 at the end.
@@ -59,6 +68,13 @@ pub(crate) trait Source {
     ///
     /// Until the backend has sent some.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    fn wait(&mut self) -> io::Result<()>;
 
     /// Whether a client that keeps up is better served without the queue.
     fn is_worth_splicing(&self) -> bool {
@@ -179,7 +195,7 @@ impl State {
         if self.out == 0 {
             return Some(self.claim(bounds));
         }
-        let may_grow = self.out < most && self.held.grow(PIECE, bounds.shared);
+        let may_grow = self.out < most && self.held.grow(PIECE, bounds.ample());
         self.out += usize::from(may_grow);
         may_grow.then_some(Size::K64)
     }
@@ -267,42 +283,33 @@ pub(crate) fn read_ahead<S: Source>(
 
 impl Queue<'_> {
     fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
-        let mut empty = None;
         loop {
-            let (mut piece, is_for_file) = match empty.take() {
-                Some(piece) => (piece, false),
-                None => self.empty_piece(),
-            };
+            source.wait()?;
+            let (mut piece, is_for_file) = self.empty_piece();
             let most = match is_for_file {
                 true => piece.bytes.len(),
                 false => self.state.borrow().room().min(piece.bytes.len()),
             };
-            let end = match source.receive(&mut piece.bytes[..most]) {
-                Ok(0) => Some(Ok(Stopped::Done)),
-                Ok(count) => {
-                    piece.filled = count;
-                    None
+            piece.filled = match source.receive(&mut piece.bytes[..most]) {
+                Ok(count @ 1..) => count,
+                end => {
+                    self.release(piece);
+                    return end.map(|_| Stopped::Done);
                 }
-                Err(error) => Some(Err(error)),
             };
-            if let Some(end) = end {
-                self.release(piece);
-                return end;
-            }
             if is_for_file {
                 self.spill(piece);
                 continue;
             }
-            let starved = {
+            let (empty, starved) = {
                 let mut state = self.state.borrow_mut();
-                empty = state.add(piece);
-                std::mem::take(&mut state.starving)
+                (state.add(piece), std::mem::take(&mut state.starving))
             };
+            if let Some(piece) = empty {
+                self.release(piece);
+            }
             self.filled.set();
             if starved && can_splice && source.is_worth_splicing() {
-                if let Some(piece) = empty {
-                    self.release(piece);
-                }
                 return Ok(Stopped::KeepsUp);
             }
             if starved {
@@ -406,7 +413,10 @@ impl Queue<'_> {
                         None => {
                             state.starving = true;
                             drop(state);
-                            self.filled.wait();
+                            if !self.filled.wait_timeout(PATIENCE) {
+                                out.shrink();
+                                self.filled.wait();
+                            }
                             continue;
                         }
                     },

@@ -1,5 +1,5 @@
 //! The buffers that a worker keeps for later requests: one pool per thread, by size, each size
-//! bounded.
+//! bounded. A worker drops the buffers that nobody has needed for about a second.
 //!
 //! Connections to backends, bodies in transfer and WebSockets take a buffer while they run and give
 //! it back. A buffer belongs to its taker alone. Nothing of the pool is borrowed across a
@@ -7,6 +7,10 @@
 //! of bursts, which every request needs in pairs: [`Worker`](super::worker::Worker) keeps them.
 
 use std::cell::RefCell;
+
+use osier::fiber::Trimmed;
+
+use super::shelf::Shelf;
 
 /// Bytes of one size that a worker keeps. More buffers are used only while clients and backends are
 /// slow. They go back to the allocator.
@@ -18,6 +22,8 @@ const KEPT_HEADS: usize = 64;
 
 /// Capacity that fits the head of most requests to a backend.
 const HEAD_BYTES: usize = 1 << 10;
+
+const SIZES: [Size; 3] = [Size::K16, Size::K32, Size::K64];
 
 /// Size of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,35 +40,71 @@ impl Size {
 }
 
 struct Pool {
-    by_size: [Vec<Box<[u8]>>; 3],
+    by_size: [Shelf<Box<[u8]>>; 3],
     heads: Vec<Vec<u8>>,
+    /// Whether the runtime of this thread trims the pool.
+    is_trimmed: bool,
+}
+
+impl Pool {
+    fn trim(&mut self) -> Trimmed {
+        let mut trimmed = Trimmed::default();
+        for (size, shelf) in SIZES.into_iter().zip(&mut self.by_size) {
+            let (unused, left) = shelf.trim();
+            trimmed.given += unused.len() * size.bytes();
+            trimmed.left += left * size.bytes();
+        }
+        trimmed
+    }
+}
+
+/// The trimmer of the pool, dropped with the runtime of the thread.
+struct Trimmer;
+
+impl Trimmer {
+    #[cold]
+    fn begin() -> bool {
+        let trimmer = Trimmer;
+        osier::fiber::on_trim(move || {
+            let Trimmer = &trimmer;
+            POOL.try_with(|pool| pool.borrow_mut().trim()).ok()
+        })
+    }
+}
+
+impl Drop for Trimmer {
+    fn drop(&mut self) {
+        let _ = POOL.try_with(|pool| pool.borrow_mut().is_trimmed = false);
+    }
 }
 
 thread_local! {
     static POOL: RefCell<Pool> = const {
-        RefCell::new(Pool { by_size: [const { Vec::new() }; 3], heads: Vec::new() })
+        RefCell::new(Pool { by_size: [const { Shelf::new() }; 3], heads: Vec::new(), is_trimmed: false })
     };
 }
 
 /// Takes a buffer of that size. It holds the bytes of its last user.
 pub(crate) fn take(size: Size) -> Box<[u8]> {
-    let pooled = POOL.with_borrow_mut(|pool| pool.by_size[size as usize].pop());
+    let pooled = POOL.with_borrow_mut(|pool| pool.by_size[size as usize].take());
     pooled.unwrap_or_else(|| vec![0; size.bytes()].into_boxed_slice())
 }
 
 /// Gives a buffer back. A buffer of another size, one that has grown for example, is dropped.
 pub(crate) fn give(buffer: Box<[u8]>) {
-    let sizes = [Size::K16, Size::K32, Size::K64];
-    let Some(size) = sizes.into_iter().find(|size| size.bytes() == buffer.len()) else {
+    let Some(size) = SIZES.into_iter().find(|size| size.bytes() == buffer.len()) else {
         return;
     };
     // The pool is already gone while a thread ends.
-    let _ = POOL.try_with(|pool| {
-        let shelf = &mut pool.borrow_mut().by_size[size as usize];
-        if shelf.len() < KEPT_BYTES / size.bytes() {
-            shelf.push(buffer);
-        }
+    let is_trimmed = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
+        pool.by_size[size as usize].give(buffer, KEPT_BYTES / size.bytes());
+        pool.is_trimmed
     });
+    if let Ok(false) = is_trimmed {
+        let is_trimmed = Trimmer::begin();
+        POOL.with_borrow_mut(|pool| pool.is_trimmed = is_trimmed);
+    }
 }
 
 /// Takes an empty vector with room for the head of a request.

@@ -35,6 +35,7 @@ pub(crate) mod peer;
 pub(crate) mod rest;
 pub(crate) mod serve;
 pub(crate) mod settings;
+pub(crate) mod shelf;
 pub(crate) mod stream;
 pub(crate) mod transport;
 pub(crate) mod upgrade;

@@ -457,6 +457,9 @@ pub(crate) trait Outlet: Write {
         Ok(true)
     }
 
+    /// Gives back memory before a wait that takes long: that of the empty buffer, and the unused part of the stack.
+    fn shrink(&mut self) {}
+
     /// Runs a wait of the server's own, and ends it when the client leaves. The wait gets the event of
     /// the graceful shutdown.
     ///
@@ -562,6 +565,15 @@ impl Outlet for BodyWriter<'_, '_> {
         Ok(())
     }
 
+    fn shrink(&mut self) {
+        let mut state = self.output.state();
+        if state.buffer.is_empty() {
+            state.buffer = Vec::new();
+        }
+        drop(state);
+        osier::fiber::shrink_stack();
+    }
+
     fn takes_bytes(&mut self) -> io::Result<bool> {
         let Sink::Transport(transport) = self.output.sink else {
             return Ok(true);
@@ -579,6 +591,7 @@ impl Outlet for BodyWriter<'_, '_> {
             Ok(false) => {}
             Err(error) => return self.sent(Err(error)).map(|()| false),
         }
+        self.shrink();
         let now = osier::time::coarse_now();
         if limit.is_some_and(|limit| now.saturating_duration_since(since) >= limit) {
             let after = stream.unacknowledged();

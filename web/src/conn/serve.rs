@@ -53,6 +53,7 @@ impl Local {
             }
             let index = osier::fiber::worker().expect("only fibers come here");
             let local = Local::alone(service, index);
+            local.worker.let_trim();
             here.push(local.clone());
             local
         })

@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
+use std::time::Duration;
 
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
@@ -95,6 +96,18 @@ impl Transport {
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         match self {
             Transport::Plain(stream) => stream.peek(&mut [0]).map(drop),
+        }
+    }
+
+    /// Waits until a read may return something, at most for `time`, whatever the read timeout of the socket is. Returns whether it
+    /// may. In rare cases a read has to wait nevertheless.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(crate) fn wait_readable_for(&self, time: Duration) -> io::Result<bool> {
+        match self {
+            Transport::Plain(stream) => stream.wait_readable(time),
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use osier::fiber::Trimmed;
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
@@ -22,6 +23,7 @@ use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 use crate::conn::log::record::Record;
 use crate::conn::settings::{Log, Timeouts, Trusted};
+use crate::conn::shelf::Shelf;
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
@@ -53,7 +55,7 @@ pub(crate) struct Worker {
     pub(crate) server: Arc<ServerState>,
     pub(crate) index: usize,
     pub(crate) date: RefCell<DateCache>,
-    buffers: RefCell<Vec<Buffers>>,
+    buffers: RefCell<Shelf<Buffers>>,
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
@@ -176,6 +178,12 @@ pub(crate) struct Buffers {
     pub(crate) output: Vec<u8>,
 }
 
+impl Buffers {
+    fn bytes(&self) -> usize {
+        self.input.len() + self.output.capacity()
+    }
+}
+
 impl Worker {
     /// Makes the state of worker `index`.
     pub(crate) fn new(server: &Arc<ServerState>, index: usize) -> Rc<Worker> {
@@ -183,7 +191,7 @@ impl Worker {
             server: server.clone(),
             index,
             date: RefCell::new(DateCache::new(osier::time::coarse_now())),
-            buffers: RefCell::new(Vec::new()),
+            buffers: RefCell::new(Shelf::new()),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
@@ -191,9 +199,15 @@ impl Worker {
         })
     }
 
+    /// Has the runtime's worker of this thread trim the buffers.
+    pub(crate) fn let_trim(self: &Rc<Self>) {
+        let trimmed = Rc::downgrade(self);
+        osier::fiber::on_trim(move || trimmed.upgrade().map(|worker| worker.trim()));
+    }
+
     #[inline]
     pub(crate) fn take_buffers(&self) -> Buffers {
-        let pooled = self.buffers.borrow_mut().pop();
+        let pooled = self.buffers.borrow_mut().take();
         pooled.unwrap_or_else(|| Buffers {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             output: Vec::new(),
@@ -202,12 +216,21 @@ impl Worker {
 
     #[inline]
     pub(crate) fn give_buffers(&self, mut buffers: Buffers) {
-        let mut pool = self.buffers.borrow_mut();
-        if pool.len() < POOLED && buffers.input.len() == INPUT_BYTES {
+        if buffers.input.len() == INPUT_BYTES {
             if buffers.output.capacity() > OUTPUT_KEPT {
                 buffers.output = Vec::new();
             }
-            pool.push(buffers);
+            self.buffers.borrow_mut().give(buffers, POOLED);
+        }
+    }
+
+    /// Drops buffers that no burst has needed lately.
+    fn trim(&self) -> Trimmed {
+        let mut pool = self.buffers.borrow_mut();
+        let (unused, left) = pool.trim();
+        Trimmed {
+            given: unused.iter().map(Buffers::bytes).sum(),
+            left: left * INPUT_BYTES,
         }
     }
 

@@ -192,11 +192,28 @@ impl Source for BackendResponse {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Read::read(self, into)
     }
+
+    fn wait(&mut self) -> io::Result<()> {
+        if self.taken == self.bytes.len()
+            && self.piece.is_empty()
+            && let Said::Piece(piece) = self.exchange.next()?
+        {
+            self.piece = piece;
+        }
+        Ok(())
+    }
 }
 
 impl Source for Announced {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Read::read(self, into)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        match &mut self.response {
+            Some(response) if self.left > 0 => response.wait(),
+            _ => Ok(()),
+        }
     }
 }
 

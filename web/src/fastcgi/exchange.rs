@@ -101,6 +101,7 @@ pub struct Exchange {
     /// `Some` until the drop. The sending fiber holds a clone while it sends.
     lease: Option<Rc<Lease>>,
     decoder: Decoder,
+    /// Empty, without memory, while the backend is waited for.
     input: Box<[u8]>,
     /// The part of `input` that has not been decoded.
     unread: Range<usize>,
@@ -123,7 +124,7 @@ impl Exchange {
         Exchange {
             lease: Some(Rc::new(lease)),
             decoder: Decoder::new(),
-            input: buffers::take(Size::K32),
+            input: Box::default(),
             unread: 0..0,
             answered: false,
             ended: None,
@@ -239,7 +240,7 @@ impl Exchange {
     fn fill(&mut self) -> Result<(), Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
-        let mut stream = lease.transport();
+        buffers::give(mem::take(&mut self.input));
         loop {
             // The limit does not count while the body is being sent: the sender has its own limits.
             let limit = match self.answered {
@@ -247,10 +248,7 @@ impl Exchange {
                 false => self.patience.first_byte,
             };
             let was_sent = self.sending.is_done();
-            let read = lease
-                .stream()
-                .set_read_timeout(Some(limit))
-                .and_then(|()| stream.read(&mut self.input));
+            let read = self.read(&lease, limit);
             if let Some(failed) = self.sending.failure() {
                 return Err(match failed {
                     Failed::Client(why) => Failure::Client(why),
@@ -282,6 +280,17 @@ impl Exchange {
                 Err(why) => return Err(self.broken(why)),
             }
         }
+    }
+
+    fn read(&mut self, lease: &Lease, limit: Duration) -> io::Result<usize> {
+        if !lease.wait_readable(limit)? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if self.input.is_empty() {
+            self.input = buffers::take(Size::K32);
+        }
+        lease.stream().set_read_timeout(Some(limit))?;
+        lease.transport().read(&mut self.input)
     }
 
     fn broken(&self, why: io::Error) -> Failure {

@@ -7,6 +7,7 @@
 use std::io::{self, Read};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use osier::io::Spliced;
 use osier::net::Stream;
@@ -22,7 +23,7 @@ const INTERIM_MAX: usize = 16;
 pub(super) struct BackendResponse {
     /// The leased connection. `None` once the body has been read.
     lease: Option<Rc<Lease>>,
-    /// The input buffer. It grows for a long head.
+    /// The input buffer. It grows for a long head. It is empty, without memory, while the backend is waited for.
     buffer: Box<[u8]>,
     /// The received bytes that have not been taken.
     unread: Range<usize>,
@@ -53,7 +54,7 @@ impl BackendResponse {
     pub(super) fn new(lease: Lease, progress: Rc<Progress>) -> BackendResponse {
         BackendResponse {
             lease: Some(Rc::new(lease)),
-            buffer: buffers::take(Size::K16),
+            buffer: Box::default(),
             unread: 0..0,
             decoder: BodyDecoder::of_reply(osier_http::ReplyLength::None, &Limits::DEFAULT),
             keep: false,
@@ -124,15 +125,33 @@ impl BackendResponse {
                     return Ok(end);
                 }
             }
-            self.make_room();
+            let received = self.wait().and_then(|()| self.receive());
             let broken = |error| NoHead::Broken { error, begun: *begun };
-            match self.receive() {
+            match received {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) if !*begun && self.is_too_early() => return Err(NoHead::TooEarly),
                 Ok(_) => {}
                 Err(error) => return Err(broken(error)),
             }
         }
+    }
+
+    /// Waits until the backend has sent bytes, within the stream's read timeout. Nothing is held meanwhile but received bytes.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+            buffers::give(std::mem::take(&mut self.buffer));
+        }
+        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
+        patiently(self.sending(), || match lease.wait_readable(limit)? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        })
     }
 
     /// Makes room after `unread`, in a larger buffer if necessary. The scanner limits how large it gets.
@@ -143,7 +162,9 @@ impl BackendResponse {
         if self.unread.end < self.buffer.len() {
             return;
         }
-        if self.unread.start > 0 {
+        if self.buffer.is_empty() {
+            self.buffer = buffers::take(Size::K16);
+        } else if self.unread.start > 0 {
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
         } else {
@@ -159,6 +180,7 @@ impl BackendResponse {
     }
 
     fn receive(&mut self) -> io::Result<usize> {
+        self.make_room();
         let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let sending = self.is_sending.then_some(&*self.progress);
         let count = read(lease, &mut self.buffer[self.unread.end..], sending)?;
@@ -220,7 +242,6 @@ impl BackendResponse {
                     continue;
                 }
             }
-            self.make_room();
             if self.receive()? == 0 {
                 self.decoder.at_end().map_err(invalid)?;
             }
@@ -250,6 +271,11 @@ impl BackendResponse {
             self.finish();
         }
         Ok(sent)
+    }
+
+    /// Whether a read of the body may have to wait for the backend.
+    pub(super) fn may_wait(&self) -> bool {
+        self.unread.is_empty() && !self.decoder.is_done()
     }
 
     /// Whether the body has ended.

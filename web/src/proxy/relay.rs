@@ -35,6 +35,13 @@ impl Source for BackendResponse {
         BackendResponse::read(self, into)
     }
 
+    fn wait(&mut self) -> io::Result<()> {
+        match self.may_wait() {
+            true => BackendResponse::wait(self),
+            false => Ok(()),
+        }
+    }
+
     fn is_worth_splicing(&self) -> bool {
         self.is_plain_for(SPLICE_LEAST)
     }
@@ -86,9 +93,12 @@ fn splice(
     };
     while rest.is_empty() && body.is_plain_for(1) {
         // What the client does not take is copied to memory.
-        let most = match has_room(SPLICED, bounds.shared) {
-            true => bounds.memory.clamp(PIECE, SPLICED),
-            false => Size::K16.bytes(),
+        let most = if has_room(SPLICED, bounds.ample()) {
+            bounds.memory.clamp(PIECE, SPLICED)
+        } else if has_room(PIECE, bounds.shared) {
+            PIECE
+        } else {
+            Size::K16.bytes()
         };
         let Some(to) = out.direct()?.and_then(Transport::plain) else {
             return Ok(false);

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::health::Failed;
 use super::keeper;
+use crate::conn::peer::PATIENCE;
 use crate::conn::transport::Transport;
 use crate::{Address, Stream};
 
@@ -47,6 +48,24 @@ impl Lease {
     #[inline]
     pub(crate) fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Returns whether it has. The stack
+    /// of the fiber shrinks if that takes long.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(crate) fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
+        let patience = limit.min(PATIENCE);
+        if self.transport.wait_readable_for(patience)? {
+            return Ok(true);
+        }
+        if patience == limit {
+            return Ok(false);
+        }
+        osier::fiber::shrink_stack();
+        self.transport.wait_readable_for(limit - patience)
     }
 
     /// Whether the connection was used before. The backend may then have closed it just as the
