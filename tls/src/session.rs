@@ -23,6 +23,19 @@ pub(crate) struct Sink<'a> {
     pub(crate) plain: &'a mut dyn FnMut(&[u8]),
     /// Gets records to send, appended.
     pub(crate) records: &'a mut Buffer,
+    /// Is set when the peer has said that nothing will follow.
+    pub(crate) peer_closed: &'a mut bool,
+}
+
+/// The purpose of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal<'a> {
+    /// Progress: plain bytes, or the handshake.
+    Read,
+    /// One record with these bytes, at most [`RECORD_BYTES`].
+    Encrypt(&'a [u8]),
+    /// The alert that says that nothing will follow.
+    CloseNotify,
 }
 
 /// The state in which the bytes so far leave a session.
@@ -44,16 +57,6 @@ pub(crate) struct Session(Side);
 enum Side {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
-}
-
-/// Evaluates an expression for the connection, whichever side it is.
-macro_rules! on_side {
-    ($session:ident, $connection:ident => $body:expr) => {
-        match &mut $session.0 {
-            Side::Server($connection) => $body,
-            Side::Client($connection) => $body,
-        }
-    };
 }
 
 /// The outcome of a handshake.
@@ -93,19 +96,25 @@ impl Session {
         self.common().is_handshaking()
     }
 
-    /// Processes records at the front of `input`. Returns how many bytes they had, and the step. The caller removes these bytes
-    /// and keeps the others for the next call.
+    /// Processes records at the front of `input` and then reaches for `goal`. Returns how many bytes the records had, and the
+    /// step. The caller removes these bytes and keeps the others for the next call: a message of the handshake may be spread
+    /// over several records, and the session remembers where in `input` its parts are. So every call gets all bytes that wait.
     ///
-    /// An error is fatal. The alert for the peer is among the records, and every further call fails too.
-    pub(crate) fn process(&mut self, input: &mut [u8], sink: &mut Sink<'_>) -> (usize, Result<Step, rustls::Error>) {
+    /// An error is fatal. The alert for the peer is among the records, and no further call may be made.
+    pub(crate) fn advance(
+        &mut self,
+        input: &mut [u8],
+        sink: &mut Sink<'_>,
+        goal: Goal<'_>,
+    ) -> (usize, Result<Step, rustls::Error>) {
         let mut consumed = 0;
         loop {
-            match self.step(&mut input[consumed..], &mut consumed, sink) {
+            match self.step(&mut input[consumed..], &mut consumed, sink, goal) {
                 Ok(Some(step)) => return (consumed, Ok(step)),
                 Ok(None) => {}
                 Err(error) => {
                     // The alert is still inside. The connection gives it out before it fails again.
-                    while let Ok(None) = self.step(&mut [], &mut 0, sink) {}
+                    while let Ok(None) = self.step(&mut input[consumed..], &mut consumed, sink, goal) {}
                     return (consumed, Err(error));
                 }
             }
@@ -118,36 +127,12 @@ impl Session {
         input: &mut [u8],
         consumed: &mut usize,
         sink: &mut Sink<'_>,
+        goal: Goal<'_>,
     ) -> Result<Option<Step>, rustls::Error> {
-        on_side!(self, connection => take(connection.process_tls_records(input), consumed, sink))
-    }
-
-    /// Appends these bytes to `records`, at most [`RECORD_BYTES`], as one record.
-    ///
-    /// # Errors
-    ///
-    /// `HandshakeNotComplete`, or the error of an earlier call.
-    pub(crate) fn encrypt(&mut self, plain: &[u8], records: &mut Buffer) -> Result<(), rustls::Error> {
-        on_side!(self, connection => loop {
-            match connection.process_tls_records(&mut []).state? {
-                ConnectionState::WriteTraffic(mut traffic) => return append(records, |room| traffic.encrypt(plain, room)),
-                state => unfinished(state, records)?,
-            }
-        })
-    }
-
-    /// Appends the alert that says that nothing will follow.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`encrypt`](Session::encrypt).
-    pub(crate) fn close_notify(&mut self, records: &mut Buffer) -> Result<(), rustls::Error> {
-        on_side!(self, connection => loop {
-            match connection.process_tls_records(&mut []).state? {
-                ConnectionState::WriteTraffic(mut traffic) => return append(records, |room| traffic.queue_close_notify(room)),
-                state => unfinished(state, records)?,
-            }
-        })
+        match &mut self.0 {
+            Side::Server(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
+            Side::Client(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
+        }
     }
 
     /// The outcome of the handshake, once it is done.
@@ -178,37 +163,46 @@ fn take<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     consumed: &mut usize,
     sink: &mut Sink<'_>,
+    goal: Goal<'_>,
 ) -> Result<Option<Step>, rustls::Error> {
     *consumed += status.discard;
-    match status.state? {
+    let step = match status.state? {
         ConnectionState::ReadTraffic(mut traffic) => {
             while let Some(record) = traffic.next_record() {
                 let record = record?;
                 *consumed += record.discard;
                 (sink.plain)(record.payload);
             }
-            Ok(Some(Step::Plain))
+            Step::Plain
         }
-        ConnectionState::WriteTraffic(_) => Ok(Some(Step::Ready)),
-        ConnectionState::BlockedHandshake => Ok(Some(Step::Handshaking)),
-        ConnectionState::PeerClosed | ConnectionState::Closed => Ok(Some(Step::PeerClosed)),
-        state => unfinished(state, sink.records).map(|()| None),
-    }
-}
-
-/// Does what a state asks for that has records to send. Any other state has no place here.
-fn unfinished<Data>(state: ConnectionState<'_, '_, Data>, records: &mut Buffer) -> Result<(), rustls::Error> {
-    match state {
-        ConnectionState::EncodeTlsData(mut record) => append(records, |room| record.encode(room)),
+        ConnectionState::WriteTraffic(mut traffic) => {
+            match goal {
+                Goal::Read => {}
+                Goal::Encrypt(plain) => append(sink.records, |room| traffic.encrypt(plain, room))?,
+                Goal::CloseNotify => append(sink.records, |room| traffic.queue_close_notify(room))?,
+            }
+            return Ok(Some(Step::Ready));
+        }
+        ConnectionState::EncodeTlsData(mut record) => {
+            append(sink.records, |room| record.encode(room))?;
+            return Ok(None);
+        }
         // The caller sends the records in the order in which they were appended.
         ConnectionState::TransmitTlsData(transmit) => {
             transmit.done();
-            Ok(())
+            return Ok(None);
         }
-        // An earlier step has reported it.
-        ConnectionState::PeerClosed => Ok(()),
-        _ => Err(rustls::Error::HandshakeNotComplete),
-    }
+        // rustls reports it once.
+        ConnectionState::PeerClosed => {
+            *sink.peer_closed = true;
+            Step::PeerClosed
+        }
+        ConnectionState::BlockedHandshake if matches!(goal, Goal::Read) => return Ok(Some(Step::Handshaking)),
+        ConnectionState::Closed if matches!(goal, Goal::Read) => return Ok(Some(Step::PeerClosed)),
+        _ => return Err(rustls::Error::HandshakeNotComplete),
+    };
+    // A writer goes on. Plain bytes that it meets wait for a reader.
+    Ok(matches!(goal, Goal::Read).then_some(step))
 }
 
 /// Makes room for what `write` writes, and keeps it. The first attempt finds room for every usual record.

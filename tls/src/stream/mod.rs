@@ -264,6 +264,10 @@ impl Stream {
     ) -> Result<T, Stop> {
         let mut state = self.state();
         let done = call(&mut state, socket);
+        if let Err(Stop::Fail(_)) = done {
+            // The alert that says why, if there is one.
+            let _ = state.flush(socket);
+        }
         if self.agreed.get().is_none() {
             if let Some(name) = state.take_server_name() {
                 let _ = self.server_name.set(name);

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::buffer::Buffer;
 use crate::error::Kind;
 use crate::resolver;
-use crate::session::{Agreed, RECORD_BYTES, Session, Sink, Step};
+use crate::session::{Agreed, Goal, RECORD_BYTES, Session, Sink, Step};
 
 /// The most bytes that may wait for the end of a handshake message. rustls refuses messages above 64 KiB itself.
 const INCOMING_MAX: usize = 80 << 10;
@@ -96,12 +96,10 @@ impl State {
 
     pub(super) fn handshake(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
         while self.session.is_handshaking() {
-            match self.process(&mut [])?.0 {
-                Step::Handshaking => {
-                    self.flush(socket)?;
-                    self.receive(socket)?;
-                }
-                Step::Ready | Step::Plain | Step::PeerClosed => {}
+            let step = self.advance(&mut [], Goal::Read)?.0;
+            if self.session.is_handshaking() && matches!(step, Step::Handshaking | Step::Ready) {
+                self.flush(socket)?;
+                self.receive(socket)?;
             }
         }
         // The last records, such as session tickets, need not have left. The peer may even be gone already, with bytes of its
@@ -119,13 +117,10 @@ impl State {
         }
         let mut count = self.plain.take(buf);
         while count < buf.len() && !self.peer_closed {
-            match self.process(&mut buf[count..]) {
+            match self.advance(&mut buf[count..], Goal::Read) {
                 // The next call meets the error again.
                 Err(_) if count > 0 => break,
-                Err(error) => {
-                    let _ = self.flush(socket);
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
                 Ok((Step::Plain | Step::PeerClosed, taken)) => count += taken,
                 Ok((Step::Ready | Step::Handshaking, _)) if count > 0 => break,
                 Ok((Step::Ready | Step::Handshaking, _)) => {
@@ -193,8 +188,7 @@ impl State {
     }
 
     fn encrypt_record(&mut self, plain: &[u8]) -> Result<(), Stop> {
-        let done = self.session.encrypt(plain, &mut self.outgoing);
-        done.map_err(|error| self.fail(error.into()))
+        self.advance(&mut [], Goal::Encrypt(plain)).map(drop)
     }
 
     /// Sends the records that wait.
@@ -213,8 +207,7 @@ impl State {
     pub(super) fn close_notify(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
         // A peer that has not finished its handshake has nothing that could be cut.
         if !self.closed && !self.session.is_handshaking() && self.failed.is_none() {
-            let done = self.session.close_notify(&mut self.outgoing);
-            done.map_err(|error| self.fail(error.into()))?;
+            self.advance(&mut [], Goal::CloseNotify)?;
         }
         self.closed = true;
         self.flush(socket)
@@ -255,7 +248,7 @@ impl State {
     }
 
     /// Passes the bytes that wait to the session. Returns the step, and how many plain bytes went to `buf`. Others wait.
-    fn process(&mut self, buf: &mut [u8]) -> Result<(Step, usize), Stop> {
+    fn advance(&mut self, buf: &mut [u8], goal: Goal<'_>) -> Result<(Step, usize), Stop> {
         if let Some(error) = &self.failed {
             return Err(io::Error::from((**error).clone()).into());
         }
@@ -273,8 +266,9 @@ impl State {
                 plain.append(others);
             },
             records: &mut self.outgoing,
+            peer_closed: &mut self.peer_closed,
         };
-        let (consumed, step) = self.session.process(input, &mut sink);
+        let (consumed, step) = self.session.advance(input, &mut sink, goal);
         self.incoming.consume(consumed);
         if self.expects_hello && (consumed > 0 || step.is_err()) {
             self.expects_hello = false;
@@ -282,7 +276,6 @@ impl State {
         }
         let step = step.map_err(|error| self.fail(error.into()))?;
         self.is_unseen = matches!(step, Step::Plain | Step::PeerClosed);
-        self.peer_closed |= step == Step::PeerClosed;
         Ok((step, count))
     }
 

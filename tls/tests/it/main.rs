@@ -1,4 +1,5 @@
 //! TLS streams, from outside: against themselves, and against other people's programs.
 
+mod certificates;
 mod made;
 mod round_trip;

@@ -6,17 +6,16 @@ use std::sync::Arc;
 
 use osier_tls::{Acceptor, Connector, Version};
 
-use crate::made::{pair, self_signed};
+use crate::made::{AUTHORITY, LOCALHOST, pair};
 
 #[test]
 fn a_client_and_a_server_talk() {
-    let made = self_signed("localhost");
-    let acceptor = Acceptor::builder(made.identity())
+    let acceptor = Acceptor::builder(LOCALHOST.identity())
         .alpn(["h2", "http/1.1"])
         .build()
         .unwrap();
     let connector = Connector::builder()
-        .ca_pem(made.chain.as_bytes())
+        .ca_pem(AUTHORITY.pem.as_bytes())
         .alpn(["http/1.1"])
         .build()
         .unwrap();
@@ -46,8 +45,7 @@ fn a_client_and_a_server_talk() {
 
 #[test]
 fn megabytes_go_both_ways_at_once() {
-    let made = self_signed("localhost");
-    let (client, server) = pair(&made.connector(), &made.acceptor());
+    let (client, server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
     osier::run(move || -> io::Result<()> {
         let ends = [Arc::new(client), Arc::new(server)];
         let sent: Vec<u8> = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
@@ -76,8 +74,7 @@ fn megabytes_go_both_ways_at_once() {
 
 #[test]
 fn vectored_writes_keep_their_order() {
-    let made = self_signed("localhost");
-    let (mut client, mut server) = pair(&made.connector(), &made.acceptor());
+    let (mut client, mut server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
     osier::run(move || -> io::Result<()> {
         let sizes = [3, 0, 20_000, 16_384, 1, 7];
         let parts: Vec<Vec<u8>> = (1..).zip(sizes).map(|(byte, size)| vec![byte; size]).collect();
@@ -101,8 +98,7 @@ fn vectored_writes_keep_their_order() {
 
 #[test]
 fn an_end_without_close_notify_is_an_error() {
-    let made = self_signed("localhost");
-    let (mut client, mut server) = pair(&made.connector(), &made.acceptor());
+    let (mut client, mut server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
     osier::run(move || -> io::Result<()> {
         osier::spawn(move || client.write_all(b"hello"));
         let mut received = Vec::new();

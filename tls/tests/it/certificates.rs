@@ -1,0 +1,220 @@
+//! Certificates that one end refuses: names, times, authorities, clients.
+
+use std::io::{self, Read, Write};
+
+use osier_tls::{Acceptor, ClientCertificates, Connector, Error, Hello, Identity, Resolver};
+use rcgen::date_time_ymd;
+
+use crate::made::{AUTHORITY, Authority, LOCALHOST, Made, pair, shake};
+
+/// The error of the client and of the server in a handshake that both refuse.
+fn both_fail(connector: &Connector, acceptor: &Acceptor) -> (io::Error, io::Error) {
+    let (client, server) = pair(connector, acceptor);
+    osier::run(move || {
+        let (client, server) = shake(&client, &server);
+        (client.unwrap_err(), server.unwrap_err())
+    })
+}
+
+/// A client that trusts the authority refuses this certificate, and says so in an alert.
+fn is_refused(made: &Made, reason: &str) {
+    let (client, server) = both_fail(&AUTHORITY.connector(), &made.acceptor());
+    assert_eq!(client.kind(), io::ErrorKind::InvalidData);
+    let error = Error::of(&client).unwrap();
+    assert!(error.is_certificate() && error.to_string().contains(reason), "{error}");
+    assert!(Error::of(&server).unwrap().is_alert(), "{server}");
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused() {
+    is_refused(&AUTHORITY.issue("example.org"), "not valid for name");
+}
+
+#[test]
+fn an_expired_certificate_is_refused() {
+    let made = AUTHORITY.issue_with("localhost", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    is_refused(&made, "expired");
+}
+
+#[test]
+fn a_certificate_that_is_not_yet_valid_is_refused() {
+    let made = AUTHORITY.issue_with("localhost", |params| params.not_before = date_time_ymd(2090, 1, 1));
+    is_refused(&made, "not valid yet");
+}
+
+#[test]
+fn an_unknown_authority_is_refused() {
+    is_refused(&Authority::new("Somebody else").issue("localhost"), "UnknownIssuer");
+}
+
+#[test]
+fn a_client_without_verification_accepts_any_certificate() {
+    let connector = Connector::builder().dangerous_without_verification().build().unwrap();
+    let (client, server) = pair(
+        &connector,
+        &Authority::new("Somebody else").issue("example.org").acceptor(),
+    );
+    osier::run(move || {
+        let (client, server) = shake(&client, &server);
+        client.and(server)
+    })
+    .unwrap();
+}
+
+fn with_clients(clients: ClientCertificates) -> Acceptor {
+    let builder = Acceptor::builder(LOCALHOST.identity()).client_certificates(clients);
+    builder.build().unwrap()
+}
+
+fn authority() -> Vec<u8> {
+    AUTHORITY.pem.clone().into_bytes()
+}
+
+fn connector_of(client: &Made) -> Connector {
+    let builder = Connector::builder().ca_pem(AUTHORITY.pem.as_bytes());
+    builder.identity(client.identity()).build().unwrap()
+}
+
+#[test]
+fn a_client_shows_its_certificate() {
+    let made = AUTHORITY.issue("somebody");
+    let expected = made.identity().chain().next().unwrap().to_vec();
+    for clients in [
+        ClientCertificates::Required(authority()),
+        ClientCertificates::Optional(authority()),
+    ] {
+        let (client, server) = pair(&connector_of(&made), &with_clients(clients));
+        let shown = osier::run(move || {
+            let (client, shaken) = shake(&client, &server);
+            client.and(shaken).unwrap();
+            server.peer_certificates().to_vec()
+        });
+        assert_eq!(shown, [expected.clone().into_boxed_slice()]);
+    }
+}
+
+#[test]
+fn a_client_without_a_certificate_may_be_refused() {
+    let acceptor = with_clients(ClientCertificates::Required(authority()));
+    let (mut client, server) = pair(&AUTHORITY.connector(), &acceptor);
+    osier::run(move || {
+        let serving = osier::spawn(move || server.handshake());
+        // In TLS 1.3 the client is done before the server has looked: it meets the alert at its first read.
+        let error = client.write_all(b"hello").and_then(|()| client.read_exact(&mut [0]));
+        assert!(Error::of(&error.unwrap_err()).unwrap().is_alert());
+        let error = serving.join().unwrap().unwrap_err();
+        assert!(Error::of(&error).unwrap().is_certificate(), "{error}");
+    });
+}
+
+#[test]
+fn a_client_without_a_certificate_may_be_welcome() {
+    let acceptor = with_clients(ClientCertificates::Optional(authority()));
+    let (client, server) = pair(&AUTHORITY.connector(), &acceptor);
+    osier::run(move || {
+        let (client, shaken) = shake(&client, &server);
+        client.and(shaken).unwrap();
+        assert!(server.peer_certificates().is_empty());
+    });
+}
+
+#[test]
+fn a_client_of_another_authority_is_refused() {
+    let stranger = Authority::new("Somebody else").issue("somebody");
+    let acceptor = with_clients(ClientCertificates::Optional(authority()));
+    let (client, server) = pair(&connector_of(&stranger), &acceptor);
+    osier::run(move || {
+        let (_, server) = shake(&client, &server);
+        assert!(Error::of(&server.unwrap_err()).unwrap().is_certificate());
+    });
+}
+
+/// Knows two names, and a name for validations alone.
+struct Two {
+    first: Identity,
+    second: Identity,
+}
+
+impl Resolver for Two {
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+        match hello.server_name()? {
+            "localhost" if hello.offers_only(b"acme-tls/1") => Some(self.second.clone()),
+            "localhost" => Some(self.first.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn two() -> Acceptor {
+    let resolver = Two {
+        first: LOCALHOST.identity(),
+        second: AUTHORITY.issue("localhost").identity(),
+    };
+    Acceptor::builder(resolver)
+        .alpn(["http/1.1", "acme-tls/1"])
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn a_resolver_sees_the_name_and_the_protocols() {
+    for (offered, is_first) in [
+        (&["http/1.1"][..], true),
+        (&["acme-tls/1"], false),
+        (&["acme-tls/1", "http/1.1"], true),
+    ] {
+        let builder = Connector::builder().ca_pem(AUTHORITY.pem.as_bytes()).alpn(offered);
+        let (client, server) = pair(&builder.build().unwrap(), &two());
+        osier::run(move || {
+            let (shaken, other) = shake(&client, &server);
+            shaken.and(other).unwrap();
+            let own = LOCALHOST.identity();
+            assert_eq!(&*client.peer_certificates()[0] == own.chain().next().unwrap(), is_first);
+            let expected: &[u8] = if is_first { b"http/1.1" } else { b"acme-tls/1" };
+            assert_eq!(client.protocol(), Some(expected));
+        });
+    }
+}
+
+#[test]
+fn an_unknown_name_is_refused() {
+    let (near, far) = osier::net::UnixStream::pair().unwrap();
+    let client = AUTHORITY.connector().connect("example.org", near).unwrap();
+    let server = two().accept(far);
+    osier::run(move || {
+        let (client, shaken) = shake(&client, &server);
+        assert!(Error::of(&client.unwrap_err()).unwrap().is_alert());
+        assert_eq!(shaken.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(server.server_name(), Some("example.org"));
+    });
+}
+
+#[test]
+fn a_client_that_offers_other_protocols_is_refused() {
+    let builder = Connector::builder().ca_pem(AUTHORITY.pem.as_bytes()).alpn(["gopher"]);
+    let (client, server) = both_fail(&builder.build().unwrap(), &two());
+    assert!(Error::of(&client).unwrap().is_alert(), "{client}");
+    assert!(server.to_string().contains("known protocol"), "{server}");
+}
+
+#[test]
+fn an_identity_is_complete() {
+    let other = AUTHORITY.issue("localhost");
+    let (chain, key) = (LOCALHOST.chain.as_bytes(), LOCALHOST.key.as_bytes());
+    let message = |chain, key| Identity::from_pem(chain, key).unwrap_err().to_string();
+    assert!(
+        Identity::from_pem(chain, other.key.as_bytes())
+            .unwrap_err()
+            .is_key_mismatch()
+    );
+    assert_eq!(message(b"", key), "the certificate file has no certificate in PEM");
+    assert_eq!(message(chain, chain), "the key file has no private key in PEM");
+    assert!(
+        message(b"-----BEGIN CERTIFICATE-----\n%\n-----END CERTIFICATE-----\n", key)
+            .starts_with("the certificate file cannot be read")
+    );
+    assert!(
+        message(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", key)
+            .starts_with("the certificate cannot be used")
+    );
+}
