@@ -291,21 +291,6 @@ impl TrailerName {
         length: 0,
     };
 
-    /// Names that no trailer field may have: RFC 9110 6.5.1, fields that are needed "for message framing, routing", and hop-by-hop
-    /// fields.
-    const FORBIDDEN: [&[u8]; 10] = [
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"expect",
-        b"host",
-        b"keep-alive",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    ];
-
     fn push(&mut self, byte: u8) {
         if let Some(slot) = self.bytes.get_mut(usize::from(self.length)) {
             *slot = byte.to_ascii_lowercase();
@@ -316,9 +301,24 @@ impl TrailerName {
     fn is_forbidden(&self) -> bool {
         self.bytes
             .get(..usize::from(self.length))
-            .is_some_and(|name| TrailerName::FORBIDDEN.contains(&name))
+            .is_some_and(|name| FORBIDDEN_TRAILERS.contains(&name))
     }
 }
+
+/// Names that no trailer field may have, in lower case: RFC 9110 6.5.1, fields that are needed "for message framing, routing", and
+/// hop-by-hop fields.
+pub(crate) const FORBIDDEN_TRAILERS: [&[u8]; 10] = [
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"expect",
+    b"host",
+    b"keep-alive",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+];
 
 /// The end of each chunk's data.
 pub const CHUNK_END: &[u8] = b"\r\n";

@@ -15,6 +15,9 @@ pub(crate) enum Fields<'a> {
     Parsed(&'a [httparse::Header<'a>]),
     /// The head's text, and the places of the fields in it.
     Outlined(&'a str, &'a [Place]),
+    /// The fields of an HTTP/2 head, from this one on.
+    #[cfg(feature = "h2")]
+    Section(&'a crate::h2::FieldSection, usize),
 }
 
 impl<'a> Headers<'a> {
@@ -32,6 +35,11 @@ impl<'a> Iterator for Headers<'a> {
         match &mut self.0 {
             Fields::Parsed(fields) => fields.split_off_first().map(|field| (field.name, field.value)),
             Fields::Outlined(head, places) => places.split_off_first().map(|place| place.cut(head)),
+            #[cfg(feature = "h2")]
+            Fields::Section(section, at) => {
+                *at += 1;
+                section.get(*at - 1)
+            }
         }
     }
 
@@ -39,6 +47,8 @@ impl<'a> Iterator for Headers<'a> {
         let left = match self.0 {
             Fields::Parsed(fields) => fields.len(),
             Fields::Outlined(_, places) => places.len(),
+            #[cfg(feature = "h2")]
+            Fields::Section(section, at) => section.len().saturating_sub(at),
         };
         (left, Some(left))
     }

@@ -154,7 +154,7 @@ impl<'a> Seen<'a> {
 
     #[inline(always)]
     fn verdict(self, version: Version) -> Result<Framing<'a>, Reject> {
-        let modern = version == Version::Http11;
+        let modern = version >= Version::Http11;
         if modern && self.host.is_none() {
             return Err(Reject::HostMissing);
         }

@@ -28,11 +28,11 @@ use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Rejec
 /// ```
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    method: Method<'a>,
+    pub(super) method: Method<'a>,
     raw_target: &'a str,
     target: Target<'a>,
     version: Version,
-    framing: Framing<'a>,
+    pub(super) framing: Framing<'a>,
     fields: Fields<'a>,
 }
 
@@ -81,7 +81,12 @@ impl<'a> Head<'a> {
 
     /// Makes a head from its parts.
     #[inline(always)]
-    fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Fields<'a>) -> Result<Head<'a>, Reject> {
+    pub(super) fn of(
+        method: &'a str,
+        raw_target: &'a str,
+        version: Version,
+        fields: Fields<'a>,
+    ) -> Result<Head<'a>, Reject> {
         let method = Method::new(method);
         let target = target::parse(method, raw_target)?;
         let framing = Framing::of(Headers(fields), version)?;
@@ -192,9 +197,10 @@ impl<'a> Head<'a> {
         self.framing.expect_continue
     }
 
-    /// The Upgrade field, if the client asks to change the protocol (HTTP/1.1 with `Connection: upgrade`).
+    /// The Upgrade field, if the client asks to change the protocol (HTTP/1.1 with `Connection: upgrade`). The protocol of an
+    /// extended CONNECT request over HTTP/2.
     ///
-    /// Such a request has no body. The bytes after it belong to HTTP until the server has answered 101.
+    /// Such a request has no body. The bytes after it belong to HTTP until the server has answered 101, or 200 over HTTP/2.
     #[inline]
     pub fn upgrade(&self) -> Option<&'a [u8]> {
         self.framing.upgrade

@@ -1,0 +1,82 @@
+//! What ends by time: a greeting or a head that does not come, settings that nobody acknowledges, bodies that wait for windows.
+
+use std::time::Instant;
+
+use super::Connection;
+use super::ending::Ending;
+use crate::h2::event::Event;
+use crate::h2::{Error, ErrorCode};
+
+impl Connection {
+    /// The time at which the owner calls [`expire`](Self::expire). It changes with every other call.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let announced = match self.ending {
+            Ending::Announced(at) => Some(at),
+            _ => None,
+        };
+        let block = self.incoming.as_ref().map(|incoming| incoming.deadline);
+        let stalled = self.queue.iter().filter_map(|&id| self.streams.get(id)?.waiting_since);
+        let stalled = stalled.min().map(|since| since + self.limits.stall_timeout);
+        [self.greeting, self.acknowledgement, announced, block, stalled]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due at `now`. The owner calls it until it returns `None`.
+    ///
+    /// # Errors
+    /// The connection has failed, as in [`receive`](Self::receive).
+    pub fn expire(&mut self, now: Instant) -> Result<Option<Event<'static>>, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let is_due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if is_due(self.greeting) {
+            return Err(self.fail(Error::protocol("no SETTINGS in time")));
+        }
+        if is_due(self.acknowledgement) {
+            let reason = "the settings were not acknowledged in time";
+            return Err(self.fail(Error::new(ErrorCode::SETTINGS_TIMEOUT, reason)));
+        }
+        if is_due(self.incoming.as_ref().map(|incoming| incoming.deadline)) {
+            let reason = "a head did not end in time";
+            return Err(self.fail(Error::new(ErrorCode::ENHANCE_YOUR_CALM, reason)));
+        }
+        if matches!(self.ending, Ending::Announced(at) if at <= now) {
+            self.end_finally();
+        }
+        self.expire_stalled(now).map_err(|error| self.fail(error))
+    }
+
+    /// Resets one stream whose body has waited too long for the peer's windows.
+    fn expire_stalled(&mut self, now: Instant) -> Result<Option<Event<'static>>, Error> {
+        let has_window = self.send_window.left() > 0;
+        for at in 0..self.queue.len() {
+            let id = self.queue[at];
+            let Some(stream) = self.streams.get_mut(id) else {
+                continue;
+            };
+            let Some(since) = stream
+                .waiting_since
+                .filter(|since| *since + self.limits.stall_timeout <= now)
+            else {
+                continue;
+            };
+            if has_window
+                && stream.send_window.left() > 0
+                && since + self.limits.stall_timeout <= now
+                && stream.progress == 0
+            {
+                // It waits for other streams or for the output, which the owner times.
+                stream.waiting_since = Some(now);
+                continue;
+            }
+            return self.stream_error(id, ErrorCode::CANCEL, now);
+        }
+        Ok(None)
+    }
+}

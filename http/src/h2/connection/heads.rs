@@ -1,0 +1,247 @@
+//! HEADERS and CONTINUATION frames: new streams, responses and trailers (RFC 9113 6.2, 6.10 and 8).
+
+use std::time::Instant;
+
+use super::data::{CLOSED, CLOSED_COST};
+use super::{Connection, Incoming};
+use crate::Reject;
+use crate::h2::event::Event;
+use crate::h2::fields::{Block, Built, Malformed, Purpose};
+use crate::h2::frame::{self, HeadersWriter, Role};
+use crate::h2::hpack::BlockStatus;
+use crate::h2::stream::{Direction, ResetBy, StreamId};
+use crate::h2::{Error, ErrorCode, Priority};
+
+impl Connection {
+    /// A HEADERS frame begins.
+    pub(super) fn block_begins<'i>(
+        &mut self,
+        id: StreamId,
+        ended: bool,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let (purpose, event) = match self.streams.get(id) {
+            Some(_) => self.purpose_in_stream(id, now)?,
+            None if self.role == Role::Server => (self.purpose_of_new(id, now)?, None),
+            None => (self.closed_frame(id, now).map(|()| Purpose::Discard)?, None),
+        };
+        let is_new = purpose == Purpose::Request;
+        let is_refused = is_new && self.streams.len() >= self.limits.max_streams as usize;
+        self.incoming = Some(Box::new(Incoming {
+            stream: id,
+            ended,
+            is_refused,
+            block: Block::new(
+                if is_refused { Purpose::Discard } else { purpose },
+                self.takes_protocol(),
+            ),
+            deadline: now + self.limits.head_timeout,
+        }));
+        Ok(event)
+    }
+
+    /// The purpose of a block for a stream in the table.
+    fn purpose_in_stream<'i>(&mut self, id: StreamId, now: Instant) -> Result<(Purpose, Option<Event<'i>>), Error> {
+        let Some(stream) = self.streams.get(id) else {
+            return Err(CLOSED);
+        };
+        let code = match (stream.reset, stream.receiving) {
+            (Some(ResetBy::Peer), _) => return Err(CLOSED),
+            (Some(ResetBy::Us), _) => {
+                self.spend(CLOSED_COST, now)?;
+                return Ok((Purpose::Discard, None));
+            }
+            (None, Direction::Head) => return Ok((Purpose::Response, None)),
+            (None, Direction::Ended) if stream.sending == Direction::Ended => return Err(CLOSED),
+            (None, Direction::Ended) => ErrorCode::STREAM_CLOSED,
+            // RFC 9113 8.5: frames other than DATA "MUST be treated as a stream error" in a tunnel.
+            (None, Direction::Body) if stream.is_tunnel => ErrorCode::PROTOCOL_ERROR,
+            (None, Direction::Body) => return Ok((Purpose::Trailers, None)),
+        };
+        let event = self.stream_error(id, code, now)?;
+        Ok((Purpose::Discard, event))
+    }
+
+    /// The purpose of a block for a stream that is not in a server's table.
+    fn purpose_of_new(&mut self, id: StreamId, now: Instant) -> Result<Purpose, Error> {
+        if id.is_multiple_of(2) {
+            return Err(Error::protocol("a client opened a stream with an even identifier"));
+        }
+        if self.ending.ignores(id) {
+            self.spend(CLOSED_COST, now)?;
+            return Ok(Purpose::Discard);
+        }
+        if id > self.highest {
+            self.note_opened(id);
+            return Ok(Purpose::Request);
+        }
+        self.closed_frame(id, now)?;
+        Ok(Purpose::Discard)
+    }
+
+    fn takes_protocol(&self) -> bool {
+        self.role == Role::Server && self.limits.extended_connect
+    }
+
+    /// A piece of the current block.
+    pub(super) fn block_piece<'i>(
+        &mut self,
+        fragment: &[u8],
+        last: bool,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let Some(incoming) = &mut self.incoming else {
+            return Err(Error::protocol("a field block without HEADERS"));
+        };
+        let block = &mut incoming.block;
+        let status = self.decoder.decode(fragment, last, &mut |name: &[u8], value: &[u8]| {
+            block.field(name, value)
+        })?;
+        if !last {
+            return Ok(None);
+        }
+        match self.incoming.take() {
+            Some(incoming) => self.block_ends(*incoming, status, now),
+            None => Ok(None),
+        }
+    }
+
+    fn block_ends<'i>(
+        &mut self,
+        incoming: Incoming,
+        status: BlockStatus,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let Incoming {
+            stream,
+            ended,
+            is_refused,
+            block,
+            ..
+        } = incoming;
+        if is_refused {
+            return self
+                .refuse(stream, ErrorCode::REFUSED_STREAM, ended, now)
+                .map(|()| None);
+        }
+        let is_new = block.purpose() == Purpose::Request;
+        if block.purpose() != Purpose::Discard && matches!(status, BlockStatus::TooLarge) {
+            return match is_new {
+                true => self.answer_too_large(stream, ended, now),
+                false => self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now),
+            };
+        }
+        match block.finish(ended) {
+            Err(Malformed(_)) if is_new => {
+                self.refuse(stream, ErrorCode::PROTOCOL_ERROR, ended, now)?;
+                Ok(None)
+            }
+            Err(Malformed(_)) => self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now),
+            Ok(Built::Nothing) => Ok(None),
+            Ok(Built::Request { head, length, priority }) => {
+                let receiving = if ended { Direction::Ended } else { Direction::Body };
+                let mut state = self.open(stream, receiving, Direction::Head);
+                state.is_connect = head.method() == "CONNECT";
+                state.is_head = head.method() == "HEAD";
+                state.length_left = length;
+                if let Some(priority) = self.early_priority(stream).or(priority) {
+                    state.priority = priority;
+                }
+                self.streams.push(state);
+                Ok(Some(Event::Request {
+                    stream,
+                    head,
+                    end: ended,
+                }))
+            }
+            Ok(Built::Response { head, length }) => self.response(stream, head, length, ended, now),
+            Ok(Built::Trailers(fields)) => {
+                let Some(state) = self.streams.get_mut(stream).filter(|state| state.reset.is_none()) else {
+                    return Ok(None);
+                };
+                if state.length_left.is_some_and(|left| left > 0) {
+                    return self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now);
+                }
+                state.receiving = Direction::Ended;
+                Ok(Some(Event::Trailers { stream, fields }))
+            }
+        }
+    }
+
+    /// A head of a response has arrived.
+    fn response<'i>(
+        &mut self,
+        stream: StreamId,
+        head: Box<crate::h2::ResponseHead>,
+        length: Option<u64>,
+        end: bool,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let status = head.status();
+        let Some(state) = self.streams.get_mut(stream).filter(|state| state.reset.is_none()) else {
+            return Ok(None);
+        };
+        if status < 200 {
+            self.spend(INTERIM_COST, now)?;
+        } else {
+            state.is_bodiless = state.is_head || matches!(status, 204 | 304);
+            state.is_tunnel = state.is_connect && (200..300).contains(&status);
+            state.length_left = length.filter(|_| !state.is_bodiless && !state.is_tunnel);
+            if end && state.length_left.is_some_and(|left| left > 0) {
+                return self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now);
+            }
+            state.receiving = if end { Direction::Ended } else { Direction::Body };
+        }
+        Ok(Some(Event::Response { stream, head, end }))
+    }
+
+    /// Resets a stream that has not been opened.
+    fn refuse(&mut self, stream: StreamId, code: ErrorCode, ended: bool, now: Instant) -> Result<(), Error> {
+        self.output.answer(|out| frame::reset(out, stream, code));
+        if !ended {
+            self.forgotten.push(stream);
+        }
+        self.spend_reset(now)
+    }
+
+    /// Sends 431 (RFC 6585) for a request whose fields are beyond the limits.
+    fn answer_too_large<'i>(
+        &mut self,
+        stream: StreamId,
+        ended: bool,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let (encoder, max_frame) = (&mut self.encoder, self.peer.max_frame_size);
+        self.output.answer(|out| {
+            let headers = HeadersWriter::begin(out);
+            encoder.begin(out);
+            encoder.status(out, 431);
+            headers.finish(out, stream, true, max_frame);
+        });
+        match ended {
+            true => self.spend_reset(now)?,
+            false => self.refuse(stream, ErrorCode::NO_ERROR, ended, now)?,
+        }
+        Ok(Some(Event::Refused {
+            stream,
+            reject: Reject::HeadTooLarge,
+        }))
+    }
+
+    /// The priority that the client has sent before the stream. Those of lower streams can never be used.
+    fn early_priority(&mut self, stream: StreamId) -> Option<Priority> {
+        if self.early.is_empty() {
+            return None;
+        }
+        let found = self
+            .early
+            .iter()
+            .find(|(id, _)| *id == stream)
+            .map(|(_, priority)| *priority);
+        self.early.retain(|(id, _)| *id > stream);
+        found
+    }
+}
+
+/// The cost of an interim response. No response has many.
+const INTERIM_COST: u32 = 10;

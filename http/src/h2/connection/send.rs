@@ -1,0 +1,231 @@
+//! What this endpoint sends on its streams: heads, bodies, trailers, and a client's requests.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::Connection;
+use super::ending::Ending;
+use crate::h2::fields::{Outgoing, is_connection_field};
+use crate::h2::frame::{self, HeadersWriter, Role};
+use crate::h2::hpack::Encoder;
+use crate::h2::limits::MAX_WINDOW;
+use crate::h2::stream::{Direction, StreamId, Turn};
+
+/// Why a client cannot send a request now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The server allows no more concurrent streams.
+    NoSlot,
+    /// The connection is ending, or has failed, or has no identifiers left.
+    Ending,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RequestError::NoSlot => "the server allows no more concurrent streams",
+            RequestError::Ending => "the connection takes no more requests",
+        })
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+/// Bytes of a body that count as progress of a slow client.
+const PROGRESS: u32 = 1 << 10;
+
+impl Connection {
+    /// Sends the head of a response. A status below 200 is an interim response, and `end` has no effect then.
+    ///
+    /// Names are sent in lower case. Fields of HTTP/1.1 connections, such as Connection, are left out, for HTTP/2 does not have
+    /// them. Nothing is sent if the stream is reset or its response has begun.
+    pub fn send_head<'f>(
+        &mut self,
+        stream: StreamId,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        end: bool,
+    ) {
+        let Some(state) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if state.reset.is_some() || state.sending != Direction::Head || self.failed.is_some() {
+            return;
+        }
+        let is_final = status >= 200;
+        let end = end && is_final;
+        if is_final {
+            state.sending = if end { Direction::Ended } else { Direction::Body };
+            state.is_tunnel = state.is_connect && status < 300;
+        }
+        let out = self.output.frames();
+        let headers = HeadersWriter::begin(out);
+        self.encoder.begin(out);
+        self.encoder.status(out, status);
+        encode(&mut self.encoder, out, fields);
+        headers.finish(out, stream, end, self.peer.max_frame_size);
+    }
+
+    /// Sends the trailer of a body, which ends it. All bytes of the body must have been taken.
+    pub fn send_trailers<'f>(&mut self, stream: StreamId, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) {
+        let Some(state) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if state.reset.is_some() || state.sending != Direction::Body || self.failed.is_some() {
+            return;
+        }
+        state.sending = Direction::Ended;
+        self.take_turn(stream);
+        let out = self.output.frames();
+        let headers = HeadersWriter::begin(out);
+        self.encoder.begin(out);
+        encode(&mut self.encoder, out, fields);
+        headers.finish(out, stream, true, self.peer.max_frame_size);
+    }
+
+    /// Sends bytes of a body, as many as the windows, the room in the output and the priorities allow now, and returns their number.
+    /// If that is not all, the stream waits, and [`next_writable`](Self::next_writable) returns it when it may go on. `end` ends the
+    /// body if all bytes were taken.
+    ///
+    /// A stream that is reset takes all bytes and sends none.
+    pub fn send_data(&mut self, stream: StreamId, bytes: &[u8], end: bool, now: Instant) -> usize {
+        let Some(state) = self.streams.get(stream) else {
+            return bytes.len();
+        };
+        if state.reset.is_some() || state.sending != Direction::Body || self.failed.is_some() {
+            return bytes.len();
+        }
+        let count = bytes.len().min(self.room(stream));
+        let is_whole = count == bytes.len();
+        self.append_data(stream, &bytes[..count], end && is_whole);
+        self.send_window.take(count);
+        if is_whole || !matches!(state_turn(self, stream), Turn::Waits) {
+            self.take_turn(stream);
+        }
+        let Some(state) = self.streams.get_mut(stream) else {
+            return count;
+        };
+        state.send_window.take(count);
+        if is_whole {
+            (state.waiting_since, state.progress) = (None, 0);
+            if end {
+                state.sending = Direction::Ended;
+            }
+            return count;
+        }
+        state.progress += count as u32;
+        if state.progress >= PROGRESS || state.waiting_since.is_none() {
+            (state.waiting_since, state.progress) = (Some(now), 0);
+        }
+        if state.turn == Turn::None {
+            state.turn = Turn::Waits;
+            self.queue.push(stream);
+        }
+        count
+    }
+
+    /// Appends DATA frames. Nothing is appended for no bytes, unless they are the end.
+    fn append_data(&mut self, stream: StreamId, bytes: &[u8], end: bool) {
+        let out = self.output.frames();
+        let mut left = bytes;
+        while !left.is_empty() || (end && bytes.is_empty()) {
+            let (frame, rest) = left.split_at(left.len().min(self.peer.max_frame_size as usize));
+            out.extend_from_slice(&frame::data_head(stream, frame.len() as u32, end && rest.is_empty()));
+            out.extend_from_slice(frame);
+            self.updates_due = (self.updates_due + 2).min(MOST_UPDATES);
+            left = rest;
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// Sends a request on a new stream. The owner calls [`finish`](Self::finish) for the stream when it is through with it.
+    ///
+    /// # Errors
+    /// [`RequestError`] if no stream can be opened now.
+    pub fn request<'f>(
+        &mut self,
+        target: &Outgoing<'_>,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        end: bool,
+    ) -> Result<StreamId, RequestError> {
+        let stream = if self.highest == 0 { 1 } else { self.highest + 2 };
+        if self.role == Role::Server || self.is_ending() || stream > MAX_WINDOW {
+            return Err(RequestError::Ending);
+        }
+        if self.slots() == 0 {
+            return Err(RequestError::NoSlot);
+        }
+        self.note_opened(stream);
+        let mut state = self.open(
+            stream,
+            Direction::Head,
+            if end { Direction::Ended } else { Direction::Body },
+        );
+        state.is_head = target.method == "HEAD";
+        state.is_connect = target.method == "CONNECT";
+        self.streams.push(state);
+        let (encoder, out) = (&mut self.encoder, self.output.frames());
+        let headers = HeadersWriter::begin(out);
+        encoder.begin(out);
+        encoder.field(out, b":method", target.method.as_bytes());
+        if target.method != "CONNECT" || target.protocol.is_some() {
+            encoder.field(out, b":scheme", target.scheme.as_bytes());
+            encoder.field(out, b":path", target.path.as_bytes());
+        }
+        encoder.field(out, b":authority", target.authority.as_bytes());
+        if let Some(protocol) = target.protocol {
+            encoder.field(out, b":protocol", protocol.as_bytes());
+        }
+        encode(encoder, out, fields);
+        headers.finish(out, stream, end, self.peer.max_frame_size);
+        Ok(stream)
+    }
+
+    /// The number of requests that may be sent now.
+    pub fn slots(&self) -> usize {
+        if self.is_ending() {
+            return 0;
+        }
+        let most = self.peer.max_concurrent_streams.min(self.limits.max_streams) as usize;
+        most.saturating_sub(self.streams.len())
+    }
+
+    /// Whether the peer takes extended CONNECT requests (RFC 8441).
+    pub fn takes_extended_connect(&self) -> bool {
+        self.peer.enable_connect_protocol
+    }
+
+    fn is_ending(&self) -> bool {
+        self.failed.is_some() || self.peer_goes_away || self.ending != Ending::Not
+    }
+}
+
+fn state_turn(connection: &Connection, stream: StreamId) -> Turn {
+    connection.streams.get(stream).map_or(Turn::None, |state| state.turn)
+}
+
+/// Encodes fields with their names in lower case.
+fn encode<'f>(encoder: &mut Encoder, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) {
+    let mut lower = [0; 64];
+    for (name, value) in fields {
+        let name = name.as_bytes();
+        if is_connection_field(name) {
+            continue;
+        }
+        if !name.iter().any(u8::is_ascii_uppercase) {
+            encoder.field(out, name, value);
+        } else if let Some(lower) = lower.get_mut(..name.len()) {
+            lower.copy_from_slice(name);
+            lower.make_ascii_lowercase();
+            encoder.field(out, lower, value);
+        } else {
+            encoder.field(out, &name.to_ascii_lowercase(), value);
+        }
+    }
+}
+
+/// The most WINDOW_UPDATE frames that sent DATA frames explain.
+const MOST_UPDATES: u32 = 1 << 12;

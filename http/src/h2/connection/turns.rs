@@ -1,0 +1,88 @@
+//! The order in which streams send (RFC 9218 10): streams that wait for room are granted some, the most urgent first.
+//!
+//! ```text
+//!   send_data takes less than all ──▶ Waits (in the queue) ──▶ next_writable: Granted(room) ──▶ send_data
+//! ```
+//!
+//! Streams of one urgency: first those that are not incremental, one after the other by their ids, then the incremental ones by
+//! turns. A stream whose client has sent no priority counts as incremental.
+
+use super::Connection;
+use crate::h2::stream::{StreamId, Turn};
+
+/// The most bytes that an incremental stream sends in one turn.
+const QUANTUM: usize = 16 << 10;
+
+impl Connection {
+    /// The next stream that waits with bytes to send and may go on. The owner calls it until it returns `None`: after `receive`,
+    /// `advance`, `reset`, `finish` and `expire`.
+    ///
+    /// Room is reserved for each stream that it returns, until the owner calls `send_data`, `reset` or `finish` for that stream.
+    pub fn next_writable(&mut self) -> Option<StreamId> {
+        let free = self.free();
+        // Less than half of the output would come back in crumbs.
+        if self.queue.is_empty() || free == 0 || self.output.len() > self.limits.output_bytes / 2 {
+            return None;
+        }
+        let waiting = self.queue.iter().enumerate().filter_map(|(at, &id)| {
+            let stream = self.streams.get(id)?;
+            let priority = stream.priority;
+            let turn = if priority.incremental { at } else { id as usize };
+            (stream.send_window.left() > 0).then_some(((priority.urgency, priority.incremental, turn), at))
+        });
+        let (_, at) = waiting.min()?;
+        let id = self.queue.remove(at);
+        let stream = self.streams.get_mut(id)?;
+        let quantum = if stream.priority.incremental {
+            QUANTUM
+        } else {
+            usize::MAX
+        };
+        let room = free.min(stream.send_window.left()).min(quantum);
+        stream.turn = Turn::Granted(room as u32);
+        self.reserved += room;
+        Some(id)
+    }
+
+    /// The number of bytes that [`send_data`](Self::send_data) would take now.
+    pub fn room(&self, stream: StreamId) -> usize {
+        let Some(state) = self.streams.get(stream) else {
+            return 0;
+        };
+        let window = state.send_window.left();
+        match state.turn {
+            Turn::Granted(room) => window.min(room as usize),
+            _ if self.has_to_queue(stream) => 0,
+            _ => window.min(self.free()),
+        }
+    }
+
+    /// The room in the output and in the connection's window that is not reserved.
+    fn free(&self) -> usize {
+        let output = self.limits.output_bytes.saturating_sub(self.output.len());
+        output.min(self.send_window.left()).saturating_sub(self.reserved)
+    }
+
+    /// Whether another stream that could send comes first.
+    fn has_to_queue(&self, stream: StreamId) -> bool {
+        let urgency = self.priority(stream).urgency;
+        let mut others = self
+            .queue
+            .iter()
+            .filter(|&&id| id != stream)
+            .filter_map(|&id| self.streams.get(id));
+        others.any(|other| other.priority.urgency <= urgency && other.send_window.left() > 0)
+    }
+
+    /// Ends a stream's turn or its waiting, and gives the room back.
+    pub(super) fn take_turn(&mut self, stream: StreamId) {
+        let Some(state) = self.streams.get_mut(stream) else {
+            return;
+        };
+        match std::mem::replace(&mut state.turn, Turn::None) {
+            Turn::None => {}
+            Turn::Waits => self.queue.retain(|&id| id != stream),
+            Turn::Granted(room) => self.reserved -= room as usize,
+        }
+    }
+}

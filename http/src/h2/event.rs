@@ -1,0 +1,73 @@
+//! What a connection reports to its owner.
+
+use super::fields::{FieldSection, RequestHead, ResponseHead};
+use super::{ErrorCode, StreamId};
+use crate::Reject;
+
+/// Something that the peer has done. Bytes of bodies are borrowed from the received bytes.
+///
+/// No event of a stream follows its `Reset`, or a call of `reset` or `finish` for it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'i> {
+    /// A request. Its stream counts until [`finish`](super::Connection::finish).
+    Request {
+        /// The new stream.
+        stream: StreamId,
+        /// The head of the request.
+        head: Box<RequestHead>,
+        /// Whether the request has no body.
+        end: bool,
+    },
+    /// A response, or an interim response if its status is below 200. Only a client receives it.
+    Response {
+        /// The stream of the request.
+        stream: StreamId,
+        /// The head of the response.
+        head: Box<ResponseHead>,
+        /// Whether the response has no body.
+        end: bool,
+    },
+    /// Bytes of a body. Report them to [`consumed`](super::Connection::consumed) when the handler has read them.
+    Data {
+        /// The stream.
+        stream: StreamId,
+        /// The bytes. They are empty only at the end.
+        bytes: &'i [u8],
+        /// Whether the body ends with them.
+        end: bool,
+    },
+    /// The trailer of a body. It ends the body.
+    Trailers {
+        /// The stream.
+        stream: StreamId,
+        /// The fields.
+        fields: FieldSection,
+    },
+    /// The stream is reset. If this endpoint did it, RST_STREAM is already in the output.
+    Reset {
+        /// The stream.
+        stream: StreamId,
+        /// The reason.
+        code: ErrorCode,
+        /// Whether the peer reset it.
+        by_peer: bool,
+    },
+    /// A request with too many or too large fields. The connection has sent 431 itself; the stream needs no `finish`.
+    Refused {
+        /// The stream.
+        stream: StreamId,
+        /// The reason.
+        reject: Reject,
+    },
+    /// The peer will end the connection. A server receives no new requests then. A client can send none: each of its streams above
+    /// `last` also gets a `Reset` with REFUSED_STREAM, because the peer has not read it.
+    GoAway {
+        /// The last stream that the peer reads.
+        last: StreamId,
+        /// The reason.
+        code: ErrorCode,
+    },
+    /// The peer has answered [`ping`](super::Connection::ping).
+    Pong,
+}

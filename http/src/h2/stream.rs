@@ -1,0 +1,217 @@
+//! One stream, and the table of a connection's streams (RFC 9113 5.1).
+//!
+//! A stream is in the table from its head until the owner of the connection calls `finish` for it. So a stream that is closed for
+//! the peer still counts while its handler runs.
+//!
+//! ```text
+//!               receiving                        sending
+//!    server:    Body ──▶ Ended                   Head ──▶ Body ──▶ Ended
+//!    client:    Head ──▶ Body ──▶ Ended          Body ──▶ Ended
+//!               idle = above the highest id;  closed = both Ended, or reset, or not in the table
+//! ```
+
+use std::time::Instant;
+
+use super::Priority;
+use super::window::{ReceiveWindow, SendWindow};
+
+/// The number of a stream. The client's are odd.
+pub type StreamId = u32;
+
+/// How far one direction of a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Direction {
+    /// The final head has not come yet.
+    Head,
+    /// The body, or the bytes of a tunnel.
+    Body,
+    Ended,
+}
+
+/// Who has reset a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResetBy {
+    Peer,
+    /// This endpoint. The peer may not know yet.
+    Us,
+}
+
+/// The state of one stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) id: StreamId,
+    pub(super) receiving: Direction,
+    pub(super) sending: Direction,
+    pub(super) reset: Option<ResetBy>,
+    /// A CONNECT request: after a 2xx response only DATA may follow.
+    pub(super) is_connect: bool,
+    /// A tunnel: the 2xx response to a CONNECT request has been sent or received.
+    pub(super) is_tunnel: bool,
+    /// A response to HEAD, a 204 or a 304: no body may follow, whatever its Content-Length.
+    pub(super) is_bodiless: bool,
+    pub(super) is_head: bool,
+    pub(super) send_window: SendWindow,
+    pub(super) receive_window: ReceiveWindow,
+    /// Bytes of the body that the owner has and has not consumed.
+    pub(super) held: u32,
+    /// Bytes that Content-Length still announces.
+    pub(super) length_left: Option<u64>,
+    pub(super) priority: Priority,
+    pub(super) turn: Turn,
+    /// Begin of the time in which the body made too little progress.
+    pub(super) waiting_since: Option<Instant>,
+    /// Bytes sent in that time.
+    pub(super) progress: u32,
+}
+
+/// Where a stream is between wanting to send and sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The owner has nothing to send, as far as the connection knows.
+    None,
+    /// The owner has more bytes than it could send.
+    Waits,
+    /// The owner has been told to go on, with room for so many bytes.
+    Granted(u32),
+}
+
+impl Stream {
+    /// Makes a stream with the states of receiving and sending.
+    pub(super) fn new(
+        id: StreamId,
+        (receiving, sending): (Direction, Direction),
+        send_window: SendWindow,
+        receive_window: ReceiveWindow,
+    ) -> Stream {
+        Stream {
+            id,
+            receiving,
+            sending,
+            reset: None,
+            is_connect: false,
+            is_tunnel: false,
+            is_bodiless: false,
+            is_head: false,
+            send_window,
+            receive_window,
+            held: 0,
+            length_left: None,
+            priority: UNSIGNALLED,
+            turn: Turn::None,
+            waiting_since: None,
+            progress: 0,
+        }
+    }
+
+    /// Whether no frame of the peer belongs to the stream any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.reset.is_some() || (self.receiving == Direction::Ended && self.sending == Direction::Ended)
+    }
+}
+
+/// The priority of a stream without any signal: its response shares the connection with others, for nothing says that the peer
+/// wants one after the other.
+const UNSIGNALLED: Priority = Priority {
+    urgency: 3,
+    incremental: true,
+};
+
+/// The streams of a connection, by id. Ids only grow, so a new stream goes to the end.
+#[derive(Debug, Default)]
+pub(super) struct Streams(Vec<(StreamId, Box<Stream>)>);
+
+impl Streams {
+    pub(super) const fn new() -> Streams {
+        Streams(Vec::new())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn get(&self, id: StreamId) -> Option<&Stream> {
+        let at = self.place(id)?;
+        Some(&self.0[at].1)
+    }
+
+    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let at = self.place(id)?;
+        Some(&mut self.0[at].1)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.0.iter().map(|(_, stream)| &**stream)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.0.iter_mut().map(|(_, stream)| &mut **stream)
+    }
+
+    /// Adds a stream whose id is higher than all others.
+    pub(super) fn push(&mut self, stream: Stream) {
+        debug_assert!(self.0.last().is_none_or(|(last, _)| *last < stream.id));
+        self.0.push((stream.id, Box::new(stream)));
+    }
+
+    /// Removes a stream. An empty table keeps no memory.
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<Box<Stream>> {
+        let at = self.place(id)?;
+        let (_, stream) = self.0.remove(at);
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
+        Some(stream)
+    }
+
+    fn place(&self, id: StreamId) -> Option<usize> {
+        // The newest stream is asked for most often.
+        match self.0.last() {
+            Some((last, _)) if *last == id => Some(self.0.len() - 1),
+            _ => self.0.binary_search_by_key(&id, |(known, _)| *known).ok(),
+        }
+    }
+}
+
+/// The last ids that this endpoint has reset and dropped. The peer may still send frames for them, which are ignored
+/// (RFC 9113 5.1, "closed").
+#[derive(Debug, Default)]
+pub(super) struct Forgotten {
+    ids: [StreamId; 16],
+    next: u8,
+    /// The highest id that has left the ring. Below it, a stream may have been reset or not.
+    below: StreamId,
+}
+
+impl Forgotten {
+    pub(super) fn push(&mut self, id: StreamId) {
+        let slot = &mut self.ids[usize::from(self.next)];
+        self.below = self.below.max(std::mem::replace(slot, id));
+        self.next = (self.next + 1) % 16;
+    }
+
+    /// Whether this endpoint may have reset the stream.
+    pub(super) fn may_hold(&self, id: StreamId) -> bool {
+        id <= self.below || self.ids.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resets_are_remembered_exactly_until_there_are_many() {
+        let mut forgotten = Forgotten::default();
+        assert!(!forgotten.may_hold(1));
+        (0..16).for_each(|n| forgotten.push(4 * n + 1));
+        assert!(forgotten.may_hold(1) && forgotten.may_hold(61) && !forgotten.may_hold(3));
+        forgotten.push(65);
+        assert!(forgotten.may_hold(1) && forgotten.may_hold(65) && !forgotten.may_hold(3));
+        forgotten.push(69);
+        assert!(forgotten.may_hold(3) && forgotten.may_hold(5) && !forgotten.may_hold(7));
+    }
+}

@@ -1,0 +1,118 @@
+//! Flow-control windows (RFC 9113 5.2 and 6.9).
+
+use super::limits::MAX_WINDOW;
+
+/// The bytes that the peer may still send, on one stream or on the connection.
+#[derive(Debug)]
+pub(super) struct ReceiveWindow {
+    /// Negative if our settings made the window smaller after the peer had used it.
+    left: i64,
+    /// Bytes that may be announced to the peer.
+    credit: u32,
+    /// The size that the window has when nothing waits for a handler.
+    target: u32,
+}
+
+impl ReceiveWindow {
+    /// `granted`: the window that the peer knows. `target`: the window that it will have.
+    pub(super) fn new(granted: u32, target: u32) -> ReceiveWindow {
+        ReceiveWindow {
+            left: i64::from(granted),
+            credit: 0,
+            target,
+        }
+    }
+
+    /// Takes a frame of `length` bytes. False: the peer has sent more than the window.
+    #[must_use]
+    pub(super) fn charge(&mut self, length: u32) -> bool {
+        let left = self.left - i64::from(length);
+        let fits = left >= 0 || length == 0;
+        if fits {
+            self.left = left;
+        }
+        fits
+    }
+
+    /// Gives `count` bytes back. Returns an increment to announce, once half of the window has come together.
+    pub(super) fn give(&mut self, count: u32) -> Option<u32> {
+        self.credit += count;
+        if self.credit == 0 || self.credit < self.target / 2 {
+            return None;
+        }
+        let increment = std::mem::take(&mut self.credit);
+        self.left += i64::from(increment);
+        Some(increment)
+    }
+
+    /// The peer has learned of a setting that makes the window larger or smaller by `by` bytes.
+    pub(super) fn adjust(&mut self, by: i64) {
+        self.left += by;
+    }
+}
+
+/// The bytes that may still be sent, on one stream or on the connection.
+#[derive(Debug)]
+pub(super) struct SendWindow(i64);
+
+/// A window beyond 2^31 - 1 (RFC 9113 6.9.1).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overflow;
+
+impl SendWindow {
+    pub(super) fn new(size: u32) -> SendWindow {
+        SendWindow(i64::from(size))
+    }
+
+    /// The bytes that may be sent now.
+    pub(super) fn left(&self) -> usize {
+        usize::try_from(self.0).unwrap_or(0)
+    }
+
+    pub(super) fn take(&mut self, count: usize) {
+        self.0 -= count as i64;
+    }
+
+    /// Makes the window larger, or smaller after a change of SETTINGS_INITIAL_WINDOW_SIZE. It may become negative (RFC 9113 6.9.2).
+    pub(super) fn add(&mut self, by: i64) -> Result<(), Overflow> {
+        let size = self.0 + by;
+        if size > i64::from(MAX_WINDOW) {
+            return Err(Overflow);
+        }
+        self.0 = size;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_window_is_given_back_in_halves() {
+        let mut window = ReceiveWindow::new(100, 100);
+        assert!(window.charge(100) && !window.charge(1) && window.charge(0));
+        assert_eq!((window.give(49), window.give(1)), (None, Some(50)));
+        assert!(window.charge(50) && !window.charge(1));
+        window.adjust(-10);
+        assert_eq!((window.give(0), window.give(100)), (None, Some(100)));
+        assert!(!window.charge(91) && window.charge(90));
+    }
+
+    #[test]
+    fn a_window_of_no_bytes_announces_nothing_of_nothing() {
+        let mut window = ReceiveWindow::new(0, 0);
+        assert_eq!((window.give(0), window.give(1)), (None, Some(1)));
+    }
+
+    #[test]
+    fn a_send_window_may_be_negative_but_not_above_its_largest_size() {
+        let mut window = SendWindow::new(10);
+        window.take(10);
+        assert_eq!(window.add(-5), Ok(()));
+        assert_eq!(window.left(), 0);
+        assert_eq!(window.add(i64::from(MAX_WINDOW) + 5), Ok(()));
+        assert_eq!(window.add(1), Err(Overflow));
+        assert_eq!(window.left(), MAX_WINDOW as usize);
+    }
+}

@@ -1,0 +1,51 @@
+//! Makes the usual head from the head of an HTTP/2 request, whose fields are apart already.
+
+use super::framing::BodyLength;
+use super::head::Head;
+use super::target::Form;
+use crate::h2::RequestHead;
+use crate::message::{Fields, Method, Reject, Version};
+
+impl<'a> Head<'a> {
+    /// Makes a head from that of an HTTP/2 request. It borrows from `head`, and copies nothing.
+    ///
+    /// A body without Content-Length is [`BodyLength::Chunked`]. An extended CONNECT request (RFC 8441) becomes a GET request whose
+    /// [`upgrade`](Head::upgrade) is its protocol, so that the handlers of WebSockets find it.
+    ///
+    /// # Errors
+    /// A [`Reject`] for a host, a target or an expectation that HTTP/1.1 would refuse. Respond with its status; the connection
+    /// goes on.
+    pub fn from_http2(head: &'a RequestHead) -> Result<Head<'a>, Reject> {
+        if head
+            .scheme()
+            .is_some_and(|scheme| !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)))
+        {
+            return Err(Reject::TargetForm);
+        }
+        let (method, target) = match (head.protocol(), head.path()) {
+            (Some(_), Some(path)) => ("GET", path),
+            (None, Some(path)) => (head.method(), path),
+            (_, None) => (head.method(), head.authority().ok_or(Reject::TargetForm)?),
+        };
+        let mut made = Head::of(method, target, Version::Http2, Fields::Section(head.fields(), 0))?;
+        if let Some(protocol) = head.protocol() {
+            made.framing.upgrade = Some(protocol.as_bytes());
+            made.framing.body = BodyLength::None;
+        } else if made.method == Method::Connect {
+            made.framing.body = BodyLength::None;
+        } else if !head.ended() && made.framing.body == BodyLength::None {
+            made.framing.body = BodyLength::Chunked;
+            made.framing.expect_continue = made.header("expect").is_some();
+        }
+        debug_assert!(made.form() != Form::Absolute, "a path begins with a slash");
+        Ok(made)
+    }
+
+    /// The protocol of an extended CONNECT request over HTTP/2 (RFC 8441).
+    pub fn protocol(&self) -> Option<&'a str> {
+        match self.version() {
+            Version::Http2 => self.upgrade().and_then(|protocol| std::str::from_utf8(protocol).ok()),
+            _ => None,
+        }
+    }
+}
