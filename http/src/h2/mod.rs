@@ -5,7 +5,7 @@
 //! | [`Connection`] | the state of one connection: streams, windows, priorities, and the end |
 //! | [`Limits`] | the bounds of memory and of work that a peer may cause |
 //! | [`frame`] | reads frames from whatever bytes are there, writes them, and knows the settings |
-//! | [`hpack`] | encodes and decodes field blocks |
+//! | [`hpack`] | field compression (RFC 7541) |
 //! | [`ErrorCode`], [`Error`] | the codes of RFC 9113, and an error that ends the connection |
 //! | [`Priority`] | the priority of a response (RFC 9218) |
 //! | [`RequestHead`], [`ResponseHead`], [`FieldSection`] | received heads and trailers, checked and owned |

@@ -1,4 +1,22 @@
 //! HTTP/2.
 
 mod frames;
+mod heads;
 mod hpack;
+mod rules;
+
+// Shared by the modules above.
+mod peer;
+
+use osier_http::h2::Outgoing;
+
+/// The pseudo-fields of a request that a client sends.
+fn target(method: &str) -> Outgoing<'_> {
+    Outgoing {
+        method,
+        scheme: "http",
+        authority: "a:80",
+        path: "/",
+        protocol: None,
+    }
+}
