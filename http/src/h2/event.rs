@@ -1,7 +1,7 @@
-//! What a connection reports to its owner.
+//! The events that a connection reports to its owner.
 
-use super::fields::{FieldSection, RequestHead, ResponseHead};
-use super::{ErrorCode, StreamId};
+use super::fields::{RequestHead, ResponseHead};
+use super::{ErrorCode, FieldSection, StreamId};
 use crate::Reject;
 
 /// Something that the peer has done. Bytes of bodies are borrowed from the received bytes.

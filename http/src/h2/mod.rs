@@ -32,10 +32,11 @@ mod priority;
 mod stream;
 mod window;
 
+pub use crate::message::FieldSection;
 pub use connection::{Connection, RequestError};
 pub use error::{Error, ErrorCode};
 pub use event::Event;
-pub use fields::{FieldSection, Outgoing, RequestHead, ResponseHead};
+pub use fields::{Outgoing, RequestHead, ResponseHead};
 pub use limits::Limits;
 pub use priority::Priority;
 pub use stream::StreamId;

@@ -28,7 +28,7 @@ pub(super) enum Direction {
     Ended,
 }
 
-/// Who has reset a stream.
+/// The endpoint that has reset a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResetBy {
     Peer,

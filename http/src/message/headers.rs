@@ -17,7 +17,7 @@ pub(crate) enum Fields<'a> {
     Outlined(&'a str, &'a [Place]),
     /// The fields of an HTTP/2 head, from this one on.
     #[cfg(feature = "h2")]
-    Section(&'a crate::h2::FieldSection, usize),
+    Section(&'a super::FieldSection, usize),
 }
 
 impl<'a> Headers<'a> {

@@ -8,6 +8,8 @@ mod limits;
 mod method;
 mod percent;
 mod reject;
+#[cfg(feature = "h2")]
+mod section;
 mod status;
 mod version;
 
@@ -21,6 +23,10 @@ pub use limits::Limits;
 pub use method::Method;
 pub use percent::percent_decode;
 pub use reject::Reject;
+#[cfg(feature = "h2")]
+pub use section::FieldSection;
+#[cfg(feature = "h2")]
+pub(crate) use section::Place as TextPlace;
 pub use status::reason_phrase;
 pub(crate) use status::write_status_line;
 pub use version::Version;

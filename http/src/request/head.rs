@@ -28,11 +28,11 @@ use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Rejec
 /// ```
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    pub(super) method: Method<'a>,
+    pub(crate) method: Method<'a>,
     raw_target: &'a str,
     target: Target<'a>,
     version: Version,
-    pub(super) framing: Framing<'a>,
+    pub(crate) framing: Framing<'a>,
     fields: Fields<'a>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Head<'a> {
 
     /// Makes a head from its parts.
     #[inline(always)]
-    pub(super) fn of(
+    pub(crate) fn of(
         method: &'a str,
         raw_target: &'a str,
         version: Version,

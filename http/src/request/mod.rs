@@ -2,8 +2,6 @@
 
 pub(crate) mod framing;
 mod head;
-#[cfg(feature = "h2")]
-mod http2;
 mod outline;
 mod scan;
 mod target;

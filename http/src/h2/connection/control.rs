@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Connection;
 use super::data::CLOSED_COST;
-use super::ending::Ending;
+use super::ending::{Ending, LAST_PING};
 use crate::h2::event::Event;
 use crate::h2::frame::{self, Role, Setting};
 use crate::h2::limits::INITIAL_WINDOW;
@@ -176,8 +176,5 @@ impl Connection {
         Ok(Some(Event::GoAway { last, code }))
     }
 }
-
-/// The payload of the PING that tells when the client has read the first GOAWAY.
-pub(super) const LAST_PING: [u8; 8] = *b"goaway-1";
 
 const PING: [u8; 8] = *b"osier-up";

@@ -1,4 +1,4 @@
-//! What ends by time: a greeting or a head that does not come, settings that nobody acknowledges, bodies that wait for windows.
+//! Deadlines: for the greeting, for a head, for the acknowledgement of settings, and for bodies that wait for windows.
 
 use std::time::Instant;
 

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::Connection;
-use super::control::LAST_PING;
 use crate::h2::frame::{self, Role};
 use crate::h2::limits::MAX_WINDOW;
 use crate::h2::stream::StreamId;
@@ -27,8 +26,8 @@ impl Ending {
 }
 
 impl Connection {
-    /// Begins a graceful end. A server's client learns at once that it should open no more streams. Those that it has opened
-    /// meanwhile are still served: the second GOAWAY, with the last stream, follows the client's answer to a PING, or a second
+    /// Begins a graceful end. A server's client learns at once that it should open no more streams. Streams that it has
+    /// opened meanwhile are still served: the second GOAWAY, with the last stream, follows the client's answer to a PING, or a second
     /// later. A client only opens no more streams.
     ///
     /// The owner closes the connection when [`is_done`](Self::is_done).
@@ -87,6 +86,9 @@ impl Connection {
         }
     }
 }
+
+/// The payload of the PING whose answer tells that the client has read the first GOAWAY.
+pub(super) const LAST_PING: [u8; 8] = *b"goaway-1";
 
 /// The longest time between the two GOAWAY frames.
 const ANSWER_TIME: Duration = Duration::from_secs(1);

@@ -80,7 +80,7 @@ pub struct Connection {
     forgotten: Forgotten,
     /// The highest stream that the client has opened.
     highest: StreamId,
-    /// For the streams from `highest` downwards: whether the client has used the id.
+    /// A bit for each stream from `highest` downwards: whether the client has used the id.
     used: u64,
     /// Streams that wait for room, in the order in which they began to wait.
     queue: Vec<StreamId>,
@@ -295,10 +295,11 @@ impl Connection {
         // The bytes of a reset stream have been given back at once.
         let count = u32::try_from(count).map_or(state.held, |count| count.min(state.held));
         state.held -= count;
-        if state.receiving == Direction::Body && state.reset.is_none() {
-            if let Some(increment) = state.receive_window.give(count) {
-                frame::window_update(self.output.frames(), stream, increment);
-            }
+        if state.receiving == Direction::Body
+            && state.reset.is_none()
+            && let Some(increment) = state.receive_window.give(count)
+        {
+            frame::window_update(self.output.frames(), stream, increment);
         }
         self.give_back(count);
     }

@@ -1,4 +1,4 @@
-//! What this endpoint sends on its streams: heads, bodies, trailers, and a client's requests.
+//! Sends on streams: heads, bodies, trailers, and a client's requests.
 
 use std::fmt;
 use std::time::Instant;

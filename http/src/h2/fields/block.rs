@@ -4,12 +4,12 @@
 
 use super::head::{RequestHead, ResponseHead};
 use super::rules::{is_connection_field, is_field_value, is_name, is_path, is_scheme};
-use super::section::{FieldSection, Place};
 use crate::body::FORBIDDEN_TRAILERS;
 use crate::h2::Priority;
+use crate::message::{FieldSection, TextPlace as Place};
 use crate::request::framing::content_length;
 
-/// What a field block is for.
+/// The purpose of a field block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::h2) enum Purpose {
     Request,

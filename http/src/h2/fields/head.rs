@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::section::{FieldSection, Place};
+use crate::message::{FieldSection, TextPlace as Place};
 
 /// The head of a received request. [`Head::from_http2`](crate::Head::from_http2) makes the usual head from it.
 ///

@@ -3,9 +3,8 @@
 mod block;
 mod head;
 mod rules;
-mod section;
+mod usual;
 
 pub(super) use block::{Block, Built, Malformed, Purpose};
 pub use head::{Outgoing, RequestHead, ResponseHead};
 pub(super) use rules::is_connection_field;
-pub use section::FieldSection;

@@ -9,14 +9,9 @@ use super::peer::*;
 fn head(fields: &[(&str, &str)], end: bool) -> Box<RequestHead> {
     let mut peer = Peer::server();
     let bytes = headers(1, fields, end);
-    let mut at = 0;
-    loop {
-        let (consumed, event) = peer.connection.receive(&bytes[at..], peer.now).unwrap();
-        at += consumed;
-        match event {
-            Some(Event::Request { head, .. }) => return head,
-            other => panic!("{other:?}"),
-        }
+    match peer.connection.receive(&bytes, peer.now).unwrap() {
+        (_, Some(Event::Request { head, .. })) => head,
+        other => panic!("{other:?}"),
     }
 }
 

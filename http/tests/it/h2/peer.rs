@@ -1,6 +1,6 @@
 //! A scripted peer: raw frames for one connection, and its events and frames in a form that tests compare.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use osier_http::h2::frame::PREFACE;
 use osier_http::h2::hpack::{Decoder, FieldLimits};
@@ -276,9 +276,5 @@ impl Peer {
         };
         self.decoder.decode(&frame.payload, true, &mut field).unwrap();
         fields.join(" ")
-    }
-
-    pub fn pass(&mut self, time: Duration) {
-        self.now += time;
     }
 }

@@ -1,7 +1,7 @@
 //! Every rule of RFC 9113 5, 6 and 8 that a peer can break, in its bytes, and what a server or a client does then.
 //!
-//! `h2/frames.rs` has the rules of frames by themselves (RFC 9113 4 and the lengths and values of section 6), and `h2/hpack*.rs`
-//! those of RFC 7541. The rules for what this endpoint sends are in `h2/sending.rs` and `h2/flow.rs`.
+//! The module `frames` has the rules of frames by themselves (RFC 9113 4 and the lengths and values of section 6), and `hpack`
+//! those of RFC 7541.
 
 use osier_http::h2::ErrorCode;
 

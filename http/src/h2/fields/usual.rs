@@ -1,10 +1,8 @@
 //! Makes the usual head from the head of an HTTP/2 request, whose fields are apart already.
 
-use super::framing::BodyLength;
-use super::head::Head;
-use super::target::Form;
-use crate::h2::RequestHead;
+use super::head::RequestHead;
 use crate::message::{Fields, Method, Reject, Version};
+use crate::request::{BodyLength, Form, Head};
 
 impl<'a> Head<'a> {
     /// Makes a head from that of an HTTP/2 request. It borrows from `head`, and copies nothing.
