@@ -3,7 +3,8 @@
 //! A header field becomes a variable: `HTTP_`, then its name in capitals with `_` for `-`. Several field names can give the same
 //! variable: `X-Real-IP`, `X_Real_IP` and, in PHP, `X.Real.IP`. A request with two such fields is refused. A single one is left
 //! out unless it is spelled with `-`: otherwise a client could smuggle in a field that a proxy in front removes by its proper
-//! name.
+//! name. Fields that name the client (`X-Forwarded-*`, `Forwarded`, `X-Real-IP`) become variables only if a trusted proxy vouches for them:
+//! applications believe them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +17,7 @@ use osier_http::fastcgi::{self, ParamsWriter};
 use crate::Request;
 use crate::conn::log::id;
 use crate::fastcgi::script::Script;
+use crate::request::hops::names_the_client;
 
 /// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
 /// would send the application's own requests through a proxy that the client chooses (httpoxy, CVE-2016-5385).
@@ -223,6 +225,9 @@ pub fn write(
     }
     for (name, value) in &fields.0 {
         if id.is_some() && name.eq_ignore_ascii_case(id::FIELD) {
+            continue;
+        }
+        if names_the_client(name) && !request.vouches_for(name) {
             continue;
         }
         // RFC 9112 3.2.2: where the target names the host, Host is ignored.

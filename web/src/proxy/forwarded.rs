@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use osier_http::{HeaderError, Headers, RequestWriter};
 
 use crate::conn::log::id;
-use crate::request::hops::{self, is_https_scheme};
+use crate::request::hops::{self, is_https_scheme, names_the_client};
 
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
 pub(super) fn is_of_connection(name: &str) -> bool {
@@ -35,17 +35,6 @@ pub(crate) fn lists_too_many(headers: Headers<'_>) -> bool {
     names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
 }
 
-/// Whether the field says who the client is.
-fn names_the_client(name: &str) -> bool {
-    let is = |known: &str| name.eq_ignore_ascii_case(known);
-    match name.len() {
-        9 => is("forwarded") || is("x-real-ip"),
-        _ => name
-            .get(..12)
-            .is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")),
-    }
-}
-
 /// Whether the field is `X-Request-ID`. Programs that do not distinguish `_` and `-` read the other spelling too.
 pub(super) fn is_request_id(name: &str) -> bool {
     let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
@@ -68,6 +57,12 @@ pub(crate) fn passes(name: &str, is_trusted: bool) -> bool {
         15 if is("x-forwarded-for") => false,
         _ => !is_of_connection(name) && (is_trusted || !names_the_client(name)),
     }
+}
+
+/// Whether [`add`] writes the field.
+pub(super) fn is_added(name: &str) -> bool {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    is("forwarded") || is("x-forwarded-for") || is("x-forwarded-proto") || is("x-forwarded-host")
 }
 
 /// The hop that this server adds.

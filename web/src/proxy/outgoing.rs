@@ -69,7 +69,9 @@ pub(super) fn write_head(
     for (name, value) in request.headers() {
         let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
         let is_replaced = id.is_some() && forwarded::is_request_id(name);
-        if forwarded::passes(name, is_trusted) && !is_replaced && !is_named() {
+        // A policy may call the user's field as those of proxies are called: X-Forwarded-User.
+        let is_set = || request.changes.adds(name) && !forwarded::is_added(name);
+        if forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named() {
             head.header(name, value)?;
         }
     }

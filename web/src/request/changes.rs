@@ -87,7 +87,7 @@ impl<'a> Changes<'a> {
 
     /// Whether code before the handler has added a field of this name. The client's own fields of that name are removed then, so the
     /// client's `Connection` does not speak of it.
-    #[cfg(any(feature = "cache", feature = "proxy"))]
+    #[cfg(any(feature = "cache", feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn adds(&self, name: &str) -> bool {
         let mut next = self.0.get();
         while let Some(change) = next {
@@ -100,6 +100,22 @@ impl<'a> Changes<'a> {
             next = change.next.0.get();
         }
         false
+    }
+
+    /// The fields that code before the handler has added, and not removed again.
+    #[cfg(feature = "cache")]
+    pub(crate) fn added(&self) -> Vec<(String, Vec<u8>)> {
+        let (mut all, mut next) = (Vec::new(), self.0.get());
+        while let Some(change) = next {
+            if let Texts::Fields { removed, added } = &change.texts
+                && change.head.get().is_some()
+            {
+                all.retain(|(name, _): &(String, _)| !removed.iter().any(|removed| is_same_name(name, removed)));
+                all.extend_from_slice(added);
+            }
+            next = change.next.0.get();
+        }
+        all
     }
 
     fn append(&'a self, before: &'a Head<'a>, texts: Texts) -> &'a Change<'a> {

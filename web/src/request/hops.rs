@@ -42,6 +42,25 @@ impl ForwardedBy {
             ForwardedBy::XRealIp => "x-real-ip",
         }
     }
+
+    /// Whether a proxy of this kind vouches for a field that [names the client](names_the_client). `Forwarded` and the
+    /// conventions do not vouch for each other: a proxy that writes one form may pass on what its client sent in the other.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn vouches_for(self, name: &str) -> bool {
+        (self == ForwardedBy::Forwarded) == name.eq_ignore_ascii_case("forwarded")
+    }
+}
+
+/// Whether the field says who the client is, or how it has reached a proxy.
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) fn names_the_client(name: &str) -> bool {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    match name.len() {
+        9 => is("forwarded") || is("x-real-ip"),
+        _ => name
+            .get(..12)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")),
+    }
 }
 
 /// Finds the client behind a trusted peer. `values` returns the values of the fields with a name, in their order.

@@ -43,8 +43,8 @@ use crate::{Rejection, RequestBody, RequestId};
 pub(crate) struct Marks {
     /// Made at the first use.
     id: Cell<Option<RequestId>>,
-    /// Whether the other end of the connection is trusted to tell the id.
-    is_id_trusted: Cell<bool>,
+    /// The field in which the other end of the connection names the client, if that end is trusted. It may tell the id then.
+    trusted: Cell<Option<ForwardedBy>>,
     /// Whether backends get the id.
     is_id_forwarded: Cell<bool>,
     pub(crate) label: Cell<u32>,
@@ -57,7 +57,7 @@ impl Marks {
     #[inline]
     pub(crate) fn clear(&self) {
         self.id.set(None);
-        self.is_id_trusted.set(false);
+        self.trusted.set(None);
         self.is_id_forwarded.set(false);
         self.label.set(0);
         self.client.set(None);
@@ -67,7 +67,7 @@ impl Marks {
     /// Copies the notes of `other`.
     pub(crate) fn set(&self, other: &Marks) {
         self.id.set(other.id.get());
-        self.is_id_trusted.set(other.is_id_trusted.get());
+        self.trusted.set(other.trusted.get());
         self.is_id_forwarded.set(other.is_id_forwarded.get());
         self.label.set(other.label.get());
         self.client.set(other.client.get());
@@ -77,7 +77,7 @@ impl Marks {
     /// The id of the request whose head this is.
     pub(crate) fn id(&self, head: Option<&Head<'_>>) -> RequestId {
         self.id.get().unwrap_or_else(|| {
-            let given = head.filter(|_| self.is_id_trusted.get()).and_then(given_id);
+            let given = head.filter(|_| self.trusted.get().is_some()).and_then(given_id);
             let id = given.unwrap_or_else(RequestId::random);
             self.id.set(Some(id));
             id
@@ -332,7 +332,7 @@ impl<'a> Request<'a> {
         if !is_trusted(peer) {
             return;
         }
-        self.marks.is_id_trusted.set(true);
+        self.marks.trusted.set(Some(by));
         let values = |name: &'static str| {
             let fields = self
                 .headers()
@@ -341,6 +341,14 @@ impl<'a> Request<'a> {
         };
         let client = hops::real_client(by, values, |ip| is_trusted(Some(ip)));
         self.marks.client.set(client);
+    }
+
+    /// Whether a field may be passed on that [names the client](hops::names_the_client): a trusted proxy vouches for it, or code
+    /// before the handler has set it.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn vouches_for(&self, name: &str) -> bool {
+        let is_of_proxy = self.marks.trusted.get().is_some_and(|by| by.vouches_for(name));
+        is_of_proxy || self.changes.adds(name)
     }
 
     /// Whether a trusted proxy has received the request over https. See [`trust_hops`](Request::trust_hops).

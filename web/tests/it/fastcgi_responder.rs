@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use crate::common::{PATIENCE, eventually, site, site_with};
 use crate::responder::*;
 use osier_web::fastcgi::{FastCgi, Options};
-use osier_web::{Limits, Request, Response, Router, Server, http::StatusCode};
+use osier_web::{ForwardedBy, Limits, Request, Response, Router, Server, http::StatusCode};
 
 // ---- the parameters that the backend gets ----
 
@@ -86,6 +86,46 @@ fn a_forwarded_id_takes_the_place_of_the_clients() {
     assert_eq!(names.iter().filter(|name| *name == "HTTP_X_REQUEST_ID").count(), 1);
     ask("/a.php");
     assert_eq!(app.requests()[1].0.get("HTTP_X_REQUEST_ID"), "mine");
+}
+
+#[test]
+fn a_client_tells_the_application_nothing_of_a_proxy_in_front() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        let by = match request.query() {
+            Some("list") => Some(ForwardedBy::XForwardedFor),
+            Some("address") => Some(ForwardedBy::XRealIp),
+            Some("standard") => Some(ForwardedBy::Forwarded),
+            _ => None,
+        };
+        if let Some(by) = by {
+            request.trust_hops(by, |_| true);
+        }
+        handler.answer(request)
+    }));
+    let fields = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Prefix: /x\r\n\
+        Forwarded: for=192.0.2.1;proto=https\r\nX-Real-IP: 192.0.2.1\r\nX-Forwards: kept\r\n";
+    let names = [
+        "HTTP_X_FORWARDED_FOR",
+        "HTTP_X_FORWARDED_PROTO",
+        "HTTP_X_FORWARDED_HOST",
+        "HTTP_X_FORWARDED_PREFIX",
+        "HTTP_X_REAL_IP",
+        "HTTP_FORWARDED",
+    ];
+    let told = |query: &str| {
+        site.ask(&format!("GET /a.php?{query} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        let (params, _) = app.requests().pop().unwrap();
+        assert_eq!(params.get("HTTP_X_FORWARDS"), "kept");
+        names.map(|name| params.get(name) != "(unset)")
+    };
+    assert_eq!(told("nobody"), [false; 6]);
+    // A trusted proxy speaks for the fields of its kind. Fields of the other kind may be its client's.
+    assert_eq!(told("list"), [true, true, true, true, true, false]);
+    assert_eq!(told("address"), [true, true, true, true, true, false]);
+    assert_eq!(told("standard"), [false, false, false, false, false, true]);
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use osier::time::{VirtualClock, now};
 use osier_web::proxy::Proxy;
 use osier_web::test::Client;
+use osier_web::wrap::cache::{Cache, Store, StoreOptions};
 use osier_web::wrap::forward_auth::{ForwardAuth, Options};
 use osier_web::{Request, Response, Router};
 
@@ -165,6 +167,35 @@ fn a_client_cannot_take_a_named_field_away_from_the_backend() {
     let asked = heads(&backend).pop().unwrap();
     assert_eq!(asked.header("x-user"), Some("ada"));
     assert_eq!((asked.header("x-groups"), asked.header("x-own")), (None, None));
+}
+
+#[test]
+fn a_named_field_may_be_called_as_those_of_proxies_are() {
+    let gate = gate("200 OK\r\nX-Forwarded-User: ada\r\nX-Forwarded-Proto: gopher\r\nContent-Length: 0\r\n\r\n");
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let options = Options {
+        response_headers: vec!["X-Forwarded-User".into(), "X-Forwarded-Proto".into()],
+        ..Options::default()
+    };
+    let wrap = ForwardAuth::with(upstream(&[gate.addr]).build().unwrap(), "/check", options).unwrap();
+    let proxy = || Proxy::new(upstream(&[backend.addr]).build().unwrap()).handler();
+    let cache = Cache::new(Arc::new(Store::open(StoreOptions::default()).unwrap()));
+    let router = Router::new()
+        .get("/page", proxy())
+        .get("/cached", cache.around(proxy()))
+        .wrap(wrap.wrap());
+    let site = site(router);
+    for path in ["/page", "/cached"] {
+        let fields = "X-Forwarded-User: mallory\r\nX_Forwarded_User: mallory\r\nX-Forwarded-Email: mallory\r\n";
+        let reply = site.ask(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        assert_eq!(reply.status, 200);
+        let asked = heads(&backend).pop().unwrap();
+        assert_eq!(asked.header("x-forwarded-user"), Some("ada"), "{path}");
+        assert_eq!(asked.header("x-forwarded-proto"), Some("http"), "the proxy's own");
+        let head = asked.head.to_ascii_lowercase();
+        assert_eq!(head.matches("user").count(), 1, "{head}");
+        assert!(!head.contains("mallory") && !head.contains("gopher"), "{head}");
+    }
 }
 
 #[test]

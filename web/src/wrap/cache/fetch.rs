@@ -84,6 +84,8 @@ pub struct Job {
     target: String,
     host: String,
     fields: FieldLines,
+    /// Those of `fields` that code before the cache has set, and not the client.
+    added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
     peer: SocketAddr,
     is_proxied: bool,
@@ -118,6 +120,7 @@ impl Job {
             target,
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
+            added: request.changes.added(),
             worker: Rc::clone(request.body.worker()),
             peer: request.body.peer(),
             is_proxied: request.body.is_proxied(),
@@ -207,6 +210,11 @@ impl Job {
             mount: 0,
             gone: Gone::Finish,
         };
+        if !self.added.is_empty() {
+            // The head has these fields already, but the handler has to know that they are not the client's.
+            let names: Vec<&str> = self.added.iter().map(|(name, _)| &**name).collect();
+            let _ = request.replace_headers(&names, self.added.clone());
+        }
         let begun = osier::time::now();
         let response = (self.handler)(&mut request);
         let delay = osier::time::now().saturating_duration_since(begun);
