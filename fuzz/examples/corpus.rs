@@ -87,6 +87,22 @@ fn main() -> io::Result<()> {
         written += 1;
         fs::write(directory.join(name), form)?;
     }
+    for (name, frames) in H2_FRAMES {
+        let directory = corpus.join("h2_frames");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), frames.concat())?;
+    }
+    for (name, blocks) in H2_FIELDS {
+        let directory = corpus.join("h2_fields");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        let seed: Vec<u8> = blocks
+            .iter()
+            .flat_map(|block| [&[block.len() as u8], *block].concat())
+            .collect();
+        fs::write(directory.join(name), seed)?;
+    }
     for (name, bytes, _) in ws_table::cases() {
         if bytes.len() <= SEED_BYTES {
             let directory = corpus.join("ws");
@@ -131,6 +147,29 @@ const FASTCGI: &[(&str, &[&[u8]])] = &[
     ),
     ("no-fastcgi", &[b"HTTP/1.1 400 Bad Request\r\n\r\n"]),
     ("short-end", &[b"\x01\x03\0\x01\0\x07\0\0\0\0\0\0\0\0\0"]),
+];
+
+/// Frames after a client's preface.
+#[rustfmt::skip]
+const H2_FRAMES: &[(&str, &[&[u8]])] = &[
+    ("request-and-body", &[b"\0\0\x03\x01\x04\0\0\0\x01\x83\x86\x84", b"\0\0\x04\0\x01\0\0\0\x01body"]),
+    ("padded", &[b"\0\0\x08\x01-\0\0\0\x01\x01\x80\0\0\x05\x10\x82\0", b"\0\0\x08\0\x09\0\0\0\x03\x03body\0\0\0"]),
+    ("continuations", &[b"\0\0\x01\x01\x01\0\0\0\x01\x82", b"\0\0\0\x09\0\0\0\0\x01", b"\0\0\x01\x09\x04\0\0\0\x01\x84"]),
+    ("settings", &[b"\0\x006\x04\0\0\0\0\0\0\x01\0\0\0\0\0\x02\0\0\0\0\0\x03\0\0\0d\0\x04\x7f\xff\xff\xff\0\x05\0\0@\0\0\x06\0\0@\0\0\x08\0\0\0\x01\0\x09\0\0\0\x01\xab\xcd\0\0\0\x01", b"\0\0\0\x04\x01\0\0\0\0"]),
+    ("connection", &[b"\0\0\x08\x06\0\0\0\0\x0012345678", b"\0\0\x08\x06\x01\0\0\0\x0012345678", b"\0\0\x04\x08\0\0\0\0\0\0\0\0\x01", b"\0\0\x0d\x07\0\0\0\0\0\0\0\0\x05\0\0\0\x0bdebug"]),
+    ("streams", &[b"\0\0\x05\x02\0\0\0\0\x03\x80\0\0\x01\xff", b"\0\0\x01\x02\0\0\0\0\x03\0", b"\0\0\x04\x03\0\0\0\0\x03\0\0\0\x08", b"\0\0\x04\x08\0\0\0\0\x03\0\0\0\0", b"\0\0\x0a\x10\0\0\0\0\0\0\0\0\x07u=2, i", b"\0\0\x083\xff\0\0\0\x09whatever"]),
+    ("push", &[b"\0\0\x05\x05\x04\0\0\0\x01\0\0\0\x02\x82"]),
+];
+
+/// Field blocks of one connection, in order. The first three rows are of RFC 7541 appendix C.
+#[rustfmt::skip]
+const H2_FIELDS: &[(&str, &[&[u8]])] = &[
+    ("requests", &[b"\x82\x86\x84A\x0fwww.example.com", b"\x82\x86\x84\xbeX\x08no-cache", b"\x82\x87\x85\xbf@\x0acustom-key\x0ccustom-value"]),
+    ("requests-with-huffman", &[b"\x82\x86\x84A\x8c\xf1\xe3\xc2\xe5\xf2:k\xa0\xab\x90\xf4\xff", b"\x82\x86\x84\xbeX\x86\xa8\xeb\x10d\x9c\xbf", b"\x82\x87\x85\xbf@\x88%\xa8I\xe9[\xa9}\x7f\x89%\xa8I\xe9[\xb8\xe8\xb4\xbf"]),
+    ("responses-with-huffman", &[b"?\xe1\x01H\x82d\x02X\x85\xae\xc3w\x1aKa\x96\xd0z\xbe\x94\x10T\xd4D\xa8 \x05\x95\x04\x0b\x81f\xe0\x82\xa6-\x1b\xffn\x91\x9d)\xad\x17\x18c\xc7\x8f\x0b\x97\xc8\xe9\xae\x82\xaeC\xd3", b"H\x83d\x0e\xff\xc1\xc0\xbf", b"\x88\xc1a\x96\xd0z\xbe\x94\x10T\xd4D\xa8 \x05\x95\x04\x0b\x81f\xe0\x84\xa6-\x1b\xff\xc0Z\x83\x9b\xd9\xabw\xad\x94\xe7\x82\x1d\xd7\xf2\xe6\xc7\xb35\xdf\xdf\xcd[9`\xd5\xaf'\x08\x7f6r\xc1\xab'\x0f\xb5)\x1f\x95\x871`e\xc0\x03\xedN\xe5\xb1\x06=P\x07"]),
+    ("sizes", &[b" ?\xe1\x1f@\x01n\x01v\xbe", b"?\x02@\x01n\x01v", b"\x82"]),
+    ("never-indexed", &[b"\x10\x08password\x06secret", b"\x1f\x08\x01s"]),
+    ("wrong-padding", &[b"\x0f\x0d\x81\0"]),
 ];
 
 /// Standard output of an application.
