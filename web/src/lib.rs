@@ -91,7 +91,7 @@
 //! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
-//! | `h2` | HTTP/2 |
+//! | `h2` | HTTP/2: [`Server::http2`], on by default then |
 //! | `proxy` | [`proxy`], [`upstream`], [`wrap::forward_auth`] |
 //! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
 //! | `cache` | [`wrap::cache`], a shared cache around handlers; `files`, `proxy` |
@@ -107,6 +107,7 @@
 //! | `listen` | addresses and listening sockets |
 //! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
 //! | `body` | the body of a request, the body of a response |
+//! | `h2` | HTTP/2: streams as requests |
 //! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
 //! | `router`, `wrap` | the handler of a path, and the functions around the handler |
 //! | `server` | accepting, bursts of requests, responses, graceful shutdown |
@@ -128,6 +129,8 @@ pub mod fastcgi;
 pub mod fibers;
 #[cfg(feature = "files")]
 pub mod files;
+#[cfg(feature = "h2")]
+mod h2;
 mod listen;
 #[cfg(feature = "proxy")]
 pub mod proxy;
@@ -159,6 +162,8 @@ pub use cookie;
 pub use http;
 pub use listen::{Address, Listener};
 pub use osier::net::Stream;
+#[cfg(feature = "h2")]
+pub use osier_http::h2::Limits as Http2Limits;
 pub use osier_http::{Limits, path, percent_decode};
 pub use request::Request;
 #[cfg(feature = "serde")]

@@ -59,6 +59,8 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Local};
+#[cfg(feature = "h2")]
+use crate::conn::serve::{Multiplexed, Next};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING};
 
@@ -75,6 +77,10 @@ const LINGER_QUIET: Duration = Duration::from_secs(5);
 
 /// Free bytes at first, behind the received part of an incomplete head.
 const PARTIAL_ROOM: usize = 256;
+
+/// The beginning of the preface of HTTP/2 (RFC 9113 section 3.4). No method begins like that.
+#[cfg(feature = "h2")]
+const PREFACE_BEGIN: &[u8] = b"PRI ";
 
 pub(crate) struct Conn {
     link: Rc<Link>,
@@ -94,6 +100,9 @@ enum Stage {
     Begins(Takeover, Extensions),
     /// No longer HTTP.
     Session(Taken),
+    /// HTTP/2.
+    #[cfg(feature = "h2")]
+    Streams(Box<dyn Multiplexed>),
 }
 
 /// The received part of a PROXY header.
@@ -249,7 +258,7 @@ impl Conn {
         let count = http.len();
         buffers.input.copy_within(http, 0);
         if count > 0 {
-            return self.burst(buffers, count);
+            return self.first_burst(buffers, count);
         }
         link.worker.give_buffers(buffers);
         self.sleep()
@@ -260,7 +269,10 @@ impl Conn {
         let mut buffers = self.link.worker.take_buffers();
         let read = (&self.link.transport).read(&mut buffers.input);
         if let Ok(count @ 1..) = read {
-            return self.burst(buffers, count);
+            return match self.link.is_fresh() {
+                true => self.first_burst(buffers, count),
+                false => self.burst(buffers, count),
+            };
         }
         self.link.worker.give_buffers(buffers);
         match read {
@@ -298,6 +310,34 @@ impl Conn {
             buffers.input = bytes.into_boxed_slice();
         }
         self.burst(buffers, filled)
+    }
+
+    /// Runs the first burst of a connection, whose bytes tell the protocol.
+    fn first_burst(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
+        #[cfg(feature = "h2")]
+        if buffers.input[..filled].starts_with(PREFACE_BEGIN) && self.link.worker.server.http2.is_some() {
+            return self.begin_http2(buffers, filled);
+        }
+        self.burst(buffers, filled)
+    }
+
+    /// Leaves the connection to HTTP/2, whose first bytes are in the input.
+    #[cfg(feature = "h2")]
+    fn begin_http2(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
+        let mut streams = self.local.app.multiplex(&self.local, &self.link);
+        let next = streams.receive(&buffers.input[..filled]);
+        self.link.worker.give_buffers(buffers);
+        self.set_stage(Stage::Streams(streams));
+        self.after_streams(next)
+    }
+
+    #[cfg(feature = "h2")]
+    fn after_streams(&mut self, next: Next) -> AfterBurst {
+        match next {
+            Next::Sleep(deadline) => AfterBurst::Sleep(deadline),
+            Next::Close(reason) => self.close(reason),
+            Next::Linger(reason) => self.linger(reason),
+        }
     }
 
     /// Runs a burst on the first `filled` bytes of the input.
@@ -597,6 +637,8 @@ impl Conn {
             Some(
                 Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_) | Stage::Awaiting(..),
             ) => AfterBurst::End,
+            #[cfg(feature = "h2")]
+            Some(Stage::Streams(_)) => unreachable!("it ends by itself"),
         }
     }
 }
@@ -609,6 +651,8 @@ impl Dormant for Conn {
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.stage.as_deref_mut() {
             Some(Stage::Session(taken)) => taken.session.poll_woken(cx),
+            #[cfg(feature = "h2")]
+            Some(Stage::Streams(streams)) => streams.poll_woken(cx),
             _ => Poll::Pending,
         }
     }
@@ -616,6 +660,11 @@ impl Dormant for Conn {
     fn wake(&mut self, cause: Cause) -> AfterBurst {
         if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
             return taken.session.wake(&mut taken.io, cause);
+        }
+        #[cfg(feature = "h2")]
+        if let Some(Stage::Streams(streams)) = self.stage.as_deref_mut() {
+            let next = streams.wake(cause);
+            return self.after_streams(next);
         }
         if let Some(Stage::Sending(_)) = self.stage.as_deref() {
             let Some(Stage::Sending(sending)) = self.stage.take().map(|stage| *stage) else {
@@ -644,6 +693,8 @@ impl Dormant for Conn {
             Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),
             Stage::Begins(takeover, extensions) => self.take_over(takeover, extensions, Vec::new()),
             Stage::Session(_) | Stage::Sending(_) => unreachable!("woken above"),
+            #[cfg(feature = "h2")]
+            Stage::Streams(_) => unreachable!("woken above"),
         }
     }
 }

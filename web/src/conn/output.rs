@@ -117,6 +117,12 @@ impl<'c> Output<'c> {
         buffer
     }
 
+    /// Ends the output, and returns the bytes that have not been sent.
+    #[cfg(feature = "h2")]
+    pub(crate) fn into_last(self) -> Vec<u8> {
+        self.state.into_inner().buffer
+    }
+
     /// The state, for appending to the buffer.
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, OutputState> {

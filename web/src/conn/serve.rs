@@ -11,8 +11,14 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+#[cfg(feature = "h2")]
+use std::task::{Context, Poll};
+#[cfg(feature = "h2")]
+use std::time::Instant;
 
 use http::Extensions;
+#[cfg(feature = "h2")]
+use osier::dormant::Cause;
 use osier_http::HeadScanner;
 #[cfg(feature = "h2")]
 use osier_http::{Head, Reject};
@@ -23,6 +29,8 @@ use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::rest::Unsent;
 use crate::conn::upgrade::Takeover;
+#[cfg(feature = "h2")]
+use crate::conn::worker::Link;
 use crate::conn::worker::{ServerState, Worker};
 
 thread_local! {
@@ -108,8 +116,11 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// Suspends when a handler or a flush does.
     #[cfg(feature = "h2")]
-    #[allow(dead_code, reason = "the connections of HTTP/2 come next")]
     fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After>;
+
+    /// Makes the connection of a client that speaks HTTP/2.
+    #[cfg(feature = "h2")]
+    fn multiplex(&self, local: &Rc<Local>, link: &Rc<Link>) -> Box<dyn Multiplexed>;
 
     /// Responds to a client whose request head did not arrive as a whole in time.
     ///
@@ -117,6 +128,38 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// May suspend until the client has taken the response.
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
+}
+
+/// A connection whose requests come on streams. Its calls come as those of [`Dormant`](osier::dormant::Dormant) do.
+#[cfg(feature = "h2")]
+pub(crate) trait Multiplexed {
+    /// Takes received bytes, the first ones for example.
+    ///
+    /// # Suspends
+    ///
+    /// When the connection ends: until its streams have ended.
+    fn receive(&mut self, bytes: &[u8]) -> Next;
+
+    /// Reads, or does what is due.
+    ///
+    /// # Suspends
+    ///
+    /// As [`receive`](Multiplexed::receive), and while the client makes work but reads nothing.
+    fn wake(&mut self, cause: Cause) -> Next;
+
+    /// Polls what the connection waits for besides its socket.
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// The next step of a connection whose requests come on streams.
+#[cfg(feature = "h2")]
+pub(crate) enum Next {
+    /// Rest until bytes arrive or the time is over.
+    Sleep(Option<Instant>),
+    /// Close at once.
+    Close(CloseReason),
+    /// Close, while the client may still be sending.
+    Linger(CloseReason),
 }
 
 /// The input of a connection. The bytes `start..end` are not served yet.

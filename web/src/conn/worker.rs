@@ -56,6 +56,9 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) date: RefCell<DateCache>,
     buffers: RefCell<Shelf<Buffers>>,
+    /// Buffers for what streams and their connections send.
+    #[cfg(feature = "h2")]
+    outputs: RefCell<Shelf<Vec<u8>>>,
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
@@ -74,6 +77,9 @@ pub(crate) struct ConnectionCount(AtomicUsize);
 /// These change when a connection opens or closes and never per request.
 pub(crate) struct ServerState {
     pub(crate) limits: Limits,
+    /// `None` if the server does not speak HTTP/2.
+    #[cfg(feature = "h2")]
+    pub(crate) http2: Option<osier_http::h2::Limits>,
     pub(crate) timeouts: Timeouts,
     pub(crate) max_connections: usize,
     /// Connections by client, if there is a limit for each.
@@ -192,6 +198,8 @@ impl Worker {
             index,
             date: RefCell::new(DateCache::new(osier::time::coarse_now())),
             buffers: RefCell::new(Shelf::new()),
+            #[cfg(feature = "h2")]
+            outputs: RefCell::new(Shelf::new()),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
@@ -228,9 +236,37 @@ impl Worker {
     fn trim(&self) -> Trimmed {
         let mut pool = self.buffers.borrow_mut();
         let (unused, left) = pool.trim();
-        Trimmed {
+        let trimmed = Trimmed {
             given: unused.iter().map(Buffers::bytes).sum(),
             left: left * INPUT_BYTES,
+        };
+        #[cfg(feature = "h2")]
+        let trimmed = self.trim_outputs(trimmed);
+        trimmed
+    }
+
+    /// Drops buffers that no stream has needed lately.
+    #[cfg(feature = "h2")]
+    fn trim_outputs(&self, before: Trimmed) -> Trimmed {
+        let (unused, left) = self.outputs.borrow_mut().trim();
+        Trimmed {
+            given: before.given + unused.iter().map(Vec::capacity).sum::<usize>(),
+            left: before.left + left * INPUT_BYTES,
+        }
+    }
+
+    /// Takes an empty buffer for output.
+    #[cfg(feature = "h2")]
+    pub(crate) fn take_output(&self) -> Vec<u8> {
+        self.outputs.borrow_mut().take().unwrap_or_default()
+    }
+
+    /// Gives such a buffer back.
+    #[cfg(feature = "h2")]
+    pub(crate) fn give_output(&self, mut buffer: Vec<u8>) {
+        if (1..=OUTPUT_KEPT).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.outputs.borrow_mut().give(buffer, POOLED);
         }
     }
 

@@ -8,7 +8,7 @@ use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 use super::{Host, Settings, forwarded};
 use crate::conn::log::id;
 use crate::upstream::Lease;
-use crate::{Address, Request};
+use crate::{Address, Request, RequestId};
 
 /// The request target for the backend.
 ///
@@ -88,9 +88,19 @@ pub(super) fn write_head(
     }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;
+        // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's answer to this one is not of interest.
+        if request.version() == http::Version::HTTP_2 && request.header("sec-websocket-key").is_none() {
+            head.header("sec-websocket-key", &websocket_key())?;
+        }
     }
     head.finish(request.head.body());
     Ok(())
+}
+
+/// Makes a key for the handshake of a WebSocket: 16 bytes in base64. Hexadecimal digits are digits of base64, too.
+fn websocket_key() -> Vec<u8> {
+    let [first, second] = [RequestId::random(), RequestId::random()];
+    [first.as_str().as_bytes(), &second.as_str().as_bytes()[..5], b"A=="].concat()
 }
 
 /// Whether the other end of the connection is a trusted proxy.

@@ -20,6 +20,8 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+#[cfg(feature = "h2")]
+use std::rc::Rc;
 use std::time::Instant;
 
 use http::{Extensions, StatusCode};
@@ -33,7 +35,13 @@ use crate::conn::log::record::Level;
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
+#[cfg(feature = "h2")]
+use crate::conn::serve::{Local, Multiplexed};
 use crate::conn::worker::Buffers;
+#[cfg(feature = "h2")]
+use crate::conn::worker::Link;
+#[cfg(feature = "h2")]
+use crate::h2;
 use crate::request::changes::Changes;
 use crate::request::{Marks, Matched};
 use crate::router::Found;
@@ -96,6 +104,11 @@ impl Serve for App {
             Ok(head) => burst.run_stream(head),
             Err(reject) => Some(burst.refuse(reject, None)),
         })
+    }
+
+    #[cfg(feature = "h2")]
+    fn multiplex(&self, local: &Rc<Local>, link: &Rc<Link>) -> Box<dyn Multiplexed> {
+        Box::new(h2::Connection::new(local, link))
     }
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {

@@ -91,6 +91,8 @@ pub struct Server {
     observer: Option<Observer>,
     on_connection: Option<ConnectionHook>,
     log: Log,
+    #[cfg(feature = "h2")]
+    http2: Option<osier_http::h2::Limits>,
 }
 
 impl Server {
@@ -107,6 +109,8 @@ impl Server {
             observer: None,
             on_connection: None,
             log: Box::new(to_stderr),
+            #[cfg(feature = "h2")]
+            http2: Some(osier_http::h2::Limits::DEFAULT),
         }
     }
 
@@ -159,6 +163,28 @@ impl Server {
     /// ```
     pub fn proxy_protocol(mut self, trusted: impl Fn(Option<IpAddr>) -> bool + Send + Sync + 'static) -> Self {
         self.trusted = Some(Box::new(trusted));
+        self
+    }
+
+    /// Sets whether the server speaks HTTP/2, as it does by default: to a client that begins with the preface of HTTP/2 (prior
+    /// knowledge), and to one that chooses `h2` in the handshake of TLS.
+    #[cfg(feature = "h2")]
+    pub fn http2(mut self, speaks: bool) -> Self {
+        self.http2 = speaks.then(|| self.http2.unwrap_or_default());
+        self
+    }
+
+    /// Sets the limits of HTTP/2, and speaks it. The limits of a head and the times for a head and for a stalled stream are those of
+    /// [`limits`](Server::limits) and [`timeouts`](Server::timeouts).
+    ///
+    /// ```
+    /// use osier_web::{Http2Limits, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).http2_limits(Http2Limits { max_streams: 50, ..Http2Limits::default() });
+    /// ```
+    #[cfg(feature = "h2")]
+    pub fn http2_limits(mut self, limits: osier_http::h2::Limits) -> Self {
+        self.http2 = Some(limits);
         self
     }
 
@@ -312,8 +338,18 @@ impl Server {
     /// Makes the service of this many workers. `bound` is the local address of every connection, if
     /// there is only one.
     pub(crate) fn service(self, workers: usize, bound: Option<SocketAddr>) -> Service {
+        #[cfg(feature = "h2")]
+        let http2 = self.http2.map(|limits| osier_http::h2::Limits {
+            head_bytes: u32::try_from(self.limits.head_bytes).unwrap_or(u32::MAX),
+            header_count: u16::try_from(self.limits.header_count).unwrap_or(u16::MAX),
+            head_timeout: self.timeouts.header,
+            stall_timeout: self.timeouts.write,
+            ..limits
+        });
         let state = ServerState {
             limits: self.limits,
+            #[cfg(feature = "h2")]
+            http2,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
             clients: self.max_connections_per_client.map(Clients::new),

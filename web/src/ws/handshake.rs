@@ -1,4 +1,4 @@
-//! The opening handshake of RFC 6455 §4.2: checks the request strictly and chooses the subprotocol.
+//! The opening handshake of RFC 6455 §4.2, and of RFC 8441 over HTTP/2: checks the request strictly and chooses the subprotocol.
 
 use http::StatusCode;
 use tungstenite::handshake::derive_accept_key;
@@ -12,14 +12,18 @@ const VERSION: &str = "13";
 /// The values for the 101 response to a valid handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
-    pub(super) accept: String,
+    /// `None` over HTTP/2, where the request itself says that it is meant.
+    pub(super) accept: Option<String>,
     pub(super) protocol: Option<String>,
 }
 
 impl Accepted {
     /// Adds the handshake's fields to the 101 response.
     pub(super) fn complete(&self, response: Response) -> Response {
-        let response = response.header("sec-websocket-accept", &self.accept);
+        let response = match &self.accept {
+            Some(accept) => response.header("sec-websocket-accept", accept),
+            None => response,
+        };
         match &self.protocol {
             Some(protocol) => response.header("sec-websocket-protocol", protocol),
             None => response,
@@ -34,8 +38,14 @@ pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket handshake must use GET\n")
             .map_err(|response: Response| response.header("allow", "GET"));
     }
+    if request.version() == http::Version::HTTP_2 {
+        return check_http2(request, options);
+    }
     if request.version() != http::Version::HTTP_11 {
-        return refuse(StatusCode::BAD_REQUEST, "a WebSocket handshake must use HTTP/1.1\n");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "a WebSocket handshake must use HTTP/1.1 or HTTP/2\n",
+        );
     }
     if !has_token(request, "upgrade", "websocket") || !has_token(request, "connection", "upgrade") {
         return refuse(
@@ -44,13 +54,7 @@ pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted
         );
     }
     if request.header("sec-websocket-version") != Some(VERSION.as_bytes()) {
-        return refuse(StatusCode::UPGRADE_REQUIRED, "Sec-WebSocket-Version must be 13\n").map_err(
-            |response: Response| {
-                response
-                    .header("upgrade", "websocket")
-                    .header("sec-websocket-version", VERSION)
-            },
-        );
+        return Err(wrong_version().header("upgrade", "websocket"));
     }
     let key = match only(request, "sec-websocket-key") {
         Some(key) if is_key(key) => key,
@@ -62,12 +66,39 @@ pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted
         }
     };
     if !origin_is_allowed(request, &options.origins) {
-        return refuse(StatusCode::FORBIDDEN, "this origin may not open a WebSocket here\n");
+        return Err(forbidden_origin());
     }
     Ok(Accepted {
-        accept: derive_accept_key(key),
+        accept: Some(derive_accept_key(key)),
         protocol: choose_protocol(request, &options.protocols),
     })
+}
+
+/// Checks an extended CONNECT, which HTTP/2 has in place of the Upgrade field and the key (RFC 8441 §5).
+fn check_http2(request: &Request<'_>, options: &Options) -> Result<Accepted, Response> {
+    if request.head.upgrade() != Some(b"websocket") {
+        let why = "this is a WebSocket endpoint: send CONNECT with `:protocol = websocket`\n";
+        return Err(Response::new(StatusCode::BAD_REQUEST).body(why));
+    }
+    if request.header("sec-websocket-version") != Some(VERSION.as_bytes()) {
+        return Err(wrong_version());
+    }
+    if !origin_is_allowed(request, &options.origins) {
+        return Err(forbidden_origin());
+    }
+    Ok(Accepted {
+        accept: None,
+        protocol: choose_protocol(request, &options.protocols),
+    })
+}
+
+fn wrong_version() -> Response {
+    let response = Response::new(StatusCode::UPGRADE_REQUIRED).body("Sec-WebSocket-Version must be 13\n");
+    response.header("sec-websocket-version", VERSION)
+}
+
+fn forbidden_origin() -> Response {
+    Response::new(StatusCode::FORBIDDEN).body("this origin may not open a WebSocket here\n")
 }
 
 /// Whether a list field contains the token, ignoring case, on any of its lines.

@@ -30,6 +30,7 @@ mod fastcgi_responder;
 mod files_encoded;
 mod files_ranges;
 mod forward_auth;
+mod h2;
 mod jwt;
 mod keepalive;
 mod lifecycle;

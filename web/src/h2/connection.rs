@@ -1,0 +1,258 @@
+//! The box of a connection: it feeds received bytes to the machine and starts the fibers of new streams.
+
+use std::io::{self, Read};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use osier::dormant::Cause;
+use osier_http::Reject;
+use osier_http::h2::{Error, ErrorCode, Event};
+
+use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record};
+use crate::conn::serve::{Local, Multiplexed, Next};
+use crate::conn::worker::Link;
+use crate::h2::exchange;
+use crate::h2::inlet::Inlet;
+use crate::h2::shared::Shared;
+use crate::h2::stream::Stream;
+
+pub(crate) struct Connection {
+    shared: Rc<Shared>,
+    /// The wait for the graceful shutdown of the server. `None` once it has begun.
+    shutdown: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Whether that wait is in line.
+    is_in_line: bool,
+    /// Whether the end of the last stream has been seen by the last poll.
+    is_reported: bool,
+}
+
+impl Connection {
+    /// Makes the connection of a client that speaks HTTP/2.
+    pub(crate) fn new(local: &Rc<Local>, link: &Rc<Link>) -> Connection {
+        let shutdown = local.worker.server.shutdown.clone();
+        Connection {
+            shared: Shared::new(local, link),
+            shutdown: Some(Box::pin(async move { shutdown.wait_async().await })),
+            is_in_line: false,
+            is_reported: false,
+        }
+    }
+
+    /// Reads once.
+    fn read(&mut self) -> Next {
+        let shared = self.shared.clone();
+        if !shared.machine.borrow().wants_input() {
+            shared.flush();
+        }
+        let mut buffers = shared.local.worker.take_buffers();
+        let read = (&shared.link.transport).read(&mut buffers.input);
+        let next = match read {
+            Ok(count @ 1..) => self.receive(&buffers.input[..count]),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.rest(),
+            _ => self.input_ended(),
+        };
+        shared.local.worker.give_buffers(buffers);
+        next
+    }
+
+    fn handle(&self, event: Event<'_>) {
+        let shared = &self.shared;
+        match event {
+            Event::Request { stream, head, end } => {
+                let inlet = Rc::new(Inlet::new(end));
+                shared.add(stream, inlet.clone());
+                let stream = Stream::new(shared.clone(), stream, inlet);
+                drop(osier::spawn_local(move || exchange::serve(&stream, &head)));
+            }
+            Event::Data { stream, bytes, end } => {
+                if let Some(stream) = shared.stream(stream) {
+                    stream.receive(bytes, end);
+                }
+            }
+            Event::Trailers { stream, .. } => {
+                if let Some(stream) = shared.stream(stream) {
+                    stream.receive(&[], true);
+                }
+            }
+            Event::Reset { stream, .. } => {
+                if let Some(stream) = shared.stream(stream) {
+                    stream.reset();
+                }
+            }
+            Event::Refused { reject, .. } => self.log_refused(reject),
+            // The connection ends with its last stream.
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn log_refused(&self, reject: Reject) {
+        let (link, status, reason) = (&self.shared.link, reject.status(), reject.reason());
+        let text = format_args!("a request was refused with {status}: {reason}");
+        let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
+        self.shared.local.worker.server.log(&record);
+    }
+
+    /// Rests until something happens, or ends a connection that is done.
+    fn rest(&mut self) -> Next {
+        let shared = &self.shared;
+        let mut machine = shared.machine.borrow_mut();
+        if machine.is_done() {
+            drop(machine);
+            let is_draining = shared.local.worker.draining.get();
+            return self.finish(match is_draining {
+                true => CloseReason::Shutdown,
+                false => CloseReason::Client,
+            });
+        }
+        let mut since = osier::time::coarse_now();
+        if shared.streams.borrow().is_empty() {
+            machine.rest();
+            since = shared.idle_since.get();
+        }
+        let idle = since.checked_add(shared.local.worker.server.timeouts.idle);
+        Next::Sleep(machine.next_deadline().into_iter().chain(idle).min())
+    }
+
+    /// Ends the connection after its last stream.
+    #[cold]
+    fn finish(&mut self, reason: CloseReason) -> Next {
+        let shared = &self.shared;
+        shared.is_ending.set(true);
+        shared.link.ends(reason);
+        shared.wait_for_streams();
+        shared.flush();
+        Next::Linger(reason)
+    }
+
+    /// Ends the connection because the client has violated the protocol, or is too slow.
+    #[cold]
+    fn fail(&mut self, error: Error, reason: CloseReason) -> Next {
+        let link = &self.shared.link;
+        let text = format_args!("closed an HTTP/2 connection: {error}");
+        let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
+        self.shared.local.worker.server.log(&record);
+        self.shared.reset_all();
+        self.shared.flush();
+        self.finish(reason)
+    }
+
+    /// The client has ended its direction or has left, or the server drains an idle connection.
+    #[cold]
+    fn input_ended(&mut self) -> Next {
+        let shared = self.shared.clone();
+        let is_idle = shared.streams.borrow().is_empty();
+        if is_idle && !shared.is_lost.get() {
+            // One that was evicted or drained hears of it.
+            shared.machine.borrow_mut().close(ErrorCode::NO_ERROR);
+            shared.link.ends(CloseReason::Client);
+            shared.is_ending.set(true);
+            shared.flush();
+        }
+        shared.lose(CloseReason::Client);
+        shared.wait_for_streams();
+        Next::Close(CloseReason::Client)
+    }
+
+    /// Does what is due.
+    fn expire(&mut self) -> Next {
+        let now = osier::time::coarse_now();
+        loop {
+            let expired = self.shared.machine.borrow_mut().expire(now);
+            match expired {
+                Ok(Some(event)) => self.handle(event),
+                Ok(None) => break,
+                Err(error) => return self.fail(error, CloseReason::HeaderTimeout),
+            }
+        }
+        self.shared.wake_writable();
+        self.shared.flush_soon();
+        if self.has_idled(now) {
+            self.shared.machine.borrow_mut().close(ErrorCode::NO_ERROR);
+            return self.finish(CloseReason::IdleTimeout);
+        }
+        self.rest()
+    }
+
+    /// Whether no stream has run for the idle timeout.
+    fn has_idled(&self, now: Instant) -> bool {
+        let idle = self.shared.local.worker.server.timeouts.idle;
+        let since = self.shared.idle_since.get();
+        self.shared.streams.borrow().is_empty() && now.saturating_duration_since(since) >= idle
+    }
+
+    /// Begins the graceful end.
+    fn shut_down(&mut self) {
+        self.shutdown = None;
+        self.shared.is_ending.set(true);
+        self.shared.machine.borrow_mut().shutdown(osier::time::coarse_now());
+        self.shared.flush_soon();
+    }
+}
+
+impl Multiplexed for Connection {
+    fn receive(&mut self, mut bytes: &[u8]) -> Next {
+        let shared = self.shared.clone();
+        let now = osier::time::coarse_now();
+        let worker = &shared.local.worker;
+        worker.date.borrow_mut().refresh(now);
+        shared.lend();
+        loop {
+            let received = shared.machine.borrow_mut().receive(bytes, now);
+            let (count, event) = match received {
+                Ok(received) => received,
+                Err(error) => return self.fail(error, CloseReason::ProtocolError),
+            };
+            bytes = &bytes[count..];
+            match event {
+                Some(event) => self.handle(event),
+                None if bytes.is_empty() => break,
+                None => {}
+            }
+        }
+        shared.wake_writable();
+        shared.flush_soon();
+        shared.reclaim();
+        self.rest()
+    }
+
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.shared.is_ending.get() {
+            *self.shared.waker.borrow_mut() = Some(cx.waker().clone());
+            let has_ended = self.shared.streams.borrow().is_empty();
+            let was_reported = std::mem::replace(&mut self.is_reported, has_ended);
+            return match has_ended && !was_reported {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            };
+        }
+        let Some(shutdown) = &mut self.shutdown else {
+            return Poll::Pending;
+        };
+        // The waker of a box is always the same.
+        if std::mem::replace(&mut self.is_in_line, true) && !self.shared.local.worker.draining.get() {
+            return Poll::Pending;
+        }
+        shutdown.as_mut().poll(cx)
+    }
+
+    fn wake(&mut self, cause: Cause) -> Next {
+        match cause {
+            Cause::Readable => self.read(),
+            Cause::Deadline => self.expire(),
+            Cause::Woken | Cause::Writable => {
+                if self.shutdown.is_some() && self.shared.local.worker.draining.get() {
+                    self.shut_down();
+                }
+                self.rest()
+            }
+            Cause::Shutdown => {
+                self.shared.lose(CloseReason::Shutdown);
+                Next::Close(CloseReason::Shutdown)
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The fiber of a stream: it serves one request.
+
+use std::rc::Rc;
+
+use osier_http::Head;
+use osier_http::h2::{RequestHead, StreamId};
+
+use crate::conn::close::CloseReason;
+use crate::conn::output::Output;
+use crate::conn::serve::After;
+use crate::conn::stream::ClientStream;
+use crate::h2::shared::Shared;
+use crate::h2::stream::Stream;
+use crate::h2::tunnel;
+
+/// Serves the request of a stream.
+///
+/// # Suspends
+///
+/// Suspends when the handler does, and while the client takes no bytes.
+pub(super) fn serve(stream: &Stream, head: &RequestHead) {
+    let shared = &stream.shared;
+    // The machine resets a stream that has not been answered by then.
+    let _running = Running(shared, stream.id);
+    let worker = &shared.local.worker;
+    let client: &dyn ClientStream = stream;
+    let output = Output::new(client, worker.take_output()).until(&worker.server.shutdown);
+    let head = Head::from_http2(head);
+    let after = shared
+        .local
+        .app
+        .serve_stream(client.into(), &output, head.as_ref().map_err(|reject| *reject));
+    match after {
+        None | Some(After::Linger(_) | After::End(CloseReason::LastResponse)) => {
+            let is_whole = !output.is_broken();
+            let last = output.into_last();
+            if is_whole {
+                // The client may be gone. There is nobody to tell.
+                let _ = stream.end(&last);
+            }
+            worker.give_output(last);
+        }
+        Some(After::Taken(takeover, extensions)) => {
+            if output.flush().is_ok() {
+                tunnel::run(stream, takeover, extensions);
+            }
+        }
+        Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
+        Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),
+    }
+}
+
+/// A running stream. Its drop ends the stream.
+struct Running<'s>(&'s Rc<Shared>, StreamId);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.remove(self.1);
+    }
+}

@@ -1,0 +1,154 @@
+//! A stream as its fibers see it: the body of the request, and the way of the response into the output.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use osier::sync::Interrupt;
+use osier_http::h2::StreamId;
+
+use crate::conn::stream::ClientStream;
+use crate::conn::worker::Link;
+use crate::h2::head::ResponseHead;
+use crate::h2::inlet::Inlet;
+use crate::h2::shared::Shared;
+
+pub(super) struct Stream {
+    pub(super) shared: Rc<Shared>,
+    pub(super) id: StreamId,
+    inlet: Rc<Inlet>,
+    /// Whether the final head has been sent.
+    is_answered: Cell<bool>,
+}
+
+impl Stream {
+    pub(super) fn new(shared: Rc<Shared>, id: StreamId, inlet: Rc<Inlet>) -> Stream {
+        let is_answered = Cell::new(false);
+        Stream {
+            shared,
+            id,
+            inlet,
+            is_answered,
+        }
+    }
+
+    /// Sends the last bytes of the response.
+    ///
+    /// # Suspends
+    ///
+    /// While the client takes no more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ClientStream::write`].
+    pub(super) fn end(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.send_heads(bytes, true)? {
+            Some(body) => self.send_body(body, true),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends the heads at the beginning of `bytes`, unless the final one has been sent. Returns the rest, or `None` if the final head
+    /// has ended the stream.
+    fn send_heads<'b>(&self, mut bytes: &'b [u8], end: bool) -> io::Result<Option<&'b [u8]>> {
+        while !self.is_answered.get() && !bytes.is_empty() {
+            let (head, rest) = ResponseHead::split(bytes);
+            // A 101 answers an extended CONNECT, where HTTP/2 has a 200 (RFC 8441 section 5).
+            let status = if head.status == 101 { 200 } else { head.status };
+            let is_final = status >= 200;
+            let is_last = end && is_final && rest.is_empty();
+            self.check_open()?;
+            self.shared.lend();
+            let mut machine = self.shared.machine.borrow_mut();
+            machine.send_head(self.id, status, head.fields(), is_last);
+            drop(machine);
+            self.is_answered.set(is_final);
+            self.shared.flush_soon();
+            if is_last {
+                return Ok(None);
+            }
+            bytes = rest;
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Sends bytes of the body, and its end.
+    fn send_body(&self, mut bytes: &[u8], end: bool) -> io::Result<()> {
+        if bytes.is_empty() && !end {
+            return Ok(());
+        }
+        let limit = self.shared.local.worker.server.timeouts.write;
+        loop {
+            self.check_open()?;
+            self.shared.lend();
+            let now = osier::time::coarse_now();
+            let count = self.shared.machine.borrow_mut().send_data(self.id, bytes, end, now);
+            self.shared.flush_soon();
+            bytes = &bytes[count..];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if !self.inlet.writable.wait_timeout(limit) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Fails if the stream is reset.
+    fn check_open(&self) -> io::Result<()> {
+        match self.inlet.is_reset() {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads received bytes and opens the windows for as many. `None` if bytes have to arrive.
+    fn take(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let taken = self.inlet.take(into)?;
+        if let Some(count @ 1..) = taken {
+            self.shared.machine.borrow_mut().consumed(self.id, count);
+            self.shared.flush_soon();
+        }
+        Ok(taken)
+    }
+}
+
+impl ClientStream for Stream {
+    fn link(&self) -> &Link {
+        &self.shared.link
+    }
+
+    fn read(&self, into: &mut [u8], patience: Duration) -> io::Result<usize> {
+        loop {
+            if let Some(count) = self.take(into)? {
+                return Ok(count);
+            }
+            self.wait_readable(patience)?;
+        }
+    }
+
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.take(into)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    fn wait_readable(&self, patience: Duration) -> io::Result<()> {
+        while !self.inlet.is_readable() {
+            if !self.inlet.arrived.wait_timeout(patience) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.send_heads(bytes, false)? {
+            Some(body) => self.send_body(body, false),
+            None => Ok(()),
+        }
+    }
+
+    fn gone(&self) -> Interrupt {
+        self.inlet.gone()
+    }
+}

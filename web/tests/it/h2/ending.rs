@@ -1,0 +1,179 @@
+//! How connections of HTTP/2 end: shutdowns, timeouts, violations, and clients that leave.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use osier_http::h2::ErrorCode;
+use osier_web::{CloseReason, ConnectionEvent, Server, Timeouts};
+
+use super::client::Client;
+use super::router;
+use crate::common::{PATIENCE, Site, eventually, site, site_with};
+
+fn with_timeouts(timeouts: Timeouts) -> (Site, Arc<Mutex<Vec<CloseReason>>>) {
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let seen = reasons.clone();
+    let server = Server::new(router()).timeouts(timeouts).on_connection(move |event| {
+        if let ConnectionEvent::Closed(reason) = event {
+            seen.lock().unwrap().push(reason);
+        }
+    });
+    (site_with(1, server, |server| server.bind("127.0.0.1:0")), reasons)
+}
+
+#[test]
+fn a_shutdown_lets_streams_end_and_refuses_new_ones() {
+    let site = site(router().get("/long", |_| {
+        osier::sleep(Duration::from_millis(300));
+        "long"
+    }));
+    let mut client = Client::connect(site.addr);
+    let long = client.begin("GET", "/long", &[], true);
+    assert_eq!(client.get("/").text(), "hello");
+    site.stop.shutdown();
+    client.until("GOAWAY", |client| client.goaway.is_some());
+    assert_eq!(client.goaway, Some((u32::MAX >> 1, ErrorCode::NO_ERROR)));
+    assert_eq!(client.reply(long).text(), "long");
+    client.until_closed();
+    assert_eq!(client.goaway, Some((3, ErrorCode::NO_ERROR)));
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0), "no connection was cut");
+}
+
+#[test]
+fn a_shutdown_ends_an_idle_connection_at_once() {
+    let site = site(router());
+    let mut client = Client::connect(site.addr);
+    assert_eq!(client.get("/").text(), "hello");
+    let start = Instant::now();
+    site.stop.shutdown();
+    client.until_closed();
+    assert!(client.goaway.is_some_and(|(_, code)| code == ErrorCode::NO_ERROR));
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn an_idle_connection_is_told_and_closed() {
+    let idle = Duration::from_millis(100);
+    let (site, reasons) = with_timeouts(Timeouts {
+        idle,
+        ..Timeouts::default()
+    });
+    let mut client = Client::connect(site.addr);
+    let slow = client.begin("GET", "/slow", &[], true);
+    assert_eq!(client.reply(slow).text(), "slow");
+    client.until_closed();
+    assert_eq!(client.goaway, Some((1, ErrorCode::NO_ERROR)));
+    drop(client);
+    eventually("the reason", || *reasons.lock().unwrap() == [CloseReason::IdleTimeout]);
+}
+
+#[test]
+fn a_client_that_sends_only_the_preface_is_closed() {
+    let header = Duration::from_millis(50);
+    let (site, reasons) = with_timeouts(Timeouts {
+        header,
+        ..Timeouts::default()
+    });
+    let mut client = TcpStream::connect(site.addr).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    drop(client);
+    eventually("the reason", || {
+        *reasons.lock().unwrap() == [CloseReason::HeaderTimeout]
+    });
+}
+
+#[test]
+fn a_violation_ends_the_connection_with_goaway_and_the_handlers_run_on() {
+    let (site, reasons) = with_timeouts(Timeouts::default());
+    let mut client = Client::connect(site.addr);
+    assert_eq!(client.get("/").text(), "hello");
+    client.begin("GET", "/slow", &[], true);
+    client.flush();
+    // DATA on stream 0.
+    client.stream.write_all(&[0, 0, 1, 0, 0, 0, 0, 0, 0, b'x']).unwrap();
+    client.until_closed();
+    assert_eq!(client.goaway, Some((3, ErrorCode::PROTOCOL_ERROR)));
+    drop(client);
+    eventually("the reason", || {
+        *reasons.lock().unwrap() == [CloseReason::ProtocolError]
+    });
+    assert!(site.logged("closed an HTTP/2 connection"));
+}
+
+#[test]
+fn a_body_that_stops_coming_is_408_for_its_stream() {
+    let body = Duration::from_millis(50);
+    let (site, _) = with_timeouts(Timeouts {
+        body,
+        ..Timeouts::default()
+    });
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("POST", "/count", &[], false);
+    client.body(stream, b"begun", false);
+    assert_eq!(client.reply(stream).status, 408);
+    assert_eq!(client.get("/").text(), "hello");
+}
+
+#[test]
+fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
+    let write = Duration::from_millis(100);
+    let (site, _) = with_timeouts(Timeouts {
+        write,
+        ..Timeouts::default()
+    });
+    let mut client = Client::connect(site.addr);
+    let slow = client.begin("GET", "/big/100000", &[], true);
+    client.stalled.push(slow);
+    client.until("the reset", |client| client.replies[&slow].reset.is_some());
+    assert_eq!(client.replies[&slow].body.len(), 65_535);
+    // Its unread bytes hold the window of the connection.
+    client.machine.consumed(slow, 65_535);
+    client.machine.finish(slow);
+    assert_eq!(client.get("/big/100000").body.len(), 100_000);
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_cut() {
+    let write = Duration::from_millis(200);
+    let (site, reasons) = with_timeouts(Timeouts {
+        write,
+        ..Timeouts::default()
+    });
+    let limits = osier_http::h2::Limits {
+        stream_window: u32::MAX >> 1,
+        connection_window: u32::MAX >> 1,
+        ..Default::default()
+    };
+    let mut client = Client::with(site.addr, &limits);
+    client.get("/"); // the server knows the windows
+    client.begin("GET", "/big/100000000", &[], true);
+    client.flush();
+    eventually("the reason", || *reasons.lock().unwrap() == [CloseReason::WriteTimeout]);
+}
+
+#[test]
+fn a_server_without_http2_takes_the_preface_for_a_bad_request() {
+    let server = Server::new(router()).http2(false);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = TcpStream::connect(site.addr).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 505 "), "{reply}");
+}
+
+#[test]
+fn the_preface_may_follow_the_first_bytes_only() {
+    let site = site(router());
+    let mut client = site.connect();
+    assert_eq!(client.get("/").text(), "hello");
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(client.reply().status, 505);
+}

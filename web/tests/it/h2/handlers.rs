@@ -1,0 +1,364 @@
+//! Handlers that know nothing of HTTP/2: files, compression, events, WebSockets, the proxy.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use osier_http::h2::{ErrorCode, Outgoing, StreamId};
+use osier_web::compress::Compress;
+use osier_web::files::Files;
+use osier_web::{Request, Router, Server, sse, ws};
+use testkit::Folder;
+
+use super::client::Client;
+use super::router;
+use crate::common::backend::{Backend, pattern, serve, serve_large};
+use crate::common::folder::{decoded, prose};
+use crate::common::{PATIENCE, eventually, site, site_with};
+use crate::masked;
+
+#[test]
+fn files_are_sent_whole_in_ranges_and_compressed() {
+    let folder = Folder::new();
+    let text = prose(300_000);
+    folder.write("a.txt", &text);
+    folder.write("empty", b"");
+    let site = site(Router::new().fallback(Files::open(folder.path()).unwrap().handler()));
+    let mut client = Client::connect(site.addr);
+    let mut ask = |path: &str, fields: &[(&str, &[u8])]| {
+        let stream = client.begin("GET", path, fields, true);
+        client.reply(stream)
+    };
+    let whole = ask("/a.txt", &[]);
+    assert!(whole.status == 200 && whole.body == text);
+    assert_eq!(whole.header("content-length"), Some("300000"));
+    assert_eq!((ask("/empty", &[]).body.len(), ask("/none", &[]).status), (0, 404));
+    let part = ask("/a.txt", &[("range", b"bytes=100000-299999")]);
+    assert!(part.status == 206 && part.body == text[100_000..]);
+    let parts = ask("/a.txt", &[("range", b"bytes=0-9,200-209")]);
+    assert_eq!(parts.status, 206);
+    assert!(parts.body.windows(10).any(|window| window == &text[200..210]));
+    let etag = whole.header("etag").unwrap().as_bytes();
+    assert_eq!(ask("/a.txt", &[("if-none-match", etag)]).status, 304);
+    let encoded = ask("/a.txt", &[("accept-encoding", b"br")]);
+    assert!(decoded(encoded.header("content-encoding"), &encoded.body) == text);
+    let stream = client.begin("HEAD", "/a.txt", &[], true);
+    let head = client.reply(stream);
+    assert_eq!((head.header("content-length"), head.body.len()), (Some("300000"), 0));
+}
+
+#[test]
+fn a_slow_reader_of_a_file_gets_all_of_it() {
+    let folder = Folder::new();
+    let text = prose(2_000_000);
+    folder.write("a.txt", &text);
+    let site = site(
+        Router::new()
+            .get("/", |_| "hello")
+            .fallback(Files::open(folder.path()).unwrap().handler()),
+    );
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/a.txt", &[], true);
+    client.stalled.push(stream);
+    let mut given = 0;
+    while !client.replies[&stream].is_over() {
+        client.pump();
+        let held = client.replies[&stream].body.len() - given;
+        if held >= 32_000 {
+            assert_eq!(client.get("/").text(), "hello");
+            client.machine.consumed(stream, held);
+            given += held;
+        }
+    }
+    assert!(client.replies[&stream].body == text);
+}
+
+#[test]
+fn the_observer_sees_streams_as_requests() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let server = Server::new(router()).on_request(move |served| {
+        let line = format!(
+            "{} {} {} {} {} {}",
+            served.method(),
+            served.target(),
+            served.protocol(),
+            served.status().as_u16(),
+            served.bytes(),
+            served.received()
+        );
+        log.lock().unwrap().push(line);
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    client.get("/?a=1");
+    client.send("POST", "/count", &[], b"12345");
+    client.get("/stream/2");
+    client.send("POST", "/echo", &[], b"abc");
+    let expected = [
+        "GET /?a=1 HTTP/2.0 200 5 0",
+        "POST /count HTTP/2.0 200 1 5",
+        "GET /stream/2 HTTP/2.0 200 16 0",
+        "POST /echo HTTP/2.0 200 3 3",
+    ];
+    eventually("four lines", || seen.lock().unwrap().len() == 4);
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_client_that_waits_for_100_continue_gets_it() {
+    let site = site(router());
+    let mut client = Client::connect(site.addr);
+    let fields = [("expect", &b"100-continue"[..]), ("content-length", b"5")];
+    let stream = client.begin("POST", "/count", &fields, false);
+    client.until("100", |client| client.replies[&stream].interim == [100]);
+    client.body(stream, b"12345", true);
+    assert_eq!(client.reply(stream).text(), "5");
+}
+
+#[test]
+fn responses_are_compressed_on_the_way() {
+    let router = router().get("/prose", |_| String::from_utf8(prose(50_000)).unwrap());
+    let site = site(router.wrap(Compress::new().wrap()));
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/prose", &[("accept-encoding", b"gzip")], true);
+    let reply = client.reply(stream);
+    assert_eq!(reply.header("content-encoding"), Some("gzip"));
+    assert!(reply.body.len() < 25_000 && decoded(Some("gzip"), &reply.body) == prose(50_000));
+}
+
+#[test]
+fn events_arrive_at_once_and_end_with_the_stream() {
+    let (ended, end) = std::sync::mpsc::channel();
+    let router = router().get("/events", move |_: &mut Request<'_>| {
+        let ended = ended.clone();
+        sse::stream(move |sink| {
+            sink.send(sse::Event::new("first"))?;
+            let slept = sink.sleep(Duration::from_secs(3600));
+            ended.send(slept.is_err()).unwrap();
+            slept
+        })
+    });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.until("an event", |client| client.replies[&stream].body == b"data: first\n\n");
+    assert_eq!(
+        client.replies[&stream].header("content-type"),
+        Some("text/event-stream")
+    );
+    assert_eq!(client.get("/").text(), "hello");
+    client.machine.reset(stream, ErrorCode::CANCEL);
+    client.flush();
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(true));
+    // A shutdown of the server ends the others.
+    let stream = client.begin("GET", "/events", &[], true);
+    client.until("an event", |client| !client.replies[&stream].body.is_empty());
+    site.stop.shutdown();
+    client.until("the end", |client| client.replies[&stream].is_over());
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+fn open_websocket(client: &mut Client, path: &str) -> StreamId {
+    let target = Outgoing {
+        method: "CONNECT",
+        scheme: "http",
+        authority: "test",
+        path,
+        protocol: Some("websocket"),
+    };
+    client.until("the settings", |client| client.machine.takes_extended_connect());
+    client.open(&target, &[("sec-websocket-version", b"13")], false)
+}
+
+struct Echo;
+
+impl ws::Callbacks for Echo {
+    fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+        sender.send(message);
+    }
+}
+
+#[test]
+fn websockets_of_both_styles_run_in_streams() {
+    let router = router()
+        .get("/fiber", |request: &mut Request<'_>| {
+            ws::upgrade(request, |socket| {
+                while let Some(message) = socket.read()? {
+                    socket.send(message)?;
+                }
+                Ok(())
+            })
+        })
+        .get("/dormant", |request: &mut Request<'_>| {
+            ws::Options::default().upgrade_dormant(request, Echo)
+        });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let streams = ["/fiber", "/dormant"].map(|path| open_websocket(&mut client, path));
+    for stream in streams {
+        client.until("200", |client| client.replies[&stream].status == 200);
+        assert_eq!(client.replies[&stream].header("upgrade"), None);
+        client.body(stream, &masked(0x81, b"hello"), false);
+        client.until("an echo", |client| client.replies[&stream].body == b"\x81\x05hello");
+        let long = pattern(70_000);
+        client.body(stream, &masked(0x82, &long), false);
+        client.until("a long echo", |client| {
+            client.replies[&stream].body.len() == 7 + 10 + 70_000
+        });
+        assert!(client.replies[&stream].body.ends_with(&long));
+    }
+    assert_eq!(client.get("/").text(), "hello");
+    for stream in streams {
+        client.body(stream, &masked(0x88, &1000_u16.to_be_bytes()), true);
+        let reply = client.reply(stream);
+        assert!(
+            reply.ended && reply.body.ends_with(b"\x88\x02\x03\xe8"),
+            "{:?}",
+            reply.reset
+        );
+    }
+    // A request that is no handshake, and a handler that knows no upgrade.
+    assert_eq!(client.get("/fiber").status, 400);
+    let stream = open_websocket(&mut client, "/");
+    client.until("a response", |client| client.replies[&stream].status == 200);
+    client.until("its end", |client| client.replies[&stream].is_over());
+    assert_eq!(client.replies[&stream].text(), "hello");
+    eventually("the pairs of sockets are closed", || site.connections.count() == 1);
+}
+
+#[test]
+fn a_websocket_ends_with_its_stream_and_with_the_server() {
+    let (ended, end) = std::sync::mpsc::channel();
+    let router = router().get("/fiber", move |request: &mut Request<'_>| {
+        let ended = ended.clone();
+        ws::upgrade(request, move |socket| {
+            socket.send("hello")?;
+            let read = socket.read();
+            ended.send(read.map(|message| message.is_some()).is_ok()).unwrap();
+            Ok(())
+        })
+    });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/fiber");
+    client.until("a message", |client| !client.replies[&stream].body.is_empty());
+    client.machine.reset(stream, ErrorCode::CANCEL);
+    client.flush();
+    assert_eq!(
+        end.recv_timeout(PATIENCE),
+        Ok(false),
+        "the connection ended without a close frame"
+    );
+
+    let stream = open_websocket(&mut client, "/fiber");
+    client.until("a message", |client| !client.replies[&stream].body.is_empty());
+    site.stop.shutdown();
+    client.until("a close frame", |client| {
+        client.replies[&stream].body[7..].starts_with(&[0x88])
+    });
+    client.body(stream, &masked(0x88, &1001_u16.to_be_bytes()), true);
+    client.until_closed();
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+#[test]
+fn the_proxy_takes_streams_to_backends_of_http_1() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            let body = asked.body;
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: x-drop\r\nx-drop: 1\r\nx-keep: 2\r\n\r\n",
+                body.len()
+            ));
+            conn.send(&body);
+        }
+    });
+    let site = serve_large(backend.proxy());
+    let mut client = Client::connect(site.addr);
+    let fields = [
+        ("cookie", &b"a=1"[..]),
+        ("cookie", b"b=2"),
+        ("te", b"trailers"),
+        ("x-other", b"3"),
+    ];
+    let stream = client.begin("GET", "/path?q", &fields, true);
+    let reply = client.reply(stream);
+    assert_eq!(
+        (reply.status, reply.header("x-keep"), reply.header("x-drop")),
+        (200, Some("2"), None)
+    );
+    let head = backend.heads.lock().unwrap()[0].clone();
+    assert!(head.starts_with("GET /path?q HTTP/1.1\r\nhost: test\r\n"), "{head}");
+    assert!(
+        head.contains("\r\ncookie: a=1; b=2\r\n") && head.contains("\r\nx-other: 3"),
+        "{head}"
+    );
+    for size in [0, 10, 100_000, 1_000_000] {
+        let body = pattern(size);
+        let length = size.to_string();
+        assert!(
+            client
+                .send("POST", "/", &[("content-length", length.as_bytes())], &body)
+                .body
+                == body
+        );
+        assert!(client.send("POST", "/", &[], &body).body == body);
+    }
+}
+
+#[test]
+fn the_proxy_streams_both_ways_and_ends_with_its_client() {
+    let (gone, is_gone) = std::sync::mpsc::channel();
+    let gone = Mutex::new(gone);
+    let backend = Backend::start(move |_, conn| {
+        conn.head().expect("a request");
+        conn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-accel-buffering: no\r\n\r\n");
+        while let Some(size) = conn.line() {
+            let size = usize::from_str_radix(&size, 16).expect("a chunk size");
+            if size == 0 {
+                break;
+            }
+            let piece = conn.take(size).expect("a chunk");
+            conn.line();
+            conn.send(format!("{size:x}\r\n"));
+            conn.send(&piece);
+            conn.send("\r\n");
+        }
+        gone.lock().unwrap().send(()).unwrap();
+    });
+    let site = serve(backend.streaming_proxy());
+    let mut client = Client::connect(site.addr);
+    let fields = [("content-type", &b"application/grpc"[..]), ("te", b"trailers")];
+    let stream = client.begin("POST", "/call", &fields, false);
+    let mut expected = Vec::new();
+    for number in 0..50 {
+        let piece = format!("message {number}");
+        client.body(stream, piece.as_bytes(), false);
+        expected.extend_from_slice(piece.as_bytes());
+        client.until("the echo", |client| client.replies[&stream].body == expected);
+    }
+    client.machine.reset(stream, ErrorCode::CANCEL);
+    client.flush();
+    assert_eq!(is_gone.recv_timeout(PATIENCE), Ok(()), "the backend's connection ends");
+}
+
+#[test]
+fn the_proxy_takes_websockets_to_backends_of_http_1() {
+    let backend = Backend::start(|_, conn| {
+        let asked = conn.request().expect("a request");
+        assert_eq!(asked.header("upgrade"), Some("websocket"));
+        assert_eq!(asked.header("sec-websocket-key").map(str::len), Some(24));
+        conn.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nbegun");
+        let bytes = conn.take(5).expect("bytes");
+        conn.send(bytes);
+        conn.rest();
+    });
+    let site = serve(backend.proxy());
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/ws");
+    client.until("the first bytes", |client| client.replies[&stream].body == b"begun");
+    assert_eq!(client.replies[&stream].status, 200);
+    client.body(stream, b"hello", true);
+    let reply = client.reply(stream);
+    assert_eq!((reply.text(), reply.reset), ("begunhello", None));
+}
