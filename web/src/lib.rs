@@ -107,10 +107,9 @@
 //! | `listen` | addresses and listening sockets |
 //! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
 //! | `body` | the body of a request, the body of a response |
-//! | `h2` | HTTP/2: streams as requests |
 //! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
 //! | `router`, `wrap` | the handler of a path, and the functions around the handler |
-//! | `server` | accepting, bursts of requests, responses, graceful shutdown |
+//! | `server` | accepting, bursts of requests, streams of HTTP/2, responses, graceful shutdown |
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
@@ -129,8 +128,6 @@ pub mod fastcgi;
 pub mod fibers;
 #[cfg(feature = "files")]
 pub mod files;
-#[cfg(feature = "h2")]
-mod h2;
 mod listen;
 #[cfg(feature = "proxy")]
 pub mod proxy;

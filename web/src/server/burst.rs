@@ -40,8 +40,6 @@ use crate::conn::serve::{Local, Multiplexed};
 use crate::conn::worker::Buffers;
 #[cfg(feature = "h2")]
 use crate::conn::worker::Link;
-#[cfg(feature = "h2")]
-use crate::h2;
 use crate::request::changes::Changes;
 use crate::request::{Marks, Matched};
 use crate::router::Found;
@@ -50,6 +48,8 @@ use crate::router::answer::{Answer, Kind};
 use crate::router::handler::Handler;
 use crate::router::next::Next;
 use crate::router::route::without_handler;
+#[cfg(feature = "h2")]
+use crate::server::h2;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::server::received::Received;
 use crate::server::served::{CLIENT_GONE, Observer};

@@ -5,6 +5,8 @@ pub(crate) mod accept;
 pub(crate) mod after_body;
 pub(crate) mod answer;
 pub(crate) mod burst;
+#[cfg(feature = "h2")]
+mod h2;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod received;
 pub(crate) mod served;

@@ -9,7 +9,7 @@ use osier_http::h2::{Connection, ErrorCode, Event, Limits, Outgoing, StreamId};
 
 use crate::common::PATIENCE;
 
-/// What has come on a stream.
+/// The parts of a response that have come.
 #[derive(Debug, Default)]
 pub struct Reply {
     pub status: u16,

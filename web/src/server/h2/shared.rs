@@ -13,7 +13,7 @@ use osier_http::h2::{self, StreamId};
 use crate::conn::close::CloseReason;
 use crate::conn::serve::Local;
 use crate::conn::worker::Link;
-use crate::h2::inlet::Inlet;
+use crate::server::h2::inlet::Inlet;
 
 pub(super) struct Shared {
     pub(super) link: Rc<Link>,

@@ -1,4 +1,4 @@
-//! What a connection gives to a stream: the bytes of the request's body, the word that it may send more, its reset.
+//! The inlet of a stream, which its connection fills: the bytes of the request's body, the word that it may send more, its reset.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@
 //! - Everything lives on one worker, in `Rc`s. No borrow of the machine, of the table of streams or of an inbox is held across a
 //!   suspension.
 //! - The connection's box is dormant while nothing arrives, also while streams run.
-//! - Whoever puts frames into the output calls [`Shared::flush_soon`](shared::Shared::flush_soon). It spawns the writer's fiber,
+//! - Code that puts frames into the output calls [`Shared::flush_soon`](shared::Shared::flush_soon). It spawns the writer's fiber,
 //!   unless there is one. That fiber runs behind those that are ready by then, so small responses of many streams leave in one
 //!   write. Nobody else writes to the transport.
 //! - The handler that reads a body opens the windows. The room of the output and the windows of the client hold back a handler that

@@ -14,10 +14,10 @@ use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
 use crate::conn::worker::Link;
-use crate::h2::exchange;
-use crate::h2::inlet::Inlet;
-use crate::h2::shared::Shared;
-use crate::h2::stream::Stream;
+use crate::server::h2::exchange;
+use crate::server::h2::inlet::Inlet;
+use crate::server::h2::shared::Shared;
+use crate::server::h2::stream::Stream;
 
 pub(crate) struct Connection {
     shared: Rc<Shared>,

@@ -10,9 +10,9 @@ use osier_http::h2::StreamId;
 
 use crate::conn::stream::ClientStream;
 use crate::conn::worker::Link;
-use crate::h2::head::ResponseHead;
-use crate::h2::inlet::Inlet;
-use crate::h2::shared::Shared;
+use crate::server::h2::head::ResponseHead;
+use crate::server::h2::inlet::Inlet;
+use crate::server::h2::shared::Shared;
 
 pub(super) struct Stream {
     pub(super) shared: Rc<Shared>,

@@ -16,7 +16,7 @@ use osier::sync::{Event, Interrupt};
 use crate::conn::Conn;
 use crate::conn::stream::ClientStream;
 use crate::conn::upgrade::Takeover;
-use crate::h2::stream::Stream;
+use crate::server::h2::stream::Stream;
 
 /// The bytes that one direction moves at once.
 const PIECE: usize = 8 << 10;

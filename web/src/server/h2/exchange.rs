@@ -9,9 +9,9 @@ use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::serve::After;
 use crate::conn::stream::ClientStream;
-use crate::h2::shared::Shared;
-use crate::h2::stream::Stream;
-use crate::h2::tunnel;
+use crate::server::h2::shared::Shared;
+use crate::server::h2::stream::Stream;
+use crate::server::h2::tunnel;
 
 /// Serves the request of a stream.
 ///
