@@ -86,6 +86,10 @@ pub fn open(
                     .mode
                     .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
                 mode.map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
+                if let Some((user, group)) = privileges.as_ref().and_then(Privileges::ids) {
+                    chown(path, Some(user), Some(group))
+                        .map_err(|error| format!("cannot change the owner of '{}': {error}", path.display()))?;
+                }
                 Some(opened)
             }
             bind => Some(one(bind, &process, workers, &mut sockets)?),

@@ -364,6 +364,24 @@ fn every_thread_is_somebody_else_once_it_listens() {
 }
 
 #[test]
+fn a_unix_socket_belongs_to_the_user_whom_the_server_becomes() {
+    let listen = |mode: &str| {
+        format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:HERE/logs/o.sock\"\nmode = \"{mode}\"\n"
+        )
+    };
+    let Some(sites) = as_nobody(&listen("0600")) else { return };
+    let socket = sites.folder.join("logs/o.sock");
+    let found = || fs::metadata(&socket).map(|found| (found.uid(), found.gid(), found.mode() & 0o777));
+    assert_eq!(found().unwrap(), (65534, 65534, 0o600));
+    // So a reload may change its permissions.
+    let file = fs::read_to_string(sites.folder.join("site.toml")).unwrap();
+    let said = sites.reload(&file.replace("0600", "0660"));
+    assert!(said.contains("osier: reloaded "), "{said}");
+    assert_eq!(found().unwrap(), (65534, 65534, 0o660));
+}
+
+#[test]
 fn landlock_keeps_it_to_what_the_file_names() {
     let Some(sites) = as_nobody("") else { return };
     let said = sites.said();
