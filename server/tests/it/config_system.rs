@@ -370,7 +370,9 @@ fn a_unix_socket_belongs_to_the_user_whom_the_server_becomes() {
             "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:HERE/logs/o.sock\"\nmode = \"{mode}\"\n"
         )
     };
-    let Some(sites) = as_nobody(&listen("0600")) else { return };
+    let Some(sites) = as_nobody(&listen("0600")) else {
+        return;
+    };
     let socket = sites.folder.join("logs/o.sock");
     let found = || fs::metadata(&socket).map(|found| (found.uid(), found.gid(), found.mode() & 0o777));
     assert_eq!(found().unwrap(), (65534, 65534, 0o600));

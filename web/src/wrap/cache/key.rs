@@ -23,8 +23,11 @@ use crate::compress::accept_encoding::weighted;
 
 /// Fields that some applications take for the host, the path, the scheme or the method. Beside them, all fields
 /// `X-Forwarded-*` but the list of addresses.
-const OVERRIDES: [&str; 10] = [
+const OVERRIDES: [&str; 15] = [
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
     "front-end-https",
+    "x-arr-ssl",
     "x-host",
     "x-http-host-override",
     "x-http-method",
@@ -33,6 +36,8 @@ const OVERRIDES: [&str; 10] = [
     "x-original-host",
     "x-original-url",
     "x-rewrite-url",
+    "x-scheme",
+    "x-script-name",
     "x-url-scheme",
 ];
 
@@ -89,7 +94,8 @@ fn is_particular(name: &str) -> bool {
         begin.is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")) && !is("x-forwarded-for")
     };
     name.contains('_')
-        || (matches!(name.as_bytes()[0] | 0x20, b'x' | b'f') && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
+        || (matches!(name.as_bytes()[0] | 0x20, b'c' | b'f' | b'x')
+            && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
 }
 
 /// The schemes that a `Forwarded` field names, as its pairs.
@@ -284,6 +290,9 @@ mod tests {
             "X-Forwarded-Host",
             "x-forwarded-proto",
             "x-forwarded-anything",
+            "X-Scheme",
+            "x-script-name",
+            "CloudFront-Forwarded-Proto",
             "Front-End-Https",
             "X-Original-URL",
             "X_Original_URL",
