@@ -88,17 +88,17 @@ impl Stage {
     /// Writes the documents below `share/doc/osier`.
     pub fn documents(&self, share: &str) -> Result<(), String> {
         let doc = format!("{share}/doc/osier");
-        for name in [
-            "README.md",
-            "docs/configuration.md",
-            "docs/rewrite.md",
-            "docs/install.md",
+        for (name, place) in [
+            ("README.md", "README.md"),
+            ("docs/configuration.md", "configuration.md"),
+            ("docs/rewrite.md", "rewrite.md"),
+            ("docs/install.md", "install.md"),
+            ("docs/metrics.md", "metrics.md"),
+            ("docs/grafana/osier.json", "grafana/osier.json"),
+            ("docs/grafana/alerts.yml", "grafana/alerts.yml"),
+            ("examples/site.toml", "examples/site.toml"),
         ] {
-            let file = Path::new(name)
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            self.copy(name, &format!("{doc}/{file}"), 0o644)?;
+            self.copy(name, &format!("{doc}/{place}"), 0o644)?;
         }
         self.write_gz(&format!("{doc}/third-party.txt.gz"), deny::notices()?)
     }
