@@ -2,6 +2,7 @@
 
 mod chunked;
 
+#[cfg(feature = "h2")]
 pub(crate) use chunked::FORBIDDEN_TRAILERS;
 pub use chunked::{CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
 

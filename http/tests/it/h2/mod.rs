@@ -1,9 +1,12 @@
 //! HTTP/2.
 
+mod attacks;
+mod flow;
 mod frames;
 mod heads;
 mod hpack;
 mod rules;
+mod streams;
 
 // Shared by the modules above.
 mod peer;

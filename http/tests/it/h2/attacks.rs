@@ -1,0 +1,362 @@
+//! Attacks in their own bytes: each ends at a limit with a name, and honest clients that look alike do not.
+
+use std::time::{Duration, Instant};
+
+use osier_http::h2::{Connection, ErrorCode, Limits};
+
+use super::peer::*;
+
+/// A name, the number of frames that the budget allows, and the n-th of them.
+type Flood = (&'static str, u32, fn(u32) -> Vec<u8>);
+
+const CALM: ErrorCode = ErrorCode::ENHANCE_YOUR_CALM;
+
+/// Feeds `bytes(n)` for n = 0, 1, … until the connection fails, and returns n. Events are served: a request gets `serve`.
+fn until_error(peer: &mut Peer, most: u32, mut bytes: impl FnMut(u32) -> Vec<u8>) -> Option<(u32, ErrorCode)> {
+    for n in 0..most {
+        let (events, error) = peer.try_feed(&bytes(n));
+        if let Some(error) = error {
+            return Some((n, error.code));
+        }
+        for event in events {
+            // The handler of a stream that is reset ends soon.
+            if let Seen::Reset(stream, ..) = event {
+                peer.connection.finish(stream);
+            }
+        }
+        let len = peer.connection.output().len();
+        peer.connection.advance(len);
+    }
+    None
+}
+
+#[test]
+fn rapid_reset_ends_at_reset_burst() {
+    let mut peer = Peer::server();
+    let attack = |n: u32| [get(2 * n + 1), reset(2 * n + 1, ErrorCode::CANCEL)].concat();
+    assert_eq!(until_error(&mut peer, 10_000, attack), Some((400, CALM)));
+}
+
+#[test]
+fn rapid_reset_with_handlers_that_still_run_is_refused() {
+    let mut peer = Peer::server();
+    let mut started = 0;
+    for n in 0..150 {
+        let stream = 2 * n + 1;
+        let events = peer.feed(&[get(stream), reset(stream, ErrorCode::CANCEL)].concat());
+        started += events.iter().filter(|event| matches!(event, Seen::Request(..))).count();
+    }
+    assert_eq!((started, peer.connection.streams()), (100, 100));
+    let refused = peer.resets();
+    assert_eq!(refused.len(), 50);
+    assert!(refused.iter().all(|(_, code)| *code == ErrorCode::REFUSED_STREAM));
+    // When a handler ends, there is room for one more.
+    peer.connection.finish(1);
+    assert_eq!(peer.feed(&get(301)).len(), 1);
+}
+
+#[test]
+fn made_you_reset_ends_at_reset_burst_whatever_makes_the_reset() {
+    let ways: [fn(u32) -> Vec<u8>; 7] = [
+        |id| window(id, 0),
+        |id| window(id, 0x7fff_ffff),
+        |id| raw(PRIORITY, 0, id, &[0; 4]),
+        |id| data(id, b"x", false),
+        |id| headers(id, &[("x", "y")], true),
+        |id| headers(id, &[("x", "y")], false),
+        |id| [data(id, b"x", true), data(id, b"x", true)].concat(),
+    ];
+    for way in ways {
+        let mut peer = Peer::server();
+        let attack = |n: u32| [get(2 * n + 1), way(2 * n + 1)].concat();
+        let (rounds, code) = until_error(&mut peer, 10_000, attack).unwrap();
+        assert_eq!(code, CALM);
+        assert!((399..=400).contains(&rounds), "{rounds}");
+    }
+    // A response that has begun changes nothing.
+    let mut peer = Peer::server();
+    for n in 0..1000 {
+        let id = 2 * n + 1;
+        peer.feed(&get(id));
+        peer.connection.send_head(id, 200, [], false);
+        let (_, error) = peer.try_feed(&window(id, 0));
+        if let Some(error) = error {
+            assert_eq!((n, error.code), (400, CALM));
+            return;
+        }
+        peer.connection.finish(id);
+    }
+    panic!("no limit");
+}
+
+#[test]
+fn malformed_and_refused_requests_end_at_reset_burst() {
+    let malformed = |n: u32| headers(2 * n + 1, &GET[..2], true);
+    assert_eq!(until_error(&mut Peer::server(), 10_000, malformed), Some((400, CALM)));
+    let many: Vec<_> = GET.into_iter().chain([("x", "y"); 101]).collect();
+    let too_large = |n: u32| headers(2 * n + 1, &many, true);
+    assert_eq!(until_error(&mut Peer::server(), 10_000, too_large), Some((400, CALM)));
+    // 100 run, and the others are refused.
+    let beyond = |n: u32| get(2 * n + 1);
+    assert_eq!(until_error(&mut Peer::server(), 10_000, beyond), Some((500, CALM)));
+}
+
+#[test]
+fn clients_that_cancel_often_are_not_punished() {
+    // gRPC: a stream is cancelled after its response has begun.
+    let mut peer = Peer::server();
+    for n in 0..10_000 {
+        let id = 2 * n + 1;
+        peer.feed(&post(id));
+        peer.connection.send_head(id, 200, [], false);
+        assert_eq!(
+            peer.feed(&reset(id, ErrorCode::CANCEL)),
+            [Seen::Reset(id, ErrorCode::CANCEL, true)]
+        );
+        peer.connection.finish(id);
+        peer.frames();
+    }
+    // Half of all calls are hedged, and cancelled before any response.
+    let mut peer = Peer::server();
+    for n in 0..10_000 {
+        let id = 2 * n + 1;
+        peer.feed(&get(id));
+        match n % 2 {
+            0 => peer.connection.send_head(id, 200, [], true),
+            _ => assert_eq!(peer.feed(&reset(id, ErrorCode::CANCEL)).len(), 1),
+        }
+        peer.connection.finish(id);
+        peer.frames();
+    }
+    // 180 a second, for ever.
+    let mut peer = Peer::server();
+    for n in 0..2_000 {
+        peer.now += Duration::from_millis(1000 / 180);
+        peer.feed(&[get(2 * n + 1), reset(2 * n + 1, ErrorCode::CANCEL)].concat());
+        peer.connection.finish(2 * n + 1);
+    }
+}
+
+#[test]
+fn a_continuation_flood_ends_after_few_frames() {
+    for fragment in [&b""[..], b"\x82"] {
+        let mut peer = Peer::server();
+        peer.feed(&raw(HEADERS, 0, 1, &block(&GET)));
+        let (frames, code) = until_error(&mut peer, 1000, |_| raw(CONTINUATION, 0, 1, fragment)).unwrap();
+        assert_eq!((frames, code), (8, CALM));
+    }
+}
+
+#[test]
+fn a_slow_head_ends_at_head_timeout() {
+    let mut peer = Peer::server();
+    let start = peer.now;
+    peer.feed(&raw(HEADERS, 0, 1, &block(&GET)));
+    let due = start + Limits::default().head_timeout;
+    assert_eq!(peer.connection.next_deadline(), Some(due));
+    peer.now = due - Duration::from_millis(1);
+    peer.feed(&raw(CONTINUATION, 0, 1, b""));
+    assert!(peer.connection.expire(peer.now).is_ok());
+    assert_eq!(peer.connection.next_deadline(), Some(due));
+    assert_eq!(peer.connection.expire(due).unwrap_err().code, CALM);
+    assert!(peer.connection.is_done());
+}
+
+#[test]
+fn floods_of_frames_without_progress_end_at_frame_burst() {
+    let floods: [Flood; 9] = [
+        ("SETTINGS", 1000, |_| settings(&[])),
+        ("SETTINGS with entries", 667, |_| {
+            settings(&[(4, 1), (4, 2), (4, 3), (4, 4), (4, 5)])
+        }),
+        ("PING", 1000, |_| raw(PING, 0, 0, b"whatever")),
+        ("PING answers", 1000, |_| raw(PING, ACK, 0, b"whatever")),
+        ("SETTINGS answers", 1000, |_| raw(SETTINGS, ACK, 0, b"")),
+        ("PRIORITY", 2000, |_| raw(PRIORITY, 0, 1, &[0; 5])),
+        ("PRIORITY_UPDATE", 2000, |_| {
+            raw(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1")
+        }),
+        ("unknown frames", 1000, |_| raw(0xee, 0, 0, b"")),
+        ("WINDOW_UPDATE", 9_990, |_| window(0, 1)),
+    ];
+    for (name, most, bytes) in floods {
+        let mut peer = Peer::server();
+        let (frames, code) = until_error(&mut peer, 20_000, bytes).unwrap_or_else(|| panic!("{name}: no limit"));
+        assert_eq!(code, CALM, "{name}");
+        // The SETTINGS frame of the start has cost 10.
+        assert!((most - 3..=most).contains(&frames), "{name}: {frames}");
+    }
+}
+
+#[test]
+fn floods_of_data_end_at_frame_burst() {
+    let floods: [Flood; 3] = [
+        ("empty", 1000, |_| data(1, b"", false)),
+        ("only padding", 1000, |_| raw(DATA, PADDED, 1, &[3, 0, 0, 0])),
+        ("one byte", 10_000, |_| data(1, b"x", false)),
+    ];
+    for (name, most, bytes) in floods {
+        let mut peer = Peer::server();
+        peer.feed(&post(1));
+        let (frames, code) = until_error(&mut peer, 20_000, bytes).unwrap_or_else(|| panic!("{name}: no limit"));
+        assert_eq!(code, CALM, "{name}");
+        assert!((most - 10..=most).contains(&frames), "{name}: {frames}");
+    }
+    // Requests with an empty last DATA frame, as many clients send them, are free.
+    let mut peer = Peer::server();
+    for n in 0..5_000 {
+        let id = 2 * n + 1;
+        peer.feed(&[post(id), data(id, b"", true)].concat());
+        peer.connection.send_head(id, 200, [], true);
+        peer.connection.finish(id);
+        peer.frames();
+    }
+}
+
+#[test]
+fn frames_for_closed_streams_cost() {
+    let mut peer = Peer::server();
+    peer.feed(&post(1));
+    peer.connection.reset(1, ErrorCode::CANCEL);
+    peer.connection.finish(1);
+    for bytes in [data(1, &[0; 100], false), get(1), reset(1, ErrorCode::CANCEL)] {
+        let mut peer = Peer::server();
+        peer.feed(&post(1));
+        peer.connection.reset(1, ErrorCode::CANCEL);
+        peer.connection.finish(1);
+        let (frames, code) = until_error(&mut peer, 20_000, |_| bytes.clone()).unwrap();
+        assert_eq!(code, CALM);
+        assert!((1990..=2000).contains(&frames), "{frames}");
+    }
+}
+
+#[test]
+fn a_reader_of_bodies_may_update_its_windows_for_each_frame() {
+    let mut peer = Peer::server();
+    peer.feed(&get(1));
+    peer.connection.send_head(1, 200, [], false);
+    for _ in 0..20_000 {
+        assert_eq!(peer.connection.send_data(1, b"x", false, peer.now), 1);
+        peer.frames();
+        peer.feed(&[window(0, 1), window(1, 1)].concat());
+    }
+}
+
+#[test]
+fn answers_to_a_peer_that_does_not_read_are_bounded() {
+    let limits = Limits {
+        frame_burst: 1 << 30,
+        reset_burst: 1 << 30,
+        ..Limits::default()
+    };
+    let floods: [fn(u32) -> Vec<u8>; 3] = [
+        |_| raw(PING, 0, 0, b"whatever"),
+        |_| settings(&[]),
+        |n| headers(2 * n + 1, &GET[..2], true),
+    ];
+    for bytes in floods {
+        let mut peer = Peer::server_with(&limits);
+        let mut n = 0;
+        let error = loop {
+            match peer.try_feed(&bytes(n)).1 {
+                Some(error) => break error,
+                None => n += 1,
+            }
+            assert!(peer.connection.output().len() < 40_000);
+        };
+        assert_eq!(error.code, CALM);
+    }
+    // A peer that reads slowly but does is no flood, however many frames it sends.
+    let mut peer = Peer::server_with(&limits);
+    for _ in 0..20_000 {
+        peer.feed(&raw(PING, 0, 0, b"whatever"));
+        let len = peer.connection.output().len();
+        peer.connection.advance(if len > 10_000 { 17 } else { 10 });
+    }
+}
+
+#[test]
+fn output_beyond_its_bound_stops_the_reading() {
+    let mut peer = Peer::server();
+    peer.feed(&[settings(&[(4, 1 << 20)]), window(0, 1 << 20)].concat());
+    peer.feed(&get(1));
+    peer.connection.send_head(1, 200, [], false);
+    let sent = peer.connection.send_data(1, &vec![0; 1 << 20], false, peer.now);
+    assert!(sent <= 64 << 10, "{sent}");
+    assert!(peer.connection.wants_input());
+    for n in 1..100 {
+        peer.feed(&get(2 * n + 1));
+        peer.connection
+            .send_head(2 * n + 1, 200, [("x", &vec![b'\\'; 1000 + n as usize][..])], true);
+    }
+    assert!(!peer.connection.wants_input());
+    peer.frames();
+    assert!(peer.connection.wants_input());
+}
+
+#[test]
+fn an_hpack_bomb_gets_431() {
+    // One entry of the table, named again and again: each byte is a field of more than 4,000 bytes.
+    let mut peer = Peer::server();
+    let value = "v".repeat(3_900);
+    let mut bomb = block(&GET);
+    let mut entry = block(&[("x", &value)]);
+    entry[0] = 0x40;
+    bomb.extend_from_slice(&entry);
+    bomb.extend_from_slice(&[0xbe; 10_000]);
+    assert_eq!(
+        peer.feed(&raw(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)),
+        [Seen::Refused(1)]
+    );
+    let sent = peer.frames();
+    assert_eq!((sent[0].kind, sent[0].flags), (HEADERS, END_HEADERS | END_STREAM));
+    assert_eq!(peer.fields(&sent[0]), ":status=431");
+    // The table is still right, and a request below the limits goes on.
+    let mut fine = block(&GET);
+    fine.push(0xbe);
+    let events = peer.feed(&raw(HEADERS, END_HEADERS | END_STREAM, 3, &fine));
+    assert_eq!(events, [Seen::Request(3, format!("GET http / host=a x={value}"), true)]);
+    // Crumbs of a cookie count one by one, and the body of a refused request is not read.
+    let crumbs = [&POST[..], &[("cookie", "a=b"); 100]].concat();
+    assert_eq!(peer.feed(&headers(5, &crumbs, false)), [Seen::Refused(5)]);
+    assert_eq!(peer.resets(), [(5, ErrorCode::NO_ERROR)]);
+    assert_eq!(peer.feed(&data(5, b"x", true)), []);
+    // In a trailer, it is the stream that ends.
+    peer.feed(&post(7));
+    let trailer = headers(7, &[("x", "y"); 101], true);
+    assert_eq!(peer.feed(&trailer), [Seen::Reset(7, CALM, false)]);
+}
+
+#[test]
+fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_timeout() {
+    let limits = Limits::default();
+    let start = Instant::now();
+    let mut silent = Connection::server(&limits, start);
+    assert_eq!(silent.next_deadline(), Some(start + limits.head_timeout));
+    assert!(
+        silent
+            .expire(start + limits.head_timeout - Duration::from_millis(1))
+            .is_ok()
+    );
+    assert_eq!(
+        silent.expire(start + limits.head_timeout).unwrap_err().code,
+        ErrorCode::PROTOCOL_ERROR
+    );
+    let mut peer = Peer::new(Connection::server(&limits, start));
+    peer.feed(&[&osier_http::h2::frame::PREFACE[..], &settings(&[])].concat());
+    let due = start + limits.stall_timeout;
+    assert_eq!(peer.connection.next_deadline(), Some(due));
+    assert_eq!(
+        peer.connection.expire(due).unwrap_err().code,
+        ErrorCode::SETTINGS_TIMEOUT
+    );
+}
+
+#[test]
+fn interim_responses_without_end_are_a_flood() {
+    let mut peer = Peer::client();
+    peer.connection.request(&super::target("GET"), [], true).unwrap();
+    let (frames, code) = until_error(&mut peer, 20_000, |_| headers(1, &[(":status", "103")], false)).unwrap();
+    assert_eq!(code, CALM);
+    assert!((990..=1000).contains(&frames), "{frames}");
+}

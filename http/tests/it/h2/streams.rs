@@ -1,0 +1,314 @@
+//! The life of streams and connections: resets, GOAWAY, pings, and a client's requests.
+
+use std::time::Duration;
+
+use osier_http::h2::{Connection, ErrorCode, Limits, RequestError};
+
+use super::peer::*;
+
+/// The last stream and the code of the GOAWAY frames in the output.
+fn go_aways(peer: &mut Peer) -> Vec<(u32, ErrorCode)> {
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+    let sent = peer.frames().into_iter().filter(|frame| frame.kind == GOAWAY);
+    sent.map(|frame| (number(&frame.payload[..4]), ErrorCode(number(&frame.payload[4..8]))))
+        .collect()
+}
+
+#[test]
+fn a_request_and_its_response() {
+    let mut peer = Peer::server();
+    let bytes = [
+        post(1),
+        data(1, b"he", false),
+        data(1, b"llo", false),
+        headers(1, &[("sum", "1")], true),
+    ]
+    .concat();
+    let expected = [
+        Seen::Request(1, "POST http / host=a".into(), false),
+        Seen::Data(1, b"he".into(), false),
+        Seen::Data(1, b"llo".into(), false),
+        Seen::Trailers(1, "sum=1".into()),
+    ];
+    assert_eq!(peer.feed(&bytes), expected);
+    peer.connection.send_head(1, 100, [], false);
+    peer.connection.send_head(1, 200, [], false);
+    peer.connection.send_head(1, 500, [], false);
+    assert_eq!(peer.connection.send_data(1, b"hi", false, peer.now), 2);
+    peer.connection.send_trailers(1, [("sum", &b"2"[..])]);
+    peer.connection.send_trailers(1, [("sum", &b"3"[..])]);
+    assert_eq!(peer.connection.send_data(1, b"more", true, peer.now), 4);
+    let sent: Vec<_> = peer.frames().iter().map(|frame| (frame.kind, frame.flags)).collect();
+    let expected = [(HEADERS, 4), (HEADERS, 4), (DATA, 0), (HEADERS, 5)];
+    assert_eq!(sent, expected);
+    peer.connection.finish(1);
+    assert_eq!(peer.connection.streams(), 0);
+    // The stream is closed for good (RFC 9113 5.1).
+    assert_eq!(peer.fails(&data(1, b"x", true)), ErrorCode::STREAM_CLOSED);
+}
+
+#[test]
+fn an_unfinished_response_is_reset() {
+    let mut peer = Peer::server();
+    peer.feed(&[get(1), get(3), post(5), post(7)].concat());
+    peer.connection.finish(1);
+    peer.connection.send_head(3, 200, [], false);
+    peer.connection.finish(3);
+    peer.connection.send_head(5, 200, [], true);
+    peer.connection.finish(5);
+    peer.connection.reset(7, ErrorCode::REFUSED_STREAM);
+    peer.connection.reset(7, ErrorCode::CANCEL);
+    peer.connection.finish(7);
+    let expected = [
+        (1, ErrorCode::INTERNAL_ERROR),
+        (3, ErrorCode::INTERNAL_ERROR),
+        (5, ErrorCode::NO_ERROR),
+        (7, ErrorCode::REFUSED_STREAM),
+    ];
+    assert_eq!(peer.resets(), expected);
+    assert_eq!(peer.connection.streams(), 0);
+}
+
+#[test]
+fn nothing_is_sent_on_a_stream_that_is_reset() {
+    let mut peer = Peer::server();
+    peer.feed(&[post(1), reset(1, ErrorCode::CANCEL)].concat());
+    assert!(peer.connection.is_reset(1));
+    peer.connection.send_head(1, 200, [], false);
+    assert_eq!(peer.connection.send_data(1, b"hello", true, peer.now), 5);
+    peer.connection.send_trailers(1, []);
+    peer.connection.reset(1, ErrorCode::CANCEL);
+    peer.connection.finish(1);
+    assert_eq!(peer.frames(), []);
+}
+
+#[test]
+fn a_malformed_trailer_after_the_response_has_ended_is_no_new_reset() {
+    let mut peer = Peer::server();
+    peer.feed(&post(1));
+    peer.connection.send_head(1, 200, [], true);
+    assert_eq!(
+        peer.feed(&headers(1, &[("X", "y")], true)),
+        [Seen::Reset(1, ErrorCode::PROTOCOL_ERROR, false)]
+    );
+    peer.connection.finish(1);
+    assert_eq!(peer.resets(), [(1, ErrorCode::PROTOCOL_ERROR)]);
+}
+
+#[test]
+fn a_ping_is_answered_and_ours_is_reported() {
+    let mut peer = Peer::server();
+    assert_eq!(peer.feed(&raw(PING, 0, 0, b"12345678")), []);
+    let sent = peer.frames();
+    assert_eq!(
+        (sent[0].kind, sent[0].flags, &sent[0].payload[..]),
+        (PING, ACK, &b"12345678"[..])
+    );
+    peer.connection.ping();
+    let sent = peer.frames();
+    assert_eq!(peer.feed(&raw(PING, ACK, 0, &sent[0].payload)), [Seen::Pong]);
+    assert_eq!(peer.feed(&raw(PING, ACK, 0, &sent[0].payload)), []);
+}
+
+#[test]
+fn settings_are_acknowledged() {
+    let mut peer = Peer::server();
+    peer.feed(&settings(&[(4, 10), (1, 0)]));
+    let sent = peer.frames();
+    assert_eq!((sent.len(), sent[0].kind, sent[0].flags), (1, SETTINGS, ACK));
+}
+
+#[test]
+fn a_graceful_end_has_two_steps() {
+    let mut peer = Peer::server();
+    peer.feed(&get(1));
+    peer.connection.shutdown(peer.now);
+    peer.connection.shutdown(peer.now);
+    let sent = peer.frames();
+    assert_eq!(sent.iter().map(|frame| frame.kind).collect::<Vec<_>>(), [GOAWAY, PING]);
+    assert_eq!(sent[0].payload, [0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    // The client had opened a stream before it knew.
+    assert_eq!(peer.feed(&post(3)).len(), 1);
+    assert!(!peer.connection.is_done());
+    assert_eq!(peer.feed(&raw(PING, ACK, 0, &sent[1].payload)), []);
+    assert_eq!(go_aways(&mut peer), [(3, ErrorCode::NO_ERROR)]);
+    // Later streams are ignored, but the compression stays right.
+    let mut late = block(&GET);
+    let mut entry = block(&[("x", "y")]);
+    entry[0] = 0x40;
+    late.extend_from_slice(&entry);
+    assert_eq!(
+        peer.feed(&[raw(HEADERS, END_HEADERS, 5, &late), data(5, b"x", true), window(5, 1)].concat()),
+        []
+    );
+    assert_eq!(
+        peer.feed(&raw(HEADERS, END_HEADERS | END_STREAM, 3, &[0xbe])),
+        [Seen::Trailers(3, "x=y".into())]
+    );
+    for stream in [1, 3] {
+        assert!(!peer.connection.is_done());
+        peer.connection.send_head(stream, 200, [], true);
+        peer.connection.finish(stream);
+    }
+    assert!(peer.connection.is_done());
+    assert_eq!(peer.resets(), []);
+}
+
+#[test]
+fn a_graceful_end_does_not_wait_for_the_answer_for_ever() {
+    let mut peer = Peer::server();
+    peer.connection.shutdown(peer.now);
+    peer.frames();
+    let due = peer.now + Duration::from_secs(1);
+    assert_eq!(peer.connection.next_deadline(), Some(due));
+    assert!(!peer.connection.is_done());
+    assert!(peer.connection.expire(due).unwrap().is_none());
+    assert_eq!(go_aways(&mut peer), [(0, ErrorCode::NO_ERROR)]);
+    assert!(peer.connection.is_done());
+}
+
+#[test]
+fn a_connection_can_be_closed_at_once() {
+    let mut peer = Peer::server();
+    peer.feed(&get(5));
+    peer.connection.close(ErrorCode::INADEQUATE_SECURITY);
+    assert_eq!(go_aways(&mut peer), [(5, ErrorCode::INADEQUATE_SECURITY)]);
+    assert!(peer.connection.is_done() && !peer.connection.wants_input());
+    assert_eq!(
+        peer.try_feed(&get(7)).1.map(|error| error.code),
+        Some(ErrorCode::INADEQUATE_SECURITY)
+    );
+    peer.connection.send_head(5, 200, [], true);
+    assert_eq!(peer.frames(), []);
+}
+
+#[test]
+fn a_client_that_goes_away_is_done_after_its_last_stream() {
+    let mut peer = Peer::server();
+    peer.feed(&get(1));
+    assert_eq!(
+        peer.feed(&raw(GOAWAY, 0, 0, &[0; 8])),
+        [Seen::GoAway(0, ErrorCode::NO_ERROR)]
+    );
+    assert!(!peer.connection.is_done());
+    peer.connection.send_head(1, 200, [], true);
+    peer.connection.finish(1);
+    assert!(peer.connection.is_done());
+}
+
+#[test]
+fn what_comes_before_the_preface_is_refused() {
+    let mut peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
+    assert_eq!(peer.fails(b"GET / HTTP/1.1\r\n\r\n........"), ErrorCode::PROTOCOL_ERROR);
+    let mut peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
+    let ping = [&osier_http::h2::frame::PREFACE[..], &raw(PING, 0, 0, &[0; 8])].concat();
+    assert_eq!(peer.fails(&ping), ErrorCode::PROTOCOL_ERROR);
+}
+
+#[test]
+fn a_client_has_as_many_requests_as_the_server_allows() {
+    let mut peer = Peer::client();
+    peer.feed(&settings(&[(3, 2)]));
+    let target = super::target("GET");
+    assert_eq!(peer.connection.request(&target, [], true), Ok(1));
+    assert_eq!(peer.connection.slots(), 1);
+    assert_eq!(peer.connection.request(&target, [], true), Ok(3));
+    assert_eq!(peer.connection.request(&target, [], true), Err(RequestError::NoSlot));
+    let events = peer.feed(
+        &[
+            headers(1, &[(":status", "200"), ("x", "y")], false),
+            data(1, b"hi", true),
+        ]
+        .concat(),
+    );
+    assert_eq!(
+        events,
+        [
+            Seen::Response(1, 200, "x=y".into(), false),
+            Seen::Data(1, b"hi".into(), true)
+        ]
+    );
+    peer.connection.finish(1);
+    assert_eq!(peer.connection.request(&target, [], true), Ok(5));
+    assert_eq!(peer.resets(), []);
+    // A response that is not read to its end is cancelled.
+    peer.connection.finish(3);
+    assert_eq!(peer.resets(), [(3, ErrorCode::CANCEL)]);
+    assert_eq!(peer.feed(&headers(3, &[(":status", "200")], false)), []);
+    peer.connection.shutdown(peer.now);
+    assert_eq!(peer.connection.request(&target, [], true), Err(RequestError::Ending));
+    assert_eq!(go_aways(&mut peer), [(0, ErrorCode::NO_ERROR)]);
+    assert!(!peer.connection.is_done());
+    peer.feed(&headers(5, &[(":status", "204")], true));
+    peer.connection.finish(5);
+    assert!(peer.connection.is_done());
+}
+
+#[test]
+fn a_client_learns_which_requests_the_server_has_not_read() {
+    let mut peer = Peer::client();
+    for stream in [1, 3, 5] {
+        assert_eq!(peer.connection.request(&super::target("POST"), [], false), Ok(stream));
+    }
+    let events = peer.feed(&raw(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]));
+    let expected = [
+        Seen::GoAway(1, ErrorCode::NO_ERROR),
+        Seen::Reset(3, ErrorCode::REFUSED_STREAM, true),
+        Seen::Reset(5, ErrorCode::REFUSED_STREAM, true),
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(peer.connection.slots(), 0);
+    assert_eq!(
+        peer.connection.request(&super::target("GET"), [], true),
+        Err(RequestError::Ending)
+    );
+    assert_eq!(peer.feed(&headers(1, &[(":status", "200")], true)).len(), 1);
+}
+
+#[test]
+fn a_tunnel_is_data_both_ways() {
+    let mut peer = Peer::server();
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        GET[1],
+        GET[2],
+        GET[3],
+    ];
+    peer.feed(&headers(1, &fields, false));
+    peer.connection.send_head(1, 200, [], false);
+    assert_eq!(
+        peer.feed(&data(1, b"ping", false)),
+        [Seen::Data(1, b"ping".into(), false)]
+    );
+    assert_eq!(peer.connection.send_data(1, b"pong", false, peer.now), 4);
+    assert_eq!(
+        peer.feed(&headers(1, &[("x", "y")], true)),
+        [Seen::Reset(1, ErrorCode::PROTOCOL_ERROR, false)]
+    );
+    assert!(Peer::client().connection.takes_extended_connect());
+}
+
+#[test]
+fn a_connection_at_rest_is_small() {
+    // The figure is the documented bound of docs and bench; HPACK's tables and buffers are behind pointers and empty.
+    let size = size_of::<Connection>();
+    println!("a connection: {size} bytes");
+    assert!(size <= 1024, "{size}");
+    let mut peer = Peer::server();
+    for n in 0..100 {
+        peer.feed(&[post(2 * n + 1), data(2 * n + 1, &[0; 1000], false)].concat());
+    }
+    for n in 0..100 {
+        peer.connection.send_head(2 * n + 1, 200, [], false);
+        peer.connection.send_data(2 * n + 1, &[0; 500], true, peer.now);
+        peer.connection.finish(2 * n + 1);
+    }
+    peer.frames();
+    assert!(peer.connection.is_idle());
+    peer.connection.rest();
+    assert!(peer.connection.reclaim().is_none(), "the output keeps memory");
+    // An incomplete frame is not idle.
+    peer.feed(&get(201)[..5]);
+    assert!(!peer.connection.is_idle());
+}
