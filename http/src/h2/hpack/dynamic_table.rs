@@ -56,12 +56,12 @@ impl DynamicTable {
         Some(self.bytes[at..at + name + value].split_at(name))
     }
 
-    /// The index of an entry with this name and value.
+    /// The index of an entry with this name and value. Of two entries with one tag, the older one is found.
     #[inline]
     pub fn find(&self, tag: u32, name: &[u8], value: &[u8]) -> Option<usize> {
-        let tags = self.entries.iter().rev().enumerate();
-        let mut indexes = tags.filter(|(_, entry)| entry.tag == tag).map(|(index, _)| index);
-        indexes.find(|&index| self.get(index) == Some((name, value)))
+        let at = self.entries.iter().position(|entry| entry.tag == tag)?;
+        let index = self.entries.len() - 1 - at;
+        (self.get(index) == Some((name, value))).then_some(index)
     }
 
     /// The index of an entry with this name.

@@ -104,16 +104,16 @@ impl Encoder {
 
     /// Writes a field. The name must be in lower case; names and values are not checked.
     pub fn field(&mut self, to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        let known = static_table::by_name(name);
-        if let Some(index) = known.and_then(|first| static_table::by_value(first, value)) {
-            return integer::write(to, index, 7, 0x80);
-        }
         if is_secret(name, value) {
-            return self.literal(to, NEVER_INDEXED, known, name, value);
+            return self.literal(to, NEVER_INDEXED, static_table::by_name(name), name, value);
         }
         let tag = tag(name, value);
         if let Some(index) = self.table.find(tag, name, value) {
             return integer::write(to, ENTRY_COUNT + 1 + index, 7, 0x80);
+        }
+        let known = static_table::by_name(name);
+        if let Some(index) = known.and_then(|first| static_table::by_value(first, value)) {
+            return integer::write(to, index, 7, 0x80);
         }
         let form = if self.enters(tag, name.len() + value.len()) {
             INDEXED

@@ -72,9 +72,9 @@ const CODES_AND_ENDS: ([u32; SYMBOLS], [u32; LONGEST as usize + 1]) = {
 
 const SHORT: u32 = 10;
 
-/// The symbol and the length of its code, by the first ten bits. A length of 0: the code is longer.
-static BY_PREFIX: [(u8, u8); 1 << SHORT] = {
-    let mut table = [(0, 0); 1 << SHORT];
+/// The symbol, and the length of its code in the high byte, by the first ten bits. 0: the code is longer.
+static BY_PREFIX: [u16; 1 << SHORT] = {
+    let mut table = [0; 1 << SHORT];
     let mut symbol = 0;
     while symbol < EOS {
         let length = LENGTHS[symbol] as u32;
@@ -82,7 +82,7 @@ static BY_PREFIX: [(u8, u8); 1 << SHORT] = {
             let first = CODES_AND_ENDS.0[symbol] << (SHORT - length);
             let mut i = 0;
             while i < 1 << (SHORT - length) {
-                table[(first + i) as usize] = (symbol as u8, length as u8);
+                table[(first + i) as usize] = symbol as u16 | (length as u16) << 8;
                 i += 1;
             }
         }
@@ -119,11 +119,19 @@ pub(super) fn encode(text: &[u8], to: &mut Vec<u8>) {
 /// Appends the string of a code.
 ///
 /// # Errors
-/// For EOS in the string, and for padding that is longer than seven bits or not all ones.
+/// EOS in the string, and padding that is longer than seven bits or not all ones.
 pub(super) fn decode(code: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
+    let start = to.len();
     // The shortest code has five bits.
-    to.reserve(code.len() * 8 / 5);
-    let (mut window, mut bits) = (0_u64, 0);
+    to.resize(start + code.len() * 8 / 5, 0);
+    let end = start + decode_into(code, &mut to[start..])?;
+    to.truncate(end);
+    Ok(())
+}
+
+/// Writes the string to the beginning of `to`, which has room for it. Returns its length.
+fn decode_into(code: &[u8], to: &mut [u8]) -> Result<usize, Error> {
+    let (mut window, mut bits, mut at) = (0_u64, 0, 0);
     let words = code.chunks_exact(4);
     let rest = words.remainder();
     for word in words {
@@ -131,8 +139,9 @@ pub(super) fn decode(code: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         window = window << 32 | u64::from(word);
         bits += 32;
         while bits >= LONGEST {
-            let (symbol, length) = first_symbol((window >> (bits - LONGEST)) as u32 & WINDOW);
-            to.push(u8::try_from(symbol).map_err(|_| lost("EOS in a Huffman string"))?);
+            let (symbol, length) = first_symbol((window >> (bits - LONGEST)) as u32 & WINDOW)?;
+            to[at] = symbol;
+            at += 1;
             bits -= length;
         }
     }
@@ -145,35 +154,38 @@ pub(super) fn decode(code: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
             Some(after) => window >> after,
             None => window << (LONGEST - bits) | ((1 << (LONGEST - bits)) - 1),
         };
-        let (symbol, length) = first_symbol(next as u32 & WINDOW);
+        // Padding looks like the beginning of EOS.
+        let Ok((symbol, length)) = first_symbol(next as u32 & WINDOW) else {
+            break;
+        };
         if length > bits {
             break;
         }
-        to.push(u8::try_from(symbol).map_err(|_| lost("EOS in a Huffman string"))?);
+        to[at] = symbol;
+        at += 1;
         bits -= length;
     }
     let ones = (1 << bits) - 1;
     if bits > 7 || window & ones != ones {
         return Err(lost("wrong padding of a Huffman string"));
     }
-    Ok(())
+    Ok(at)
 }
 
 /// The mask of 30 bits.
 const WINDOW: u32 = (1 << LONGEST) - 1;
 
-/// The symbol whose code begins a window of 30 bits, and the length of the code.
+/// The symbol whose code begins a window of 30 bits, and the length of the code. EOS is an error.
 #[inline(always)]
-fn first_symbol(window: u32) -> (usize, u32) {
-    let (symbol, length) = BY_PREFIX[(window >> (LONGEST - SHORT)) as usize];
-    if length != 0 {
-        return (usize::from(symbol), u32::from(length));
+fn first_symbol(window: u32) -> Result<(u8, u32), Error> {
+    match BY_PREFIX[(window >> (LONGEST - SHORT)) as usize] {
+        0 => rare_symbol(window),
+        found => Ok((found as u8, u32::from(found >> 8))),
     }
-    rare_symbol(window)
 }
 
 #[cold]
-fn rare_symbol(window: u32) -> (usize, u32) {
+fn rare_symbol(window: u32) -> Result<(u8, u32), Error> {
     let mut length = SHORT + 1;
     while length < LONGEST && window >= ENDS[length as usize] {
         length += 1;
@@ -181,7 +193,11 @@ fn rare_symbol(window: u32) -> (usize, u32) {
     // Counted from the end of the length's codes, which is the beginning of the longer ones.
     let before_end = (ENDS[length as usize] - 1 - window) >> (LONGEST - length);
     let end = usize::from(ORDER.1[length as usize + 1]);
-    (usize::from(SYMBOL_IN_ORDER[end - 1 - before_end as usize]), length)
+    let symbol = SYMBOL_IN_ORDER[end - 1 - before_end as usize];
+    Ok((
+        u8::try_from(symbol).map_err(|_| lost("EOS in a Huffman string"))?,
+        length,
+    ))
 }
 
 #[cfg(test)]
