@@ -207,7 +207,8 @@ impl FrameReader {
         if head.length > self.max_frame_size {
             return Err(Error::size("a frame is longer than SETTINGS_MAX_FRAME_SIZE"));
         }
-        if (self.block != 0 || head.kind == CONTINUATION) && (head.kind != CONTINUATION || head.stream != self.block) {
+        let goes_on = head.kind == CONTINUATION && self.block != 0 && head.stream == self.block;
+        if !goes_on && (self.block != 0 || head.kind == CONTINUATION) {
             return Err(Error::protocol(match self.block {
                 0 => "CONTINUATION without an open field block",
                 _ => "a field block is interrupted",

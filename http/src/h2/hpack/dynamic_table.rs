@@ -56,7 +56,7 @@ impl DynamicTable {
         Some(self.bytes[at..at + name + value].split_at(name))
     }
 
-    /// The index of an entry with this name and value. Of two entries with one tag, the older one is found.
+    /// The index of an entry with this name and value. If two entries have one tag, only the older one is found.
     #[inline]
     pub fn find(&self, tag: u32, name: &[u8], value: &[u8]) -> Option<usize> {
         let at = self.entries.iter().position(|entry| entry.tag == tag)?;

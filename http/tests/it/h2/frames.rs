@@ -322,7 +322,9 @@ fn continuations_belong_to_one_block() {
     ] {
         assert_eq!(refused(&[&open[..], &next[..]].concat()), ErrorCode::PROTOCOL_ERROR);
     }
-    assert_eq!(refused(&raw(0x9, 4, 1, b"b")), ErrorCode::PROTOCOL_ERROR);
+    for stream in [0, 1] {
+        assert_eq!(refused(&raw(0x9, 4, stream, b"b")), ErrorCode::PROTOCOL_ERROR);
+    }
     assert_eq!(
         refused(&[raw(0x1, 4, 1, b"a"), raw(0x9, 4, 1, b"b")].concat()),
         ErrorCode::PROTOCOL_ERROR
