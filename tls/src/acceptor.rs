@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use osier::net;
 use rustls::ServerConfig;
@@ -9,10 +10,13 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
 use crate::connector::root_store;
 use crate::identity::certificates;
-use crate::provider::{provider, versions};
+use crate::provider::{digest, provider, versions};
 use crate::resolver::Adapter;
 use crate::session::Session;
-use crate::{Error, Resolver, Stream, Version};
+use crate::{Error, Resolver, Stream, Tickets, Version};
+
+/// How often an acceptor changes the keys of its tickets.
+const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Makes the server's end of TLS connections. Cheap to clone; all workers may share one.
 #[derive(Clone)]
@@ -27,6 +31,7 @@ impl Acceptor {
             alpn: Vec::new(),
             min_version: Version::Tls12,
             clients: ClientCertificates::None,
+            tickets: None,
         }
     }
 
@@ -60,12 +65,24 @@ pub enum ClientCertificates {
     Required(Vec<u8>),
 }
 
+impl ClientCertificates {
+    /// Differs between settings under which a session must not be resumed by the other's ticket.
+    fn kind(&self) -> Vec<u8> {
+        match self {
+            ClientCertificates::None => Vec::new(),
+            ClientCertificates::Optional(ca) => [b"optional", &digest(ca)[..]].concat(),
+            ClientCertificates::Required(ca) => [b"required", &digest(ca)[..]].concat(),
+        }
+    }
+}
+
 /// The settings of an [`Acceptor`].
 pub struct AcceptorBuilder {
     resolver: Box<dyn Resolver>,
     alpn: Vec<Vec<u8>>,
     min_version: Version,
     clients: ClientCertificates,
+    tickets: Option<Tickets>,
 }
 
 impl AcceptorBuilder {
@@ -90,6 +107,12 @@ impl AcceptorBuilder {
     /// Sets whether clients show certificates.
     pub fn client_certificates(mut self, clients: ClientCertificates) -> AcceptorBuilder {
         self.clients = clients;
+        self
+    }
+
+    /// Sets the keys that seal session tickets. By default an acceptor has random keys of its own, which change every twelve hours.
+    pub fn tickets(mut self, tickets: Tickets) -> AcceptorBuilder {
+        self.tickets = Some(tickets);
         self
     }
 
@@ -125,7 +148,13 @@ impl AcceptorBuilder {
         let mut config = builder.with_cert_resolver(Arc::new(Adapter(self.resolver)));
         config.alpn_protocols = self.alpn;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = crate::provider::ticketer()?;
+        let tickets = match self.tickets {
+            Some(tickets) => tickets,
+            None => Tickets::rotating(TICKET_KEYS_CHANGE)?,
+        };
+        // Otherwise a client could skip showing its certificate here with a ticket from elsewhere.
+        config.ticketer = tickets.producer(self.clients.kind());
+        config.send_tls13_tickets = 1;
         Ok(Acceptor(Arc::new(config)))
     }
 }

@@ -53,6 +53,7 @@
 //!
 //! ```text
 //!   acceptor.rs  connector.rs    settings to configurations     identity.rs  resolver.rs   certificates
+//!   tickets.rs                       keys that seal sessions
 //!         └───────────┤
 //!               stream/          reads, writes and waits: one core, two faces
 //!                     │
@@ -69,6 +70,7 @@ mod provider;
 mod resolver;
 mod session;
 mod stream;
+mod tickets;
 
 pub use acceptor::{Acceptor, AcceptorBuilder, ClientCertificates};
 pub use connector::{Connector, ConnectorBuilder};
@@ -76,6 +78,7 @@ pub use error::Error;
 pub use identity::Identity;
 pub use resolver::{Hello, Resolver};
 pub use stream::Stream;
+pub use tickets::Tickets;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

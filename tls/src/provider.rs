@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, SupportedProtocolVersion, Tls13CipherSuite, quic};
 
 use crate::Version;
 
@@ -36,10 +36,21 @@ pub(crate) fn versions(oldest: Version) -> &'static [&'static SupportedProtocolV
     }
 }
 
-/// Session tickets whose keys rotate.
-pub(crate) fn ticketer() -> Result<Arc<dyn rustls::server::ProducesTickets>, rustls::Error> {
-    #[cfg(feature = "aws-lc-rs")]
-    return rustls::crypto::aws_lc_rs::Ticketer::new();
-    #[cfg(not(feature = "aws-lc-rs"))]
-    return rustls::crypto::ring::Ticketer::new();
+/// AES-256-GCM of the provider, which seals tickets. rustls has it as the protection of packets of QUIC.
+pub(crate) fn ticket_suite() -> &'static dyn quic::Algorithm {
+    tls13().quic.expect("both providers have QUIC")
+}
+
+/// A digest that names settings.
+pub(crate) fn digest(bytes: &[u8]) -> Vec<u8> {
+    tls13().common.hash_provider.hash(bytes).as_ref().to_vec()
+}
+
+fn tls13() -> &'static Tls13CipherSuite {
+    let wanted = CipherSuite::TLS13_AES_256_GCM_SHA384;
+    let mut suites = provider().cipher_suites.iter();
+    let suite = suites.find(|suite| suite.suite() == wanted);
+    suite
+        .and_then(|suite| suite.tls13())
+        .expect("both providers have the suite")
 }

@@ -2,4 +2,5 @@
 
 mod certificates;
 mod made;
+mod resumption;
 mod round_trip;

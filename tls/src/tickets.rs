@@ -1,0 +1,371 @@
+//! [`Tickets`]: the keys that seal session tickets.
+//!
+//! A ticket holds the whole session, sealed for the server that issued it, so the server stores nothing. Any server with the same
+//! keys can resume the session.
+//!
+//! ```text
+//!   ticket:  name of the key, 16 │ nonce, 12 │ sealed session │ tag, 16       AES-256-GCM, the nonce random
+//! ```
+//!
+//! # Protocol
+//!
+//! The keys stand behind a lock that only a change of keys takes, and a version that counts the changes. Each thread caches the keys with
+//! their version. A handshake compares two numbers and takes no lock unless the keys have changed since the thread's last one.
+//! `Release` at the change and `Acquire` at the comparison order the version after the keys.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls::crypto::cipher::{AeadKey, Iv};
+use rustls::quic::PacketKey;
+use rustls::server::ProducesTickets;
+
+use crate::Error;
+use crate::provider::{provider, ticket_suite};
+
+/// The length of a key in a file: its name and its secret.
+const KEY_BYTES: usize = NAME_BYTES + 32;
+const NAME_BYTES: usize = 16;
+const NONCE_BYTES: usize = 12;
+
+/// The most keys of a file.
+const KEYS_MAX: usize = 16;
+
+/// How often the file of keys is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// The time that tickets of a file are valid for clients. Whoever replaces the file ends them.
+const FILE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The keys that seal the session tickets of servers. Cheap to clone: clones share the keys.
+///
+/// Acceptors that share keys resume each other's sessions, if both want the same of client certificates.
+///
+/// ```
+/// use osier_tls::Tickets;
+/// use std::time::Duration;
+///
+/// let own = Tickets::rotating(Duration::from_secs(12 * 60 * 60))?;
+/// let shared = Tickets::from_keys(&[7; 48])?;
+/// shared.replace(&[[8; 48], [7; 48]].concat())?;
+/// # Ok::<(), osier_tls::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tickets(Arc<Shared>);
+
+struct Shared {
+    /// Differs from that of every other value in this process.
+    id: u64,
+    source: Source,
+    version: AtomicU64,
+    keys: Mutex<Arc<[Key]>>,
+    /// Where the file stood when it was last read. Taken before `keys`.
+    seen: Mutex<Option<(SystemTime, u64)>>,
+    start: Instant,
+    /// The milliseconds after `start` at which the source is looked at again. The thread that moves it does so.
+    next_look: AtomicU64,
+}
+
+enum Source {
+    Rotating { every: Duration },
+    File(PathBuf),
+    Given,
+}
+
+#[derive(Clone)]
+struct Key {
+    name: [u8; NAME_BYTES],
+    secret: [u8; 32],
+}
+
+impl Tickets {
+    /// Random keys. A new one replaces the old one each time that `every` has passed, and tickets of the old one stay valid until
+    /// the next change. So a ticket is valid for twice that time at most.
+    ///
+    /// # Errors
+    ///
+    /// A system without random numbers.
+    pub fn rotating(every: Duration) -> Result<Tickets, Error> {
+        let keys = [random_key()?].into();
+        Ok(Tickets::new(Source::Rotating { every }, keys, every))
+    }
+
+    /// Keys from a file that several machines share: 48 random bytes a key, at most 16 keys (`openssl rand 48`). The first key
+    /// seals new tickets, and all of them open tickets.
+    ///
+    /// The file is read again when it changes; handshakes look at it every ten seconds. A file that cannot be used changes
+    /// nothing: [`reload`](Tickets::reload) says why.
+    ///
+    /// # Blocks the thread
+    ///
+    /// While it reads.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or whose length is not that of keys.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Tickets, Error> {
+        let path = path.as_ref().to_path_buf();
+        let (bytes, seen) = read(&path)?;
+        let keys = parse(&bytes).map_err(|error| Error::unusable(format_args!("{}: {error}", path.display())))?;
+        let tickets = Tickets::new(Source::File(path), keys, LOOK_EVERY);
+        *lock(&tickets.0.seen) = Some(seen);
+        Ok(tickets)
+    }
+
+    /// Keys that the caller provides, in the form of [`from_file`](Tickets::from_file), and replaces.
+    ///
+    /// # Errors
+    ///
+    /// A length that is not that of keys.
+    pub fn from_keys(keys: &[u8]) -> Result<Tickets, Error> {
+        Ok(Tickets::new(Source::Given, parse(keys)?, Duration::MAX))
+    }
+
+    fn new(source: Source, keys: Arc<[Key]>, first_look: Duration) -> Tickets {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Tickets(Arc::new(Shared {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            source,
+            version: AtomicU64::new(0),
+            keys: Mutex::new(keys),
+            seen: Mutex::new(None),
+            start: osier::time::now(),
+            next_look: AtomicU64::new(millis(first_look)),
+        }))
+    }
+
+    /// Replaces the keys.
+    ///
+    /// # Errors
+    ///
+    /// A length that is not that of keys. Nothing changes then.
+    pub fn replace(&self, keys: &[u8]) -> Result<(), Error> {
+        self.0.set(parse(keys)?);
+        Ok(())
+    }
+
+    /// Reads the file again if it has changed. Returns whether it has. Without a file it does nothing.
+    ///
+    /// # Blocks the thread
+    ///
+    /// While it reads.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`from_file`](Tickets::from_file). The keys stay as they are then.
+    pub fn reload(&self) -> Result<bool, Error> {
+        self.0.reload()
+    }
+
+    /// The keys for sessions of this kind: a ticket of one kind does not open as one of another.
+    pub(crate) fn producer(&self, kind: Vec<u8>) -> Arc<dyn ProducesTickets> {
+        Arc::new(Producer {
+            keys: self.0.clone(),
+            kind,
+        })
+    }
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tickets").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The keys as this thread's next handshake uses them.
+    fn keys(&self) -> Arc<[Key]> {
+        struct Cached {
+            id: u64,
+            version: u64,
+            keys: Arc<[Key]>,
+        }
+        thread_local! {
+            static CACHED: RefCell<Option<Cached>> = const { RefCell::new(None) };
+        }
+        let now = millis(osier::time::now().saturating_duration_since(self.start));
+        let due = self.next_look.load(Ordering::Relaxed);
+        if now >= due {
+            self.look(now, due);
+        }
+        let version = self.version.load(Ordering::Acquire);
+        CACHED.with_borrow_mut(|cached| match cached {
+            Some(cached) if (cached.id, cached.version) == (self.id, version) => cached.keys.clone(),
+            _ => {
+                let keys = lock(&self.keys).clone();
+                let id = self.id;
+                *cached = Some(Cached {
+                    id,
+                    version,
+                    keys: keys.clone(),
+                });
+                keys
+            }
+        })
+    }
+
+    /// Looks at the source. Of several threads that find it due, one does.
+    #[cold]
+    fn look(&self, now: u64, due: u64) {
+        let pause = match &self.source {
+            Source::Rotating { every } => *every,
+            Source::File(_) => LOOK_EVERY,
+            Source::Given => Duration::MAX,
+        };
+        let next = now.saturating_add(millis(pause).max(1));
+        let claimed = self
+            .next_look
+            .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
+        match &self.source {
+            _ if claimed.is_err() => {}
+            Source::Rotating { every } => self.rotate(now - due < millis(*every)),
+            // The keys stay as they are. `reload` reports why.
+            Source::File(_) => drop(self.reload()),
+            Source::Given => {}
+        }
+    }
+
+    /// Puts a new key first. The last one stays unless its time was over long ago.
+    fn rotate(&self, keeps_last: bool) {
+        if let Ok(new) = random_key() {
+            let last = lock(&self.keys).first().filter(|_| keeps_last).cloned();
+            self.set([new].into_iter().chain(last).collect());
+        }
+    }
+
+    fn reload(&self) -> Result<bool, Error> {
+        let Source::File(path) = &self.source else {
+            return Ok(false);
+        };
+        let mut seen = lock(&self.seen);
+        if fs::metadata(path).is_ok_and(|now| *seen == Some(place(&now))) {
+            return Ok(false);
+        }
+        let (bytes, now) = read(path)?;
+        let keys = parse(&bytes).map_err(|error| Error::unusable(format_args!("{}: {error}", path.display())))?;
+        *seen = Some(now);
+        self.set(keys);
+        Ok(true)
+    }
+
+    fn set(&self, keys: Arc<[Key]>) {
+        *lock(&self.keys) = keys;
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Tickets as rustls wants them.
+struct Producer {
+    keys: Arc<Shared>,
+    /// Sealed in: both ends of a resumption agree on it.
+    kind: Vec<u8>,
+}
+
+impl Producer {
+    /// The cipher for one ticket, and the bytes that it vouches for besides.
+    fn cipher(&self, key: &Key, nonce: [u8; NONCE_BYTES]) -> (Box<dyn PacketKey>, Vec<u8>) {
+        let cipher = ticket_suite().packet_key(AeadKey::from(key.secret), Iv::from(nonce));
+        (cipher, [&key.name[..], &self.kind].concat())
+    }
+}
+
+impl ProducesTickets for Producer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        let lifetime = match self.keys.source {
+            Source::Rotating { every } => every.saturating_mul(2),
+            Source::File(_) | Source::Given => FILE_LIFETIME,
+        };
+        // The protocol allows seven days.
+        lifetime.as_secs().min(7 * 24 * 60 * 60) as u32
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let keys = self.keys.keys();
+        let key = keys.first()?;
+        let mut nonce = [0; NONCE_BYTES];
+        provider().secure_random.fill(&mut nonce).ok()?;
+        let mut ticket = [&key.name[..], &nonce, plain].concat();
+        let (cipher, vouched) = self.cipher(key, nonce);
+        let tag = cipher
+            .encrypt_in_place(0, &vouched, &mut ticket[NAME_BYTES + NONCE_BYTES..])
+            .ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_BYTES>()?;
+        let keys = self.keys.keys();
+        // Names are public: they stand in the ticket.
+        let key = keys.iter().find(|key| key.name == *name)?;
+        let mut sealed = sealed.to_vec();
+        let (cipher, vouched) = self.cipher(key, *nonce);
+        let count = cipher.decrypt_in_place(0, &vouched, &mut sealed).ok()?.len();
+        sealed.truncate(count);
+        Some(sealed)
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Producer")
+    }
+}
+
+fn random_key() -> Result<Key, Error> {
+    let mut bytes = [0; KEY_BYTES];
+    let random = provider().secure_random;
+    random
+        .fill(&mut bytes)
+        .map_err(|_| Error::unusable("the system gives no random numbers"))?;
+    Ok(key(&bytes))
+}
+
+fn key(bytes: &[u8; KEY_BYTES]) -> Key {
+    let (name, secret) = bytes.split_at(NAME_BYTES);
+    Key {
+        name: name.try_into().expect("16 bytes"),
+        secret: secret.try_into().expect("32 bytes"),
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Arc<[Key]>, Error> {
+    match bytes.as_chunks::<KEY_BYTES>() {
+        (keys, []) if (1..=KEYS_MAX).contains(&keys.len()) => Ok(keys.iter().map(key).collect()),
+        _ => Err(Error::unusable(format_args!(
+            "{} bytes are not ticket keys: a key has {KEY_BYTES} bytes, and there are 1 to {KEYS_MAX}",
+            bytes.len()
+        ))),
+    }
+}
+
+/// The bytes of the file, and where it stood before they were read.
+fn read(path: &Path) -> Result<(Vec<u8>, (SystemTime, u64)), Error> {
+    let read = || Ok((place(&fs::metadata(path)?), fs::read(path)?));
+    let (seen, bytes) =
+        read().map_err(|error: std::io::Error| Error::unusable(format_args!("{}: {error}", path.display())))?;
+    Ok((bytes, seen))
+}
+
+/// A file that differs in neither has not changed.
+fn place(metadata: &fs::Metadata) -> (SystemTime, u64) {
+    (metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
