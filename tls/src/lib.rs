@@ -48,8 +48,8 @@
 //!
 //! # Features
 //!
-//! At least one of `ring` (on by default) and `aws-lc-rs`. With `aws-lc-rs` the post-quantum key exchange X25519MLKEM768 comes
-//! first.
+//! At least one of `ring` (on by default) and `aws-lc-rs` must be on. With `aws-lc-rs` the post-quantum key exchange X25519MLKEM768 comes
+//! first. `futures` (on by default) gives a stream the traits of futures-io.
 //!
 //! ```text
 //!   acceptor.rs  connector.rs    settings to configurations     identity.rs  resolver.rs   certificates
@@ -77,6 +77,8 @@ pub use connector::{Connector, ConnectorBuilder};
 pub use error::Error;
 pub use identity::Identity;
 pub use resolver::{Hello, Resolver};
+#[cfg(feature = "futures")]
+pub use stream::AsyncStream;
 pub use stream::Stream;
 pub use tickets::Tickets;
 

@@ -60,4 +60,4 @@ pub mod tokio;
 
 #[cfg(any(feature = "hyper", feature = "tokio-io"))]
 pub use compat::Compat;
-pub use stream::{AsStream, AsyncStream};
+pub use stream::{AsStream, AsyncStream, Waits};

@@ -71,6 +71,61 @@ macro_rules! stream {
 
 stream!(Stream, TcpStream, UnixStream);
 
+/// The waits of one task for a [`Stream`]: for traits such as `AsyncRead`, whose polls keep no future.
+///
+/// A crate that puts a protocol around a stream of this crate builds its adapter on it, as [`AsyncStream`] is built. A task that
+/// only reads and one that only writes need a value each. Drop it before the stream.
+///
+/// ```
+/// use osier::adapters::Waits;
+/// use osier::net::{Stream, UnixStream};
+/// use std::future::poll_fn;
+///
+/// let (near, far) = UnixStream::pair()?;
+/// let (near, far) = (Stream::from(near), Stream::from(far));
+/// let mut waits = Waits::default();
+/// osier::block_on(poll_fn(|cx| waits.poll_write(&near, cx, b"hello")))?;
+/// let (mut waits, mut buf) = (Waits::default(), [0; 8]);
+/// assert_eq!(osier::block_on(poll_fn(|cx| waits.poll_read(&far, cx, &mut buf)))?, 5);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Default)]
+pub struct Waits {
+    reading: Side,
+    writing: Side,
+}
+
+impl Waits {
+    /// Reads as `AsyncRead` does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a blocking read, but no `TimedOut`.
+    pub fn poll_read(&mut self, stream: &Stream, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let watched = stream.watched();
+        self.reading.poll_io(watched, Direction::Read, cx, |fd| {
+            call::read(fd, buf, watched.short_read())
+        })
+    }
+
+    /// Writes as `AsyncWrite` does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a blocking write, but no `TimedOut`.
+    pub fn poll_write(&mut self, stream: &Stream, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.writing.poll_io(stream.watched(), Direction::Write, cx, |fd| {
+            call::write(fd, buf, SendFlags::empty())
+        })
+    }
+}
+
+impl fmt::Debug for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waits").finish_non_exhaustive()
+    }
+}
+
 /// A stream of this crate with `futures_io`'s `AsyncRead` and `AsyncWrite`, vectored calls included.
 ///
 /// `as_async` borrows the stream, `into_async` takes it. Several adapters may share one stream, through references or

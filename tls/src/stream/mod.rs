@@ -7,7 +7,12 @@
 //! Records enter `outgoing` in the order of their numbers, and only the front of `outgoing` is ever sent, under the lock. So
 //! writers that wait cannot reorder records.
 
+#[cfg(feature = "futures")]
+mod asynchronous;
 mod state;
+
+#[cfg(feature = "futures")]
+pub use self::asynchronous::AsyncStream;
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};

@@ -1,6 +1,8 @@
 //! TLS streams, from outside: against themselves, and against other people's programs.
 
 mod certificates;
+#[cfg(feature = "futures")]
+mod futures;
 mod made;
 mod resumption;
 mod round_trip;

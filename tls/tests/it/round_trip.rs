@@ -100,10 +100,15 @@ fn vectored_writes_keep_their_order() {
 fn an_end_without_close_notify_is_an_error() {
     let (mut client, mut server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
     osier::run(move || -> io::Result<()> {
-        osier::spawn(move || client.write_all(b"hello"));
+        let cutting = osier::spawn(move || {
+            client.write_all(b"hello").unwrap();
+            client.socket().shutdown(Shutdown::Write).unwrap();
+            client
+        });
         let mut received = Vec::new();
         let error = server.read_to_end(&mut received).unwrap_err();
         assert_eq!((error.kind(), &received[..]), (ErrorKind::UnexpectedEof, &b"hello"[..]));
+        drop(cutting.join());
         Ok(())
     })
     .unwrap();
