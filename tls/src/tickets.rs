@@ -39,7 +39,7 @@ const KEYS_MAX: usize = 16;
 /// How often the file of keys is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The time that tickets of a file are valid for clients. Whoever replaces the file ends them.
+/// The time that tickets of a file are valid for clients. A key that leaves the file ends them.
 const FILE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The keys that seal the session tickets of servers. Cheap to clone: clones share the keys.
@@ -209,7 +209,7 @@ impl Shared {
         })
     }
 
-    /// Looks at the source. Of several threads that find it due, one does.
+    /// Looks at the source, on one of the threads that find it due.
     #[cold]
     fn look(&self, now: u64, due: u64) {
         let pause = match &self.source {
