@@ -113,8 +113,12 @@ impl Session {
                 Ok(Some(step)) => return (consumed, Ok(step)),
                 Ok(None) => {}
                 Err(error) => {
-                    // The alert is still inside. The connection gives it out before it fails again.
-                    while let Ok(None) = self.step(&mut input[consumed..], &mut consumed, sink, goal) {}
+                    // The alert is still inside. Once it is out, a further call would make a second one of the same record.
+                    while self.common().wants_write() {
+                        if !matches!(self.step(&mut input[consumed..], &mut consumed, sink, goal), Ok(None)) {
+                            break;
+                        }
+                    }
                     return (consumed, Err(error));
                 }
             }

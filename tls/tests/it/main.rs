@@ -3,6 +3,7 @@
 mod certificates;
 #[cfg(feature = "futures")]
 mod futures;
+mod hostile;
 mod made;
 mod resumption;
 mod round_trip;
