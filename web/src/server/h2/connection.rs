@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use osier::dormant::Cause;
 use osier_http::Reject;
-use osier_http::h2::{Error, ErrorCode, Event};
+use osier_http::h2::{Error, ErrorCode, Event, RequestHead};
 
 use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
@@ -21,6 +21,8 @@ use crate::server::h2::stream::Stream;
 
 pub(crate) struct Connection {
     shared: Rc<Shared>,
+    /// New streams whose fibers start when all received bytes have been read. One that is reset before gets none.
+    starting: Vec<(Stream, Box<RequestHead>)>,
     /// The wait for the graceful shutdown of the server. `None` once it has begun.
     shutdown: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// Whether that wait is in line.
@@ -35,6 +37,7 @@ impl Connection {
         let shutdown = local.worker.server.shutdown.clone();
         Connection {
             shared: Shared::new(local, link),
+            starting: Vec::new(),
             shutdown: Some(Box::pin(async move { shutdown.wait_async().await })),
             is_in_line: false,
             is_reported: false,
@@ -58,14 +61,14 @@ impl Connection {
         next
     }
 
-    fn handle(&self, event: Event<'_>) {
+    fn handle(&mut self, event: Event<'_>) {
         let shared = &self.shared;
         match event {
             Event::Request { stream, head, end } => {
                 let inlet = Rc::new(Inlet::new(end));
                 shared.add(stream, inlet.clone());
                 let stream = Stream::new(shared.clone(), stream, inlet);
-                drop(osier::spawn_local(move || exchange::serve(&stream, &head)));
+                self.starting.push((stream, head));
             }
             Event::Data { stream, bytes, end } => {
                 if let Some(stream) = shared.stream(stream) {
@@ -78,13 +81,23 @@ impl Connection {
                 }
             }
             Event::Reset { stream, .. } => {
-                if let Some(stream) = shared.stream(stream) {
+                if let Some(at) = self.starting.iter().rposition(|(starting, _)| starting.id == stream) {
+                    self.starting.swap_remove(at);
+                    shared.remove(stream);
+                } else if let Some(stream) = shared.stream(stream) {
                     stream.reset();
                 }
             }
             Event::Refused { reject, .. } => self.log_refused(reject),
             // The connection ends with its last stream.
             _ => {}
+        }
+    }
+
+    /// Starts the fibers of new streams.
+    fn start(&mut self) {
+        for (stream, head) in std::mem::take(&mut self.starting) {
+            drop(osier::spawn_local(move || exchange::serve(&stream, &head)));
         }
     }
 
@@ -204,7 +217,10 @@ impl Multiplexed for Connection {
             let received = shared.machine.borrow_mut().receive(bytes, now);
             let (count, event) = match received {
                 Ok(received) => received,
-                Err(error) => return self.fail(error, CloseReason::ProtocolError),
+                Err(error) => {
+                    self.start();
+                    return self.fail(error, CloseReason::ProtocolError);
+                }
             };
             bytes = &bytes[count..];
             match event {
@@ -213,6 +229,7 @@ impl Multiplexed for Connection {
                 None => {}
             }
         }
+        self.start();
         shared.wake_writable();
         shared.flush_soon();
         shared.reclaim();

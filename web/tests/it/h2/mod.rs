@@ -1,8 +1,10 @@
 //! HTTP/2: streams with the handlers of every other request.
 
+mod attacks;
 mod client;
 mod ending;
 mod handlers;
+mod peers;
 mod streams;
 
 use std::time::Duration;

@@ -1,0 +1,264 @@
+//! Clients that are not ours: curl, nghttp, h2load, and Python's `h2`.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use osier_web::files::Files;
+use osier_web::{Limits, Server};
+use testkit::Folder;
+
+use super::router;
+use crate::common::folder::prose;
+use crate::common::{Site, site_with};
+
+fn started() -> Site {
+    let limits = Limits {
+        body: 16 << 20,
+        ..Limits::default()
+    };
+    let server = Server::new(router()).limits(limits);
+    site_with(2, server, |server| server.bind("127.0.0.1:0"))
+}
+
+/// Runs a program to its end and returns its output. `None` if the program is missing.
+fn run(program: &str, args: &[&str], stdin: &[u8]) -> Option<String> {
+    let spawned = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            println!("skipped: {program} cannot be started: {error}");
+            return None;
+        }
+    };
+    let mut input = child.stdin.take().expect("piped");
+    let stdin = stdin.to_vec();
+    let feeder = std::thread::spawn(move || drop(input.write_all(&stdin)));
+    let output = child.wait_with_output().expect("it ends");
+    feeder.join().expect("fed");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    if complaint.contains("No module named 'h2'") {
+        println!("skipped: {program} has no module h2");
+        return None;
+    }
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}\n{said}\n{complaint}",
+        output.status
+    );
+    Some(said)
+}
+
+fn curl(args: &[&str], stdin: &[u8]) -> Option<String> {
+    let usual = ["--http2-prior-knowledge", "-sS", "--max-time", "20", "--noproxy", "*"];
+    run("curl", &[&usual, args].concat(), stdin)
+}
+
+#[test]
+fn curl_with_prior_knowledge_is_served() {
+    let site = started();
+    let url = |path: &str| format!("http://{}{path}", site.addr);
+    let Some(text) = curl(&["-w", " %{http_version}", &url("/")], b"") else {
+        return;
+    };
+    assert_eq!(text, "hello 2");
+    // curl 7.88 does not use a connection with prior knowledge twice (its issue 10634), so each call is one request.
+    let head = curl(&["-I", &url("/")], b"").unwrap_or_default();
+    assert!(
+        head.starts_with("HTTP/2 200 ") && head.contains("content-length: 5\r\n"),
+        "{head}"
+    );
+    let body = prose(3_000_000);
+    assert_eq!(
+        curl(&["--data-binary", "@-", &url("/count")], &body).as_deref(),
+        Some("3000000")
+    );
+    let echoed = curl(&["-X", "POST", "-T", "-", &url("/echo")], &body);
+    assert!(echoed.is_some_and(|echoed| echoed.as_bytes() == body));
+    assert_eq!(
+        curl(&[&url("/stream/1000")], b"").map(|text| text.lines().count()),
+        Some(1000)
+    );
+}
+
+#[test]
+fn nghttp_is_served() {
+    let site = started();
+    let url = |path: &str| format!("http://{}{path}", site.addr);
+    let Some(said) = run(
+        "nghttp",
+        &["-nv", "--no-dep", &url("/"), &url("/stream/10"), &url("/big/100000")],
+        b"",
+    ) else {
+        return;
+    };
+    assert_eq!(said.matches(":status: 200").count(), 3, "{said}");
+    assert!(
+        said.contains("SETTINGS_ENABLE_CONNECT_PROTOCOL") || said.contains("UNKNOWN(0x8)") || said.contains("0x08"),
+        "{said}"
+    );
+    // With a trailer, padding, a small window and priorities.
+    let folder = Folder::new();
+    folder.write("body", prose(200_000));
+    let file = folder.join("body");
+    let args = [
+        "-d",
+        file.to_str().unwrap(),
+        "--trailer",
+        "x-sum: 1",
+        "-b",
+        "100",
+        "-w",
+        "14",
+        "-W",
+        "16",
+        &url("/count"),
+    ];
+    assert_eq!(run("nghttp", &args, b"").as_deref(), Some("200000"));
+}
+
+#[test]
+fn h2load_is_served_with_many_streams() {
+    let folder = Folder::new();
+    folder.write("a", prose(16 << 10));
+    let router = router().fallback(Files::open(folder.path()).unwrap().handler());
+    let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    for (path, bytes) in [("/", 5), ("/a", 16 << 10), ("/stream/100", 890)] {
+        let url = format!("http://{}{path}", site.addr);
+        let Some(said) = run("h2load", &["-n", "4000", "-c", "8", "-m", "50", &url], b"") else {
+            return;
+        };
+        let requests = "requests: 4000 total, 4000 started, 4000 done, 4000 succeeded, 0 failed, 0 errored, 0 timeout";
+        assert!(said.contains(requests), "{said}");
+        assert!(said.contains(&format!("({}) data", 4000 * bytes)), "{path}: {said}");
+    }
+}
+
+const PYTHON: &str = r#"
+import socket, sys, time
+import h2.connection, h2.config, h2.events, h2.settings, h2.errors
+address = ("127.0.0.1", PORT)
+checks = 0
+def check(ok, what):
+    global checks
+    if not ok:
+        raise SystemExit("failed: " + str(what))
+    checks += 1
+class Client:
+    def __init__(self):
+        self.socket = socket.create_connection(address, 20)
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        self.flush()
+        self.streams = {}
+        self.events = []
+    def flush(self):
+        self.socket.sendall(self.h2.data_to_send())
+    def pump(self):
+        self.flush()
+        data = self.socket.recv(65536)
+        check(data, "bytes")
+        for event in self.h2.receive_data(data):
+            self.events.append(event)
+            stream = self.streams.get(getattr(event, "stream_id", None))
+            if isinstance(event, h2.events.ResponseReceived):
+                stream["headers"] = dict(event.headers)
+            elif isinstance(event, h2.events.DataReceived):
+                stream["body"] += event.data
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                stream["ended"] = True
+            elif isinstance(event, h2.events.StreamReset):
+                stream["reset"] = event.error_code
+        self.flush()
+    def open(self, method, path, end, extra=()):
+        stream = self.h2.get_next_available_stream_id()
+        self.streams[stream] = dict(headers=None, body=b"", ended=False, reset=None)
+        self.h2.send_headers(stream, [(":method", method), (":scheme", "http"), (":authority", "test"), (":path", path), *extra], end_stream=end)
+        return stream
+    def send(self, stream, data):
+        while data:
+            window = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size, len(data))
+            if window == 0:
+                self.pump()
+                continue
+            self.h2.send_data(stream, data[:window])
+            data = data[window:]
+            self.flush()
+    def whole(self, stream):
+        while not self.streams[stream]["ended"] and self.streams[stream]["reset"] is None:
+            self.pump()
+        return self.streams[stream]
+client = Client()
+for size in [0, 1, 16384, 65535, 65536, 1000000]:
+    reply = client.whole(client.open("GET", "/big/%d" % size, True))
+    check(reply["headers"][":status"] == "200" and len(reply["body"]) == size, size)
+streams = [client.open("GET", "/stream/200", True) for _ in range(100)]
+for stream in streams:
+    check(client.whole(stream)["body"].count(b"\n") == 200, "many streams")
+stream = client.open("POST", "/echo", False)
+body = bytes(range(256)) * 2000
+client.send(stream, body)
+client.h2.send_headers(stream, [("x-trailer", "1")], end_stream=True)
+check(client.whole(stream)["body"] == body, "an echo with a trailer")
+# A large head goes in CONTINUATION frames, and the table is used again.
+for _ in range(3):
+    stream = client.open("GET", "/", True, [("x-large", "y" * 20000)])
+    check(client.whole(stream)["headers"][":status"] == "200", "a large head")
+stream = client.open("GET", "/", True, [("x-many-%d" % n, "z") for n in range(150)])
+check(client.whole(stream)["headers"][":status"] == "431", "too many fields")
+# The client changes its windows and its table while a response comes.
+stream = client.open("GET", "/big/500000", True)
+client.pump()
+client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1000, h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
+check(len(client.whole(stream)["body"]) == 500000, "a smaller window")
+client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100000, h2.settings.SettingCodes.HEADER_TABLE_SIZE: 4096})
+stream = client.open("GET", "/big/500000", True)
+check(len(client.whole(stream)["body"]) == 500000, "a larger window")
+client.h2.ping(b"12345678")
+while not any(isinstance(event, h2.events.PingAckReceived) for event in client.events):
+    client.pump()
+check(True, "a ping")
+# Streams that are cancelled at any moment.
+for n in range(60):
+    stream = client.open("GET", "/big/100000", True)
+    if n % 3 == 1:
+        client.flush()
+    if n % 3 == 2:
+        client.pump()
+    try:
+        client.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+    except h2.exceptions.StreamClosedError:
+        pass
+    client.flush()
+check(client.whole(client.open("GET", "/", True))["body"] == b"hello", "after cancellations")
+print("ok", checks)
+"#;
+
+#[test]
+fn python_h2_agrees() {
+    let site = started();
+    let script = PYTHON.replace("PORT", &site.addr.port().to_string());
+    // Debian's own Python has Debian's packages.
+    let starts = |program: &&str| Command::new(program).arg("-V").output().is_ok();
+    let program = ["/usr/bin/python3", "python3"]
+        .into_iter()
+        .find(starts)
+        .unwrap_or("python3");
+    let Some(said) = run(program, &["-c", &script], b"") else {
+        return;
+    };
+    let checks: usize = said
+        .trim()
+        .strip_prefix("ok ")
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_else(|| panic!("{said}"));
+    println!("Python h2: {checks} checks");
+    assert!(checks > 120, "{checks}");
+    assert_eq!(*site.log.lock().unwrap(), [""; 0]);
+}
