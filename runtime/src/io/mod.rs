@@ -5,6 +5,7 @@
 //!   readable, writable, ready    io/ready.rs: any descriptor, over crate::wait::descriptor, or poll(2) on a plain thread
 //!   Async                        io/async_fd.rs: any descriptor to read and write, over the same
 //!   sendfile                     io/sendfile.rs
+//!   read_at                      io/read_at.rs
 //!   splice                       io/splice.rs
 //!   while_connected              io/connected.rs
 //! ```
@@ -14,6 +15,8 @@
 #[cfg(feature = "descriptors")]
 mod async_fd;
 mod connected;
+#[cfg(feature = "fs")]
+mod read_at;
 #[cfg(feature = "descriptors")]
 mod ready;
 #[cfg(feature = "fs")]
@@ -28,6 +31,8 @@ pub use crate::wait::socket::Source;
 #[cfg(feature = "descriptors")]
 pub use async_fd::Async;
 pub use connected::{Disconnected, HalfClose, while_connected};
+#[cfg(feature = "fs")]
+pub use read_at::read_at;
 #[cfg(feature = "descriptors")]
 pub use ready::{WhenReady, readable, readable_async, ready, ready_async, writable, writable_async};
 #[cfg(feature = "fs")]

@@ -260,7 +260,7 @@ fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
 
 /// Brings a piece of the file into memory, on another thread.
 #[cold]
-fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let file = file.try_clone_to_owned()?;
     let mut fetching = pin!(pooled(move || {
         // The advice starts all reads, and the last byte comes with the last of them. sendfile(2) will report an error.

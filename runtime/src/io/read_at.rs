@@ -1,0 +1,69 @@
+//! `read_at`: bytes of a file into memory, without the worker ever waiting for the disk.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::sendfile::fetch;
+use crate::worker::context::{self, Caller};
+
+/// Reads bytes of `file` from `offset` on, and returns how many: fewer than `into` has room for if others are not in memory, and 0
+/// at the end of the file. The file's own position is neither used nor moved.
+///
+/// ```
+/// let path = std::env::temp_dir().join(format!("osier-read-at-{}", std::process::id()));
+/// std::fs::write(&path, "0123456789")?;
+/// let file = std::fs::File::open(&path)?;
+/// osier::run(|| {
+///     let mut bytes = [0; 4];
+///     assert_eq!(osier::io::read_at(&file, 3, &mut bytes)?, 4);
+///     assert_eq!(&bytes, b"3456");
+///     assert_eq!(osier::io::read_at(&file, 10, &mut bytes)?, 0);
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Suspends
+///
+/// While the first bytes come from the disk. Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// The error of a cancelled call.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn read_at(file: impl AsFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    let file = file.as_fd();
+    let is_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
+    if is_fiber && !into.is_empty() {
+        match read_from_memory(file, offset, into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => fetch(file, offset, into.len() as u64)?,
+            // The filesystem cannot tell.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            done => return done,
+        }
+    }
+    Ok(rustix::io::retry_on_intr(|| {
+        rustix::io::pread(file, &mut *into, offset)
+    })?)
+}
+
+/// Reads the bytes that are in memory.
+#[cfg(target_os = "linux")]
+fn read_from_memory(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    let read = preadv2(file, &mut [io::IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT);
+    read.map_err(|error| match error {
+        rustix::io::Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
+        error => error.into(),
+    })
+}
+
+/// Reads nothing: only Linux can read without blocking.
+#[cfg(not(target_os = "linux"))]
+fn read_from_memory(_: BorrowedFd<'_>, _: u64, _: &mut [u8]) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
