@@ -99,6 +99,7 @@
 //! | `sse` | [`sse`] |
 //! | `redis` | [`pubsub`] |
 //! | `chat` | [`chat`]; `json`, `redis`, `ws` |
+//! | `tls` | [`Server::tls`], [`Request::tls`], [`tls`] |
 //!
 //! # Layout
 //!
@@ -162,6 +163,8 @@ pub use osier::net::Stream;
 #[cfg(feature = "h2")]
 pub use osier_http::h2::Limits as Http2Limits;
 pub use osier_http::{Limits, path, percent_decode};
+#[cfg(feature = "tls")]
+pub use osier_tls as tls;
 pub use request::Request;
 #[cfg(feature = "serde")]
 pub use request::extract::Validate;
@@ -170,6 +173,8 @@ pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
 #[cfg(feature = "multipart")]
 pub use request::multipart;
+#[cfg(feature = "tls")]
+pub use request::tls::Tls;
 pub use response::error::Error;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;

@@ -324,7 +324,6 @@ impl<'a> RequestBody<'a> {
     }
 
     /// The connection of the request.
-    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn client(&self) -> Peer<'a> {
         self.client
     }

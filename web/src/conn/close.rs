@@ -15,13 +15,15 @@ pub enum CloseReason {
     LastResponse,
     /// No request began within [`Timeouts::idle`](crate::Timeouts::idle).
     IdleTimeout,
+    /// The TLS handshake was not done within [`Timeouts::handshake`](crate::Timeouts::handshake).
+    HandshakeTimeout,
     /// The head of a request, or a PROXY header, did not arrive within [`Timeouts::header`](crate::Timeouts::header).
     HeaderTimeout,
     /// The client sent no bytes of a body for [`Timeouts::body`](crate::Timeouts::body).
     BodyTimeout,
     /// The client took no bytes of a response for [`Timeouts::write`](crate::Timeouts::write).
     WriteTimeout,
-    /// The client violated HTTP, the PROXY protocol or a limit of [`Limits`](crate::Limits).
+    /// The client violated HTTP, TLS, the PROXY protocol or a limit of [`Limits`](crate::Limits).
     ProtocolError,
     /// The client had its most connections already: see
     /// [`Server::max_connections_per_client`](crate::Server::max_connections_per_client).
@@ -39,10 +41,11 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Every reason.
-    pub const ALL: [CloseReason; 12] = [
+    pub const ALL: [CloseReason; 13] = [
         CloseReason::Client,
         CloseReason::LastResponse,
         CloseReason::IdleTimeout,
+        CloseReason::HandshakeTimeout,
         CloseReason::HeaderTimeout,
         CloseReason::BodyTimeout,
         CloseReason::WriteTimeout,
@@ -60,6 +63,7 @@ impl CloseReason {
             CloseReason::Client => "client",
             CloseReason::LastResponse => "last_response",
             CloseReason::IdleTimeout => "idle_timeout",
+            CloseReason::HandshakeTimeout => "handshake_timeout",
             CloseReason::HeaderTimeout => "header_timeout",
             CloseReason::BodyTimeout => "body_timeout",
             CloseReason::WriteTimeout => "write_timeout",

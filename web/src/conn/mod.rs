@@ -12,14 +12,15 @@
 //! ```
 //!
 //! A connection of a trusted balancer begins as `Announced` instead. It becomes idle, or runs a
-//! burst, when its PROXY header is whole.
+//! burst, when its PROXY header is whole. A connection with TLS has its `Handshake` before it becomes
+//! idle. It rests in the middle of a handshake or of a record without a stack.
 //!
 //! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at
 //! once, so the handlers of one connection do not overlap. The result of `wake` says until when the
 //! connection rests.
 
 pub(crate) mod awaiting;
-#[cfg(any(feature = "fastcgi", feature = "proxy", feature = "ws"))]
+#[cfg(any(feature = "fastcgi", feature = "proxy", feature = "sendfile", feature = "ws"))]
 #[cfg_attr(
     not(feature = "proxy"),
     allow(dead_code, reason = "only the proxy keeps buffers for heads")
@@ -28,10 +29,14 @@ pub(crate) mod buffers;
 pub(crate) mod clients;
 pub(crate) mod close;
 pub(crate) mod date;
+#[cfg(feature = "tls")]
+mod handshake;
 pub(crate) mod log;
 pub(crate) mod network;
 pub(crate) mod output;
 pub(crate) mod peer;
+#[cfg(feature = "ws")]
+pub(crate) mod polled;
 pub(crate) mod rest;
 pub(crate) mod serve;
 pub(crate) mod settings;
@@ -42,6 +47,7 @@ pub(crate) mod upgrade;
 pub(crate) mod worker;
 
 use std::io::{self, Read};
+use std::mem;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -92,6 +98,9 @@ pub(crate) struct Conn {
 enum Stage {
     /// Waits for the PROXY header.
     Announced(Announced),
+    /// Waits for bytes of the TLS handshake, until then.
+    #[cfg(feature = "tls")]
+    Handshake(Option<Instant>),
     Head(Box<Partial>),
     Linger(Linger),
     Sending(Box<Sending>),
@@ -161,14 +170,19 @@ impl Conn {
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
-        let stage = match worker.server.is_trusted(peer) {
-            true => Some(Box::new(Stage::Announced(Announced::default()))),
-            false => None,
+        let (stage, patience) = match worker.server.is_trusted(peer) {
+            true => (Some(Stage::Announced(Announced::default())), timeouts.idle),
+            #[cfg(feature = "tls")]
+            false if worker.server.tls.is_some() => {
+                let patience = timeouts.handshake;
+                (Some(Stage::Handshake(after(patience))), patience)
+            }
+            false => (None, timeouts.idle),
         };
         let conn = Box::new(Conn {
-            link: worker.link(stream.into(), peer),
+            link: worker.link(worker.server.transport(stream), peer),
             local: local.clone(),
-            stage,
+            stage: stage.map(Box::new),
         });
         // A socket that fails here was reset after it was accepted.
         if prepared.is_err() {
@@ -178,7 +192,7 @@ impl Conn {
         let patience = match worker.draining.get() {
             // The socket was on its way to this worker when the drain began.
             true => FRESH_GRACE,
-            false => timeouts.idle,
+            false => patience,
         };
         if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
             let text = format_args!("cannot watch a connection from {peer}: {error}");
@@ -216,7 +230,12 @@ impl Conn {
         let mut buffers = link.worker.take_buffers();
         let held = announced.bytes.len();
         buffers.input[..held].copy_from_slice(&announced.bytes);
-        let filled = match (&link.transport).read(&mut buffers.input[held..]) {
+        // The header comes in the clear. Bytes behind it stay in the socket if they are encrypted.
+        let received = match link.transport.plain() {
+            Some(mut stream) => stream.read(&mut buffers.input[held..]),
+            None => link.socket().peek(&mut buffers.input[held..]),
+        };
+        let filled = match received {
             Ok(count @ 1..) => held + count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
             _ => {
@@ -238,6 +257,10 @@ impl Conn {
             }
             Ok(None) => {
                 announced.bytes = input.to_vec();
+                if link.transport.plain().is_none() && skip(link.socket(), filled - held).is_err() {
+                    link.worker.give_buffers(buffers);
+                    return self.close(CloseReason::Client);
+                }
                 link.worker.give_buffers(buffers);
                 let timeouts = &link.worker.server.timeouts;
                 let time = if filled == 0 { timeouts.idle } else { timeouts.header };
@@ -255,6 +278,14 @@ impl Conn {
                 return self.close(CloseReason::ProtocolError);
             }
         };
+        #[cfg(feature = "tls")]
+        if link.transport.plain().is_none() {
+            link.worker.give_buffers(buffers);
+            return match skip(link.socket(), http.start - held) {
+                Ok(()) => self.shake_hands(after(link.worker.server.timeouts.handshake)),
+                Err(_) => self.close(CloseReason::Client),
+            };
+        }
         let count = http.len();
         buffers.input.copy_within(http, 0);
         if count > 0 {
@@ -267,7 +298,7 @@ impl Conn {
     /// Reads the first bytes of a request, or notices that the client is gone.
     fn begin(&mut self) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
-        let read = (&self.link.transport).read(&mut buffers.input);
+        let read = self.link.transport.receive(&mut buffers.input);
         if let Ok(count @ 1..) = read {
             return match self.link.is_fresh() {
                 true => self.first_burst(buffers, count),
@@ -276,6 +307,9 @@ impl Conn {
         }
         self.link.worker.give_buffers(buffers);
         match read {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && self.link.transport.is_mid_record() => {
+                self.rest_in_head(&[], HeadScanner::new())
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
             _ => self.close(CloseReason::Client),
         }
@@ -288,9 +322,10 @@ impl Conn {
         if partial.filled == partial.bytes.len() {
             // The scanner has refused any head that is longer than the limit.
             let room = (2 * partial.filled).min(limits.head_bytes.max(partial.filled) + PARTIAL_ROOM);
+            let room = room.max(PARTIAL_ROOM);
             partial.bytes.resize(room, 0);
         }
-        match (&self.link.transport).read(&mut partial.bytes[partial.filled..]) {
+        match self.link.transport.receive(&mut partial.bytes[partial.filled..]) {
             Ok(0) => return self.close(CloseReason::Client),
             Ok(count) => partial.filled += count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
@@ -416,18 +451,7 @@ impl Conn {
             // section 2.2).
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
             After::Wait(scanner) if input.start < input.end => {
-                let rest = &input.bytes[input.start..input.end];
-                let mut bytes = Vec::with_capacity(rest.len() + PARTIAL_ROOM);
-                bytes.extend_from_slice(rest);
-                bytes.resize(bytes.capacity(), 0);
-                let deadline = after(worker.server.timeouts.header);
-                self.set_stage(Stage::Head(Box::new(Partial {
-                    bytes,
-                    filled: rest.len(),
-                    scanner,
-                    deadline,
-                })));
-                AfterBurst::Sleep(deadline)
+                self.rest_in_head(&input.bytes[input.start..input.end], scanner)
             }
             After::Wait(_) => self.sleep(),
         };
@@ -436,6 +460,22 @@ impl Conn {
             output: output.into_buffer(),
         });
         next
+    }
+
+    /// Rests in the middle of a head, of which these bytes have arrived. The scanner has seen them.
+    fn rest_in_head(&mut self, received: &[u8], scanner: HeadScanner) -> AfterBurst {
+        let mut bytes = Vec::with_capacity(received.len() + PARTIAL_ROOM);
+        bytes.extend_from_slice(received);
+        bytes.resize(bytes.capacity(), 0);
+        let deadline = after(self.link.worker.server.timeouts.header);
+        self.link.end();
+        self.set_stage(Stage::Head(Box::new(Partial {
+            bytes,
+            filled: received.len(),
+            scanner,
+            deadline,
+        })));
+        AfterBurst::Sleep(deadline)
     }
 
     /// Hands the connection to its new protocol. During a drain, its reading direction is shut
@@ -603,7 +643,8 @@ impl Conn {
 
     fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
-        let read = (&self.link.transport).read(&mut buffers.input);
+        // Nobody reads the bytes, so nobody decrypts them.
+        let read = self.link.socket().read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
             Ok(count) if count > 0 && count as u64 <= linger.left => linger.left -= count as u64,
@@ -633,6 +674,8 @@ impl Conn {
                 self.link.worker.server.log(&record);
                 self.close(CloseReason::HeaderTimeout)
             }
+            #[cfg(feature = "tls")]
+            Some(Stage::Handshake(_)) => self.close(CloseReason::HandshakeTimeout),
             None => self.close(CloseReason::IdleTimeout),
             Some(
                 Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_) | Stage::Awaiting(..),
@@ -658,6 +701,28 @@ impl Dormant for Conn {
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {
+        let mut next = self.wake_once(cause);
+        // No event announces bytes that have left the socket.
+        while self.link.transport.has_unread() && self.reads_on(next) {
+            next = self.wake_once(Cause::Readable);
+        }
+        next
+    }
+}
+
+impl Conn {
+    /// Whether a connection that is about to do `next` would read bytes that have arrived.
+    fn reads_on(&mut self, next: AfterBurst) -> bool {
+        let wants_bytes = matches!(next, AfterBurst::Sleep(_));
+        match self.stage.as_deref_mut() {
+            Some(Stage::Linger(_)) => false,
+            // A session that lets bytes wait reads them when one of its leaves wakes it.
+            Some(Stage::Session(taken)) => mem::take(&mut taken.io.has_read) && wants_bytes,
+            _ => wants_bytes,
+        }
+    }
+
+    fn wake_once(&mut self, cause: Cause) -> AfterBurst {
         if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
             return taken.session.wake(&mut taken.io, cause);
         }
@@ -688,6 +753,8 @@ impl Dormant for Conn {
         };
         match *stage {
             Stage::Announced(announced) => self.announced(announced),
+            #[cfg(feature = "tls")]
+            Stage::Handshake(deadline) => self.shake_hands(deadline),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
             Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),
@@ -701,6 +768,9 @@ impl Dormant for Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
+        if self.link.ends_well() && !matches!(self.stage.as_deref(), Some(Stage::Sending(_))) {
+            self.link.transport.say_goodbye();
+        }
         // The client may not have taken all of the last response. From here on the kernel waits for it
         // as long as a write would, where its own patience is minutes.
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -708,6 +778,17 @@ impl Drop for Conn {
             .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
         self.link.worker.unlink(&self.link);
     }
+}
+
+/// Takes `count` bytes that have arrived out of the socket.
+fn skip(mut socket: &Stream, mut count: usize) -> io::Result<()> {
+    let mut bytes = [0; 256];
+    while count > 0 {
+        let piece = count.min(bytes.len());
+        socket.read_exact(&mut bytes[..piece])?;
+        count -= piece;
+    }
+    Ok(())
 }
 
 /// Returns the time `time` from now. `None`, which means never, if the clock cannot represent it.

@@ -29,6 +29,8 @@ use osier::io::FileProgress;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
+#[cfg(feature = "sendfile")]
+use crate::conn::buffers::{self, Size};
 use crate::conn::close::CloseReason;
 use crate::conn::peer::{PATIENCE, Sink};
 #[cfg(feature = "sendfile")]
@@ -208,11 +210,44 @@ impl<'c> Output<'c> {
     /// Sends a part of a file. The head is sent right before it, or together with a small one.
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        if self.collects_file(len) {
+            return self.collect_file(file, offset, len);
+        }
         let head = || self.state().flush_before_file(self.sink, len);
         match self.sink.send_file(file, offset, len, head) {
             Ok(count) if count == len => Ok(count),
             Ok(count) => Err(self.file_failed(file_ended(len - count))),
             Err(error) => Err(self.file_failed(error)),
+        }
+    }
+
+    /// Whether so much of a file is best copied behind the collected bytes: it is copied anyway, and shares a record with them.
+    #[cfg(feature = "sendfile")]
+    #[inline]
+    fn collects_file(&self, len: u64) -> bool {
+        len < JOINED && matches!(self.sink, Sink::Transport(transport) if transport.plain().is_none())
+    }
+
+    /// Adds a part of a file to the collected bytes.
+    #[cfg(feature = "sendfile")]
+    #[cold]
+    fn collect_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        // The state is not borrowed while the fiber waits for the disk: its hook flushes then.
+        let mut piece = buffers::take(Size::K64);
+        let mut filled = 0;
+        while filled < len as usize {
+            match osier::io::read_at(file, offset + filled as u64, &mut piece[filled..len as usize]) {
+                Ok(0) => return Err(self.file_failed(file_ended(len - filled as u64))),
+                Ok(count) => filled += count,
+                Err(error) => return Err(self.file_failed(error)),
+            }
+        }
+        let mut state = self.state();
+        state.buffer.extend_from_slice(&piece[..filled]);
+        buffers::give(piece);
+        match state.buffer.len() >= HIGH_WATER {
+            true => state.flush(self.sink, &[]).map(|()| len),
+            false => Ok(len),
         }
     }
 
@@ -230,7 +265,7 @@ impl<'c> Output<'c> {
             self.write(&part.before);
             count += part.before.len() as u64 + part.len;
             let transport = match self.sink {
-                Sink::Transport(transport) if self.state().may_leave => transport,
+                Sink::Transport(transport) if self.state().may_leave && !self.collects_file(part.len) => transport,
                 _ => {
                     self.send_file(&file, part.offset, part.len)?;
                     continue;

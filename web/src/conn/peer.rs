@@ -87,6 +87,29 @@ impl<'w> Peer<'w> {
         }
     }
 
+    /// The connection, which streams of HTTP/2 share. `None` for a test.
+    fn link(self) -> Option<&'w Link> {
+        match self.end {
+            End::Link(link) => Some(link),
+            End::Stream(stream) => Some(stream.link()),
+            End::Memory(_) => None,
+        }
+    }
+
+    /// Whether the bytes of the connection are encrypted.
+    pub(crate) fn is_encrypted(self) -> bool {
+        self.link().is_some_and(|link| link.transport.plain().is_none())
+    }
+
+    /// The TLS of the connection.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(self) -> Option<&'w osier_tls::Stream> {
+        match &self.link()?.transport {
+            Transport::Tls(stream) => Some(stream),
+            Transport::Plain(_) => None,
+        }
+    }
+
     /// The address at which the client reached the server. `None` on a Unix socket.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
         let stream = match self.end {
@@ -98,6 +121,10 @@ impl<'w> Peer<'w> {
     }
 
     /// The byte stream of the connection, if it belongs to the request. `None` for a test, and for a stream of HTTP/2.
+    #[cfg_attr(
+        not(any(feature = "fastcgi", feature = "proxy")),
+        allow(dead_code, reason = "only gateways receive bodies first")
+    )]
     #[inline]
     pub(crate) fn transport(self) -> Option<&'w Transport> {
         match self.end {
@@ -278,7 +305,10 @@ impl Sink<'_> {
     #[inline]
     pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Transport(mut transport) => transport.write_all(bytes),
+            Sink::Transport(mut transport) => {
+                transport.write_all(bytes)?;
+                transport.flush()
+            }
             Sink::Stream(stream) => stream.write(bytes),
             Sink::Memory(memory) => memory.write(bytes),
         }
@@ -307,7 +337,7 @@ impl Sink<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        transport.flush()
     }
 
     /// Runs `body` and cancels it when the client has gone, as [`Peer::while_connected`] does.

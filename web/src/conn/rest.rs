@@ -70,7 +70,8 @@ impl Rest {
             done?;
             self.parts.pop();
         }
-        write_now(transport, &mut self.tail)
+        write_now(transport, &mut self.tail)?;
+        transport.try_flush()
     }
 }
 

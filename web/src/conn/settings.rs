@@ -9,6 +9,8 @@ use crate::conn::log::record::Record;
 /// ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
+    /// Time for a TLS handshake, counted from the acceptance of the connection. Then close. Default: 10 s.
+    pub handshake: Duration,
     /// Time for a whole request head, counted from its first byte. Then 408 and close. Default: 10
     /// s.
     pub header: Duration,
@@ -29,6 +31,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         let s = Duration::from_secs;
         Timeouts {
+            handshake: s(10),
             header: s(10),
             body: s(30),
             idle: s(60),

@@ -37,6 +37,8 @@ const NO_SIGNAL: SendFlags = SendFlags::empty();
 #[derive(Debug)]
 pub(crate) enum Transport {
     Plain(Stream),
+    #[cfg(feature = "tls")]
+    Tls(Box<osier_tls::Stream>),
 }
 
 impl From<Stream> for Transport {
@@ -55,6 +57,8 @@ impl Transport {
     pub(crate) fn socket(&self) -> &Stream {
         match self {
             Transport::Plain(stream) => stream,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.socket(),
         }
     }
 
@@ -63,6 +67,8 @@ impl Transport {
     pub(crate) fn plain(&self) -> Option<&Stream> {
         match self {
             Transport::Plain(stream) => Some(stream),
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => None,
         }
     }
 
@@ -74,6 +80,8 @@ impl Transport {
     pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => stream.try_read(into),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.try_read(into),
         }
     }
 
@@ -85,6 +93,72 @@ impl Transport {
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => stream.try_write(bytes),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// Reads bytes between two requests. A connection is woken to read what has arrived. If that is nothing, it rests again.
+    ///
+    /// # Suspends
+    ///
+    /// For the read timeout of a connection at rest, at most.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` if nothing has arrived, and the errors of `read`.
+    #[inline]
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Transport::Plain(stream) => { stream }.read(into),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.try_read(into).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+                _ => error,
+            }),
+        }
+    }
+
+    /// Whether a read would return bytes that have left the socket, which no event announces.
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.has_unread(),
+        }
+    }
+
+    /// Whether a part of a record has arrived.
+    #[inline]
+    pub(crate) fn is_mid_record(&self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.is_mid_record(),
+        }
+    }
+
+    /// Sends what [`try_write`](Transport::try_write) has taken and the socket has not, as far as the socket takes it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if something is left, and the errors of `write`.
+    pub(crate) fn try_flush(&self) -> io::Result<()> {
+        match self {
+            Transport::Plain(_) => Ok(()),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.try_flush(),
+        }
+    }
+
+    /// Tells the peer that it has got everything, if the protocol has a word for that and the socket takes it at once.
+    #[inline]
+    pub(crate) fn say_goodbye(&self) {
+        match self {
+            Transport::Plain(_) => {}
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => drop(stream.try_close_notify()),
         }
     }
 
@@ -96,6 +170,11 @@ impl Transport {
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         match self {
             Transport::Plain(stream) => stream.peek(&mut [0]).map(drop),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => match stream.has_unread() {
+                true => Ok(()),
+                false => stream.socket().peek(&mut [0]).map(drop),
+            },
         }
     }
 
@@ -108,6 +187,10 @@ impl Transport {
     pub(crate) fn wait_readable_for(&self, time: Duration) -> io::Result<bool> {
         match self {
             Transport::Plain(stream) => stream.wait_readable(time),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) if stream.has_unread() => Ok(true),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.socket().wait_readable(time),
         }
     }
 
@@ -115,6 +198,8 @@ impl Transport {
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         match self {
             Transport::Plain(stream) => stream.shutdown(Shutdown::Write),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.shutdown(Shutdown::Write),
         }
     }
 }
@@ -128,6 +213,8 @@ impl Transport {
                 let flags = MORE | NO_SIGNAL | SendFlags::DONTWAIT;
                 rustix::net::send(stream, bytes, flags).unwrap_or(0)
             }
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => 0,
         }
     }
 
@@ -145,6 +232,8 @@ impl Transport {
     ) -> io::Result<u64> {
         match self {
             Transport::Plain(stream) => osier::io::sendfile_after(file, offset, len, stream, before),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => copy::all(stream, file, offset, len, before),
         }
     }
 
@@ -168,6 +257,8 @@ impl Transport {
     ) -> io::Result<()> {
         match self {
             Transport::Plain(stream) => osier::io::try_sendfile(file, offset, len, stream, before, progress),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => copy::at_once(stream, file, offset, len, before, progress),
         }
     }
 }
@@ -177,6 +268,8 @@ impl Read for &Transport {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => { stream }.read(into),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => { &**stream }.read(into),
         }
     }
 }
@@ -186,16 +279,113 @@ impl Write for &Transport {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => { stream }.write(bytes),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => { &**stream }.write(bytes),
         }
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => { stream }.write_vectored(slices),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => { &**stream }.write_vectored(slices),
         }
     }
 
+    /// Waits until the socket has taken all bytes. Only after a write that took too long can some wait.
+    #[inline]
     fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Transport::Plain(_) => Ok(()),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => { &**stream }.flush(),
+        }
+    }
+}
+
+/// Files over TLS: they are read in pieces, which are encrypted.
+#[cfg(all(feature = "sendfile", feature = "tls"))]
+mod copy {
+    use std::fs::File;
+    use std::io::{self, Write};
+
+    use osier::io::FileProgress;
+    use osier_tls::Stream;
+
+    use crate::conn::buffers::{self, Size};
+
+    /// Bytes after which other fibers get their turn, if the peer takes all at once.
+    const TURN: u64 = 1 << 20;
+
+    /// Copies as [`send_file`](super::Transport::send_file) does.
+    pub(super) fn all(
+        mut stream: &Stream,
+        file: &File,
+        offset: u64,
+        len: u64,
+        before: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut sent = 0;
+        let done = pieces(file, offset, len, before, &mut sent, |piece, sent| {
+            stream.write_all(piece)?;
+            *sent += piece.len() as u64;
+            Ok(())
+        });
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(sent),
+            done => done.map(|()| sent),
+        }
+    }
+
+    /// Copies as [`try_send_file`](super::Transport::try_send_file) does.
+    pub(super) fn at_once(
+        stream: &Stream,
+        file: &File,
+        offset: u64,
+        len: u64,
+        before: impl FnOnce() -> io::Result<()>,
+        progress: &mut FileProgress,
+    ) -> io::Result<()> {
+        let mut sent = 0;
+        let done = pieces(file, offset, len, before, &mut sent, |mut piece, sent| {
+            while !piece.is_empty() {
+                let count = stream.try_write(piece)?;
+                piece = &piece[count..];
+                *sent += count as u64;
+            }
+            Ok(())
+        });
+        progress.sent += sent;
+        done.and_then(|()| stream.try_flush())
+    }
+
+    /// Reads the part of the file piece by piece. `send` counts in `sent` what it has sent of a piece.
+    fn pieces(
+        file: &File,
+        offset: u64,
+        len: u64,
+        before: impl FnOnce() -> io::Result<()>,
+        sent: &mut u64,
+        mut send: impl FnMut(&[u8], &mut u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut before, mut turn) = (Some(before), TURN);
+        while *sent < len {
+            let mut piece = buffers::take(Size::K64);
+            let most = usize::try_from(len - *sent).unwrap_or(usize::MAX).min(piece.len());
+            let done = osier::io::read_at(file, offset + *sent, &mut piece[..most]).and_then(|count| {
+                if count == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                before.take().map_or(Ok(()), |before| before())?;
+                send(&piece[..count], sent)
+            });
+            buffers::give(piece);
+            done?;
+            if *sent >= turn {
+                osier::fiber::yield_now();
+                turn = *sent + TURN;
+            }
+        }
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
-#[cfg(feature = "proxy")]
+#[cfg(any(feature = "proxy", feature = "ws"))]
 use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
 
@@ -64,11 +64,18 @@ pub struct Upgraded {
     /// Received bytes. Those from `taken` on are unread.
     unread: Vec<u8>,
     taken: usize,
+    /// Whether a read has been made since this was last looked at.
+    pub(super) has_read: bool,
 }
 
 impl Upgraded {
     pub(crate) fn new(link: Rc<Link>, unread: Vec<u8>) -> Self {
-        Upgraded { link, unread, taken: 0 }
+        Upgraded {
+            link,
+            unread,
+            taken: 0,
+            has_read: false,
+        }
     }
 
     /// The socket, for waiting and for setting timeouts. Read and write through `self` instead: it
@@ -78,7 +85,7 @@ impl Upgraded {
     }
 
     /// The byte stream behind the [buffered](Upgraded::buffered) bytes.
-    #[cfg(feature = "proxy")]
+    #[cfg(any(feature = "proxy", feature = "ws"))]
     pub(crate) fn transport(&self) -> &Transport {
         &self.link.transport
     }
@@ -110,8 +117,13 @@ impl Upgraded {
 
 impl Read for Upgraded {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.has_read = true;
         if self.taken == self.unread.len() {
-            return (&self.link.transport).read(into);
+            return match (&self.link.transport).read(into) {
+                // A drain ends the reading direction without a word of the client's.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.is_draining() => Ok(0),
+                read => read,
+            };
         }
         let count = self.buffered().read(into)?;
         self.taken += count;
@@ -132,7 +144,7 @@ impl Write for Upgraded {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        (&self.link.transport).flush()
     }
 }
 

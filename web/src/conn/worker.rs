@@ -88,6 +88,9 @@ pub(crate) struct ServerState {
     /// per connection.
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
+    /// Makes the server's end of TLS, if the clients speak TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<osier_tls::Acceptor>,
     pub(crate) log: Log,
     pub(crate) on_connection: Option<ConnectionHook>,
     /// Set when the graceful shutdown begins.
@@ -101,6 +104,15 @@ impl ServerState {
     #[cold]
     pub(crate) fn log(&self, record: &Record<'_>) {
         (self.log)(record);
+    }
+
+    /// Makes the byte stream of a new connection.
+    pub(crate) fn transport(&self, stream: Stream) -> Transport {
+        #[cfg(feature = "tls")]
+        if let Some(acceptor) = &self.tls {
+            return Transport::Tls(Box::new(acceptor.accept(stream)));
+        }
+        stream.into()
     }
 
     /// Counts a connection for worker `index`.
@@ -402,6 +414,12 @@ impl Link {
         if !matches!(self.phase.get(), Phase::Ended(_)) {
             self.phase.set(Phase::Ended(reason));
         }
+    }
+
+    /// Whether it ends with all that the client should get.
+    pub(crate) fn ends_well(&self) -> bool {
+        use CloseReason::{Failed, WriteTimeout};
+        matches!(self.phase.get(), Phase::Ended(reason) if !matches!(reason, Failed | WriteTimeout))
     }
 
     /// Whether a burst is running.

@@ -22,7 +22,8 @@ pub enum ForwardedBy {
 pub(crate) struct RealClient {
     /// None if the proxies name none that can be read. They may still have said how the client came.
     pub ip: Option<IpAddr>,
-    pub is_https: bool,
+    /// None if the proxies do not tell.
+    pub is_https: Option<bool>,
 }
 
 /// One reported hop.
@@ -83,7 +84,7 @@ pub(crate) fn real_client<'v, I: Iterator<Item = &'v [u8]>>(
     }
     let ip = client.map(|(_, ip, _)| ip);
     let is_https = match by {
-        ForwardedBy::Forwarded => client.and_then(|(_, _, is_https)| is_https).unwrap_or(false),
+        ForwardedBy::Forwarded => client.and_then(|(_, _, is_https)| is_https),
         _ => {
             let schemes: Vec<&[u8]> = values("x-forwarded-proto").flat_map(list).collect();
             // Either each proxy appends its scheme, or each passes the one that it was told on.
@@ -91,10 +92,10 @@ pub(crate) fn real_client<'v, I: Iterator<Item = &'v [u8]>>(
                 Some((from_right, _, _)) if schemes.len() == hops.len() => schemes.iter().rev().nth(from_right),
                 _ => schemes.last(),
             };
-            scheme.is_some_and(|scheme| is_https_scheme(scheme))
+            scheme.map(|scheme| is_https_scheme(scheme))
         }
     };
-    (ip.is_some() || is_https).then_some(RealClient { ip, is_https })
+    (ip.is_some() || is_https.is_some()).then_some(RealClient { ip, is_https })
 }
 
 pub(crate) fn is_https_scheme(scheme: &[u8]) -> bool {
@@ -214,7 +215,10 @@ mod tests {
         };
         let is_trusted = |ip: IpAddr| ip.to_string().starts_with("10.");
         let client = real_client(by, values, is_trusted)?;
-        Some((client.ip.map_or("?".into(), |ip| ip.to_string()), client.is_https))
+        Some((
+            client.ip.map_or("?".into(), |ip| ip.to_string()),
+            client.is_https == Some(true),
+        ))
     }
 
     #[test]

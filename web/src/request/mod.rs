@@ -12,6 +12,8 @@ pub(crate) mod hops;
 #[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -35,6 +37,8 @@ use crate::request::changes::Changes;
 use crate::request::changes::Texts;
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
+#[cfg(feature = "tls")]
+use crate::request::tls::Tls;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer and the log read: the request id, the application's
@@ -351,9 +355,17 @@ impl<'a> Request<'a> {
         is_of_proxy || self.changes.adds(name)
     }
 
-    /// Whether a trusted proxy has received the request over https. See [`trust_hops`](Request::trust_hops).
+    /// Whether the client has sent the request over https: what a [trusted](Request::trust_hops) proxy says about it, or else whether
+    /// this connection is encrypted.
     pub fn is_https(&self) -> bool {
-        self.marks.client.get().is_some_and(|client| client.is_https)
+        let said = self.marks.client.get().and_then(|client| client.is_https);
+        said.unwrap_or_else(|| self.body.client().is_encrypted())
+    }
+
+    /// The TLS of this connection. `None` if it is not encrypted, also if a trusted proxy says that its own is.
+    #[cfg(feature = "tls")]
+    pub fn tls(&self) -> Option<Tls<'_>> {
+        self.body.client().tls().map(Tls)
     }
 
     /// Whether a trusted proxy has named the client's address: by the PROXY protocol, see

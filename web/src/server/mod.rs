@@ -90,6 +90,8 @@ pub struct Server {
     max_connections: usize,
     max_connections_per_client: Option<u32>,
     trusted: Option<Trusted>,
+    #[cfg(feature = "tls")]
+    tls: Option<osier_tls::Acceptor>,
     observer: Option<Observer>,
     on_connection: Option<ConnectionHook>,
     log: Log,
@@ -108,6 +110,8 @@ impl Server {
             max_connections: usize::MAX,
             max_connections_per_client: None,
             trusted: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             observer: None,
             on_connection: None,
             log: Box::new(to_stderr),
@@ -187,6 +191,30 @@ impl Server {
     #[cfg(feature = "h2")]
     pub fn http2_limits(mut self, limits: osier_http::h2::Limits) -> Self {
         self.http2 = Some(limits);
+        self
+    }
+
+    /// Serves HTTPS: every client has to speak TLS, and `acceptor` makes the server's end of it. A client that speaks HTTP in the clear
+    /// gets a 400. With [`proxy_protocol`](Server::proxy_protocol), the PROXY header comes in the clear, before the handshake.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router, Server, tls::{Acceptor, Identity}};
+    ///
+    /// # fn made() -> (String, String) {
+    /// #     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    /// #     (made.cert.pem(), made.signing_key.serialize_pem())
+    /// # }
+    /// # let (chain, key) = made();
+    /// // `chain` and `key` are the texts of PEM files.
+    /// let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes())?;
+    /// let acceptor = Acceptor::builder(identity).alpn(["http/1.1"]).build()?;
+    /// let router = Router::new().get("/", |request: &mut Request<'_>| format!("{:?}", request.tls()));
+    /// let server = Server::new(router).tls(acceptor);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, acceptor: osier_tls::Acceptor) -> Self {
+        self.tls = Some(acceptor);
         self
     }
 
@@ -357,6 +385,8 @@ impl Server {
             clients: self.max_connections_per_client.map(Clients::new),
             bound,
             trusted: self.trusted,
+            #[cfg(feature = "tls")]
+            tls: self.tls,
             log: self.log,
             on_connection: self.on_connection,
             shutdown: Arc::new(Event::manual()),

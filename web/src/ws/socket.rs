@@ -18,6 +18,7 @@ use super::decode::{Decoder, Event, Failure};
 use super::frame::{Frame, Outbox};
 use super::{Close, Message, Timing};
 use crate::Upgraded;
+use crate::conn::polled::Polled;
 
 /// Size of the input buffer in bytes.
 const INPUT_BYTES: usize = 8 << 10;
@@ -303,19 +304,20 @@ impl<'a> WebSocket<'a> {
         };
         let until = since.and_then(|since| since.checked_add(patience));
         let mut silence = until.map_or_else(Sleep::forever, Sleep::until);
-        let (input, outbox, stream) = (&mut self.input, &mut self.outbox, self.io.stream());
-        let mut out = stream.as_async();
-        let mut read = stream.as_async();
+        let (input, outbox, transport) = (&mut self.input, &mut self.outbox, self.io.transport());
+        let mut out = transport.polled();
+        let mut read = transport.polled();
         let waited = poll_fn(|cx| {
             if let Poll::Ready(Err(error)) = poll_flush(outbox, &mut out, cx) {
                 return Poll::Ready(Err(error));
             }
-            if let Poll::Ready(read) = futures_io::AsyncRead::poll_read(Pin::new(&mut read), cx, input) {
+            if let Poll::Ready(read) = read.poll_read(cx, input) {
                 return Poll::Ready(read.map(Waited::Bytes));
             }
             Pin::new(&mut silence).poll(cx).map(|()| Ok(Waited::Silence))
         })
         .await;
+        drop((out, read));
         match waited {
             Ok(Waited::Bytes(count)) => Ok(self.heard(count)),
             other => other,
@@ -339,7 +341,7 @@ impl<'a> WebSocket<'a> {
     }
 
     async fn flush_async(&mut self) -> io::Result<()> {
-        let (outbox, mut out) = (&mut self.outbox, self.io.stream().as_async());
+        let (outbox, mut out) = (&mut self.outbox, self.io.transport().polled());
         let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
         poll_fn(|cx| match poll_flush(outbox, &mut out, cx) {
             Poll::Ready(done) => Poll::Ready(done),
@@ -365,9 +367,9 @@ impl<'a> WebSocket<'a> {
         let mut left = LINGER_BYTES;
         let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
         self.make_input();
-        let (input, mut read) = (&mut self.input, self.io.stream().as_async());
+        let (input, mut read) = (&mut self.input, self.io.transport().polled());
         poll_fn(|cx| {
-            while let Poll::Ready(read) = futures_io::AsyncRead::poll_read(Pin::new(&mut read), cx, input) {
+            while let Poll::Ready(read) = read.poll_read(cx, input) {
                 match read {
                     Ok(count @ 1..) if count <= left => left -= count,
                     _ => return Poll::Ready(()),
@@ -390,13 +392,9 @@ impl<'a> WebSocket<'a> {
 }
 
 /// Writes as much as the socket accepts.
-fn poll_flush<W: futures_io::AsyncWrite + Unpin>(
-    outbox: &mut Outbox,
-    out: &mut W,
-    cx: &mut std::task::Context<'_>,
-) -> Poll<io::Result<()>> {
+fn poll_flush(outbox: &mut Outbox, out: &mut Polled<'_>, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
     while !outbox.is_empty() {
-        let written = outbox.write_with(|slices| Pin::new(&mut *out).poll_write_vectored(cx, slices));
+        let written = outbox.write_with(|slices| out.poll_write_vectored(cx, slices));
         match written {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -404,7 +402,7 @@ fn poll_flush<W: futures_io::AsyncWrite + Unpin>(
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         }
     }
-    Poll::Ready(Ok(()))
+    out.poll_flush(cx)
 }
 
 osier_queue::impl_debug!(WebSocket<'a>, self => { peer: self.peer(), closed: self.closed, .. });

@@ -56,6 +56,7 @@ mod sse;
 mod strictness;
 mod test_client;
 mod timeouts;
+mod tls;
 mod upgrade;
 mod upstream;
 mod ws_peers;

@@ -171,8 +171,8 @@ pub fn kernel_queues(from: SocketAddr, to: SocketAddr) -> Option<String> {
 }
 
 /// A connection of a test.
-pub struct Client {
-    pub stream: TcpStream,
+pub struct Client<S = TcpStream> {
+    pub stream: S,
     /// Received bytes that are not yet part of a reply.
     buffer: Vec<u8>,
 }
@@ -202,6 +202,34 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
+        Client::over(stream)
+    }
+
+    pub fn finish_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Ends the connection by RST.
+    pub fn reset(self) {
+        // An SO_LINGER of zero makes close send a reset (socket(7)).
+        let socket = socket2::SockRef::from(&self.stream);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Whether no byte arrives within `time`. It is for events that must not happen, so a slow
+    /// machine can only make it pass.
+    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let mut byte = [0];
+        let quiet = self.buffer.is_empty() && self.stream.peek(&mut byte).is_err();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        quiet
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Makes a client that sends its bytes over `stream`.
+    pub fn over(stream: S) -> Self {
         Client {
             stream,
             buffer: Vec::new(),
@@ -220,17 +248,6 @@ impl Client {
     pub fn get(&mut self, path: &str) -> Reply {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
         self.reply()
-    }
-
-    pub fn finish_sending(&self) {
-        self.stream.shutdown(Shutdown::Write).unwrap();
-    }
-
-    /// Ends the connection by RST.
-    pub fn reset(self) {
-        // An SO_LINGER of zero makes close send a reset (socket(7)).
-        let socket = socket2::SockRef::from(&self.stream);
-        socket.set_linger(Some(Duration::ZERO)).unwrap();
     }
 
     fn more(&mut self) -> usize {
@@ -336,15 +353,5 @@ impl Client {
     /// Asserts that the connection ends without further bytes.
     pub fn expect_end(&mut self) {
         assert_eq!(String::from_utf8_lossy(&self.rest()), "");
-    }
-
-    /// Whether no byte arrives within `time`. It is for events that must not happen, so a slow
-    /// machine can only make it pass.
-    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
-        self.stream.set_read_timeout(Some(time)).unwrap();
-        let mut byte = [0];
-        let quiet = self.buffer.is_empty() && self.stream.peek(&mut byte).is_err();
-        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        quiet
     }
 }

@@ -1,0 +1,75 @@
+//! The TLS handshake of a connection. It needs no stack while it waits for the client.
+//!
+//! A client that speaks HTTP in the clear gets a 400 in the clear, because a browser shows it and an alert says nothing.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::Instant;
+
+use osier::dormant::AfterBurst;
+
+use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record};
+use crate::conn::transport::Transport;
+use crate::conn::{Conn, LINGER, LINGER_BYTES, Linger, Stage, after};
+
+/// The response to a request in the clear.
+const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+    content-length: 48\r\nconnection: close\r\n\r\nthis port speaks TLS: write https:// in the URL\n";
+
+impl Conn {
+    /// Goes on with the handshake, as far as bytes have arrived.
+    pub(super) fn shake_hands(&mut self, deadline: Option<Instant>) -> AfterBurst {
+        let link = self.link.clone();
+        let Transport::Tls(stream) = &link.transport else {
+            unreachable!("only TLS has a handshake")
+        };
+        match stream.try_handshake() {
+            Ok(()) => self.begin_protocol(stream.protocol()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.set_stage(Stage::Handshake(deadline));
+                AfterBurst::Sleep(deadline)
+            }
+            Err(error) => {
+                // The alert that says why.
+                let _ = stream.try_flush();
+                self.refuse_client(&error)
+            }
+        }
+    }
+
+    /// Rests until the first request, in the protocol that the handshake has agreed on.
+    fn begin_protocol(&mut self, _alpn: Option<&[u8]>) -> AfterBurst {
+        // The place for HTTP/2, if the protocol is `h2`.
+        AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
+    }
+
+    /// Ends a connection whose handshake has failed.
+    #[cold]
+    fn refuse_client(&mut self, error: &io::Error) -> AfterBurst {
+        let is_plain_http = osier_tls::Error::of(error).is_some_and(osier_tls::Error::is_plain_http);
+        let is_left = !is_plain_http && osier_tls::Error::of(error).is_none();
+        if is_left {
+            return self.close(CloseReason::Client);
+        }
+        let text = format_args!("a TLS handshake has failed: {error}");
+        let record = Record::new(Level::Info, text).of_client(self.link.peer(), self.link.is_proxied());
+        self.link.worker.server.log(&record);
+        let socket = self.link.socket();
+        self.link.ends(CloseReason::ProtocolError);
+        if is_plain_http {
+            // A new socket has room for it.
+            let _ = socket.try_write(SPEAKS_TLS);
+        }
+        if socket.shutdown(Shutdown::Write).is_err() {
+            return AfterBurst::End;
+        }
+        let linger = Linger {
+            left: LINGER_BYTES,
+            deadline: after(LINGER),
+        };
+        let next = linger.sleep();
+        self.set_stage(Stage::Linger(linger));
+        next
+    }
+}
