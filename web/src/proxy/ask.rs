@@ -2,6 +2,7 @@
 //!
 //! Another policy asks a backend a question about a request, and its own request waits for the answer. So time and size have bounds.
 
+use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -140,7 +141,9 @@ fn send(lease: &Lease, head: &[u8], bounds: &Bounds, deadline: Instant) -> io::R
     let stream = lease.stream();
     stream.set_write_timeout(Some(left))?;
     stream.set_read_timeout(Some(left))?;
-    io::Write::write_all(&mut lease.transport(), head)
+    let mut transport = lease.transport();
+    transport.write_all(head)?;
+    transport.flush()
 }
 
 enum Failure {

@@ -179,7 +179,7 @@ impl Sender {
         loop {
             let (head, piece) = (&self.head[self.head_sent..], &self.piece[self.sent..]);
             if head.is_empty() && piece.is_empty() {
-                return Ok(());
+                return stream.flush();
             }
             let count = match (head, piece) {
                 (head, []) => stream.write(head)?,

@@ -75,6 +75,7 @@ impl Tunnel<'_> {
 
     fn copy(&self, mut from: &Transport, mut to: &Transport, first: &[u8]) -> io::Result<()> {
         to.write_all(first)?;
+        to.flush()?;
         let mut piece = vec![0; PIECE];
         loop {
             let idle = match self.half_closed.get() {
@@ -92,6 +93,7 @@ impl Tunnel<'_> {
                 Ok(count) => {
                     self.moved.set(osier::time::coarse_now());
                     to.write_all(&piece[..count])?;
+                    to.flush()?;
                 }
                 // The other direction may have moved bytes meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}

@@ -38,6 +38,9 @@ pub(super) struct Backend {
     pub(super) leases: AtomicUsize,
     pub(super) health: Health,
     pub(super) shelves: Shelves,
+    /// How TLS with it begins, if it speaks TLS.
+    #[cfg(feature = "tls")]
+    tls: Option<Secured>,
     names: Names,
     total: AtomicU64,
     reused: AtomicU64,
@@ -109,6 +112,8 @@ impl Backend {
             leases: AtomicUsize::new(0),
             health: Health::default(),
             shelves: Shelves::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
             names: Names::new(resolve_every),
             total: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -118,6 +123,12 @@ impl Backend {
             counts: Counts::default(),
             address,
         }
+    }
+
+    /// Makes it speak TLS.
+    #[cfg(feature = "tls")]
+    pub(super) fn secured(self, tls: Option<Secured>) -> Backend {
+        Backend { tls, ..self }
     }
 
     pub(super) fn stats(&self, now: u64) -> BackendStats {
@@ -176,6 +187,7 @@ impl Backend {
             Address::Unix(path) => within(limit, || UnixStream::connect(path)).map(Stream::from),
             Address::Tcp(host) => self.dial_tcp(host, limit, now).map(Stream::from),
         };
+        let connected = connected.and_then(|stream| self.secure(stream, limit, now));
         match &connected {
             Ok(_) => {
                 self.connects.fetch_add(1, Relaxed);
@@ -189,7 +201,25 @@ impl Backend {
                 }
             }
         }
-        connected.map(Transport::from)
+        connected
+    }
+
+    /// Makes the TLS handshake on a new connection, if the backend speaks TLS.
+    fn secure(&self, stream: Stream, limit: Duration, began: Instant) -> io::Result<Transport> {
+        #[cfg(feature = "tls")]
+        if let Some(secured) = &self.tls {
+            let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let stream = secured.connector.connect(&secured.name, stream)?;
+            stream.set_read_timeout(Some(left))?;
+            stream.set_write_timeout(Some(left))?;
+            within(left, || stream.handshake())?;
+            return Ok(Transport::Tls(Box::new(stream)));
+        }
+        let _ = (limit, began);
+        Ok(stream.into())
     }
 
     fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
@@ -213,6 +243,30 @@ impl Backend {
         }
         self.names.doubt(osier::time::coarse_now());
         Err(last)
+    }
+}
+
+/// How TLS with a backend begins.
+#[cfg(feature = "tls")]
+pub(super) struct Secured {
+    connector: osier_tls::Connector,
+    /// The name that its certificate must have.
+    name: String,
+}
+
+#[cfg(feature = "tls")]
+impl Secured {
+    /// Makes it for the backend at `address`, whose host is its name by default.
+    pub(super) fn new(connector: osier_tls::Connector, name: Option<&str>, address: &Address) -> Secured {
+        let host = match address {
+            Address::Tcp(host) => host.rsplit_once(':').map_or(&**host, |(host, _)| host),
+            Address::Unix(_) => "localhost",
+        };
+        let name = name.unwrap_or(host.trim_start_matches('[').trim_end_matches(']'));
+        Secured {
+            connector,
+            name: name.to_owned(),
+        }
     }
 }
 

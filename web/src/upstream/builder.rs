@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use super::backend::Backend;
+#[cfg(feature = "tls")]
+use super::backend::Secured;
 use super::health::Policy;
 use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
@@ -31,6 +33,10 @@ pub struct Builder {
     idle_timeout: Duration,
     max_leases: usize,
     check: Option<Check>,
+    #[cfg(feature = "tls")]
+    tls: Option<osier_tls::Connector>,
+    #[cfg(feature = "tls")]
+    tls_name: Option<String>,
     log: Log,
 }
 
@@ -51,6 +57,10 @@ impl Builder {
             idle_timeout: s(30),
             max_leases: usize::MAX,
             check: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+            #[cfg(feature = "tls")]
+            tls_name: None,
             log: Box::new(to_stderr),
         }
     }
@@ -166,6 +176,31 @@ impl Builder {
         self
     }
 
+    /// Speaks TLS to all backends. A backend whose certificate `connector` does not trust counts as one that refuses the connection.
+    /// A handshake must end within [`connect_timeout`](Builder::connect_timeout). The sessions of a backend are resumed.
+    ///
+    /// ```
+    /// use osier_web::tls::Connector;
+    /// use osier_web::upstream::Upstream;
+    ///
+    /// let connector = Connector::builder().dangerous_without_verification().build()?;
+    /// let app = Upstream::builder("app").backend("10.0.0.7:8443".parse()?).tls(connector).tls_name("app.internal").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, connector: osier_tls::Connector) -> Self {
+        self.tls = Some(connector);
+        self
+    }
+
+    /// Sets the name that the certificate of every backend must have, and that the backend is told (SNI). By default it is the host of
+    /// the backend's address, and `localhost` for a Unix socket. It has no effect without [`tls`](Builder::tls).
+    #[cfg(feature = "tls")]
+    pub fn tls_name(mut self, name: impl Into<String>) -> Self {
+        self.tls_name = Some(name.into());
+        self
+    }
+
     /// Sets the receiver of log lines, for example when a backend goes out or comes back; standard
     /// error by default.
     pub fn on_log(mut self, log: impl Fn(&Record<'_>) + Send + Sync + 'static) -> Self {
@@ -192,7 +227,17 @@ impl Builder {
         let backups = backups.fold(0, |set, backup| set | backup);
         let backends = self.backends.into_iter();
         let backends: Vec<Backend> = backends
-            .map(|(address, options)| Backend::new(address, options, self.resolve_every))
+            .map(|(address, options)| {
+                #[cfg(feature = "tls")]
+                let tls = self
+                    .tls
+                    .clone()
+                    .map(|connector| Secured::new(connector, self.tls_name.as_deref(), &address));
+                let backend = Backend::new(address, options, self.resolve_every);
+                #[cfg(feature = "tls")]
+                let backend = backend.secured(tls);
+                backend
+            })
             .collect();
         Ok(Upstream(Arc::new(Inner {
             name: self.name,

@@ -134,6 +134,7 @@ impl Http {
             .map_err(io::Error::other)?
             .finish(BodyLength::None);
         stream.write_all(&head)?;
+        stream.flush()?;
 
         let limits = Limits {
             head_bytes: HEAD_BYTES,

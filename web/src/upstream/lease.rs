@@ -151,7 +151,7 @@ impl Write for &Lease {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        { &self.transport }.flush()
     }
 }
 

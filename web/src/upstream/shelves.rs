@@ -91,10 +91,11 @@ impl Shelves {
 /// request. The worker's poller may not have reported them yet, so the kernel is asked.
 pub(super) fn is_quiet(transport: &Transport) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    matches!(
+    let is_silent = matches!(
         rustix::net::recv(transport.socket(), &mut [0], flags),
         Err(rustix::io::Errno::AGAIN)
-    )
+    );
+    is_silent && !transport.has_unread() && !transport.is_mid_record()
 }
 
 /// The index of the current worker's shelf.

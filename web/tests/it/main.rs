@@ -57,6 +57,7 @@ mod strictness;
 mod test_client;
 mod timeouts;
 mod tls;
+mod tls_proxy;
 mod upgrade;
 mod upstream;
 mod ws_peers;
