@@ -402,8 +402,9 @@ impl Conn {
                 .serve_received((&*link).into(), &output, &mut input, request),
         };
         let outcome = match outcome {
-            After::Gone => After::Gone,
-            outcome => output.flush().map_or(After::Gone, |()| outcome),
+            // The rest is sent later, without a stack.
+            outcome @ (After::Gone | After::Send(_)) => outcome,
+            outcome => output.settle().map_or(After::Gone, |()| outcome),
         };
         let outcome = match outcome {
             After::Send(unsent) => {

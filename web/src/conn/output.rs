@@ -175,6 +175,19 @@ impl<'c> Output<'c> {
         self.state().flush(self.sink, &[])
     }
 
+    /// Sends the collected bytes, and waits until the socket has taken all that was sent before.
+    ///
+    /// # Suspends
+    ///
+    /// As [`flush`](Output::flush) does.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        self.flush()?;
+        match self.sink {
+            Sink::Transport(mut transport) => transport.flush(),
+            Sink::Stream(_) | Sink::Memory(_) => Ok(()),
+        }
+    }
+
     /// Flushes before a suspension, for the fiber's hook. The next write reports an error again.
     pub(crate) fn flush_before_suspension(&self) {
         if let Ok(mut state) = self.state.try_borrow_mut()
@@ -379,6 +392,9 @@ impl OutputState {
         if self.broken {
             self.buffer.clear();
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if self.buffer.is_empty() && tail.is_empty() {
+            return Ok(());
         }
         self.flushes += 1;
         let done = if tail.is_empty() {

@@ -63,7 +63,7 @@ pub struct Upgraded {
     link: Rc<Link>,
     /// Received bytes. Those from `taken` on are unread.
     unread: Vec<u8>,
-    taken: usize,
+    taken: u32,
     /// Whether a read has been made since this was last looked at.
     pub(super) has_read: bool,
 }
@@ -101,7 +101,7 @@ impl Upgraded {
 
     /// The received bytes that are unread. Reading them makes no system call.
     pub fn buffered(&self) -> &[u8] {
-        &self.unread[self.taken..]
+        &self.unread[self.taken as usize..]
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket.
@@ -118,7 +118,7 @@ impl Upgraded {
 impl Read for Upgraded {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.has_read = true;
-        if self.taken == self.unread.len() {
+        if self.buffered().is_empty() {
             return match (&self.link.transport).read(into) {
                 // A drain ends the reading direction without a word of the client's.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.is_draining() => Ok(0),
@@ -126,8 +126,9 @@ impl Read for Upgraded {
             };
         }
         let count = self.buffered().read(into)?;
-        self.taken += count;
-        if self.taken == self.unread.len() {
+        // The bytes fit the input buffer of a burst.
+        self.taken += count as u32;
+        if self.buffered().is_empty() {
             (self.unread, self.taken) = (Vec::new(), 0);
         }
         Ok(count)
