@@ -1,4 +1,4 @@
-//! What a request tells about the TLS of its connection.
+//! The TLS of a request's connection: names, versions, certificates.
 
 use std::fmt;
 
