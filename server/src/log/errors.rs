@@ -28,7 +28,8 @@ use super::writer::{self, Output, Report, Writer};
 /// The time during which a cause is not logged again.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// The number of causes that are remembered. When as many are remembered, a line with another cause is always logged.
+/// The number of causes that are remembered. While as many are remembered, a line with another cause is logged if it is more serious
+/// than [`Level::Info`]. Other lines are counted: a client can make up causes, names of fields for example.
 const REMEMBERED: usize = 64;
 
 /// The error log of the process.
@@ -179,6 +180,8 @@ struct Log<W> {
     /// Lines that the stream did not take.
     lost: u64,
     recent: Vec<Recent>,
+    /// Lines that were left out because too many causes are remembered, and the time of the first.
+    others: Option<(Instant, u64)>,
 }
 
 /// A line that was logged within [`REPEAT`].
@@ -219,6 +222,7 @@ impl<W: AsFd> Log<W> {
             queue: None,
             lost: 0,
             recent: Vec::new(),
+            others: None,
         }
     }
 
@@ -240,6 +244,12 @@ impl<W: AsFd> Log<W> {
                 self.put(&entry);
             }
         }
+        if let Some((_, count)) = self.others.take_if(|(first, _)| now.duration_since(*first) >= REPEAT) {
+            self.put(&Entry::new(
+                Level::Info,
+                format!("{count} more lines with other causes"),
+            ));
+        }
         let Some(cause) = cause(&entry.text) else {
             return self.put(&entry);
         };
@@ -247,8 +257,13 @@ impl<W: AsFd> Log<W> {
             recent.again += 1;
             return;
         }
+        let is_full = self.recent.len() >= REMEMBERED;
+        if is_full && entry.level >= Level::Info {
+            self.others.get_or_insert((now, 0)).1 += 1;
+            return;
+        }
         self.put(&entry);
-        if self.recent.len() < REMEMBERED {
+        if !is_full {
             self.recent.push(Recent {
                 cause,
                 entry,
@@ -499,6 +514,32 @@ mod tests {
              info osier: 99 more lines with this cause: GET /0 was refused with 400: a bare line feed\n\
              error osier: GET / failed: no backend\n"
         );
+    }
+
+    #[test]
+    fn a_client_with_ever_new_causes_fills_no_disk() {
+        let (mut log, mut reader) = log();
+        let start = Instant::now();
+        for n in 0..1000 {
+            say(
+                &mut log,
+                Level::Info,
+                &format!("GET / was refused with 400: two fields X-{n}"),
+                start,
+            );
+        }
+        // The failure of a backend is no client's choice.
+        say(&mut log, Level::Error, "GET / failed: no backend", start);
+        let text = read_untimed(&mut reader);
+        assert_eq!(text.lines().count(), REMEMBERED + 1, "{text}");
+        assert!(text.ends_with("error osier: GET / failed: no backend\n"), "{text}");
+        say(&mut log, Level::Info, "reloaded", start + REPEAT);
+        assert_eq!(
+            read_untimed(&mut reader),
+            "info osier: 936 more lines with other causes\ninfo osier: reloaded\n"
+        );
+        say(&mut log, Level::Info, "reloaded", start + 2 * REPEAT);
+        assert_eq!(read_untimed(&mut reader), "info osier: reloaded\n");
     }
 
     #[test]

@@ -19,3 +19,5 @@ mod stderr;
 pub mod syslog;
 mod text;
 mod writer;
+
+pub use self::text::Client;

@@ -1,9 +1,9 @@
 //! `auth`, `jwt` and `forward_auth` in a configuration.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use crate::support::sites::Sites;
+use crate::support::sites::{Sites, wait_for};
 use std::io::{Read, Write};
 
 /// A server that answers each request, whose head is its argument, and closes the connection.
@@ -187,4 +187,34 @@ fn mistakes_of_jwt_have_their_places() {
     ] {
         assert!(said.contains(line), "{line}\n{said}");
     }
+}
+
+/// A failed login names its client as every line does, whatever socket the client has come through.
+#[test]
+fn a_failed_login_names_the_client_as_fail2ban_reads_it() {
+    let hash = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let sites = Sites::start(&format!(
+        "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"[::]:0\"\n[[listen]]\naddress = \"unix:o.sock\"\n\
+         [[site]]\ndefault = true\nauth = {{ users = {{ ada = \"{hash}\" }} }}\n[[site.route]]\nrespond = \"in\"\n"
+    ));
+    let request = "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic ?\r\nConnection: close\r\n\r\n";
+    let mut reply = String::new();
+    let mut unix = std::os::unix::net::UnixStream::connect(sites.folder.join("o.sock")).unwrap();
+    unix.write_all(request.as_bytes()).unwrap();
+    unix.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
+    wait_for("the line of the Unix socket", || {
+        sites.said().contains("authentication failed: client unix, user \"\"")
+    });
+    let both = sites.addresses[1];
+    let mut mapped = TcpStream::connect(("127.0.0.1", both.port())).unwrap();
+    mapped.write_all(request.as_bytes()).unwrap();
+    reply.clear();
+    mapped.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
+    wait_for("the line of an IPv4 client of an IPv6 socket", || {
+        sites
+            .said()
+            .contains("authentication failed: client 127.0.0.1, user \"\"")
+    });
 }

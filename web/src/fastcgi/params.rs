@@ -93,7 +93,8 @@ impl<'a> Fields<'a> {
                 .copied()
                 .chain(fields.clone().map(|(name, _)| name).filter(|name| is_plain(name)));
             if let Some(other) = others.into_iter().find(|other| variable(other).eq(variable(name))) {
-                return Err(Collision(format!("{other} and {name}")));
+                // The client chooses the names, and the log gets them.
+                return Err(Collision(format!("{other:.64} and {name:.64}")));
             }
         }
         let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);

@@ -24,7 +24,6 @@ mod passwords;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -35,6 +34,7 @@ use osier::sync::Semaphore;
 use osier_web::http::StatusCode;
 use osier_web::{Level, Request, Response};
 
+use crate::log::Client;
 use crate::log::operator::Say;
 use crate::policy::watched::{self, Watched};
 use credentials::Credentials;
@@ -134,7 +134,7 @@ impl Auth {
     ///
     /// While a password is compared, and while the file is read.
     pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
-        let client = request.peer().ip();
+        let client = Client(request.client_ip());
         // A backend might read another one than the one that is checked here.
         if request
             .headers()
@@ -154,7 +154,7 @@ impl Auth {
 
     /// The same without a request, whose id and host a line would have.
     #[cfg(test)]
-    fn decide(&self, field: Option<&[u8]>, client: IpAddr) -> Result<User, Response> {
+    fn decide(&self, field: Option<&[u8]>, client: Client) -> Result<User, Response> {
         self.decide_for(None, field, client)
     }
 
@@ -162,7 +162,7 @@ impl Auth {
         &self,
         request: Option<&Request<'_>>,
         field: Option<&[u8]>,
-        client: IpAddr,
+        client: Client,
     ) -> Result<User, Response> {
         let passwords = self.passwords().ok_or_else(unavailable)?;
         // A browser's first request has no credentials, so this is not logged as a failure.
@@ -213,7 +213,7 @@ impl Auth {
     }
 
     #[cold]
-    fn failed(&self, request: Option<&Request<'_>>, client: IpAddr, user: &str, why: &str) -> Response {
+    fn failed(&self, request: Option<&Request<'_>>, client: Client, user: &str, why: &str) -> Response {
         let shown: String = user.chars().take(NAME_SHOWN).collect();
         let realm = &self.realm;
         let text = format_args!("authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}");

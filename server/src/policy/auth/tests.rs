@@ -2,11 +2,11 @@
 
 use super::*;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
 use testkit::Folder;
 
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+const CLIENT: Client = Client(Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7))));
 /// "sesame" with the lowest cost, made by libcrypt.
 const SESAME: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
 
