@@ -135,7 +135,8 @@ fn parse_whole(
     if !broken.is_empty() {
         // The second value of a duplicate key was not read, so it may be a secret.
         secrets.extend(problem::passwords(text));
-        secrets.extend(broken.iter().map(|twice| rest_of_line(text, twice.at.end)));
+        let twice = broken.iter().filter(|problem| !problem.is_warning);
+        secrets.extend(twice.map(|twice| rest_of_line(text, twice.at.end)));
         problems.append(&mut broken);
     }
     let is_usable = problems.iter().all(|problem| problem.is_warning);

@@ -167,6 +167,9 @@ fn files_that_cannot_be_included_are_named() {
         said.contains("site.toml:1:11: warning: there is no folder 'DIR/later'; no site is included"),
         "{said}"
     );
+    // A warning hides nothing of its line.
+    let said = with("[\"later/*.toml\"]", "").1;
+    assert!(said.contains("include = [\"later/*.toml\"]"), "{said}");
     // The file itself is none of those that it includes, and a byte order mark is no part of the text.
     let (status, said) = with("\"*.toml\"", "");
     assert_eq!(status, Some(0), "{said}");
