@@ -92,6 +92,21 @@ fn main() -> io::Result<()> {
         fs::create_dir_all(&directory)?;
         written += 1;
         fs::write(directory.join(name), frames.concat())?;
+        let directory = corpus.join("h2_connection");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), frames.concat())?;
+    }
+    for (name, frames) in H2_CONNECTION {
+        let directory = corpus.join("h2_connection");
+        written += 1;
+        fs::write(directory.join(name), frames.concat())?;
+    }
+    for (name, script) in H2_MESSAGES {
+        let directory = corpus.join("h2_messages");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), script)?;
     }
     for (name, blocks) in H2_FIELDS {
         let directory = corpus.join("h2_fields");
@@ -159,6 +174,29 @@ const H2_FRAMES: &[(&str, &[&[u8]])] = &[
     ("connection", &[b"\0\0\x08\x06\0\0\0\0\x0012345678", b"\0\0\x08\x06\x01\0\0\0\x0012345678", b"\0\0\x04\x08\0\0\0\0\0\0\0\0\x01", b"\0\0\x0d\x07\0\0\0\0\0\0\0\0\x05\0\0\0\x0bdebug"]),
     ("streams", &[b"\0\0\x05\x02\0\0\0\0\x03\x80\0\0\x01\xff", b"\0\0\x01\x02\0\0\0\0\x03\0", b"\0\0\x04\x03\0\0\0\0\x03\0\0\0\x08", b"\0\0\x04\x08\0\0\0\0\x03\0\0\0\0", b"\0\0\x0a\x10\0\0\0\0\0\0\0\0\x07u=2, i", b"\0\0\x083\xff\0\0\0\x09whatever"]),
     ("push", &[b"\0\0\x05\x05\x04\0\0\0\x01\0\0\0\x02\x82"]),
+];
+
+/// Frames after a client's preface and settings, for a server that answers.
+#[rustfmt::skip]
+const H2_CONNECTION: &[(&str, &[&[u8]])] = &[
+    ("get", &[b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84A\x01a"]),
+    ("post-with-trailer", &[b"\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x01\x01a", b"\0\0\x04\0\0\0\0\0\x01body", b"\0\0\x05\x01\x05\0\0\0\x01@\x01x\x01y"]),
+    ("content-length", &[b"\0\0\x0a\x01\x04\0\0\0\x01\x83\x86\x84\x01\x01a\x0f\x0d\x014", b"\0\0\x04\0\x01\0\0\0\x01body", b"\0\0\x0a\x01\x04\0\0\0\x03\x83\x86\x84\x01\x01a\x0f\x0d\x012", b"\0\0\x01\0\x01\0\0\0\x03x"]),
+    ("two-streams", &[b"\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x01\x01a", b"\0\0\x06\x01\x05\0\0\0\x03\x82\x86\x84A\x01a", b"\0\0\x01\0\x01\0\0\0\x01x", b"\0\0\x04\x08\0\0\0\0\x03\0\0\0\x01"]),
+    ("resets", &[b"\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x01\x01a", b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08", b"\0\0\x06\x01\x04\0\0\0\x03\x83\x86\x84\x01\x01a", b"\0\0\x04\x08\0\0\0\0\x03\0\0\0\0"]),
+    ("extended-connect", &[b"\0\0#\x01\x04\0\0\0\x01\x02\x07CONNECT\x86\x84\x01\x01a\0\x09:protocol\x09websocket", b"\0\0\x01\0\0\0\0\0\x01x"]),
+    ("malformed", &[b"\0\0\x02\x01\x05\0\0\0\x01\x82\x84", b"\0\0\x18\x01\x05\0\0\0\x03\x82\x86\x84A\x01a\0\x0aconnection\x05close", b"\0\0\x0b\x01\x05\0\0\0\x05\x82\x86\x84A\x01a\0\x01X\x01y"]),
+    ("cookies", &[b"\0\0\x10\x01\x05\0\0\0\x01\x82\x86\x84A\x01a`\x03a=b`\x03c=d"]),
+    ("shut-windows", &[b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0", b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84A\x01a", b"\0\0\x04\x08\0\0\0\0\x01\0\0\0\x02"]),
+];
+
+/// Scripts: who is the client, the pieces of the transport, and the messages.
+#[rustfmt::skip]
+const H2_MESSAGES: &[(&str, &[u8])] = &[
+    ("our-client", b"\0\x09\x01\x01\x01\x02\0\x01\x03\x02\x04\0\x02\x02\0\x01\x01\x02\0\x01\x03\x02\x04\0\x02\x02\0\x01\x01\x02\0\x01\x03\x02\x04\0\x02\x02\0"),
+    ("our-server", b"\x01\xc8\x02\0\0\x01\x04\x05\x05\0\x01\x01\0\0\x01\x04\x05\x05\0\x01\x01\0\0\x01\x04\x05\x05\0\x01\x01\0\0\x01\x04\x05\x05\0\x01\x01\0\0\x01\x04\x05\x05\0\x01\x01\0\0\x01\x04\x05\x05\0\x01\x01"),
+    ("long-bodies", b"\0\xff\x02\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01\0\0\0\x08\x01"),
+    ("trailers", b"\x01\x03\0\x01\0\0\x03\x03\x02\x01\x01\x02\x02\x01\0\0\x03\x03\x02\x01\x01\x02\x02\x01\0\0\x03\x03\x02\x01\x01\x02\x02\x01\0\0\x03\x03\x02\x01\x01\x02\x02"),
 ];
 
 /// Field blocks of one connection, in order. The first three rows are of RFC 7541 appendix C.
