@@ -155,6 +155,51 @@ fn every_type_of_frame_is_read() {
 }
 
 #[test]
+fn unused_flags_and_the_reserved_bit_are_ignored() {
+    let reserved = |stream: u32| stream | 1 << 31;
+    let mut bytes = raw(0x0, 0xf6, reserved(1), b"body");
+    bytes.extend(raw(0x1, 0xd6, reserved(3), b"block"));
+    bytes.extend(raw(0x3, 0xff, reserved(1), &[0, 0, 0, 8]));
+    bytes.extend(raw(0x4, 0xfe, reserved(0), &[]));
+    bytes.extend(raw(0x6, 0xfe, reserved(0), b"12345678"));
+    bytes.extend(raw(0x7, 0xff, reserved(0), &[0; 8]));
+    bytes.extend(raw(0x8, 0xff, reserved(5), &[0x80, 0, 0, 1]));
+    let expected = [
+        Seen::Data(1, 4, 0, b"body".to_vec(), Some(false)),
+        Seen::Block(3, false, b"block".to_vec(), true),
+        other(Event::Reset {
+            stream: 1,
+            code: ErrorCode::CANCEL,
+        }),
+        other(Event::SettingsEnd),
+        other(Event::Ping(*b"12345678")),
+        other(Event::GoAway {
+            last_stream: 0,
+            code: ErrorCode::NO_ERROR,
+        }),
+        other(Event::WindowUpdate {
+            stream: 5,
+            increment: 1,
+        }),
+    ];
+    assert_eq!(server(&bytes).unwrap(), expected);
+}
+
+#[test]
+fn written_frames_have_no_other_bits() {
+    let mut bytes = frame::data_head(1, 2, true).to_vec();
+    bytes.extend_from_slice(&frame::data_head(1, 2, false));
+    frame::settings_ack(&mut bytes);
+    frame::ping(&mut bytes, [7; 8]);
+    frame::reset(&mut bytes, 1, ErrorCode::CANCEL);
+    frame::window_update(&mut bytes, 1, 2);
+    let expected = b"\0\0\x02\0\x01\0\0\0\x01\0\0\x02\0\0\0\0\0\x01\0\0\0\x04\x01\0\0\0\0\
+        \0\0\x08\x06\0\0\0\0\0\x07\x07\x07\x07\x07\x07\x07\x07\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08\
+        \0\0\x04\x08\0\0\0\0\x01\0\0\0\x02";
+    assert_eq!(bytes, expected);
+}
+
+#[test]
 fn padding_and_old_priorities_are_taken_off() {
     let mut bytes = raw(0x0, 0x9, 1, b"\x03body\0\0\0");
     bytes.extend(raw(0x0, 0x8, 1, b"\x02\0\0"));

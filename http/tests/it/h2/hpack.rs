@@ -245,6 +245,15 @@ fn an_index_must_name_an_entry() {
 }
 
 #[test]
+fn an_entry_may_stand_in_the_table_twice() {
+    let entry = ("n", "v");
+    check(
+        &mut Decoder::new(LIMITS),
+        &[("4001 6e01 76 4001 6e01 76 bebf", &[entry; 4], &[entry; 2])],
+    );
+}
+
+#[test]
 fn a_block_must_end_with_an_instruction() {
     for block in [
         &b"\xff"[..],
