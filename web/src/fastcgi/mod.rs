@@ -76,6 +76,7 @@ use self::backend_response::BackendResponse;
 use self::exchange::{Exchange, Failure, Patience};
 use self::found::Scripts;
 pub use self::options::Options;
+pub use self::params::RequestParams;
 use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script, Wanted};
 use self::sender::{Sender, Source, while_sending};

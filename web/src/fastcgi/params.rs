@@ -62,6 +62,13 @@ pub struct Fixed {
     pub extra: Vec<(String, String)>,
 }
 
+/// Parameters that code before the handler adds to one request, in its [`extensions`](crate::Request::extensions): what it knows about
+/// the client's certificate, for example. [`Options::params`](super::Options::params) of the same name replace them.
+///
+/// No name may begin with `HTTP_`: such parameters are the fields of the request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestParams(pub Vec<(&'static str, Vec<u8>)>);
+
 /// The parts of the request line that a redirect inside the server replaces.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
@@ -219,6 +226,11 @@ pub fn write(
         }
         // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
         None => params.put("REMOTE_ADDR", b"unix:"),
+    }
+    if let Some(RequestParams(more)) = request.extensions().get() {
+        for (name, value) in more {
+            params.put(name, value);
+        }
     }
     let id = request.forwarded_id();
     if let Some(id) = &id {
