@@ -22,8 +22,10 @@ mod site;
 mod welcome;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::certificates::{state, trust};
 use crate::config::cli;
 use crate::config::origin::Origin;
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     };
     let (file, strict) = match command {
         cli::Command::Serve(origin) => return serve(origin),
+        cli::Command::Trust(file) => return trust(file),
         cli::Command::Check { file, strict } => (file, strict),
     };
     if file.is_dir() {
@@ -62,6 +65,29 @@ fn main() -> ExitCode {
         }
         Err(report) => {
             eprintln!("{report}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints where the internal authority's root certificate is.
+fn trust(file: Option<PathBuf>) -> ExitCode {
+    let configured = match file.map(|file| config::load(&file, None)).transpose() {
+        Ok(loaded) => loaded.and_then(|loaded| loaded.config.state),
+        Err(report) => {
+            eprintln!("{report}");
+            return ExitCode::from(2);
+        }
+    };
+    let state = configured.or_else(state::default_folder);
+    let text = state.ok_or_else(|| "there is no state folder: HOME is not set".to_owned());
+    match text.and_then(|state| trust::text(&state)) {
+        Ok(text) => {
+            let _ = writeln!(std::io::stdout(), "{text}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("osier: {why}");
             ExitCode::from(2)
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use osier_tls::Identity;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -18,7 +19,7 @@ const FILE_MAX: u64 = 1 << 20;
 const READ_BY_OTHERS: u32 = 0o004;
 
 /// The consequence of a certificate that cannot be used.
-const MEANWHILE: &str = "the site serves a self-signed certificate until a usable one is there";
+const MEANWHILE: &str = "the site keeps the certificate that it has, or serves a self-signed one";
 
 /// The file that a warning is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,13 @@ pub fn inspect(
     let name = shown(key);
     let pem = read(key, &shown);
     match pem.as_deref().map(PrivateKeyDer::from_pem_slice) {
-        Ok(Ok(_)) => {}
+        Ok(Ok(_)) => found.extend(chain.is_ok().then(|| pair(cert, key)).flatten().map(|why| {
+            let cert = shown(cert);
+            (
+                Part::Key,
+                format!("'{name}' with the certificate '{cert}': {why}; {MEANWHILE}"),
+            )
+        })),
         Ok(Err(_)) => found.push((
             Part::Key,
             format!("'{name}' holds no private key in PEM form; {MEANWHILE}"),
@@ -94,6 +101,12 @@ fn chain(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     }
     let parsed: Result<Vec<_>, _> = ders.iter().map(|der| Certificate::parse(der)).collect();
     parsed.map_err(|why| format!("cannot be read: {why}"))
+}
+
+/// The reason why a certificate and a key that can be read are of no use together.
+fn pair(cert: &Path, key: &Path) -> Option<String> {
+    let (cert, key) = (fs::read(cert).ok()?, fs::read(key).ok()?);
+    Identity::from_pem(&cert, &key).err().map(|error| error.to_string())
 }
 
 /// The sentence about a certificate that is not valid now, or not for long.

@@ -1,7 +1,235 @@
-//! The certificates of sites.
+//! The certificates of sites: where they come from, and which one a client gets.
+//!
+//! ```text
+//!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs, auto.rs
+//!                                                    └─ none yet: a self-signed one (make.rs)
+//! ```
+//!
+//! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps what it has. A snapshot of the configuration holds a
+//! [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name; it never waits for more than a lock that is held for
+//! a moment. Whatever a source does to get a certificate, it does elsewhere, and replaces the identity when it is done.
 
+pub mod auto;
+pub mod challenges;
+mod files;
 pub mod inspect;
-#[cfg(test)]
+mod internal;
+mod make;
 pub mod pem;
 pub mod settings;
+pub mod state;
+pub mod trust;
 pub mod x509;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use osier_tls::Identity;
+
+use crate::log::operator::Say;
+
+use self::auto::Auto;
+use self::challenges::Challenges;
+use self::files::Files;
+use self::internal::{Authority, Internal};
+use self::settings::{CertificateFiles, CertificateFrom};
+use self::x509::Time;
+
+/// Time between two looks at the files of certificates.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// An origin of certificates, at work.
+pub trait Source: Send + Sync {
+    /// The identity for the name that a client asks for, in lower case. None while there is none.
+    ///
+    /// # Suspends
+    /// Never. Every worker calls it.
+    fn find(&self, name: Option<&str>) -> Option<Identity>;
+}
+
+/// The certificate of a site.
+pub struct SiteCertificate {
+    source: Arc<dyn Source>,
+    /// The hosts of the site, for a certificate of its own making.
+    hosts: Vec<String>,
+    /// A self-signed certificate, made when a client comes before there is another.
+    stand_in: OnceLock<Option<Identity>>,
+}
+
+impl SiteCertificate {
+    /// The identity for the name that a client asks for. None if no certificate can be made for the hosts of the site.
+    ///
+    /// # Suspends
+    /// Never.
+    pub fn find(&self, name: Option<&str>) -> Option<Identity> {
+        let stand_in = || make::self_signed(&self.hosts, Time::now()).ok();
+        self.source
+            .find(name)
+            .or_else(|| self.stand_in.get_or_init(stand_in).clone())
+    }
+}
+
+/// A source that has nothing: its site serves a self-signed certificate.
+struct Nothing;
+
+impl Source for Nothing {
+    fn find(&self, _name: Option<&str>) -> Option<Identity> {
+        None
+    }
+}
+
+/// The certificates of a process.
+pub struct Certificates {
+    say: Say,
+    place: OnceLock<Place>,
+    files: Mutex<HashMap<CertificateFiles, Arc<Files>>>,
+    authority: Mutex<Option<Arc<Authority>>>,
+    /// The sites with `tls = "auto"`, by their hosts.
+    autos: Mutex<HashMap<Vec<String>, Arc<Auto>>>,
+    pub challenges: Challenges,
+}
+
+/// The folders of the process, once it has given up its privileges.
+struct Place {
+    /// The root folder that the process has changed to.
+    root: Option<PathBuf>,
+    /// The state folder, as the process sees it.
+    state: Option<PathBuf>,
+}
+
+impl Certificates {
+    pub fn new(say: Say) -> Certificates {
+        Certificates {
+            say,
+            place: OnceLock::new(),
+            files: Mutex::default(),
+            authority: Mutex::default(),
+            autos: Mutex::default(),
+            challenges: Challenges::default(),
+        }
+    }
+
+    /// Reads the files of a certificate while the process may still read them. [`of_site`](Certificates::of_site) finds them later.
+    ///
+    /// # Blocks the thread
+    /// While the files are read.
+    pub fn read(&self, from: &CertificateFrom) {
+        if let CertificateFrom::Files(files) = from {
+            self.open(files);
+        }
+    }
+
+    /// Sets the folders of the process. Called once, after privileges are given up.
+    pub fn settle(&self, root: Option<PathBuf>, state: Option<PathBuf>) {
+        let _ = self.place.set(Place { root, state });
+    }
+
+    /// The certificate of a site with these hosts. Files are looked at again.
+    ///
+    /// # Blocks the thread
+    /// While files are read.
+    pub fn of_site(&self, from: &CertificateFrom, hosts: Vec<String>) -> SiteCertificate {
+        let source: Arc<dyn Source> = match from {
+            CertificateFrom::Files(files) => self.open(files),
+            CertificateFrom::Internal => match self.authority() {
+                Ok(authority) => Arc::new(Internal::new(authority, hosts.clone())),
+                Err(why) => {
+                    let name = hosts.first().map_or("the default site", String::as_str);
+                    self.say.error(format_args!(
+                        "tls = \"internal\": {why}; {name} SERVES A SELF-SIGNED CERTIFICATE, which nobody trusts"
+                    ));
+                    Arc::new(Nothing)
+                }
+            },
+            CertificateFrom::Auto => self.auto(&hosts),
+        };
+        let hosts = match hosts.is_empty() {
+            true => vec!["localhost".to_owned()],
+            false => hosts,
+        };
+        SiteCertificate {
+            source,
+            hosts,
+            stand_in: OnceLock::new(),
+        }
+    }
+
+    /// Looks at the files of all certificates, and forgets those that no site has any more.
+    ///
+    /// # Blocks the thread
+    /// While files are read.
+    pub fn look(&self) {
+        locked(&self.autos).retain(|_, auto| Arc::strong_count(auto) > 1);
+        let files: Vec<Arc<Files>> = {
+            let mut files = locked(&self.files);
+            files.retain(|_, files| Arc::strong_count(files) > 1);
+            files.values().cloned().collect()
+        };
+        let now = Time::now();
+        files.iter().for_each(|files| files.look(self.root(), now));
+    }
+
+    /// The files of a certificate, read at most once at the same time.
+    fn open(&self, settings: &CertificateFiles) -> Arc<Files> {
+        let known = locked(&self.files).get(settings).cloned();
+        match known {
+            Some(files) => {
+                files.look(self.root(), Time::now());
+                files
+            }
+            None => {
+                let files = Files::open(settings.clone(), self.root(), self.say.clone());
+                locked(&self.files).insert(settings.clone(), Arc::clone(&files));
+                files
+            }
+        }
+    }
+
+    fn auto(&self, hosts: &[String]) -> Arc<Auto> {
+        let mut autos = locked(&self.autos);
+        let auto = autos.entry(hosts.to_vec()).or_insert_with(|| {
+            let name = hosts.first().map_or("the default site", String::as_str);
+            self.say.warning(format_args!(
+                "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
+            ));
+            Arc::new(Auto::new(hosts.to_vec()))
+        });
+        Arc::clone(auto)
+    }
+
+    /// The internal authority, opened when a site first needs it.
+    fn authority(&self) -> Result<Arc<Authority>, String> {
+        let mut authority = locked(&self.authority);
+        if let Some(authority) = &*authority {
+            return Ok(Arc::clone(authority));
+        }
+        let state = self.place.get().and_then(|place| place.state.as_deref());
+        let state = state.ok_or("there is no folder for the authority: set 'state'")?;
+        let opened = Arc::new(Authority::open(state, &self.say)?);
+        Ok(Arc::clone(authority.insert(opened)))
+    }
+
+    fn root(&self) -> Option<&Path> {
+        self.place.get()?.root.as_deref()
+    }
+}
+
+/// Starts the fiber that looks at files.
+pub fn watch(certificates: &Arc<Certificates>) {
+    let certificates = Arc::clone(certificates);
+    let watch = osier::fiber::Builder::new().name("certificates");
+    drop(watch.spawn(move || {
+        loop {
+            osier::sleep(LOOK);
+            let certificates = Arc::clone(&certificates);
+            osier::unblock(move || certificates.look());
+        }
+    }));
+}
+
+/// Locks a state. No code panics while it holds the lock.
+fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

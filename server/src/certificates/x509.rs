@@ -188,6 +188,12 @@ impl fmt::Display for AltName {
 }
 
 impl Name {
+    /// The value of the attribute CN, if there is one.
+    pub fn common_name(&self) -> Option<String> {
+        let mut attributes = self.attributes().ok()?.into_iter();
+        attributes.find(|(id, _)| id == "CN").map(|(_, value)| value)
+    }
+
     /// Short names (or dotted object identifiers) and values, in the order of the encoding.
     fn attributes(&self) -> Result<Vec<(String, String)>, Malformed> {
         let mut attributes = Vec::new();
@@ -248,6 +254,18 @@ impl Time {
         let month = (5 * day + 2) / 153;
         let (day, month) = (day - (153 * month + 2) / 5 + 1, (month + 2) % 12 + 1);
         (era * 400 + year + i64::from(month <= 2), month, day)
+    }
+
+    /// The date and the time as OpenSSL writes them: `Nov 23 06:05:00 2026 GMT`.
+    pub fn long(self) -> String {
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let ((year, month, day), second) = (self.date(), self.0.rem_euclid(86_400));
+        let month = usize::try_from(month - 1).ok().and_then(|month| MONTHS.get(month));
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let month = month.unwrap_or(&"");
+        format!("{month} {day:2} {hour:02}:{minute:02}:{second:02} {year} GMT")
     }
 
     fn of_date(year: i64, month: i64, day: i64) -> Time {
@@ -455,6 +473,7 @@ mod tests {
             let time = Time(days * 86_400);
             assert_eq!((time.date(), Time::of_date(date.0, date.1, date.2)), (date, time));
         }
+        assert_eq!(Time(1_767_225_600 + 3661).long(), "Jan  1 01:01:01 2026 GMT");
         assert_eq!(Time(86_399).days_since(Time(0)), 0);
         assert_eq!(Time(0).days_since(Time(1)), -1);
     }

@@ -11,6 +11,7 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
 use osier_web::compress;
 
+use crate::certificates::settings::CertificateFrom;
 use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
 use crate::log::settings::To;
@@ -21,6 +22,7 @@ use super::address::{Address, DEFAULT_ADDRESS};
 use super::check::collide;
 use super::origin::Origin;
 use super::settings::*;
+use super::tls::DEFAULT_TLS_ADDRESS;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -28,14 +30,14 @@ use super::settings::*;
     version,
     about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
              site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml",
+    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]",
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
     max_term_width = 110
 )]
 struct Line {
-    /// `serve` or `check`; DIR or FILE.toml
+    /// `serve`, `check` or `trust`; DIR or FILE.toml
     #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
     words: Vec<OsString>,
     /// Address to listen on, repeatable: HOST:PORT, :PORT (every IPv4 address) or PORT [default: 127.0.0.1:8080]
@@ -90,6 +92,9 @@ pub enum Command {
         /// Whether warnings count as mistakes.
         strict: bool,
     },
+    /// Print where the root certificate of the internal authority is, and how others learn to trust it. The file may name the
+    /// state folder.
+    Trust(Option<PathBuf>),
 }
 
 /// The end of a run that serves nothing: the text to print and the exit status.
@@ -109,7 +114,8 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let line = Line::try_parse_from(line).map_err(|error| explain(&error))?;
     let mut words = line.words.clone();
     let check = words.first().is_some_and(|word| word == "check");
-    if check || words.first().is_some_and(|word| word == "serve") {
+    let trust = words.first().is_some_and(|word| word == "trust");
+    if check || trust || words.first().is_some_and(|word| word == "serve") {
         words.remove(0);
     }
     if words.len() > 1 {
@@ -125,9 +131,13 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         ));
     }
     match path {
+        path if trust => {
+            line.refuse_options("trust")?;
+            Ok(Command::Trust(path))
+        }
         None if check => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
         Some(path) if check || is_configuration(&path) => {
-            line.refuse_options(&path)?;
+            line.refuse_options(&path.display().to_string())?;
             Ok(if check {
                 Command::Check {
                     file: path,
@@ -153,7 +163,7 @@ fn is_configuration(path: &Path) -> bool {
 
 impl Line {
     /// Refuses options beside a configuration file: every setting has one place, and that is the file.
-    fn refuse_options(&self, file: &Path) -> Result<(), Exit> {
+    fn refuse_options(&self, word: &str) -> Result<(), Exit> {
         let given = [
             ("--listen", !self.listen.is_empty()),
             ("--workers", self.workers.is_some()),
@@ -169,8 +179,7 @@ impl Line {
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(mistake(format!(
-                "{option} cannot be used with '{}': set it in the file",
-                file.display()
+                "{option} cannot be used with '{word}': set it in the file"
             ))),
             None => Ok(()),
         }
@@ -245,12 +254,14 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             HandlerSettings::Files(files)
         }
     };
+    // The built-in site shows https too. A folder may be served by a program that expects nothing else.
+    let has_https = line.listen.is_empty() && matches!(handler, HandlerSettings::Welcome(_));
     let listen = match line.listen.as_slice() {
         [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
         listen => listen,
     };
     refuse_shared(listen, line.admin)?;
-    Ok(Config {
+    let mut config = Config {
         workers: line.workers.map(usize::from),
         drain: line.drain.unwrap_or(DRAIN),
         log: Log {
@@ -264,7 +275,31 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             listen.iter().map(|Address(address)| Bind::Tcp(*address)),
             Site::new(handler, policies),
         )
-    })
+    };
+    if has_https {
+        offer_https(&mut config);
+    }
+    Ok(config)
+}
+
+/// Adds a listener for https, with certificates of the internal authority, unless another program has its address.
+fn offer_https(config: &mut Config) {
+    let Address(address) = DEFAULT_TLS_ADDRESS.parse().expect("a literal that a test parses");
+    if config
+        .admin
+        .as_ref()
+        .is_some_and(|admin| collide(&admin.bind, &Bind::Tcp(address)))
+    {
+        return;
+    }
+    let site = &mut config.sites[0];
+    site.tls.certificate = Some(CertificateFrom::Internal);
+    site.listeners.push(config.listeners.len());
+    config.listeners.push(Listener {
+        tls: Some(ListenTls::default()),
+        is_optional: true,
+        ..Listener::new(Bind::Tcp(address))
+    });
 }
 
 /// Reports a mistake in the command line.
@@ -332,7 +367,10 @@ mod tests {
             ("serve etc/site.toml", "Serve(File(\"etc/site.toml\"))"),
             ("check site.toml", "Check { file: \"site.toml\", strict: false }"),
             ("check --strict any.conf", "Check { file: \"any.conf\", strict: true }"),
+            ("trust", "Trust(None)"),
+            ("trust site.toml", "Trust(Some(\"site.toml\"))"),
             ("serve check", "Serve(Line("),
+            ("./trust", "Serve(Line("),
             ("./check", "Serve(Line("),
             ("www.toml/", "Serve(Line("),
         ] {
@@ -351,10 +389,15 @@ mod tests {
         let config = parsed("").unwrap();
         assert_eq!(files(&config), None);
         let address = Bind::Tcp("127.0.0.1:8080".parse().unwrap());
+        let https = Bind::Tcp("127.0.0.1:8443".parse().unwrap());
         assert_eq!(
             config.listeners.iter().map(|one| &one.bind).collect::<Vec<_>>(),
-            [&address]
+            [&address, &https]
         );
+        assert!(config.listeners[1].is_optional);
+        for line in ["-l 8080", "www", "--admin 8443"] {
+            assert_eq!(parsed(line).unwrap().listeners.len(), 1, "{line}");
+        }
         assert_eq!((config.workers, &config.log, &config.admin), (None, &Log::OFF, &None));
     }
 
@@ -442,6 +485,7 @@ mod tests {
             ("--log off --log-file x", "--log-file"),
             ("check", "osier check FILE.toml"),
             ("check a.toml b.toml", "'b.toml'"),
+            ("trust -l 80", "--listen cannot be used with 'trust'"),
             ("site.toml --strict", "--strict is only for 'check'"),
             ("site.toml -l 80", "--listen"),
             ("site.toml --drain 10", "--drain"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use osier_web::{Timeouts, compress};
@@ -74,6 +74,32 @@ impl Config {
                 ..site
             }],
             listeners,
+        }
+    }
+
+    /// Whether some site keeps something in the state folder.
+    pub fn needs_state(&self) -> bool {
+        let mut certificates = self.sites.iter().filter_map(|site| site.tls.certificate.as_ref());
+        self.state.is_some() || certificates.any(|from| !matches!(from, CertificateFrom::Files(_)))
+    }
+
+    /// The files of certificates and their keys, named as seen from outside of a changed root folder.
+    pub fn certificate_files(&self) -> impl Iterator<Item = &Path> {
+        let files = self.sites.iter().filter_map(|site| match &site.tls.certificate {
+            Some(CertificateFrom::Files(files)) => Some([files.cert.as_path(), files.key.as_path()]),
+            _ => None,
+        });
+        files.flatten()
+    }
+
+    /// Removes a listener, also from the sites that it serves.
+    pub fn remove_listener(&mut self, index: usize) {
+        self.listeners.remove(index);
+        for site in &mut self.sites {
+            site.listeners.retain(|&listener| listener != index);
+            for listener in site.listeners.iter_mut().filter(|listener| **listener > index) {
+                *listener -= 1;
+            }
         }
     }
 
@@ -162,8 +188,8 @@ pub enum TlsVersion {
 /// Certificates of clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientTls {
-    /// Certificates of the authorities whose clients are let in, in DER. Compared, so that a reload finds a changed file.
-    pub authorities: Vec<Vec<u8>>,
+    /// The authorities whose clients are let in: the text of a PEM file. Compared, so that a reload finds a changed file.
+    pub authorities: Vec<u8>,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,
 }

@@ -63,7 +63,7 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
 }
 
 /// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody, or everybody.
-fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<Vec<u8>>> {
+fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<u8>> {
     let source = table.source();
     let problem = |why: String| {
         source.problem(&text.span, format!("'client_ca': {why}"));
@@ -80,7 +80,7 @@ fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<Vec<u8>>> {
     };
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match found {
-        Ok(found) if !found.is_empty() => Some(found.iter().map(|one| one.to_vec()).collect()),
+        Ok(found) if !found.is_empty() => Some(bytes),
         _ => problem(format!("'{shown}' holds no certificates in PEM form")),
     }
 }

@@ -165,9 +165,17 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// The stamp of the file at `path`.
+    ///
+    /// # Blocks the thread
+    /// While the disk is asked.
+    pub fn at(path: &Path) -> io::Result<Stamp> {
+        path.metadata().map(|metadata| Stamp::of(&metadata))
+    }
+
     /// Whether the file at `path` is still this one.
     fn is_of(&self, path: &Path) -> bool {
-        path.metadata().is_ok_and(|metadata| Stamp::of(&metadata) == *self)
+        Stamp::at(path).is_ok_and(|stamp| stamp == *self)
     }
 
     fn of(metadata: &Metadata) -> Stamp {

@@ -14,11 +14,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
+use osier_tls::{Acceptor, ClientCertificates, Hello, Identity, Resolver, Version};
 use osier_web::{
     Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts,
 };
 
-use crate::config::{self, Bind, Config};
+use crate::certificates::challenges::PROTOCOL;
+use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
 use crate::process::root::inside;
 use crate::site::live::Live;
 
@@ -97,7 +99,7 @@ impl Bound {
         process: &Process,
     ) -> Result<Bound, String> {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
-        let server = server(config, settings, slot, &live, process);
+        let server = server(config, settings, slot, &live, process)?;
         let is_new = matches!(given, Given::Nothing);
         let is_taken_over = matches!(given, Given::Inherited(_));
         let file = match &settings.bind {
@@ -314,7 +316,7 @@ fn server(
     slot: usize,
     live: &Arc<OnceLock<Arc<Live>>>,
     process: &Process,
-) -> Server {
+) -> Result<Server, String> {
     let (answering, recording) = (Arc::clone(live), Arc::clone(live));
     let answer = move |request: &mut Request<'_>| {
         // `Bound::serve` sets it before the first connection is accepted.
@@ -351,11 +353,54 @@ fn server(
         let trusted = settings.proxy_protocol.clone();
         server = server.proxy_protocol(move |peer| trusted.iter().any(|trusted| trusted.is(peer)));
     }
+    if let Some(tls) = &settings.tls {
+        let resolver = Resolving {
+            live: Arc::clone(live),
+            slot,
+        };
+        let acceptor = acceptor(resolver, tls);
+        let acceptor = acceptor.map_err(|error| format!("cannot speak TLS on {}: {error}", settings.bind))?;
+        server = server.tls(acceptor);
+    }
     if let Some(count) = settings.max_connections {
         server = server.max_connections(count);
     }
     if let Some(count) = settings.max_connections_per_client {
         server = server.max_connections_per_client(count);
     }
-    server
+    Ok(server)
+}
+
+/// Finds the identity for a client among the sites of a listener.
+struct Resolving {
+    live: Arc<OnceLock<Arc<Live>>>,
+    slot: usize,
+}
+
+impl Resolver for Resolving {
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+        self.live.get()?.here().snapshot.identity(self.slot, hello)
+    }
+}
+
+fn acceptor(resolver: Resolving, tls: &ListenTls) -> Result<Acceptor, osier_tls::Error> {
+    let clients = match &tls.client {
+        None => ClientCertificates::None,
+        Some(ClientTls {
+            authorities,
+            is_required: false,
+        }) => ClientCertificates::Optional(authorities.clone()),
+        Some(ClientTls { authorities, .. }) => ClientCertificates::Required(authorities.clone()),
+    };
+    let version = match tls.min_version {
+        TlsVersion::Tls12 => Version::Tls12,
+        TlsVersion::Tls13 => Version::Tls13,
+    };
+    // Validation by ACME offers its own protocol alone, so it comes last.
+    let protocols = [b"http/1.1".as_slice(), PROTOCOL];
+    Acceptor::builder(resolver)
+        .alpn(protocols)
+        .min_version(version)
+        .client_certificates(clients)
+        .build()
 }

@@ -25,6 +25,7 @@ use osier_web::Level;
 use osier_web::files::CacheLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::certificates;
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
 use crate::log::errors::ErrorLog;
@@ -88,11 +89,6 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
         }
         line => line,
     };
-    if config.listeners.iter().any(|listener| listener.tls.is_some()) {
-        return Err(Failure::Start(
-            "listeners with 'tls' can be checked, and not served yet".into(),
-        ));
-    }
     let spelling = origin.spelling();
     let workers = config
         .workers
@@ -103,7 +99,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
     let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(log))?;
     let say = log.say();
     if let Some(warnings) = &warnings {
-        let text = format_args!("{} names what is not there yet:", origin.name());
+        let text = format_args!("{} has warnings:", origin.name());
         // Each warning has lines of its own, in the format of 'osier check'.
         say.report(Level::Warning, text, warnings);
     }
@@ -122,6 +118,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
         sites.accept(listening);
         sites.process.notify.ready(&sites.config.summary());
         watchdog::start(&sites.process.notify)?;
+        certificates::watch(&sites.process.certificates);
         loop {
             match requests.next() {
                 Asked::Shutdown => {
@@ -198,6 +195,12 @@ fn announce(sites: &Sites, bound: &[Bound]) {
 fn url(bound: &Bound) -> String {
     match &bound.settings.bind {
         Bind::Unix(path) => format!("unix:{}", path.display()),
-        _ => format!("http://{}/", bound.listening.local_addr()),
+        _ => {
+            let scheme = match bound.settings.tls {
+                Some(_) => "https",
+                None => "http",
+            };
+            format!("{scheme}://{}/", bound.listening.local_addr())
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use osier_web::files::CacheLimits;
 use osier_web::{Connections, Level};
 
-use crate::config::{Bind, Config, Loaded};
+use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
 use crate::metrics::{Admin, Totals};
 use crate::site::live::Live;
@@ -38,6 +38,7 @@ impl Started {
             ("group", began.group != now.group),
             ("chroot", began.chroot != now.chroot),
             ("landlock", began.landlock != now.landlock),
+            ("state", began.state != now.state),
         ];
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key)
     }
@@ -80,6 +81,7 @@ impl Sites {
                 say: process.say.clone(),
             },
             admin: None,
+            certificates: Arc::clone(&process.certificates),
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
@@ -149,7 +151,7 @@ impl Sites {
             Ok(Loaded { config, warnings }) => {
                 let taken = self.take(config).map_err(Failure::Start);
                 if let (Ok(()), Some(warnings)) = (&taken, warnings) {
-                    let text = format_args!("{} names what is not there yet:", self.origin.name());
+                    let text = format_args!("{} has warnings:", self.origin.name());
                     self.process.say.report(Level::Warning, text, &warnings);
                 }
                 taken
@@ -211,7 +213,14 @@ impl Sites {
         }
     }
 
-    fn take(&mut self, config: Config) -> Result<(), String> {
+    fn take(&mut self, mut config: Config) -> Result<(), String> {
+        // A listener that was not to be had at the start is not tried again.
+        let is_gone = |listener: &config::Listener| {
+            listener.is_optional && !self.running.iter().any(|running| *running.bind() == listener.bind)
+        };
+        if let Some(index) = config.listeners.iter().position(is_gone) {
+            config.remove_listener(index);
+        }
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
         for settings in &config.listeners {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use osier_web::Listener;
 use rustix::fs::{Access, Mode, access};
 
+use crate::certificates::{Certificates, state};
 use crate::config::origin::{Origin, Spelling};
 use crate::config::{Bind, Config, Policies, Setting};
 use crate::handler::Touch;
@@ -34,6 +35,7 @@ pub struct Process {
     pub log: Arc<ErrorLog>,
     pub say: Say,
     pub totals: Arc<Totals>,
+    pub certificates: Arc<Certificates>,
     /// How messages name settings.
     spelling: &'static Spelling,
 }
@@ -63,21 +65,39 @@ pub fn open(
     let notify = Notify::from_env()?;
     let mut sockets = Sockets::take()?;
     let mut replaceable = Replaceable::default();
-    let privileges = privileges(origin.file(), config, &mut replaceable)?;
+    let state = config.state.clone().or_else(state::default_folder);
+    let used_state = state.as_deref().filter(|_| config.needs_state());
+    let privileges = privileges(origin.file(), config, used_state, &mut replaceable)?;
     let mut process = Process {
         root: None,
         made_mode,
         notify,
         say: log.say(),
+        certificates: Arc::new(Certificates::new(log.say())),
         log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
         spelling: origin.spelling(),
     };
     let say = process.say.clone();
+    for site in &config.sites {
+        if let Some(from) = &site.tls.certificate {
+            process.certificates.read(from);
+        }
+    }
     let mut listeners = Vec::new();
-    for listener in &config.listeners {
+    let mut refused = None;
+    for (index, listener) in config.listeners.iter().enumerate() {
         listeners.push(match &listener.bind {
+            bind if listener.is_optional => match one(bind, &process, workers, &mut sockets) {
+                Ok(opened) => Some(opened),
+                Err(why) => {
+                    let why = why.split("; ").next().unwrap_or_default();
+                    say.warning(format_args!("goes on without https: {why}"));
+                    refused = Some(index);
+                    continue;
+                }
+            },
             // The server binds it later and removes its file at the end. For that it needs the rights that it was made with.
             Bind::Unix(_) if privileges.is_none() => None,
             Bind::Unix(path) => {
@@ -95,6 +115,9 @@ pub fn open(
             bind => Some(one(bind, &process, workers, &mut sockets)?),
         });
     }
+    if let Some(index) = refused {
+        config.remove_listener(index);
+    }
     let admin = config
         .admin
         .as_ref()
@@ -108,6 +131,9 @@ pub fn open(
     let root = config.chroot.clone();
     if let Some(privileges) = privileges {
         logs_belong_to(config, privileges.ids());
+        if let (Some((user, group)), Some(state)) = (privileges.ids(), used_state) {
+            let _ = chown(state, Some(user), Some(group));
+        }
         for line in privileges.give_up()? {
             say.info(format_args!("{line}"));
         }
@@ -133,6 +159,8 @@ pub fn open(
             ));
         }
     }
+    let seen = state.and_then(|state| inside(root.as_deref(), &state));
+    process.certificates.settle(root.clone(), seen);
     process.root = root;
     // The first thread of this process besides this one, which has the rights that stay.
     process.log.open(&config.error_log);
@@ -194,6 +222,7 @@ impl Process {
 fn privileges(
     file: Option<&Path>,
     config: &mut Config,
+    state: Option<&Path>,
     replaceable: &mut Replaceable,
 ) -> Result<Option<Privileges>, String> {
     let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
@@ -220,6 +249,19 @@ fn privileges(
             }
             Touch::Connect => {}
         }
+    }
+    // A certificate outside of the new root folder stays as it was read at the start.
+    for file in config.certificate_files() {
+        paths.read.push(file.to_owned());
+        replaceable.add(file);
+    }
+    if let Some(state) = state {
+        if chroot.as_ref().is_some_and(|root| !state.starts_with(root)) {
+            strays.push(format!("'{}' is outside of chroot: set 'state'", state.display()));
+        }
+        // A Landlock rule needs the folder itself.
+        let _ = state::make_folder(state);
+        paths.write.push(state.to_owned());
     }
     paths.read.extend(replaceable.folders.iter().cloned());
     // The whole folder is readable: an editor replaces the file by another one.

@@ -14,7 +14,8 @@ use osier_web::compress::{self, Compress};
 use osier_web::wrap::cache::{Store, StoreOptions};
 use osier_web::wrap::forward_auth::ForwardAuth;
 
-use crate::config::{self, Config, Log, Policies, Setting};
+use crate::certificates::Certificates;
+use crate::config::{self, Bind, Config, Log, Policies, Setting};
 use crate::handler::{self, Handler, Match, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
@@ -30,6 +31,7 @@ use crate::policy::rate::{self, Rate};
 use super::cached::Cached;
 use super::hosts::Hosts;
 use super::policies::{Around, ErrorPage};
+use super::to_https::ToHttps;
 use super::{LOG_BITS, Route, Site, Snapshot};
 
 /// The parts of a snapshot that the next one may keep.
@@ -80,6 +82,7 @@ pub struct Means {
     pub handlers: handler::Means,
     /// The counters of requests, if `[admin]` is configured.
     pub admin: Option<Arc<Admin>>,
+    pub certificates: Arc<Certificates>,
 }
 
 impl Means {
@@ -185,6 +188,8 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         sites,
         logs,
         shown: builder.shown.map(Arc::new),
+        certificates: Arc::clone(&means.certificates),
+        asks_clients: config.listeners.iter().any(asks_clients),
         recorders: builder
             .new
             .handlers()
@@ -240,6 +245,7 @@ impl Builder<'_> {
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
             around.label |= self.series(&place, handler.handler());
+            around.hsts = site.tls.hsts.clone();
             around.compress = compress
                 .filter(|_| !route.handler.compresses())
                 .map(|options| Compress::with(options.clone()));
@@ -287,9 +293,14 @@ impl Builder<'_> {
         }
         let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
         around.label |= self.series(&place, None);
+        around.hsts = site.tls.hsts.clone();
+        let hosts = || site.hosts.iter().map(config::Host::to_string).collect();
+        let certificate = site.tls.certificate.as_ref();
         Ok(Site {
             name: name_of(&site.hosts),
             real_ip: site.real_ip.clone(),
+            certificate: certificate.map(|from| self.means.certificates.of_site(from, hosts())),
+            to_https: to_https(config, site),
             routes,
             around: around.settle(),
         })
@@ -464,6 +475,24 @@ fn space(config: &Config, site: &config::Site) -> String {
     let hosts = site.hosts.iter().map(config::Host::to_string);
     let names: Vec<String> = listeners.chain(["sites".to_owned()]).chain(hosts).collect();
     names.join(" ")
+}
+
+fn asks_clients(listener: &config::Listener) -> bool {
+    listener.tls.as_ref().is_some_and(|tls| tls.client.is_some())
+}
+
+/// The redirect of a site: to the port that the file names, or to that of its first listener with TLS.
+fn to_https(config: &Config, site: &config::Site) -> Option<ToHttps> {
+    let Setting::On(redirect) = &site.tls.redirect else {
+        return None;
+    };
+    let mut own = site.listeners.iter().map(|&listener| &config.listeners[listener]);
+    let port = own.find_map(|listener| match listener.bind {
+        Bind::Tcp(address) if listener.tls.is_some() && address.port() != 0 => Some(address.port()),
+        _ => None,
+    });
+    let port = redirect.port.or(port).unwrap_or(443);
+    Some(ToHttps { port })
 }
 
 fn identity(folder: &Path) -> Identity {

@@ -15,9 +15,11 @@
 
 mod build;
 mod cached;
+mod client_certificate;
 mod hosts;
 pub mod live;
 mod policies;
+mod to_https;
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -26,10 +28,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
+use osier_tls::{Hello, Identity};
 use osier_web::http::StatusCode;
 use osier_web::{Answer, Request, Response, Served};
 
-use crate::handler::{Handler, METHODS, Opened};
+use crate::certificates::challenges::PROTOCOL;
+use crate::certificates::{Certificates, SiteCertificate};
+use crate::handler::{Handler, METHODS, Opened, without_port};
 use crate::log::access::AccessLog;
 use crate::metrics::{Series, Shown};
 use crate::policy::path;
@@ -39,6 +44,7 @@ use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
 pub use self::build::{Means, Parts, build};
 use self::hosts::Hosts;
 use self::policies::Around;
+use self::to_https::ToHttps;
 
 /// The number of lower bits of a label that name a log. The upper bits name the series of a route.
 const LOG_BITS: u32 = 16;
@@ -61,6 +67,9 @@ pub struct Snapshot {
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
     /// Series by the upper bits of a label, and the backends. None without `[admin]`.
     shown: Option<Arc<Shown>>,
+    certificates: Arc<Certificates>,
+    /// Whether some listener asks clients for certificates.
+    asks_clients: bool,
     /// The handlers that count requests.
     recorders: Vec<Arc<dyn Handler>>,
     /// The parts that the next snapshot may keep.
@@ -72,6 +81,9 @@ struct Site {
     name: String,
     /// `real_ip` of the site, in place of that of a listener.
     real_ip: Option<RealIp>,
+    certificate: Option<SiteCertificate>,
+    /// The redirect of requests in the clear.
+    to_https: Option<ToHttps>,
     routes: Vec<Route>,
     /// The policies for requests that no route matches.
     around: Around,
@@ -94,17 +106,37 @@ impl Snapshot {
     /// As the handler does.
     pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Answer {
         let hosts = self.listeners.get(listener).and_then(Option::as_ref);
-        let site = hosts.and_then(|hosts| hosts.find(request.host()));
-        let site = site.map(|site| &self.sites[site]);
+        let number = hosts.and_then(|hosts| hosts.find(request.host()));
+        let site = number.map(|site| &self.sites[site]);
         let real_ip = site.and_then(|site| site.real_ip.as_ref());
         if let Some(real_ip) = real_ip.or_else(|| self.real_ips.get(listener)?.as_ref()) {
             real_ip.apply(request);
+        }
+        if let Some(text) = self.certificates.challenges.text(request.path()) {
+            return Response::new(StatusCode::OK).body(text).into();
         }
         let Some(site) = site else {
             return plain(StatusCode::MISDIRECTED_REQUEST)
                 .because("no site has this host")
                 .into();
         };
+        if let Some(tls) = request.tls()
+            && let Some(name) = tls.server_name()
+            && !is_host(request.host(), name)
+            && hosts.and_then(|hosts| hosts.find(Some(name))) != number
+        {
+            return site.misdirected(request);
+        }
+        if self.asks_clients
+            && let Err(error) = client_certificate::forward(request)
+        {
+            return Response::internal_error(error).into();
+        }
+        if let Some(to_https) = site.to_https
+            && !request.is_https()
+        {
+            return site.around.refuse(request, to_https.redirect(request)).into();
+        }
         if request.path() == "*" {
             // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
             return Response::new(StatusCode::NO_CONTENT).into();
@@ -141,6 +173,23 @@ impl Snapshot {
                 site.around.refuse(request, response).into()
             }
         }
+    }
+
+    /// The identity that a listener shows to a client. None if no site of the listener has the name that the client asks for.
+    ///
+    /// # Suspends
+    /// Never.
+    pub fn identity(&self, listener: usize, hello: &Hello<'_>) -> Option<Identity> {
+        let name = hello.server_name();
+        if hello.offers_only(PROTOCOL) {
+            return self.certificates.challenges.identity(name?);
+        }
+        let hosts = self.listeners.get(listener)?.as_ref()?;
+        let site = match name {
+            Some(_) => hosts.find(name),
+            None => hosts.find(None).or_else(|| hosts.only()),
+        };
+        self.sites[site?].certificate.as_ref()?.find(name)
     }
 
     /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be used.
@@ -232,6 +281,15 @@ impl Site {
         Routed::Answer(self.nobody(request, &path).into())
     }
 
+    /// Refuses a request whose host belongs to another site than the name in the handshake. The client may send it on a connection
+    /// for that host.
+    #[cold]
+    fn misdirected(&self, request: &Request<'_>) -> Answer {
+        let response = plain(StatusCode::MISDIRECTED_REQUEST)
+            .because("the host belongs to another site than the name that the client has asked for in TLS");
+        self.around.refuse(request, response).into()
+    }
+
     #[cold]
     fn refuse_path(&self, request: &Request<'_>, reason: Box<dyn Error>) -> Routed {
         let response = plain(StatusCode::BAD_REQUEST).because(reason);
@@ -313,6 +371,11 @@ impl Route {
                 .as_ref()
                 .is_none_or(|globs| globs.is_match(Path::new(OsStr::from_bytes(path))))
     }
+}
+
+/// Whether the host of a request, which may have a port, is a name in lower case.
+fn is_host(host: Option<&str>, name: &str) -> bool {
+    host.is_some_and(|host| without_port(host).eq_ignore_ascii_case(name))
 }
 
 /// A short response: the status in words.

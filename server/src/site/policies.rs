@@ -39,6 +39,8 @@ const OF_BODY: [&str; 11] = [
     "repr-digest",
 ];
 
+const HSTS: &str = "strict-transport-security";
+
 /// The policies around one handler. All are off by default.
 #[derive(Default)]
 pub struct Around {
@@ -55,6 +57,8 @@ pub struct Around {
     /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<Compress>,
     pub headers: Headers,
+    /// Value of `Strict-Transport-Security`, for responses over https.
+    pub hsts: Option<String>,
     pub request_id: RequestIds,
     pub errors: Arc<[ErrorPage]>,
     /// Whether an error without a page gets one in HTML, for clients that prefer it.
@@ -83,6 +87,7 @@ impl Around {
         let changes = self.compress.is_some()
             || self.cors.is_some()
             || self.headers != Headers::default()
+            || self.hsts.is_some()
             || self.request_id != RequestIds::default()
             || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none();
@@ -217,6 +222,11 @@ impl Around {
         }
         if let Some(cors) = &self.cors {
             response = cors.allow(request.header("origin"), response);
+        }
+        if let Some(hsts) = &self.hsts
+            && request.is_https()
+        {
+            response = response.remove(HSTS).header(HSTS, hsts);
         }
         response = self.headers.apply(response);
         response = self.request_id.answer(request, response);

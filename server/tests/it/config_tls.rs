@@ -1,11 +1,16 @@
-//! TLS: what `osier check` says about listeners, sites and certificates.
+//! TLS: what `osier check` says about listeners, sites and certificates, and what curl gets from them.
 
 use std::fs::{self, Permissions};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::thread;
 
 use crate::config_check::mistakes;
 use crate::support::certs::{Authority, write};
-use crate::support::{Folder, check};
+use crate::support::sites::Sites;
+use crate::support::{Client, Folder, check, osier};
+use testkit::php::{Fpm, Listen};
 
 const HTTPS: &str = "[[listen]]\naddress = \"127.0.0.1:8443\"\ntls = true\n";
 const ROUTE: &str = "[[site.route]]\nfiles = \"www\"\n";
@@ -185,4 +190,444 @@ fn a_public_site_is_six_lines() {
     assert!(text.lines().count() <= 6);
     folder.write("site.toml", text);
     assert_eq!(check(&folder, &["--strict", "site.toml"]), (Some(0), String::new()));
+}
+
+/// Two listeners: `http` without TLS, and `https`, with further settings. A reload tells them apart by their addresses.
+fn listeners(tls: &str) -> String {
+    format!(
+        "[[listen]]\nname = \"http\"\naddress = \"127.0.0.2:0\"\n\
+         [[listen]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\ntls = {tls}\n"
+    )
+}
+
+fn site(host: &str, name: &str, more: &str) -> String {
+    format!(
+        "[[site]]\n{host}\ntls = {{ cert = \"{name}.pem\", key = \"{name}.key\" }}\n{more}\n\
+         [[site.route]]\nrespond = \"{name}\"\n"
+    )
+}
+
+/// A folder with the authority `ca.pem`.
+fn folder() -> (Folder, Authority) {
+    let (folder, authority) = (Sites::folder(), Authority::new("the authority"));
+    folder.write("ca.pem", &authority.pem);
+    (folder, authority)
+}
+
+/// Asks `https://NAME:PORT/` with curl, and trusts `ca.pem`. Returns what curl prints: the fields, the body and the status; or the
+/// number of its error. None where there is no curl.
+fn curl(sites: &Sites, name: &str, more: &[&str]) -> Option<Result<String, i32>> {
+    let https = sites.addresses[1];
+    let output = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--include",
+            "--max-time",
+            "30",
+            "--noproxy",
+            "*",
+        ])
+        .args(["--cacert", "ca.pem", "--write-out", "\n%{http_code}"])
+        .args(["--resolve", &format!("{name}:{}:127.0.0.1", https.port())])
+        .args(more)
+        .arg(format!("https://{name}:{}/", https.port()))
+        .current_dir(sites.folder.path())
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Some(Ok(String::from_utf8(output.stdout).unwrap())),
+        Ok(output) => Some(Err(output.status.code().unwrap())),
+        Err(error) => {
+            testkit::skip(format_args!("curl cannot be run: {error}"));
+            None
+        }
+    }
+}
+
+/// curl's number for a certificate that it does not trust, or for a name that is not in it.
+const UNTRUSTED: i32 = 60;
+/// curl's number for a handshake that the server refuses.
+const REFUSED: i32 = 35;
+
+#[test]
+fn each_name_gets_the_certificate_and_the_site_that_has_it() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "exact", &["www.example.org"]);
+    authority.write(&folder, "wild", &["*.example.org"]);
+    authority.write(&folder, "other", &["other.test", "127.0.0.1"]);
+    let text = listeners("true")
+        + &site("host = \"www.example.org\"", "exact", "")
+        + &site("host = \"*.example.org\"", "wild", "")
+        + &site("default = true", "other", "");
+    let sites = Sites::start_in(folder, &text);
+    let ask = |name: &str, more: &[&str]| curl(&sites, name, more);
+    let Some(reply) = ask("www.example.org", &[]) else {
+        return;
+    };
+    assert!(reply.unwrap().ends_with("exact\n200"));
+    assert!(ask("a.example.org", &[]).unwrap().unwrap().ends_with("wild\n200"));
+    assert!(ask("other.test", &[]).unwrap().unwrap().ends_with("other\n200"));
+    // No name in the handshake: the default site's certificate, and any host.
+    assert!(ask("127.0.0.1", &[]).unwrap().unwrap().ends_with("other\n200"));
+    assert!(
+        ask("127.0.0.1", &["-H", "Host: www.example.org"])
+            .unwrap()
+            .unwrap()
+            .ends_with("exact\n200")
+    );
+    // The certificate of the default site is not for this name.
+    assert_eq!(ask("nobody.test", &[]).unwrap(), Err(UNTRUSTED));
+    // A host of another site than the name in the handshake.
+    let misdirected = ask("www.example.org", &["-H", "Host: a.example.org"]).unwrap().unwrap();
+    assert!(misdirected.ends_with("421 Misdirected Request\n\n421"), "{misdirected}");
+    assert!(
+        ask("a.example.org", &["-H", "Host: b.example.org"])
+            .unwrap()
+            .unwrap()
+            .ends_with("wild\n200")
+    );
+    // The listener without TLS serves all of them as ever.
+    assert_eq!(sites.get("a.example.org", "/").text(), "wild");
+}
+
+#[test]
+fn a_name_that_no_site_has_is_refused_without_a_default_site() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "one", &["one.test"]);
+    authority.write(&folder, "two", &["two.test"]);
+    let text = listeners("{ min_version = \"1.3\" }")
+        + &site("host = \"one.test\"", "one", "")
+        + &site("host = \"two.test\"", "two", "");
+    let sites = Sites::start_in(folder, &text);
+    let Some(reply) = curl(&sites, "two.test", &[]) else {
+        return;
+    };
+    assert!(reply.unwrap().ends_with("two\n200"));
+    assert_eq!(curl(&sites, "three.test", &[]).unwrap(), Err(REFUSED));
+    assert_eq!(curl(&sites, "127.0.0.1", &["-k"]).unwrap(), Err(REFUSED));
+    assert_eq!(curl(&sites, "two.test", &["--tls-max", "1.2"]).unwrap(), Err(REFUSED));
+}
+
+#[test]
+fn a_reload_takes_a_good_certificate_and_keeps_the_old_one_for_a_bad_one() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "site", &["example.org"]);
+    let sites = Sites::start_in(folder, &(listeners("true") + &site("default = true", "site", "")));
+    let serves = |name: &str| curl(&sites, name, &[]).map(|reply| reply.is_ok());
+    let Some(reply) = serves("example.org") else { return };
+    assert!(reply && serves("example.net") == Some(false));
+    // A key of another certificate.
+    let (_, key) = authority.sign(&["example.net"]);
+    sites.folder.write("site.key", key);
+    let said = sites.hang_up();
+    let expected = "the private key does not belong to the certificate; the old certificate stays";
+    assert!(said.contains(expected) && said.contains("osier: reloaded "), "{said}");
+    assert_eq!(serves("example.org"), Some(true));
+    authority.write(&sites.folder, "site", &["example.net"]);
+    let said = sites.hang_up();
+    assert!(said.contains("has been read anew; it is valid until"), "{said}");
+    assert_eq!(
+        (serves("example.org"), serves("example.net")),
+        (Some(false), Some(true))
+    );
+}
+
+#[test]
+fn a_site_without_its_certificate_serves_a_self_signed_one() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "there", &["there.test"]);
+    let text =
+        listeners("true") + &site("host = \"there.test\"", "there", "") + &site("host = \"later.test\"", "later", "");
+    let sites = Sites::start_in(folder, &text);
+    let said = sites.said();
+    assert!(
+        said.contains("THE SITE SERVES A SELF-SIGNED CERTIFICATE until a usable one is there"),
+        "{said}"
+    );
+    let Some(reply) = curl(&sites, "there.test", &[]) else {
+        return;
+    };
+    assert!(reply.is_ok());
+    assert_eq!(curl(&sites, "later.test", &[]).unwrap(), Err(UNTRUSTED));
+    assert!(
+        curl(&sites, "later.test", &["-k"])
+            .unwrap()
+            .unwrap()
+            .ends_with("later\n200")
+    );
+    authority.write(&sites.folder, "later", &["later.test"]);
+    sites.hang_up();
+    assert!(curl(&sites, "later.test", &[]).unwrap().is_ok());
+}
+
+#[test]
+fn the_clear_is_redirected_and_browsers_are_told_to_stay() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "site", &["example.org"]);
+    let more =
+        "redirect_https = 8443\nhsts = { max_age = \"180d\", subdomains = true }\nreal_ip = { from = \"127.0.0.1\" }";
+    let sites = Sites::start_in(
+        folder,
+        &(listeners("true") + &site("host = \"example.org\"", "site", more)),
+    );
+    for (method, status) in [("GET", 301), ("HEAD", 301), ("POST", 308), ("OPTIONS", 308)] {
+        let reply = sites.ask(method, "Example.org:80", "/a%2Fb?c=d", &[]);
+        let location = reply.field("location");
+        assert_eq!(
+            (reply.status, location),
+            (status, Some("https://Example.org:8443/a%2Fb?c=d")),
+            "{method}"
+        );
+        assert_eq!(reply.field("strict-transport-security"), None);
+    }
+    // A proxy in front has got this one by https.
+    let reply = sites.ask(
+        "GET",
+        "example.org",
+        "/",
+        &["X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https"],
+    );
+    assert_eq!((reply.status, reply.text()), (200, "site"));
+    let expected = "max-age=15552000; includeSubDomains";
+    assert_eq!(reply.field("strict-transport-security"), Some(expected));
+    let Some(reply) = curl(&sites, "example.org", &["--http1.1"]) else {
+        return;
+    };
+    let reply = reply.unwrap().to_ascii_lowercase();
+    assert!(
+        reply.contains(&format!(
+            "strict-transport-security: {}\r\n",
+            expected.to_ascii_lowercase()
+        )),
+        "{reply}"
+    );
+}
+
+/// Answers one request with its head.
+fn echo(listener: TcpListener) {
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut client = Client::over(stream.unwrap());
+            thread::spawn(move || {
+                while let Some(head) = client.receive_head_of_request() {
+                    let head = head.replace("\r\n", "\n");
+                    client.send_raw(
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len()).as_bytes(),
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn backends_are_told_which_certificate_a_client_has_shown() {
+    let (folder, authority) = folder();
+    let clients = Authority::new("the clients");
+    folder.write("clients.pem", &clients.pem);
+    authority.write(&folder, "site", &["example.org"]);
+    let (cert, key) = clients.sign_with(&["ann"], |params| {
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "Ann, of \"A\"");
+        params.serial_number = Some(0xab01_u64.into());
+        params.not_before = rcgen::date_time_ymd(2026, 1, 2);
+        params.not_after = rcgen::date_time_ymd(2096, 1, 2);
+    });
+    write(&folder, "ann", &cert, &key);
+    let (cert, key) = authority.sign(&["mallory"]);
+    write(&folder, "mallory", &cert, &key);
+    folder.write(
+        "app/index.php",
+        "<?php foreach ($_SERVER as $k => $v) if (preg_match('/^(SSL_|HTTPS|REQUEST_SCHEME|HTTP_CLIENT)/', $k)) echo \"$k=$v\\n\";",
+    );
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap();
+    echo(backend);
+    let fpm = Fpm::start(folder.path(), Listen::Unix, "pm = static\npm.max_children = 2\n");
+    let fastcgi = fpm.as_ref().map(|fpm| {
+        format!(
+            "[[site.route]]\npath = \"/index.php\"\nfastcgi = {{ to = \"{}\", root = \"app\" }}\n",
+            fpm.address
+        )
+    });
+    let text = listeners("{ client_ca = \"clients.pem\", client = \"optional\" }")
+        + "[[site]]\ndefault = true\ntls = { cert = \"site.pem\", key = \"site.key\" }\n"
+        + &fastcgi.unwrap_or_default()
+        + &format!("[[site.route]]\nproxy = \"{address}\"\n");
+    let sites = Sites::start_in(folder, &text);
+    let ann = ["--cert", "ann.pem", "--key", "ann.key"];
+    let Some(reply) = curl(&sites, "example.org", &ann) else {
+        return;
+    };
+    let reply = reply.unwrap();
+    let field = reply.lines().find_map(|line| {
+        line.strip_prefix("client-cert: ")
+            .or(line.strip_prefix("Client-Cert: "))
+    });
+    let pem = fs::read_to_string(sites.folder.join("ann.pem")).unwrap();
+    let inside: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    assert_eq!(field, Some(format!(":{inside}:").as_str()), "{reply}");
+    assert!(
+        reply.to_ascii_lowercase().contains("x-forwarded-proto: https\n"),
+        "{reply}"
+    );
+    // Nobody says it in a field of its own, over TLS or in the clear.
+    let forged = [
+        "-H",
+        "Client-Cert: :AAAA:",
+        "-H",
+        "Client_Cert: :AAAA:",
+        "-H",
+        "Client-Cert-Chain: :AAAA:",
+    ];
+    let reply = curl(&sites, "example.org", &forged).unwrap().unwrap();
+    assert!(!reply.contains("AAAA") && reply.ends_with("200"), "{reply}");
+    let reply = sites.ask("GET", "example.org", "/", &["Client-Cert: :AAAA:"]);
+    assert!(!reply.text().contains("AAAA"), "{}", reply.text());
+    // Another authority's certificate, and none at all.
+    assert!(
+        curl(
+            &sites,
+            "example.org",
+            &["--cert", "mallory.pem", "--key", "mallory.key"]
+        )
+        .unwrap()
+        .is_err()
+    );
+    if fpm.is_some() {
+        let php = ["--request-target", "/index.php", "--data", "a body"];
+        let reply = curl(&sites, "example.org", &[&ann[..], &php].concat())
+            .unwrap()
+            .unwrap();
+        for line in [
+            "HTTPS=on",
+            "REQUEST_SCHEME=https",
+            "SSL_CLIENT_VERIFY=SUCCESS",
+            "SSL_CLIENT_S_DN=CN=Ann\\, of \\\"A\\\"",
+            "SSL_CLIENT_I_DN=CN=the clients",
+            "SSL_CLIENT_M_SERIAL=AB01",
+            "SSL_CLIENT_V_START=Jan  2 00:00:00 2026 GMT",
+            "SSL_CLIENT_V_END=Jan  2 00:00:00 2096 GMT",
+        ] {
+            assert!(reply.lines().any(|known| known == line), "{line}\n{reply}");
+        }
+        assert!(
+            reply.contains(&format!("SSL_CLIENT_CERT={}", pem.trim_end())),
+            "{reply}"
+        );
+        let reply = curl(&sites, "example.org", &php).unwrap().unwrap();
+        assert!(
+            reply.contains("SSL_CLIENT_VERIFY=NONE\n") && !reply.contains("SSL_CLIENT_S_DN"),
+            "{reply}"
+        );
+    }
+    let required = text.replace("optional", "required");
+    assert!(
+        sites
+            .reload(&required)
+            .contains("'tls' of listener 'https': new connections get the change")
+    );
+    assert!(curl(&sites, "example.org", &[]).unwrap().is_err());
+    assert!(curl(&sites, "example.org", &ann).unwrap().is_ok());
+}
+
+#[test]
+fn the_internal_authority_signs_what_clients_ask_for() {
+    let folder = Sites::folder();
+    let text = listeners("true") + "[[site]]\ndefault = true\ntls = \"internal\"\n[[site.route]]\nrespond = \"in\"\n";
+    let sites = Sites::start_in(folder, &("state = \"state\"\n".to_owned() + &text));
+    let root = sites.folder.join("state/internal/root.pem");
+    fs::copy(&root, sites.folder.join("ca.pem")).unwrap();
+    let Some(reply) = curl(&sites, "a.test", &[]) else {
+        return;
+    };
+    assert!(reply.unwrap().ends_with("in\n200"));
+    for name in ["127.0.0.1", "localhost"] {
+        assert!(curl(&sites, name, &[]).unwrap().is_ok(), "{name}");
+    }
+    // A restart goes on with the same authority.
+    let Sites { server, folder, .. } = sites;
+    drop(server);
+    let sites = Sites::start_in(folder, &("state = \"state\"\n".to_owned() + &text));
+    assert!(curl(&sites, "b.test", &[]).unwrap().is_ok());
+    let mut trust = osier();
+    let output = trust
+        .args(["trust", "site.toml"])
+        .current_dir(sites.folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && said.contains(root.to_str().unwrap()),
+        "{said}"
+    );
+    assert!(said.contains("update-ca-certificates"), "{said}");
+}
+
+#[test]
+fn trust_without_an_authority_says_how_it_comes_to_be() {
+    let folder = Folder::new();
+    let mut trust = osier();
+    trust.arg("trust").env("STATE_DIRECTORY", folder.path());
+    let output = trust.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && said.contains("there is no root certificate '"),
+        "{said}"
+    );
+}
+
+/// Serves as the user 65534, with a key that only root may read.
+#[test]
+fn a_key_of_root_is_read_before_the_user_changes() {
+    if !rustix::process::geteuid().is_root() {
+        testkit::skip("only root can give privileges up");
+        return;
+    }
+    let open = |path: &std::path::Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    for more in ["", "chroot = \"HERE\"\nstate = \"HERE/state\"\n"] {
+        let ((folder, authority), secrets) = (folder(), Folder::new());
+        open(folder.path());
+        authority.write(&secrets, "site", &["example.org"]);
+        // Root's alone, and outside of the new root folder.
+        fs::set_permissions(secrets.path(), Permissions::from_mode(0o700)).unwrap();
+        let (here, outside) = (folder.path().display().to_string(), secrets.path().display());
+        let text = format!("user = \"65534\"\ngroup = \"65534\"\n{more}state = \"HERE/state\"\n")
+            .replacen("state = \"HERE/state\"\nstate", "state", 1)
+            .replace("HERE", &here);
+        let site = |cert: &str| {
+            format!(
+                "[[site]]\nhost = \"example.org\"\ntls = {{ cert = \"{cert}.pem\", key = \"{cert}.key\" }}\n\
+                 [[site.route]]\nrespond = \"in\"\n"
+            )
+        };
+        let internal = "[[site]]\ndefault = true\ntls = \"internal\"\n[[site.route]]\nrespond = \"internal\"\n";
+        let text = text + &listeners("true") + &site(&format!("{outside}/site")) + internal;
+        let sites = Sites::start_with(folder, &text, |command| {
+            command.env("TMPDIR", &here);
+        });
+        let Some(reply) = curl(&sites, "example.org", &[]) else {
+            return;
+        };
+        assert!(reply.unwrap().ends_with("in\n200"), "{}", sites.said());
+        // The state folder is the user's.
+        assert!(
+            curl(&sites, "other.test", &["-k"])
+                .unwrap()
+                .unwrap()
+                .ends_with("internal\n200")
+        );
+        let root = fs::metadata(sites.folder.join("state/internal/root.pem")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&root), 65534);
+        // A renewal cannot be read. The old certificate stays.
+        authority.write(&secrets, "site", &["example.org"]);
+        sites.hang_up();
+        let said = sites.said();
+        assert!(
+            said.contains("a renewed one is read at the next start") && said.contains("osier: reloaded "),
+            "{said}"
+        );
+        assert!(curl(&sites, "example.org", &[]).unwrap().is_ok());
+    }
 }

@@ -34,6 +34,8 @@ pub fn command(help: &Help, signals: &str, edition: &Edition) -> String {
     page += &format!(".fi\n.SH DESCRIPTION\n{}\n", roff::sentences(&escaped(&help.about)));
     page +=
         ".PP\n\\fBosier check\\fR prints every mistake of a configuration file with its place, and serves nothing.\n";
+    page += ".PP\n\\fBosier trust\\fR prints where the root certificate of the internal authority is, and how browsers and other \
+             programs learn to trust it. A configuration file may name the state folder.\n";
     page += &format!(".PP\n{}\n", roff::sentences(&escaped(&help.notes)));
     page += ".SH OPTIONS\nThey go with a folder or with nothing: a configuration file has a key for each.\n";
     for flag in &help.options {

@@ -69,7 +69,7 @@ impl Server {
             let _ = std::io::copy(&mut stdout, &mut std::io::sink());
         });
         let line = receiver.recv_timeout(DEADLINE).unwrap_or_default();
-        let Some(url) = line.split("http://").nth(1) else {
+        let Some(url) = urls(&line).next() else {
             let _ = child.kill();
             panic!("no ready line from {command:?}, but {line:?}");
         };
@@ -119,6 +119,11 @@ impl Server {
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
+}
+
+/// The addresses of a ready line, without their scheme.
+pub fn urls(line: &str) -> impl Iterator<Item = &str> {
+    line.split("://").skip(1)
 }
 
 impl Drop for Server {
@@ -200,8 +205,8 @@ impl Client {
         reply
     }
 
-    /// Reads one request and gives its body; none at the end of the connection.
-    pub fn receive_request(&mut self) -> Option<Vec<u8>> {
+    /// Reads the head of a request; none at the end of the connection.
+    pub fn receive_head_of_request(&mut self) -> Option<String> {
         let end = loop {
             if let Some(at) = self.unread.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at + 4;
@@ -211,7 +216,12 @@ impl Client {
             }
         };
         let head: Vec<u8> = self.unread.drain(..end).collect();
-        let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+        Some(String::from_utf8(head).unwrap())
+    }
+
+    /// Reads one request and gives its body; none at the end of the connection.
+    pub fn receive_request(&mut self) -> Option<Vec<u8>> {
+        let head = self.receive_head_of_request()?.to_ascii_lowercase();
         let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("transfer-encoding:") == Some("chunked") {
             return Some(self.receive_chunks());

@@ -6,7 +6,7 @@ use std::process::Command;
 
 pub use testkit::eventually as wait_for;
 
-use super::{Client, Folder, Reply, Server, Signal, osier};
+use super::{Client, Folder, Reply, Server, Signal, osier, urls};
 
 /// Serves `site.toml` in a folder of its own; what it says goes to a file there.
 pub struct Sites {
@@ -44,8 +44,7 @@ impl Sites {
         command.stderr(File::create(folder.join("stderr")).unwrap());
         prepare(&mut command);
         let server = Server::spawn(command);
-        let urls = server.ready_line.split("http://").skip(1);
-        let addresses = urls
+        let addresses = urls(&server.ready_line)
             .map(|url| url.split('/').next().unwrap().parse().unwrap())
             .collect();
         Sites {

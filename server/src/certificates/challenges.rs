@@ -1,0 +1,133 @@
+//! Responses to the challenges by which an authority checks that this server answers for a name (RFC 8555, RFC 8737).
+//!
+//! Requests look for a response without a lock while there is none, which is nearly always.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use osier_tls::Identity;
+
+/// The beginning of the paths of HTTP-01. They are served in the clear, for every host.
+pub const PATH: &str = "/.well-known/acme-challenge/";
+
+/// The protocol of TLS-ALPN-01.
+pub const PROTOCOL: &[u8] = b"acme-tls/1";
+
+/// The responses that are waited for.
+#[derive(Default)]
+pub struct Challenges(Arc<Pending>);
+
+#[derive(Default)]
+struct Pending {
+    /// The number of entries of `responses`. It is raised before an entry comes and lowered after it has gone.
+    count: AtomicUsize,
+    responses: Mutex<HashMap<Key, Response>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Token(String),
+    Name(String),
+}
+
+#[derive(Clone)]
+enum Response {
+    Text(String),
+    Identity(Identity),
+}
+
+/// A response that is given until this is dropped.
+#[must_use = "the response is withdrawn when this is dropped"]
+pub struct Given {
+    pending: Arc<Pending>,
+    key: Key,
+}
+
+impl Challenges {
+    /// The response of HTTP-01 for a path, as the client has sent it.
+    #[inline]
+    pub fn text(&self, path: &str) -> Option<String> {
+        let token = path.strip_prefix(PATH)?;
+        match self.0.find(Key::Token(token.to_owned()))? {
+            Response::Text(text) => Some(text),
+            Response::Identity(_) => None,
+        }
+    }
+
+    /// The certificate of TLS-ALPN-01 for a name.
+    pub fn identity(&self, name: &str) -> Option<Identity> {
+        match self.0.find(Key::Name(name.to_owned()))? {
+            Response::Identity(identity) => Some(identity),
+            Response::Text(_) => None,
+        }
+    }
+
+    /// Answers HTTP-01 for a token.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
+    pub fn give_text(&self, token: &str, text: String) -> Given {
+        self.give(Key::Token(token.to_owned()), Response::Text(text))
+    }
+
+    /// Answers TLS-ALPN-01 for a name in lower case.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
+    pub fn give_identity(&self, name: &str, identity: Identity) -> Given {
+        self.give(Key::Name(name.to_owned()), Response::Identity(identity))
+    }
+
+    fn give(&self, key: Key, response: Response) -> Given {
+        self.0.count.fetch_add(1, Ordering::Release);
+        self.0.locked().insert(key.clone(), response);
+        Given {
+            pending: Arc::clone(&self.0),
+            key,
+        }
+    }
+}
+
+impl Pending {
+    fn find(&self, key: Key) -> Option<Response> {
+        match self.count.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.locked().get(&key).cloned(),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Response>> {
+        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.pending.locked().remove(&self.key);
+        self.pending.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::make::self_signed;
+    use crate::certificates::x509::Time;
+
+    #[test]
+    fn a_response_is_given_until_it_is_withdrawn() {
+        let challenges = Challenges::default();
+        assert_eq!(challenges.text("/.well-known/acme-challenge/a"), None);
+        let given = challenges.give_text("a", "a.thumbprint".into());
+        let identity = self_signed(&["example.org".to_owned()], Time::now()).unwrap();
+        let shown = challenges.give_identity("example.org", identity);
+        assert_eq!(
+            challenges.text("/.well-known/acme-challenge/a").as_deref(),
+            Some("a.thumbprint")
+        );
+        assert_eq!(challenges.text("/.well-known/acme-challenge/example.org"), None);
+        assert_eq!(challenges.text("/a"), None);
+        assert!(challenges.identity("example.org").is_some() && challenges.identity("a").is_none());
+        drop(given);
+        assert_eq!(challenges.text("/.well-known/acme-challenge/a"), None);
+        drop(shown);
+        assert!(challenges.identity("example.org").is_none());
+    }
+}

@@ -1,0 +1,142 @@
+//! A certificate in files, read again when they change.
+//!
+//! The first reading comes before the process gives up its privileges. Later ones may be denied then. A reading that fails leaves the
+//! certificate that is there. The lock is held while files are looked at, and never while a client waits: a handshake takes the lock
+//! of `current` alone.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use osier_tls::Identity;
+
+use crate::log::operator::Say;
+use crate::policy::watched::{self, Stamp};
+use crate::process::root::inside;
+
+use super::inspect::validity;
+use super::settings::CertificateFiles;
+use super::x509::{Certificate, Time};
+use super::{Source, locked};
+
+/// The files of a certificate.
+pub struct Files {
+    files: CertificateFiles,
+    current: Mutex<Option<Identity>>,
+    looked: Mutex<Looked>,
+    say: Say,
+}
+
+/// The result of the last look at the files.
+#[derive(Default)]
+struct Looked {
+    /// The files as they were when the certificate was read.
+    stamps: Option<[Stamp; 2]>,
+    leaf: Option<Certificate>,
+    /// The lines that were logged since, so that each is logged once.
+    said: Vec<String>,
+}
+
+impl Files {
+    /// Reads the files for the first time.
+    ///
+    /// # Blocks the thread
+    /// While they are read.
+    pub fn open(files: CertificateFiles, root: Option<&Path>, say: Say) -> Arc<Files> {
+        let files = Arc::new(Files {
+            files,
+            current: Mutex::default(),
+            looked: Mutex::default(),
+            say,
+        });
+        files.look(root, Time::now());
+        files
+    }
+
+    /// Reads the files if they have changed. `root` is the root folder that this process has changed to.
+    ///
+    /// # Blocks the thread
+    /// While they are looked at.
+    pub fn look(&self, root: Option<&Path>, now: Time) {
+        let mut looked = locked(&self.looked);
+        let paths = inside(root, &self.files.cert).zip(inside(root, &self.files.key));
+        let Some((cert, key)) = paths else {
+            let name = self.files.cert.display();
+            self.say_once(&mut looked, format!("the certificate '{name}' or its key lies outside of 'chroot': a renewed one is read at the next start"));
+            return;
+        };
+        let stamps = Stamp::at(&cert).and_then(|of_cert| Ok([of_cert, Stamp::at(&key)?]));
+        match &stamps {
+            Ok(stamps) if looked.stamps.as_ref() == Some(stamps) => return self.warn_of_end(&mut looked, now),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && looked.stamps.is_some() => {
+                let name = self.files.cert.display();
+                self.say_once(&mut looked, format!("this user may not look at the certificate '{name}' or its key: a renewed one is read at the next start"));
+                return self.warn_of_end(&mut looked, now);
+            }
+            _ => {}
+        }
+        match read(&cert, &key) {
+            Ok((identity, leaf, stamps)) => {
+                if looked.stamps.is_some() || !looked.said.is_empty() {
+                    let (name, end) = (self.files.cert.display(), leaf.not_after);
+                    self.say.info(format_args!(
+                        "the certificate '{name}' has been read anew; it is valid until {end}"
+                    ));
+                }
+                *locked(&self.current) = Some(identity);
+                *looked = Looked {
+                    stamps: Some(stamps),
+                    leaf: Some(leaf),
+                    said: Vec::new(),
+                };
+                self.warn_of_end(&mut looked, now);
+            }
+            Err(why) => {
+                let meanwhile = match looked.stamps {
+                    Some(_) => "the old certificate stays",
+                    None => "THE SITE SERVES A SELF-SIGNED CERTIFICATE until a usable one is there",
+                };
+                let text = format!("{why}; {meanwhile}");
+                if !looked.said.contains(&text) {
+                    self.say.error(format_args!("{text}"));
+                    looked.said.push(text);
+                }
+            }
+        }
+    }
+
+    /// Logs that the validity ends: once a day, because the text counts days.
+    fn warn_of_end(&self, looked: &mut Looked, now: Time) {
+        if let Some(text) = looked.leaf.as_ref().and_then(|leaf| validity(leaf, now)) {
+            let text = format!("'{}': {text}", self.files.cert.display());
+            self.say_once(looked, text);
+        }
+    }
+
+    fn say_once(&self, looked: &mut Looked, text: String) {
+        if !looked.said.contains(&text) {
+            self.say.warning(format_args!("{text}"));
+            looked.said.push(text);
+        }
+    }
+}
+
+impl Source for Files {
+    fn find(&self, _name: Option<&str>) -> Option<Identity> {
+        locked(&self.current).clone()
+    }
+}
+
+/// Reads a certificate and its key.
+///
+/// # Errors
+/// One line.
+fn read(cert: &Path, key: &Path) -> Result<(Identity, Certificate, [Stamp; 2]), String> {
+    let text = |path: &Path| watched::text(path).map_err(|why| format!("'{}': {why}", path.display()));
+    let ((chain, of_cert), (secret, of_key)) = (text(cert)?, text(key)?);
+    let identity = Identity::from_pem(chain.as_bytes(), secret.as_bytes())
+        .map_err(|error| format!("'{}' with the key '{}': {error}", cert.display(), key.display()))?;
+    let leaf = identity.chain().next().and_then(|leaf| Certificate::parse(leaf).ok());
+    let leaf = leaf.ok_or_else(|| format!("'{}' is not an X.509 certificate", cert.display()))?;
+    Ok((identity, leaf, [of_cert, of_key]))
+}

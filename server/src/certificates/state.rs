@@ -1,0 +1,128 @@
+//! The state folder: what the server keeps between runs, with access for its user alone.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The folder of a service that root starts.
+const OF_ROOT: &str = "/var/lib/osier";
+
+/// The state folder where none is configured. None for a user without a home.
+pub fn default_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| value.starts_with('/'));
+    choose(variable, rustix::process::geteuid().is_root())
+}
+
+fn choose(variable: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<PathBuf> {
+    // systemd separates several folders by colons.
+    let of_service = variable("STATE_DIRECTORY");
+    if let Some(first) = of_service.as_deref().and_then(|folders| folders.split(':').next()) {
+        return Some(first.into());
+    }
+    if is_root {
+        return Some(OF_ROOT.into());
+    }
+    let of_user = variable("XDG_DATA_HOME").map(PathBuf::from);
+    let of_user = of_user.or_else(|| Some(Path::new(&variable("HOME")?).join(".local/share")));
+    of_user.map(|folder| folder.join("osier"))
+}
+
+/// Makes a folder that only its owner may enter, and the folders above it.
+///
+/// # Blocks the thread
+/// While the disk is busy.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Writes a file that only its owner may read. The file is there whole or not at all, also after a crash.
+///
+/// # Blocks the thread
+/// While the disk is busy.
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = write_aside(path, content)?;
+    let renamed = fs::rename(&temporary, path);
+    clean_up(&temporary, renamed)
+}
+
+/// As [`write`], but leaves a file alone that is there already. Returns whether it has written.
+///
+/// # Blocks the thread
+/// While the disk is busy.
+pub fn write_new(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let temporary = write_aside(path, content)?;
+    let linked = fs::hard_link(&temporary, path);
+    let _ = fs::remove_file(&temporary);
+    match linked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file beside `path` whose name no other process uses.
+fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    // A process that was killed may have left it.
+    let _ = fs::remove_file(&temporary);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    clean_up(&temporary, written)?;
+    Ok(temporary)
+}
+
+fn clean_up(temporary: &Path, outcome: io::Result<()>) -> io::Result<()> {
+    if outcome.is_err() {
+        let _ = fs::remove_file(temporary);
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use testkit::Folder;
+
+    #[test]
+    fn the_default_is_of_the_service_then_of_the_user() {
+        let of = |variables: &[(&str, &str)], is_root| {
+            let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            choose(|name| find(name).map(|(_, value)| (*value).to_owned()), is_root)
+        };
+        let home = [("HOME", "/home/ann"), ("XDG_DATA_HOME", "/data")];
+        assert_eq!(of(&home, true), Some("/var/lib/osier".into()));
+        assert_eq!(of(&home, false), Some("/data/osier".into()));
+        assert_eq!(of(&home[..1], false), Some("/home/ann/.local/share/osier".into()));
+        assert_eq!(of(&[], false), None);
+        assert_eq!(
+            of(&[("STATE_DIRECTORY", "/var/lib/a:/var/lib/b")], true),
+            Some("/var/lib/a".into())
+        );
+    }
+
+    #[test]
+    fn files_are_whole_and_private() {
+        let folder = Folder::new();
+        make_folder(&folder.join("a/b")).unwrap();
+        let mode = |name: &str| folder.join(name).metadata().unwrap().permissions().mode() & 0o777;
+        write(&folder.join("a/b/key"), b"one").unwrap();
+        assert_eq!((mode("a/b"), mode("a/b/key")), (0o700, 0o600));
+        write(&folder.join("a/b/key"), b"two").unwrap();
+        assert!(!write_new(&folder.join("a/b/key"), b"three").unwrap());
+        assert_eq!(fs::read(folder.join("a/b/key")).unwrap(), b"two");
+        assert!(write_new(&folder.join("a/b/other"), b"four").unwrap());
+        assert_eq!(
+            fs::read_dir(folder.join("a/b")).unwrap().count(),
+            2,
+            "no temporary files stay"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! Tells applications which certificate a client has shown: `SSL_CLIENT_*` for FastCGI, `Client-Cert` (RFC 9440) for backends of the proxy.
+
+use std::io;
+
+use osier_web::Request;
+use osier_web::fastcgi::RequestParams;
+
+use crate::certificates::pem;
+use crate::certificates::x509::Certificate;
+
+/// The fields of RFC 9440. A client's own are taken out.
+const FIELDS: [&str; 2] = ["client-cert", "client-cert-chain"];
+
+/// Adds the certificate of the client to a request, and takes out what the client has forged.
+///
+/// # Errors
+/// When the fields of the request cannot be changed. The request must not go on then.
+pub fn forward(request: &mut Request<'_>) -> io::Result<()> {
+    let tls = request.tls();
+    let is_tls = tls.is_some();
+    let shown = tls.and_then(|tls| tls.peer_certificates().next().map(<[u8]>::to_vec));
+    let is_forged = request
+        .headers()
+        .any(|(name, _)| FIELDS.iter().any(|field| is_same(name, field)));
+    if is_forged || shown.is_some() {
+        let field = shown.iter().map(|der| (FIELDS[0], format!(":{}:", pem::base64(der))));
+        request.replace_headers(&FIELDS, field)?;
+    }
+    if is_tls {
+        request.extensions_mut().insert(RequestParams(params(shown.as_deref())));
+    }
+    Ok(())
+}
+
+/// Whether two names are the same to a backend, which may read `_` as `-`.
+fn is_same(name: &str, field: &str) -> bool {
+    let plain = |byte: u8| match byte {
+        b'_' => b'-',
+        byte => byte.to_ascii_lowercase(),
+    };
+    name.bytes().map(plain).eq(field.bytes())
+}
+
+/// The parameters that Apache's mod_ssl sets, in its forms.
+fn params(shown: Option<&[u8]>) -> Vec<(&'static str, Vec<u8>)> {
+    let Some(der) = shown else {
+        return vec![("SSL_CLIENT_VERIFY", b"NONE".to_vec())];
+    };
+    let mut params = vec![
+        ("SSL_CLIENT_VERIFY", b"SUCCESS".to_vec()),
+        ("SSL_CLIENT_CERT", pem::block("CERTIFICATE", der).into_bytes()),
+    ];
+    if let Ok(read) = Certificate::parse(der) {
+        params.extend([
+            ("SSL_CLIENT_S_DN", read.subject.to_string().into_bytes()),
+            ("SSL_CLIENT_I_DN", read.issuer.to_string().into_bytes()),
+            ("SSL_CLIENT_M_SERIAL", serial(&read.serial).into_bytes()),
+            ("SSL_CLIENT_V_START", read.not_before.long().into_bytes()),
+            ("SSL_CLIENT_V_END", read.not_after.long().into_bytes()),
+        ]);
+    }
+    params
+}
+
+/// A serial number in hexadecimal digits. DER puts a zero before a number whose first bit is set.
+fn serial(number: &[u8]) -> String {
+    let number = match number {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        number => number,
+    };
+    number.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_number_has_no_sign() {
+        assert_eq!(serial(&[0, 0xab, 1]), "AB01");
+        assert_eq!(serial(&[0]), "00");
+        assert!(is_same("Client_Cert", "client-cert") && !is_same("client-certs", "client-cert"));
+    }
+}
