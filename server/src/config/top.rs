@@ -126,6 +126,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     let timeouts = section.section("timeouts").map(|timeouts| {
         let default = Timeouts::default();
         let read = Timeouts {
+            handshake: timeouts.duration("handshake").unwrap_or(default.handshake),
             header: timeouts.duration("header").unwrap_or(default.header),
             body: timeouts.duration("body").unwrap_or(default.body),
             idle: timeouts.duration("idle").unwrap_or(default.idle),

@@ -336,6 +336,7 @@ fn server(
     let mut server = Server::new(Handler::answering(answer))
         .timeouts(timeouts)
         .limits(limits)
+        .http2(settings.http2)
         .on_log(move |record| {
             let here = logging.get().map(|live| live.here());
             let site = here
@@ -358,7 +359,7 @@ fn server(
             live: Arc::clone(live),
             slot,
         };
-        let acceptor = acceptor(resolver, tls);
+        let acceptor = acceptor(resolver, tls, settings.http2);
         let acceptor = acceptor.map_err(|error| format!("cannot speak TLS on {}: {error}", settings.bind))?;
         server = server.tls(acceptor);
     }
@@ -383,7 +384,7 @@ impl Resolver for Resolving {
     }
 }
 
-fn acceptor(resolver: Resolving, tls: &ListenTls) -> Result<Acceptor, osier_tls::Error> {
+fn acceptor(resolver: Resolving, tls: &ListenTls, has_http2: bool) -> Result<Acceptor, osier_tls::Error> {
     let clients = match &tls.client {
         None => ClientCertificates::None,
         Some(ClientTls {
@@ -396,8 +397,9 @@ fn acceptor(resolver: Resolving, tls: &ListenTls) -> Result<Acceptor, osier_tls:
         TlsVersion::Tls12 => Version::Tls12,
         TlsVersion::Tls13 => Version::Tls13,
     };
+    let http2 = has_http2.then_some(b"h2".as_slice());
     // Validation by ACME offers its own protocol alone, so it comes last.
-    let protocols = [b"http/1.1".as_slice(), PROTOCOL];
+    let protocols = http2.into_iter().chain([b"http/1.1".as_slice(), PROTOCOL]);
     Acceptor::builder(resolver)
         .alpn(protocols)
         .min_version(version)
