@@ -5,7 +5,9 @@ mod flow;
 mod frames;
 mod heads;
 mod hpack;
+mod pair;
 mod rules;
+mod splits;
 mod streams;
 
 // Shared by the modules above.
