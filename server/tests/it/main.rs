@@ -37,6 +37,7 @@ mod paths;
 mod precompressed;
 mod ranges;
 mod shutdown;
+mod slow_readers;
 mod starts;
 mod startup;
 mod static_files;
