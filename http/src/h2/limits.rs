@@ -28,7 +28,8 @@ pub struct Limits {
     pub header_count: u16,
     /// The most bytes of HPACK's table for received fields. Default: 4,096.
     pub decoder_table: u32,
-    /// The most bytes of HPACK's table for sent fields, if the peer allows as much. Default: 4,096.
+    /// The most bytes of HPACK's table for sent fields, if the peer allows as much. The fields that one response repeats fit into
+    /// the default; a larger table fills with dates. Default: 1,024.
     pub encoder_table: u32,
     /// Whether the peer may open WebSockets and other protocols inside a stream (RFC 8441). Default: true.
     pub extended_connect: bool,
@@ -64,7 +65,7 @@ impl Limits {
         head_bytes: 32 << 10,
         header_count: 100,
         decoder_table: 4_096,
-        encoder_table: 4_096,
+        encoder_table: 1_024,
         extended_connect: true,
         output_bytes: 64 << 10,
         head_timeout: Duration::from_secs(10),

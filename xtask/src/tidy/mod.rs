@@ -9,6 +9,7 @@ mod commits;
 mod documents;
 mod files;
 mod islands;
+mod musts;
 mod names;
 mod openings;
 mod ratchet;
@@ -62,6 +63,7 @@ const RULES: &[Rule] = &[
     rule("size", "source files", files::sizes),
     rule("unsafe", "source files against the islands", islands::check),
     rule("seeds", "rows of the described systems", seeds::check),
+    rule("musts", "rules of HTTP/2", musts::check),
     rule(
         "readme",
         "command of the README that .ci/run runs",

@@ -125,10 +125,10 @@ fn is_row(cell: &str) -> bool {
 }
 
 /// The names of all functions of each crate, by the crate's folder.
-struct Functions(HashMap<String, HashSet<String>>);
+pub(super) struct Functions(HashMap<String, HashSet<String>>);
 
 impl Functions {
-    fn read() -> Functions {
+    pub(super) fn read() -> Functions {
         let mut functions: HashMap<String, HashSet<String>> = HashMap::new();
         for path in crate::tidy::sources() {
             let Some(folder) = path.components().next() else {
@@ -146,7 +146,7 @@ impl Functions {
 }
 
 /// The finding about `crate::function`, if there is one.
-fn missing(test: &str, Functions(functions): &Functions) -> Option<String> {
+pub(super) fn missing(test: &str, Functions(functions): &Functions) -> Option<String> {
     let Some((folder, function)) = test.split_once("::") else {
         return Some(format!("a test is named crate::function, not {test}"));
     };

@@ -8,6 +8,7 @@ mod hpack;
 mod pair;
 mod rules;
 mod splits;
+mod state;
 mod streams;
 
 // Shared by the modules above.
