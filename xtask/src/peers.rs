@@ -27,6 +27,24 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "openssl",
+        package: "openssl",
+        purpose: "TLS at the other end",
+        is_large: false,
+    },
+    Peer {
+        program: "gnutls-cli",
+        package: "gnutls-bin",
+        purpose: "another TLS at the other end",
+        is_large: false,
+    },
+    Peer {
+        program: "go",
+        package: "golang-go",
+        purpose: "a third TLS at the other end",
+        is_large: true,
+    },
+    Peer {
         program: "valgrind",
         package: "valgrind",
         purpose: "memory errors across stack switches",

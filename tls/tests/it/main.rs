@@ -5,5 +5,6 @@ mod certificates;
 mod futures;
 mod hostile;
 mod made;
+mod peers;
 mod resumption;
 mod round_trip;
