@@ -1,6 +1,7 @@
 //! curl as an independent client of the server.
 
-use crate::support::{Folder, Server, pattern};
+use crate::support::sites::{Sites, wait_for};
+use crate::support::{Client, Folder, Server, pattern};
 use std::process::Command;
 
 /// Runs curl; `None`, with the reason printed, where there is none.
@@ -107,4 +108,32 @@ fn compressed_pages_are_what_they_say() {
     };
     assert!(text.parse::<usize>().unwrap() < 1000, "{text} bytes");
     assert_eq!(curl(&["--compressed", &url]).unwrap(), page);
+}
+
+#[test]
+fn http_2_with_prior_knowledge_is_served_unless_the_listener_says_no() {
+    let folder = Sites::folder();
+    folder.write("www/a.txt", "hello\n".repeat(50_000));
+    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"[::1]:0\"\nhttp2 = false\n[log]\nfile = \"access.log\"\n\
+        [[site]]\ndefault = true\n[[site.route]]\npath = \"/respond\"\nrespond = \"from a route\"\n[[site.route]]\nfiles = \"www\"\n";
+    let sites = Sites::start_in(folder, text);
+    let url = |path: &str| format!("http://{}{path}", sites.addresses[0]);
+    let http2 = ["--http2-prior-knowledge", "-w", " %{http_version} %{http_code}"];
+    let Some(text) = curl(&[&http2[..], &[&url("/respond")]].concat()) else {
+        return;
+    };
+    assert_eq!(text, "from a route 2 200");
+    let text = curl(&[&http2[..], &["--compressed", &url("/a.txt")]].concat()).unwrap();
+    assert!(
+        text.len() > 300_000 && text.ends_with("hello\n 2 200"),
+        "{}",
+        text.len()
+    );
+    wait_for("a line of the log", || {
+        let log = std::fs::read_to_string(sites.folder.join("access.log")).unwrap_or_default();
+        log.contains("\"GET /a.txt HTTP/2.0\" 200")
+    });
+    let mut refused = Client::new(sites.addresses[1]);
+    refused.send_raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(refused.receive("GET").status, 505);
 }
