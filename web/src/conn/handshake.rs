@@ -39,8 +39,12 @@ impl Conn {
     }
 
     /// Rests until the first request, in the protocol that the handshake has agreed on.
-    fn begin_protocol(&mut self, _alpn: Option<&[u8]>) -> AfterBurst {
-        // The place for HTTP/2, if the protocol is `h2`.
+    fn begin_protocol(&mut self, alpn: Option<&[u8]>) -> AfterBurst {
+        #[cfg(feature = "h2")]
+        if alpn == Some(b"h2") && self.link.worker.server.http2.is_some() {
+            return self.begin_http2(self.link.worker.take_buffers(), 0);
+        }
+        let _ = alpn;
         AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 

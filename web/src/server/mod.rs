@@ -195,7 +195,7 @@ impl Server {
     }
 
     /// Serves HTTPS: every client has to speak TLS, and `acceptor` makes the server's end of it. A client that speaks HTTP in the clear
-    /// gets a 400. With [`proxy_protocol`](Server::proxy_protocol), the PROXY header comes in the clear, before the handshake.
+    /// gets a 400. A client speaks HTTP/2 if the acceptor offers `h2`. With [`proxy_protocol`](Server::proxy_protocol), the PROXY header comes in the clear, before the handshake.
     ///
     /// ```
     /// use osier_web::{Request, Router, Server, tls::{Acceptor, Identity}};
@@ -207,7 +207,7 @@ impl Server {
     /// # let (chain, key) = made();
     /// // `chain` and `key` are the texts of PEM files.
     /// let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes())?;
-    /// let acceptor = Acceptor::builder(identity).alpn(["http/1.1"]).build()?;
+    /// let acceptor = Acceptor::builder(identity).alpn(["h2", "http/1.1"]).build()?;
     /// let router = Router::new().get("/", |request: &mut Request<'_>| format!("{:?}", request.tls()));
     /// let server = Server::new(router).tls(acceptor);
     /// # std::io::Result::Ok(())

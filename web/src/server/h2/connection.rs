@@ -1,6 +1,6 @@
 //! The box of a connection: it feeds received bytes to the machine and starts the fibers of new streams.
 
-use std::io::{self, Read};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -51,7 +51,7 @@ impl Connection {
             shared.flush();
         }
         let mut buffers = shared.local.worker.take_buffers();
-        let read = (&shared.link.transport).read(&mut buffers.input);
+        let read = shared.link.transport.receive(&mut buffers.input);
         let next = match read {
             Ok(count @ 1..) => self.receive(&buffers.input[..count]),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.rest(),

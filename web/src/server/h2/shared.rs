@@ -143,13 +143,14 @@ impl Shared {
         loop {
             let machine = self.machine.borrow();
             let written = match machine.output() {
-                [] => break,
-                bytes => self.link.transport.try_write(bytes),
+                [] => self.link.transport.try_flush().map(|()| None),
+                bytes => self.link.transport.try_write(bytes).map(Some),
             };
             drop(machine);
             let done = match written {
-                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
+                Ok(None) => break,
+                Ok(Some(0)) => Err(io::ErrorKind::WriteZero.into()),
+                Ok(Some(count)) => {
                     self.machine.borrow_mut().advance(count);
                     self.wake_writable();
                     Ok(())

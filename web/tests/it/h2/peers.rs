@@ -4,12 +4,14 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use osier_web::files::Files;
-use osier_web::{Limits, Server};
+use osier_web::tls::Acceptor;
+use osier_web::{Limits, Request, Router, Server};
 use testkit::Folder;
 
 use super::router;
 use crate::common::folder::prose;
 use crate::common::{Site, site_with};
+use crate::tls::LOCALHOST;
 
 fn started() -> Site {
     let limits = Limits {
@@ -139,6 +141,64 @@ fn h2load_is_served_with_many_streams() {
     }
 }
 
+/// A server with TLS that offers both protocols.
+fn started_with_tls(router: Router) -> Site {
+    let acceptor = Acceptor::builder(LOCALHOST.identity())
+        .alpn(["h2", "http/1.1"])
+        .build()
+        .expect("an acceptor");
+    let limits = Limits {
+        body: 16 << 20,
+        ..Limits::default()
+    };
+    let server = Server::new(router).limits(limits).tls(acceptor);
+    site_with(2, server, |server| server.bind("127.0.0.1:0"))
+}
+
+#[test]
+fn clients_choose_http_2_in_the_handshake_of_tls() {
+    let router = router().get("/tls", |request: &mut Request<'_>| {
+        let tls = request.tls().expect("a connection with TLS");
+        format!("{} {}", request.is_https(), tls.server_name().unwrap_or_default())
+    });
+    let site = started_with_tls(router);
+    let url = |path: &str| format!("https://localhost:{}{path}", site.addr.port());
+    let resolve = format!("localhost:{}:127.0.0.1", site.addr.port());
+    let curl = |args: &[&str], stdin: &[u8]| {
+        let usual = ["-sSk", "--resolve", &resolve, "--max-time", "20", "--noproxy", "*"];
+        run("curl", &[&usual, args].concat(), stdin)
+    };
+    let Some(text) = curl(&["-w", " %{http_version}", &url("/tls")], b"") else {
+        return;
+    };
+    assert_eq!(text, "true localhost 2");
+    let text = curl(&["--http1.1", "-w", " %{http_version}", &url("/tls")], b"");
+    assert_eq!(text.as_deref(), Some("true localhost 1.1"));
+    let twice = curl(&["-w", "[%{num_connects}]", &url("/"), &url("/")], b"");
+    assert_eq!(twice.as_deref(), Some("hello[1]hello[0]"));
+    let body = prose(3_000_000);
+    assert_eq!(
+        curl(&["--data-binary", "@-", &url("/count")], &body).as_deref(),
+        Some("3000000")
+    );
+    let echoed = curl(&["-X", "POST", "-T", "-", &url("/echo")], &body);
+    assert!(echoed.is_some_and(|echoed| echoed.as_bytes() == body));
+    let many: Vec<String> = (0..40).map(|_| url("/stream/1000")).collect();
+    let mut args = vec!["--parallel", "--parallel-max", "40"];
+    args.extend(many.iter().map(String::as_str));
+    assert_eq!(curl(&args, b"").map(|text| text.lines().count()), Some(40_000));
+    for path in ["/", "/big/100000"] {
+        let url = format!("https://127.0.0.1:{}{path}", site.addr.port());
+        let Some(said) = run("h2load", &["-n", "2000", "-c", "8", "-m", "20", &url], b"") else {
+            return;
+        };
+        assert!(
+            said.contains("Application protocol: h2") && said.contains("2000 succeeded, 0 failed"),
+            "{said}"
+        );
+    }
+}
+
 const PYTHON: &str = r#"
 import socket, sys, time
 import h2.connection, h2.config, h2.events, h2.settings, h2.errors
@@ -170,12 +230,20 @@ class Client:
                 stream["headers"] = dict(event.headers)
             elif isinstance(event, h2.events.DataReceived):
                 stream["body"] += event.data
-                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                self.open_windows(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.StreamEnded):
                 stream["ended"] = True
             elif isinstance(event, h2.events.StreamReset):
                 stream["reset"] = event.error_code
         self.flush()
+    # The module's own acknowledge_received_data gives nothing back while a window is negative.
+    def open_windows(self, count, stream):
+        if count:
+            self.h2.increment_flow_control_window(count)
+            try:
+                self.h2.increment_flow_control_window(count, stream)
+            except h2.exceptions.StreamClosedError:
+                pass
     def open(self, method, path, end, extra=()):
         stream = self.h2.get_next_available_stream_id()
         self.streams[stream] = dict(headers=None, body=b"", ended=False, reset=None)
