@@ -89,7 +89,7 @@ fn parse(text: &[u8]) -> Option<(Signer, Vec<u8>)> {
     let read = Certificate::parse(&certificate).ok()?;
     let name = read.subject.common_name()?;
     let belongs = read.is_ca && read.public_key == key.subject_public_key_info();
-    belongs.then(|| (make::signer(&name, key), certificate.to_vec()))
+    belongs.then(|| (make::signer(name, key), certificate.to_vec()))
 }
 
 /// The certificates of one site.

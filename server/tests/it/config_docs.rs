@@ -60,6 +60,26 @@ fn the_examples_of_the_documentation() {
 }
 
 #[test]
+fn the_sites_of_the_readme() {
+    let text = std::fs::read_to_string(project().join("README.md")).unwrap();
+    let folder = Folder::new();
+    folder.write("public/index.html", "");
+    Authority::new("clients").write(&folder, "fullchain", &["example.org"]);
+    std::fs::rename(folder.join("fullchain.key"), folder.join("privkey.pem")).unwrap();
+    let blocks = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap());
+    let mut sites = 0;
+    for block in blocks.filter(|block| block.contains("[[site]]")) {
+        sites += 1;
+        folder.write("block.toml", block);
+        check(&folder, "block.toml").unwrap_or_else(|why| panic!("{block}\n{why}"));
+    }
+    assert!(sites >= 2, "{sites}");
+}
+
+#[test]
 fn every_key_that_the_checker_knows_is_documented() {
     let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
     let folder = Folder::new();
