@@ -94,7 +94,7 @@ fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<(A
         value: address,
         span: to.span,
     };
-    expect(section.source(), &to);
+    expect(section.source(), &to.span, &to.value);
     Some((to, path))
 }
 

@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{Backends, address, expect, timeouts};
+use super::upstream::{Backends, expect, place, timeouts};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -43,8 +43,8 @@ impl Configured for Proxy {
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
         let table = match form(section, "proxy", value, "the upstream's address")? {
             Form::Short(text) => {
-                let server = section.understand("proxy", text, |text| address(section.source(), text))?;
-                expect(section.source(), &server);
+                let server = section.understand("proxy", text, |text| place(section.source(), text))?;
+                expect(section.source(), &server.span, &server.value.address);
                 return Some(Proxy {
                     backends: Backends::one(server.value),
                     options: Options::default(),

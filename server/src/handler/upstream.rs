@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use toml::de::DeValue;
 use crate::reader::value::token;
 use crate::reader::{At, Section, Source};
 
+use super::backend_tls::BackendTls;
 use super::balance::Balancing;
 use super::{Means, Touch};
 
@@ -31,13 +33,16 @@ pub struct Backends {
     keep: Option<usize>,
     max_requests: Option<usize>,
     health: Option<Check>,
+    /// None for backends without TLS.
+    tls: Option<BackendTls>,
 }
 
 impl Backends {
     /// One backend, with default settings.
-    pub fn one(address: Address) -> Backends {
+    pub fn one(Place { address, is_tls }: Place) -> Backends {
         Backends {
             list: vec![(address, BackendOptions::default())],
+            tls: is_tls.then(BackendTls::default),
             ..Backends::default()
         }
     }
@@ -45,13 +50,15 @@ impl Backends {
     /// Reads the keys of a gateway. Only an HTTP backend has a health check with a `path`.
     pub fn read(table: &Section<'_>, timeouts: &Timeouts, http: bool) -> Backends {
         let count = |count: u64| count as usize;
+        let (list, is_tls) = backends(table, "to", http);
         Backends {
-            list: backends(table, "to"),
+            list,
             balancing: Balancing::read(table),
             connect: timeouts.connect,
             keep: table.integer("keep", 0..=MAX_KEPT).map(count),
             max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(count),
             health: health(table, http),
+            tls: http.then(|| BackendTls::read(table, is_tls)).flatten(),
         }
     }
 
@@ -81,6 +88,9 @@ impl Backends {
         if let Some(health) = &self.health {
             builder = builder.check(health.clone());
         }
+        if let Some(tls) = &self.tls {
+            builder = tls.apply(builder)?;
+        }
         builder.build()
     }
 }
@@ -98,10 +108,10 @@ pub struct Timeouts {
 /// The forms of `to`, for messages.
 const LISTED: &str = "an address, a table with an 'address', or a list of them";
 
-/// Reads a list of backends, each an address or a table.
-fn backends<'s>(table: &Section<'s>, key: &'static str) -> Vec<(Address, BackendOptions)> {
+/// Reads a list of backends, each an address or a table. Returns also whether they speak TLS, which only HTTP backends may.
+fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Address, BackendOptions)>, bool) {
     let Some(value) = table.any(key) else {
-        return Vec::new();
+        return (Vec::new(), false);
     };
     let items = match value.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
@@ -114,13 +124,23 @@ fn backends<'s>(table: &Section<'s>, key: &'static str) -> Vec<(Address, Backend
             format!("'{key}' is an empty list; leave it out, or name something"),
         );
     }
-    let read = items.iter().copied().filter_map(|item| backend(table, key, item));
-    let list: Vec<(At<Address>, BackendOptions)> = read.collect();
-    for (index, (address, options)) in list.iter().enumerate() {
-        expect(source, address);
-        let before = &list[..index];
-        if before.iter().any(|(other, _)| other.value == address.value) {
-            source.problem(&address.span, format!("'{}' is named twice", address.value));
+    let read = items.iter().copied().filter_map(|item| backend(table, key, item, http));
+    let list: Vec<(At<Place>, BackendOptions)> = read.collect();
+    let is_tls = list.first().is_some_and(|(first, _)| first.value.is_tls);
+    for (index, (place, options)) in list.iter().enumerate() {
+        let (address, before) = (place, &list[..index]);
+        expect(source, &place.span, &place.value.address);
+        if before
+            .iter()
+            .any(|(other, _)| other.value.address == place.value.address)
+        {
+            let text = format!("'{}' is named twice", place.value.address);
+            source.problem(&place.span, text);
+        }
+        if place.value.is_tls != is_tls {
+            let text =
+                "some backends have https:// and others do not: write it before all addresses of 'to', or before none";
+            source.problem(&place.span, text);
         }
         let id = options.id.as_ref();
         if let Some(id) = id.filter(|_| before.iter().any(|(_, other)| other.id.as_ref() == id)) {
@@ -141,9 +161,11 @@ fn backends<'s>(table: &Section<'s>, key: &'static str) -> Vec<(Address, Backend
         );
         source.problem(&value.span(), text);
     }
-    list.into_iter()
-        .map(|(address, options)| (address.value, options))
-        .collect()
+    let list = list.into_iter();
+    (
+        list.map(|(place, options)| (place.value.address, options)).collect(),
+        is_tls,
+    )
 }
 
 /// Reads one backend: its address, or a table with its address and options.
@@ -151,11 +173,16 @@ fn backend<'s>(
     table: &Section<'s>,
     key: &'static str,
     item: &'s Spanned<DeValue<'s>>,
-) -> Option<(At<Address>, BackendOptions)> {
+    http: bool,
+) -> Option<(At<Place>, BackendOptions)> {
     let source = table.source();
+    let place = |text: &str| match http {
+        true => place(source, text),
+        false => address(source, text).map(Place::from),
+    };
     let DeValue::Table(_) = item.get_ref() else {
         let text = table.as_string(key, item, LISTED)?;
-        let address = table.understand(key, text, |text| address(source, text))?;
+        let address = table.understand(key, text, place)?;
         return Some((address, BackendOptions::default()));
     };
     let table = table.as_section(key, item, LISTED)?;
@@ -163,7 +190,7 @@ fn backend<'s>(
         "address",
         "where the backend listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
     );
-    let address = table.parsed("address", |text| address(source, text));
+    let address = table.parsed("address", place);
     let default = BackendOptions::default();
     let options = BackendOptions {
         weight: weight(&table).unwrap_or(default.weight),
@@ -191,13 +218,43 @@ fn weight(table: &Section<'_>) -> Option<u32> {
 }
 
 /// Notes a warning for a Unix socket that does not exist yet.
-pub fn expect(source: &Source<'_>, address: &At<Address>) {
-    if let Address::Unix(path) = &address.value
+pub fn expect(source: &Source<'_>, at: &Range<usize>, address: &Address) {
+    if let Address::Unix(path) = address
         && super::is_missing(path)
     {
         let shown = source.shown(path);
         let text = format!("there is no socket '{shown}'; requests get 502 until the backend has made it");
-        source.warning(&address.span, text);
+        source.warning(at, text);
+    }
+}
+
+/// A backend's address, and whether the backend speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub address: Address,
+    is_tls: bool,
+}
+
+impl From<Address> for Place {
+    fn from(address: Address) -> Place {
+        Place { address, is_tls: false }
+    }
+}
+
+/// Parses an [`address`], or `https://` with a host, and a port unless it is 443.
+pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
+    let Some(rest) = text.strip_prefix("https://") else {
+        return address(source, text).map(Place::from);
+    };
+    let host = rest.trim_end_matches('/');
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    let parsed = match has_port {
+        true => address(source, host),
+        false => address(source, &format!("{host}:443")),
+    };
+    match parsed {
+        Ok(address @ Address::Tcp(_)) => Ok(Place { address, is_tls: true }),
+        _ => Err("write https://HOST or https://HOST:PORT, without a path".into()),
     }
 }
 
@@ -217,7 +274,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     let wanted = "write HOST:PORT or unix:PATH";
     if text.starts_with("https://") {
-        return Err(format!("TLS to a backend is not supported; {wanted}"));
+        return Err(format!("only HTTP backends of 'proxy' speak TLS; {wanted}"));
     }
     let Some((host, port)) = bare.unwrap_or(text).rsplit_once(':') else {
         return Err(wanted.into());

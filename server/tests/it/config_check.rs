@@ -447,11 +447,25 @@ fn handlers() {
             ],
         ),
         (
-            "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443\"\n[[site.route]]\n\
+            "@site\n[[site.route]]\nproxy = { to = [\"https://a\", \"b:1\"], ca = \"none\", verify = false, sni = \"a b\", key = \"none\" }\n\
+             [[site.route]]\npath = \"/b\"\nproxy = { to = \"b:1\", sni = \"b\" }\n[[site.route]]\npath = \"/c\"\n\
+             fastcgi = { to = \"https://c\", root = \".\" }\n",
+            &[
+                "4:30: some backends have https:// and others do not: write it before all addresses of 'to', or before none",
+                "4:38: 'ca' has no effect with 'verify = false', which trusts every certificate",
+                "4:43: 'ca': 'DIR/none' cannot be read: No such file or directory (os error 2)",
+                "4:73: 'sni' cannot be \"a b\": write the name that the backend's certificate has, \"app.internal\" for example",
+                "4:80: 'cert' and 'key' belong together: the certificate that backends ask for, and its private key",
+                "4:86: 'key': 'DIR/none' cannot be read: No such file or directory (os error 2)",
+                "7:23: this key is for TLS: write the addresses of 'to' with https://",
+                "10:18: 'to' cannot be \"https://c\": only HTTP backends of 'proxy' speak TLS; write HOST:PORT or unix:PATH",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443/x\"\n[[site.route]]\n\
              proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
             &[
-                "4:9: 'proxy' cannot be \"https://127.0.0.1:443\": TLS to a backend is not supported; write HOST:PORT or \
-                 unix:PATH",
+                "4:9: 'proxy' cannot be \"https://127.0.0.1:443/x\": write https://HOST or https://HOST:PORT, without a path",
                 "6:24: 'a:1' is named twice",
                 "6:31: 'to' cannot be \"a:0\": '0' is not a port; write HOST:PORT or unix:PATH",
                 "6:52: unknown key 'conect' in [site.route.proxy.timeouts]; did you mean 'connect'?",

@@ -1,11 +1,15 @@
 //! A `proxy` route: requests reach the backend, and an upgraded connection survives reloads of other routes.
 
 use crate::support::Client;
+use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use testkit::Program;
 
 /// An application that says what it was asked, or echoes when it is asked to upgrade. Ends with the test's process.
 fn application() -> SocketAddr {
@@ -228,4 +232,48 @@ fn a_failure_names_the_backend_once_and_the_request_by_its_id() {
     );
     assert!(rest.starts_with("cannot connect to 127.0.0.1:1: "), "{line}");
     assert_eq!(line.matches("127.0.0.1:1").count(), 1, "{line}");
+}
+
+#[test]
+fn a_backend_with_https_is_trusted_by_its_authority() {
+    let (folder, authority) = (Sites::folder(), Authority::new("backends"));
+    authority.write(&folder, "backend", &["app.internal"]);
+    folder.write("ca.pem", &authority.pem);
+    folder.write("other.pem", Authority::new("others").pem);
+    let port = testkit::free_port();
+    let mut command = Command::new("openssl");
+    command
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.args([
+        "s_server",
+        "-www",
+        "-cert",
+        "backend.pem",
+        "-key",
+        "backend.key",
+        "-accept",
+    ]);
+    command.arg(format!("127.0.0.1:{port}"));
+    let Some(_backend) = Program::start(&mut command) else {
+        return;
+    };
+    testkit::eventually("openssl listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let text = |keys: &str| {
+        let to = format!("to = \"https://127.0.0.1:{port}\"");
+        format!("[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ {to}, {keys} }}\n")
+    };
+    let sites = Sites::start_in(folder, &text("ca = \"ca.pem\", sni = \"app.internal\""));
+    let reply = sites.get("x", "/");
+    assert_eq!(reply.status, 200);
+    assert!(reply.text().contains("TLSv1.3"), "{}", reply.text());
+    for (keys, status) in [
+        ("ca = \"other.pem\", sni = \"app.internal\"", 502),
+        ("ca = \"ca.pem\"", 502),
+        ("verify = false", 200),
+    ] {
+        sites.reload(&text(keys));
+        assert_eq!(sites.get("x", "/").status, status, "{keys}");
+    }
 }
