@@ -1,4 +1,4 @@
-//! TLS to backends: the keys `ca`, `verify`, `sni`, `cert` and `key` of `proxy`, beside addresses that begin with `https://`.
+//! TLS to backends: the keys of `proxy` beside addresses that begin with the scheme https.
 //!
 //! The files are read with the configuration. So a reload finds that a file has changed, and makes the proxy anew.
 
