@@ -5,6 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use osier_http::h2::hpack::{Decoder, Encoder, FieldLimits};
 use osier_http::{
     BodyDecoder, BodyLength, DateLine, Exchange, Head, HeadScanner, HeadWriter, HeaderError, Limits, Method,
     ResponseBody, Slots, Version,
@@ -64,6 +65,87 @@ fn main() {
             write_hello(black_box(&mut out), black_box(exchange), &date).expect("the fields are good");
         }
     });
+
+    measure_fields();
+}
+
+/// The field compression of HTTP/2: a head that the tables do not have, and one that they have.
+fn measure_fields() {
+    let fields = browser_fields();
+    let (mut literal, mut indexed) = (Encoder::new(0), Encoder::new(4096));
+    println!("field block of the browser's head");
+    for (name, encoder) in [("  decode, literal", &mut literal), ("  decode, indexed", &mut indexed)] {
+        let limits = FieldLimits {
+            bytes: 32 << 10,
+            fields: 100,
+        };
+        let (mut decoder, mut block) = (Decoder::new(limits), Vec::new());
+        // A field enters the table when it is sent for the second time.
+        for _ in 0..3 {
+            block.clear();
+            encode(encoder, &mut block, &fields);
+            decoder.decode(&block, true, &mut |_, _| {}).expect("the block is good");
+        }
+        measure(name, 1, || {
+            let mut field = |name: &[u8], value: &[u8]| {
+                black_box((name, value));
+            };
+            let status = decoder.decode(black_box(&block), true, &mut field);
+            black_box(status.expect("the block is good"));
+        });
+    }
+
+    println!("field block of a response with six fields");
+    let response: Vec<(&str, &str)> = vec![
+        ("server", "osier"),
+        ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ("content-type", "text/html; charset=utf-8"),
+        ("content-length", "1234"),
+        ("etag", "\"18c-5f0f2b7a4c280\""),
+        ("cache-control", "max-age=3600"),
+    ];
+    let (mut encoder, mut block) = (Encoder::new(1024), Vec::new());
+    measure("  encode", 1, || {
+        block.clear();
+        encode(&mut encoder, &mut block, black_box(&response));
+    });
+}
+
+/// The fields of `BROWSER` as HTTP/2 has them.
+fn browser_fields() -> Vec<(&'static str, &'static str)> {
+    let head = std::str::from_utf8(BROWSER).expect("the head is ASCII");
+    let lines = head.lines().skip(2).filter_map(|line| line.split_once(": "));
+    let fields = lines.filter(|(name, _)| *name != "Connection");
+    let names = [
+        "user-agent",
+        "accept",
+        "accept-language",
+        "accept-encoding",
+        "referer",
+        "cookie",
+    ];
+    let more = [
+        "upgrade-insecure-requests",
+        "sec-fetch-dest",
+        "sec-fetch-mode",
+        "sec-fetch-site",
+    ];
+    let values = fields.map(|(_, value)| value);
+    let mut all = vec![
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":path", "/articles/2026/index.html?page=2"),
+        (":authority", "www.example.org"),
+    ];
+    all.extend(names.into_iter().chain(more).zip(values));
+    all
+}
+
+fn encode(encoder: &mut Encoder, block: &mut Vec<u8>, fields: &[(&str, &str)]) {
+    encoder.begin(block);
+    for (name, value) in fields {
+        encoder.field(block, name.as_bytes(), value.as_bytes());
+    }
 }
 
 fn each_head(mut bytes: &[u8], limits: &Limits, mut then: impl FnMut(&[u8])) {
