@@ -45,6 +45,9 @@ pub enum Event<'i> {
         fields: FieldSection,
     },
     /// The stream is reset. If this endpoint did it, RST_STREAM is already in the output.
+    ///
+    /// A server may reset a request with NO_ERROR after a whole response, if it did not need the body (RFC 9113 8.1). The response
+    /// holds then.
     Reset {
         /// The stream.
         stream: StreamId,

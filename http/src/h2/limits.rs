@@ -12,8 +12,8 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most concurrent streams of the peer. A stream counts until its handler has ended, even if it is reset. A stream beyond
-    /// the limit is refused. Default: 100.
+    /// The most concurrent streams of the peer. A stream that is reset counts until its handler has ended. A stream beyond the limit
+    /// is refused. Default: 100.
     pub max_streams: u32,
     /// The most bytes of one body that wait for their handler. At most 2^31 - 1. Default: 65,535.
     pub stream_window: u32,

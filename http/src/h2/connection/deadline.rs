@@ -60,17 +60,13 @@ impl Connection {
             let Some(stream) = self.streams.get_mut(id) else {
                 continue;
             };
-            let Some(since) = stream
+            if stream
                 .waiting_since
-                .filter(|since| *since + self.limits.stall_timeout <= now)
-            else {
-                continue;
-            };
-            if has_window
-                && stream.send_window.left() > 0
-                && since + self.limits.stall_timeout <= now
-                && stream.progress == 0
+                .is_none_or(|since| since + self.limits.stall_timeout > now)
             {
+                continue;
+            }
+            if has_window && stream.send_window.left() > 0 {
                 // It waits for other streams or for the output, which the owner times.
                 stream.waiting_since = Some(now);
                 continue;

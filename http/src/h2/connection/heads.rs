@@ -9,7 +9,7 @@ use crate::h2::event::Event;
 use crate::h2::fields::{Block, Built, Malformed, Purpose};
 use crate::h2::frame::{self, HeadersWriter, Role};
 use crate::h2::hpack::BlockStatus;
-use crate::h2::stream::{Direction, ResetBy, StreamId};
+use crate::h2::stream::{Direction, ResetBy, Stream, StreamId};
 use crate::h2::{Error, ErrorCode, Priority};
 
 impl Connection {
@@ -26,7 +26,7 @@ impl Connection {
             None => (self.closed_frame(id, now).map(|()| Purpose::Discard)?, None),
         };
         let is_new = purpose == Purpose::Request;
-        let is_refused = is_new && self.streams.len() >= self.limits.max_streams as usize;
+        let is_refused = is_new && self.is_full();
         self.incoming = Some(Box::new(Incoming {
             stream: id,
             ended,
@@ -77,6 +77,14 @@ impl Connection {
         }
         self.closed_frame(id, now)?;
         Ok(Purpose::Discard)
+    }
+
+    /// Whether the peer has as many streams as it may have. A stream counts whose handler still runs, unless both sides have ended
+    /// it: the peer cannot know of that handler.
+    fn is_full(&self) -> bool {
+        let most = self.limits.max_streams as usize;
+        let counts = |stream: &&Stream| stream.reset.is_some() || !stream.is_closed();
+        self.streams.len() >= most && self.streams.iter().filter(counts).count() >= most
     }
 
     fn takes_protocol(&self) -> bool {
@@ -143,7 +151,7 @@ impl Connection {
                 let mut state = self.open(stream, receiving, Direction::Head);
                 state.is_connect = head.method() == "CONNECT";
                 state.is_head = head.method() == "HEAD";
-                state.length_left = length;
+                state.length_left = length.filter(|_| !state.is_connect);
                 if let Some(priority) = self.early_priority(stream).or(priority) {
                     state.priority = priority;
                 }

@@ -167,6 +167,12 @@ impl Connection {
             acknowledgement: Some(now + limits.stall_timeout),
             failed: None,
         };
+        let frames = limits.head_bytes / limits.max_frame;
+        connection.reader.set_max_continuations(
+            u16::try_from(frames)
+                .unwrap_or(u16::MAX)
+                .saturating_add(LEAST_CONTINUATIONS),
+        );
         connection.greet();
         connection
     }
@@ -391,8 +397,11 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Makes the state of a new stream.
+/// The CONTINUATION frames that a head may have besides those that it needs.
+const LEAST_CONTINUATIONS: u16 = 6;
+
 impl Connection {
+    /// Makes the state of a new stream.
     fn open(&mut self, id: StreamId, receiving: Direction, sending: Direction) -> Stream {
         // RFC 9113 6.9.2: the peer's streams have the initial window until it knows our settings.
         let granted = match self.acknowledgement {

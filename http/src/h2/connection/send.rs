@@ -98,11 +98,12 @@ impl Connection {
         }
         let count = bytes.len().min(self.room(stream));
         let is_whole = count == bytes.len();
-        self.append_data(stream, &bytes[..count], end && is_whole);
-        self.send_window.take(count);
-        if is_whole || !matches!(state_turn(self, stream), Turn::Waits) {
+        // A stream that goes on waiting keeps its place in the queue.
+        if is_whole || state.turn != Turn::Waits {
             self.take_turn(stream);
         }
+        self.append_data(stream, &bytes[..count], end && is_whole);
+        self.send_window.take(count);
         let Some(state) = self.streams.get_mut(stream) else {
             return count;
         };
@@ -201,10 +202,6 @@ impl Connection {
     fn is_ending(&self) -> bool {
         self.failed.is_some() || self.peer_goes_away || self.ending != Ending::Not
     }
-}
-
-fn state_turn(connection: &Connection, stream: StreamId) -> Turn {
-    connection.streams.get(stream).map_or(Turn::None, |state| state.turn)
 }
 
 /// Encodes fields with their names in lower case.

@@ -5,6 +5,8 @@ mod flow;
 mod frames;
 mod heads;
 mod hpack;
+#[cfg(unix)]
+mod oracle;
 mod pair;
 mod rules;
 mod splits;

@@ -70,6 +70,18 @@ fn an_unfinished_response_is_reset() {
 }
 
 #[test]
+fn a_stream_that_both_sides_have_ended_leaves_room_while_its_handler_runs() {
+    let mut peer = Peer::server();
+    for n in 0..100 {
+        peer.feed(&get(2 * n + 1));
+        peer.connection.send_head(2 * n + 1, 200, [], true);
+    }
+    assert_eq!(peer.connection.streams(), 100);
+    assert_eq!(peer.feed(&get(201)).len(), 1);
+    assert_eq!(peer.resets(), []);
+}
+
+#[test]
 fn nothing_is_sent_on_a_stream_that_is_reset() {
     let mut peer = Peer::server();
     peer.feed(&[post(1), reset(1, ErrorCode::CANCEL)].concat());
