@@ -46,6 +46,7 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
             .parsed_list("request_headers", token)
             .map(|names| values(Some(names))),
         response_headers: values(table.parsed_list("response_headers", token)),
+        client_headers: values(table.parsed_list("client_headers", token)),
         host: table.string("host").map(|host| host.value),
         timeout: table.duration("timeout").unwrap_or(default.timeout),
         ..default

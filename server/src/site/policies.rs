@@ -216,6 +216,9 @@ impl Around {
     }
 
     fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
+        if let Some(auth) = &self.forward_auth {
+            response = auth.finish(request, response);
+        }
         // A connection that changes protocols has no response that a page could read.
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   request ─▶ GET of the authentication server: Cookie, Authorization, …; X-Forwarded-Method, -Uri, -Host, -Proto, -For
-//!                 ├─ 2xx ─▶ fields that it names, X-User for example, on the request ─▶ handler
+//!                 ├─ 2xx ─▶ fields that it names, X-User for example, on the request ─▶ handler ─▶ response, with its Set-Cookie if asked
 //!                 ├─ 401, 403, 302, … ─▶ its response goes to the client
 //!                 └─ none ─▶ 502, 503 or 504; the request never passes
 //! ```
@@ -52,6 +52,9 @@ pub struct Options {
     pub request_headers: Option<Vec<String>>,
     /// Names of the fields that are copied from a 2xx response onto the request.
     pub response_headers: Vec<String>,
+    /// Names of the fields that are copied from a 2xx response to the response for the client: `Set-Cookie`, by which the authentication
+    /// server renews its session. A cookie is added to those of the handler; any other field replaces the handler's.
+    pub client_headers: Vec<String>,
     /// The Host field that the authentication server gets. `None` for its own address, `localhost` for a Unix socket.
     pub host: Option<String>,
     /// Time until the response is there as a whole, then 504. Default: 10 s.
@@ -67,6 +70,7 @@ impl Default for Options {
         Options {
             request_headers: None,
             response_headers: Vec::new(),
+            client_headers: Vec::new(),
             host: None,
             timeout: Duration::from_secs(10),
             head_bytes: 64 << 10,
@@ -108,7 +112,7 @@ impl ForwardAuth {
                 "GET {target:?} with the host {host:?} is no valid request"
             )));
         }
-        for name in &options.response_headers {
+        for name in options.response_headers.iter().chain(&options.client_headers) {
             check_copied(name).map_err(|error| invalid(format!("{name:?} cannot be copied: {error}")))?;
         }
         for name in options.request_headers.iter().flatten() {
@@ -125,12 +129,16 @@ impl ForwardAuth {
     /// Asks about each request before it passes: for [`Router::wrap`](crate::Router::wrap).
     pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
         move |request, next| match self.check(request) {
-            Ok(()) => next.run(request),
+            Ok(()) => {
+                let response = next.run(request);
+                self.finish(request, response)
+            }
             Err(response) => response,
         }
     }
 
-    /// Asks about one request, and copies the named fields of a 2xx response onto it.
+    /// Asks about one request, and copies the named fields of a 2xx response onto it. With [`Options::client_headers`], the response
+    /// that is made then has to be [finished](ForwardAuth::finish).
     ///
     /// # Errors
     ///
@@ -159,6 +167,22 @@ impl ForwardAuth {
             Some(Ok(answer)) => Err(refusal(answer)),
             Some(Err(silence)) => Err(self.unanswered(request, silence)),
         }
+    }
+
+    /// Copies the fields of [`Options::client_headers`] to the response to a request that has passed [`check`](ForwardAuth::check).
+    pub fn finish(&self, request: &Request<'_>, mut response: Response) -> Response {
+        if self.options.client_headers.is_empty() {
+            return response;
+        }
+        let Some(ForClient(fields)) = request.extensions().get() else {
+            return response;
+        };
+        for (name, _) in fields.iter().filter(|(name, _)| !is_cookie(name)) {
+            response = response.remove(name);
+        }
+        fields
+            .iter()
+            .fold(response, |response, (name, value)| response.header(name, value))
     }
 
     fn ask(&self, request: &Request<'_>) -> Result<Answer, Silence> {
@@ -221,6 +245,16 @@ impl ForwardAuth {
     }
 
     fn admit(&self, request: &mut Request<'_>, answer: &Answer) -> Result<(), Response> {
+        let for_client = &self.options.client_headers;
+        if !for_client.is_empty() {
+            let mut fields = FieldLines::new();
+            let is_copied = |name: &str| for_client.iter().any(|known| known.eq_ignore_ascii_case(name));
+            for (name, value) in answer.fields.iter().filter(|(name, _)| is_copied(name)) {
+                // The strict parser accepts only fields that can be written.
+                let _ = fields.push(name, value);
+            }
+            request.extensions_mut().insert(ForClient(fields));
+        }
         let copied = &self.options.response_headers;
         if copied.is_empty() {
             return Ok(());
@@ -245,6 +279,14 @@ impl ForwardAuth {
         response.cause = Some(format!("[{id}] forward_auth {name}: {silence}").into());
         response
     }
+}
+
+/// Fields of the authentication server for the client, among the extensions of a request that has passed.
+#[derive(Clone)]
+struct ForClient(FieldLines);
+
+fn is_cookie(name: &str) -> bool {
+    name.eq_ignore_ascii_case("set-cookie")
 }
 
 /// The response of the authentication server, for the client.

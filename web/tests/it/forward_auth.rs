@@ -66,6 +66,38 @@ fn ask(site: &Site, fields: &str) -> Reply {
 }
 
 #[test]
+fn named_fields_of_a_2xx_reach_the_client_and_no_others() {
+    let gate = gate(
+        "200 OK\r\nSet-Cookie: sid=2\r\nset-cookie: theme=dark\r\nX-Seen: gate\r\nX-Other: 1\r\nContent-Length: 0\r\n\r\n",
+    );
+    let options = Options {
+        client_headers: vec!["Set-Cookie".into(), "X-Seen".into()],
+        ..Options::default()
+    };
+    let auth = ForwardAuth::with(upstream(&[gate.addr]).build().unwrap(), "/", options).unwrap();
+    let cookie = |_: &mut Request<'_>| {
+        let response = Response::new(osier_web::http::StatusCode::OK);
+        response
+            .header("set-cookie", "own=1")
+            .header("x-seen", "handler")
+            .body("x")
+    };
+    let asked = site(Router::new().get("/page", cookie).wrap(auth.wrap()));
+    let reply = ask(&asked, "");
+    let all = |name: &str| -> Vec<&str> {
+        let lines = reply.head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+            .collect()
+    };
+    assert_eq!(all("set-cookie"), ["own=1", "sid=2", "theme=dark"]);
+    assert_eq!((all("x-seen"), all("x-other")), (vec!["gate"], vec![]));
+    let silent = site(app(gate.addr, |_| {}));
+    assert_eq!(ask(&silent, "").header("set-cookie"), None, "unless they are asked for");
+}
+
+#[test]
 fn the_authentication_server_sees_the_request_without_what_a_stranger_says_of_itself() {
     let gate = gate("204 No Content\r\n\r\n");
     let site = site(app(gate.addr, |_| {}));
