@@ -109,12 +109,16 @@ impl ErrorLog {
         self.lock().say(&line, Instant::now());
     }
 
-    /// Writes the lines that wait. Lines logged later go to standard error.
+    /// Writes the lines that wait, and how many were left out. Lines logged later go to standard error.
     ///
     /// # Blocks the thread
     /// Until every line is written, for a few seconds at most.
     pub fn finish(&self) {
-        let queue = self.lock().queue.take();
+        let queue = {
+            let mut log = self.lock();
+            log.count_repeated(None);
+            log.queue.take()
+        };
         if let Some(queue) = queue {
             queue.writer.finish();
         }
@@ -236,20 +240,7 @@ impl<W: AsFd> Log<W> {
             text: visible(&line.text.to_string()),
             report: line.report.to_owned(),
         };
-        let old = |recent: &mut Recent| now.duration_since(recent.written) >= REPEAT;
-        let old: Vec<Recent> = self.recent.extract_if(.., old).collect();
-        for Recent { mut entry, again, .. } in old {
-            if again > 0 {
-                entry.text = format!("{again} more lines with this cause: {}", entry.text);
-                self.put(&entry);
-            }
-        }
-        if let Some((_, count)) = self.others.take_if(|(first, _)| now.duration_since(*first) >= REPEAT) {
-            self.put(&Entry::new(
-                Level::Info,
-                format!("{count} more lines with other causes"),
-            ));
-        }
+        self.count_repeated(Some(now));
         let Some(cause) = cause(&entry.text) else {
             return self.put(&entry);
         };
@@ -270,6 +261,22 @@ impl<W: AsFd> Log<W> {
                 written: now,
                 again: 0,
             });
+        }
+    }
+
+    /// Writes how many lines were left out, for the causes that were logged [`REPEAT`] before `now`, or for all at the end.
+    fn count_repeated(&mut self, now: Option<Instant>) {
+        let is_over = |since: Instant| now.is_none_or(|now| now.duration_since(since) >= REPEAT);
+        let old: Vec<Recent> = self.recent.extract_if(.., |recent| is_over(recent.written)).collect();
+        for Recent { mut entry, again, .. } in old {
+            if again > 0 {
+                entry.text = format!("{again} more lines with this cause: {}", entry.text);
+                self.put(&entry);
+            }
+        }
+        if let Some((_, count)) = self.others.take_if(|(first, _)| is_over(*first)) {
+            let text = format!("{count} more lines with other causes");
+            self.put(&Entry::new(Level::Info, text));
         }
     }
 
@@ -513,6 +520,21 @@ mod tests {
             "error osier: 99 more lines with this cause: GET /0 failed: no backend\n\
              info osier: 99 more lines with this cause: GET /0 was refused with 400: a bare line feed\n\
              error osier: GET / failed: no backend\n"
+        );
+        for n in 0..3 {
+            say(
+                &mut log,
+                Level::Error,
+                &format!("GET /{n} failed: no backend"),
+                start + REPEAT,
+            );
+        }
+        log.count_repeated(None);
+        log.count_repeated(None);
+        assert_eq!(
+            read_untimed(&mut reader),
+            "error osier: 3 more lines with this cause: GET / failed: no backend\n",
+            "at the end, once"
         );
     }
 
