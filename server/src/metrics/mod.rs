@@ -3,7 +3,7 @@
 //! ```text
 //!   a request's end ─▶ Series of its route (series.rs), by the number in its label (routes.rs) ─┐
 //!   a connection's begin and end, a reload ─▶ Totals (totals.rs) ──────────────────────────────┤
-//!   backends, workers, /proc (process.rs) ──────────────────────────────────────────────────────┴▶ page.rs ─▶ text.rs
+//!   caches (caches.rs), backends, workers, /proc (process.rs) ───────────────────────────────────┴▶ page.rs ─▶ text.rs
 //! ```
 //!
 //! One [`Admin`] lives from the start, or from the reload that configures it. Each snapshot has a [`Shown`], which the `Admin` gets
@@ -11,6 +11,7 @@
 //!
 //! Source: Prometheus, "Exposition formats", text format 0.0.4.
 
+mod caches;
 mod page;
 mod process;
 mod routes;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use osier::inspect::WorkerMetrics;
 use osier_web::http::StatusCode;
 use osier_web::upstream::Upstream;
+use osier_web::wrap::cache::Store;
 use osier_web::{Response, Router};
 
 pub use self::routes::{ROUTES_MAX, Routes};
@@ -45,6 +47,7 @@ pub struct Admin {
 pub struct Shown {
     pub routes: Routes,
     pub gateways: Vec<Gateway>,
+    pub stores: Vec<Arc<Store>>,
 }
 
 /// A route with backends.
@@ -60,6 +63,7 @@ impl Admin {
         let nothing = Shown {
             routes: Routes::new(1, None),
             gateways: Vec::new(),
+            stores: Vec::new(),
         };
         Admin {
             totals,

@@ -8,10 +8,10 @@ use osier::inspect::WorkerMetrics;
 use osier_web::CloseReason;
 use osier_web::upstream::{BackendStats, Latency};
 
-use super::Shown;
 use super::series::Sum;
 use super::text::Text;
 use super::totals::Totals;
+use super::{Shown, caches};
 
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
@@ -38,6 +38,7 @@ impl Numbers<'_> {
         self.connections(&mut text);
         self.requests(&mut text);
         self.backends(&mut text);
+        caches::write(self.shown, &mut text);
         self.workers(&mut text);
         self.process(&mut text);
         text.finish()

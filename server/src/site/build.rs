@@ -129,6 +129,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         shown: means.admin.as_ref().map(|_| Shown {
             routes: Routes::new(means.handlers.workers, old_routes),
             gateways: Vec::new(),
+            stores: Vec::new(),
         }),
     };
     // Requests without a label have the label 0.
@@ -181,6 +182,9 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         means.handlers.say.warning(format_args!(
             "metrics: only {ROUTES_MAX} routes have series of their own; {beyond} more share the series of route \"other\""
         ));
+    }
+    if let Some(shown) = &mut builder.shown {
+        shown.stores = builder.new.stores.iter().map(|(_, store)| Arc::clone(store)).collect();
     }
     Ok(Snapshot {
         listeners,

@@ -334,6 +334,35 @@ fn document(name: &str) -> String {
 }
 
 #[test]
+fn caches_are_counted_and_stay_so_over_a_reload() {
+    let file = format!(
+        "{ADMIN}[[site]]\ndefault = true\ncache = {{ memory = \"8MiB\", default_ttl = \"1h\" }}\n\
+         [[site.route]]\npath = \"/app\"\nproxy = {{ to = \"{}\", strip = true }}\n",
+        backend()
+    );
+    let sites = Sites::start(&file);
+    let admin = admin_of(&sites);
+    let requests = |result: &str, count: f64| {
+        wait_for_value(admin, "osier_cache_requests_total", &[("result", result)], count);
+    };
+    for _ in 0..3 {
+        assert_eq!(sites.get("x", "/app/").status, 200);
+    }
+    requests("miss", 1.0);
+    requests("hit", 2.0);
+    assert!(sites.reload(&file.replace("/app", "/application")).contains("reloaded"));
+    assert_eq!(sites.get("x", "/application/").status, 200);
+    requests("miss", 2.0);
+    requests("hit", 2.0);
+    let page = page_of(admin);
+    let value = |name: &str, labels: &[(&str, &str)]| page.value(name, labels);
+    assert_eq!(value("osier_cache_changes_total", &[("event", "stored")]), Some(2.0));
+    assert_eq!(value("osier_cache_responses", &[("place", "memory")]), Some(2.0));
+    assert!(value("osier_cache_bytes", &[("place", "memory")]) > Some(0.0));
+    assert_eq!(value("osier_cache_responses", &[("place", "disk")]), Some(0.0));
+}
+
+#[test]
 fn the_documentation_lists_every_metric_as_it_is() {
     let (_sites, admin) = busy();
     let page = page_of(admin);
