@@ -37,7 +37,7 @@
 //! Further formats, equally strict and without I/O: [`fastcgi`] has the records of FastCGI, [`cgi`] the head of a CGI response,
 //! [`proxy_protocol`] the header that a load balancer sends, and [`multipart`] the parts of a form with files.
 //!
-//! [`h2`] has the layers of HTTP/2.
+//! [`h2`] has HTTP/2 for servers and clients: [`h2::Connection`] is the state of one connection.
 //!
 //! [`Path`] reads a request's path once, for routes, policies and handlers.
 //!

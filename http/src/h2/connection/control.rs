@@ -144,7 +144,7 @@ impl Connection {
                 return Ok(None);
             }
             // RFC 9218 7.1: idle streams with a priority and active streams together have the limit of streams.
-            if self.early.len() + self.streams.len() >= self.limits.max_streams as usize {
+            if self.early.len() + self.active() >= self.limits.max_streams as usize {
                 return Err(Error::protocol("priorities for more streams than the limit"));
             }
             self.early.push((id, priority));

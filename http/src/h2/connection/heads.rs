@@ -83,8 +83,13 @@ impl Connection {
     /// it: the peer cannot know of that handler.
     fn is_full(&self) -> bool {
         let most = self.limits.max_streams as usize;
+        self.streams.len() >= most && self.active() >= most
+    }
+
+    /// The number of streams that count against the limit.
+    pub(super) fn active(&self) -> usize {
         let counts = |stream: &&Stream| stream.reset.is_some() || !stream.is_closed();
-        self.streams.len() >= most && self.streams.iter().filter(counts).count() >= most
+        self.streams.iter().filter(counts).count()
     }
 
     fn takes_protocol(&self) -> bool {

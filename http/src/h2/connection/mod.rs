@@ -298,7 +298,7 @@ impl Connection {
 
     /// Reports that a handler has read `count` bytes of a body. The peer may then send as many more.
     pub fn consumed(&mut self, stream: StreamId, count: usize) {
-        let Some(state) = self.streams.get_mut(stream) else {
+        let Some(state) = self.streams.get_mut(stream).filter(|_| self.failed.is_none()) else {
             return;
         };
         // The bytes of a reset stream have been given back at once.
@@ -318,7 +318,7 @@ impl Connection {
 
     /// Gives received bytes back to the connection's window.
     fn give_back(&mut self, count: u32) {
-        if let Some(increment) = self.receive_window.give(count) {
+        if let Some(increment) = self.receive_window.give(count).filter(|_| self.failed.is_none()) {
             frame::window_update(self.output.frames(), 0, increment);
         }
     }
@@ -332,7 +332,9 @@ impl Connection {
             return;
         }
         state.reset = Some(ResetBy::Us);
-        frame::reset(self.output.frames(), stream, code);
+        if self.failed.is_none() {
+            frame::reset(self.output.frames(), stream, code);
+        }
         self.release(stream);
     }
 

@@ -191,7 +191,9 @@ fn a_connection_can_be_closed_at_once() {
         Some(ErrorCode::INADEQUATE_SECURITY)
     );
     peer.connection.send_head(5, 200, [], true);
-    assert_eq!(peer.frames(), []);
+    peer.connection.reset(5, ErrorCode::CANCEL);
+    peer.connection.finish(5);
+    assert_eq!((peer.frames(), peer.connection.streams()), (vec![], 0));
 }
 
 #[test]
