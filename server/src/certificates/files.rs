@@ -140,3 +140,120 @@ fn read(cert: &Path, key: &Path) -> Result<(Identity, Certificate, [Stamp; 2]), 
     let leaf = leaf.ok_or_else(|| format!("'{}' is not an X.509 certificate", cert.display()))?;
     Ok((identity, leaf, [of_cert, of_key]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::pem;
+    use rcgen::{CertificateParams, KeyPair};
+    use testkit::Folder;
+
+    /// 2096-01-01.
+    const NOW: Time = Time(46_021 * 86_400);
+
+    /// Writes a certificate that is valid until a day of April 2096, and its key.
+    fn write(folder: &Folder, day: u8) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["example.org".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(2096, 4, day);
+        let made = params.self_signed(&key).unwrap();
+        folder.write_now("c.pem", pem::block("CERTIFICATE", made.der()));
+        folder.write_now("k.pem", pem::block("PRIVATE KEY", key.serialized_der()));
+    }
+
+    struct Watched {
+        folder: Folder,
+        files: Arc<Files>,
+        lines: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Watched {
+        fn new(folder: Folder) -> Watched {
+            let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+            let log = Arc::clone(&lines);
+            let say = Say::new(move |line| log.lock().unwrap().push(line.text.to_string()));
+            let settings = CertificateFiles {
+                cert: folder.join("c.pem"),
+                key: folder.join("k.pem"),
+            };
+            Watched {
+                files: Files::open(settings, None, say),
+                folder,
+                lines,
+            }
+        }
+
+        /// Looks some days after [`NOW`]. Returns what was logged since the last call, and the last day of the certificate.
+        fn look(&self, days: i64) -> (Vec<String>, Option<String>) {
+            self.files.look(None, Time(NOW.0 + days * 86_400));
+            let lines = std::mem::take(&mut *self.lines.lock().unwrap());
+            let identity = self.files.find(None);
+            let end = identity.map(|identity| Certificate::parse(identity.chain().next().unwrap()).unwrap().not_after);
+            (lines, end.map(|end| end.to_string()))
+        }
+    }
+
+    #[test]
+    fn a_change_is_found_and_a_bad_one_changes_nothing() {
+        let folder = Folder::new();
+        write(&folder, 1);
+        let watched = Watched::new(folder);
+        let end = |day| Some(format!("2096-04-0{day}"));
+        assert_eq!(watched.look(1), (vec![], end(1)));
+        write(&watched.folder, 2);
+        let (lines, now) = watched.look(1);
+        assert!(
+            lines.len() == 1 && lines[0].ends_with("has been read anew; it is valid until 2096-04-02"),
+            "{lines:?}"
+        );
+        assert_eq!(now, end(2));
+        watched.folder.write_now("k.pem", "no key");
+        let (lines, now) = watched.look(1);
+        assert!(
+            lines.len() == 1 && lines[0].ends_with("; the old certificate stays"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            (now, watched.look(1)),
+            (end(2), (vec![], end(2))),
+            "each line is logged once"
+        );
+        std::fs::remove_file(watched.folder.join("c.pem")).unwrap();
+        let (lines, now) = watched.look(1);
+        assert!(
+            lines.len() == 1 && lines[0].contains("there is no such file"),
+            "{lines:?}"
+        );
+        assert_eq!(now, end(2));
+        write(&watched.folder, 3);
+        assert_eq!((watched.look(1).0.len(), watched.look(1)), (1, (vec![], end(3))));
+    }
+
+    #[test]
+    fn the_end_is_warned_of_once_a_day() {
+        let folder = Folder::new();
+        write(&folder, 1);
+        let watched = Watched::new(folder);
+        assert_eq!(watched.look(70).0.len(), 0);
+        for days in [80, 81] {
+            let (lines, _) = watched.look(days);
+            let expected = format!("the certificate expires in {} days, on 2096-04-01; renew it", 91 - days);
+            assert!(lines.len() == 1 && lines[0].ends_with(&expected), "{lines:?}");
+            assert_eq!(watched.look(days).0.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_comes_later_is_taken() {
+        let watched = Watched::new(Folder::new());
+        let lines = std::mem::take(&mut *watched.lines.lock().unwrap());
+        assert!(
+            lines.len() == 1 && lines[0].contains("THE SITE SERVES A SELF-SIGNED CERTIFICATE"),
+            "{lines:?}"
+        );
+        assert_eq!(watched.look(1), (vec![], None));
+        write(&watched.folder, 1);
+        let (lines, end) = watched.look(1);
+        assert_eq!((lines.len(), end.as_deref()), (1, Some("2096-04-01")));
+    }
+}

@@ -316,6 +316,25 @@ fn a_name_that_no_site_has_is_refused_without_a_default_site() {
 }
 
 #[test]
+fn http2_is_spoken_unless_the_file_says_no() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "site", &["example.org"]);
+    let text = listeners("true") + &site("default = true", "site", "");
+    let sites = Sites::start_in(folder, &text);
+    // The curl of some systems knows no HTTP/2.
+    let version = || curl(&sites, "example.org", &["--http2", "--write-out", "\n%{http_version}"]);
+    let Some(Ok(reply)) = version() else { return };
+    assert!(reply.ends_with("site\n2"), "{reply}");
+    let said = sites.reload(&text.replacen("tls = true", "tls = true\nhttp2 = false", 1));
+    assert!(
+        said.contains("'http2' of listener 'https': new connections get the change"),
+        "{said}"
+    );
+    let reply = version().unwrap().unwrap();
+    assert!(reply.ends_with("site\n1.1"), "{reply}");
+}
+
+#[test]
 fn a_reload_takes_a_good_certificate_and_keeps_the_old_one_for_a_bad_one() {
     let (folder, authority) = folder();
     authority.write(&folder, "site", &["example.org"]);
@@ -593,24 +612,36 @@ fn a_key_of_root_is_read_before_the_user_changes() {
         return;
     }
     let open = |path: &std::path::Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-    for more in ["", "chroot = \"HERE\"\nstate = \"HERE/state\"\n"] {
+    for more in ["", "chroot = \"HERE\"\n"] {
         let ((folder, authority), secrets) = (folder(), Folder::new());
         open(folder.path());
         authority.write(&secrets, "site", &["example.org"]);
         // Root's alone, and outside of the new root folder.
         fs::set_permissions(secrets.path(), Permissions::from_mode(0o700)).unwrap();
         let (here, outside) = (folder.path().display().to_string(), secrets.path().display());
-        let text = format!("user = \"65534\"\ngroup = \"65534\"\n{more}state = \"HERE/state\"\n")
-            .replacen("state = \"HERE/state\"\nstate", "state", 1)
-            .replace("HERE", &here);
-        let site = |cert: &str| {
+        let text =
+            format!("user = \"65534\"\ngroup = \"65534\"\n{more}state = \"HERE/state\"\n").replace("HERE", &here);
+        let site = |host: &str, cert: &str| {
             format!(
-                "[[site]]\nhost = \"example.org\"\ntls = {{ cert = \"{cert}.pem\", key = \"{cert}.key\" }}\n\
+                "[[site]]\nhost = \"{host}\"\ntls = {{ cert = \"{cert}.pem\", key = \"{cert}.key\" }}\n\
                  [[site.route]]\nrespond = \"in\"\n"
             )
         };
+        // The user's, which it may read again.
+        let own = |folder: &Folder, day| {
+            let (cert, key) = authority.sign_with(&["own.test"], |params| {
+                params.not_after = rcgen::date_time_ymd(2090, 1, day);
+            });
+            write(folder, "own", &cert, &key);
+            std::os::unix::fs::chown(folder.join("own.key"), Some(65534), Some(65534)).unwrap();
+        };
         let internal = "[[site]]\ndefault = true\ntls = \"internal\"\n[[site.route]]\nrespond = \"internal\"\n";
-        let text = text + &listeners("true") + &site(&format!("{outside}/site")) + internal;
+        own(&folder, 1);
+        let text = text
+            + &listeners("true")
+            + &site("example.org", &format!("{outside}/site"))
+            + &site("own.test", &format!("{here}/own"))
+            + internal;
         let sites = Sites::start_with(folder, &text, |command| {
             command.env("TMPDIR", &here);
         });
@@ -627,14 +658,20 @@ fn a_key_of_root_is_read_before_the_user_changes() {
         );
         let root = fs::metadata(sites.folder.join("state/internal/root.pem")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&root), 65534);
-        // A renewal cannot be read. The old certificate stays.
+        // One renewal can be read. Of the other site the old certificate stays.
         authority.write(&secrets, "site", &["example.org"]);
+        own(&sites.folder, 2);
         sites.hang_up();
         let said = sites.said();
         assert!(
             said.contains("a renewed one is read at the next start") && said.contains("osier: reloaded "),
             "{said}"
         );
+        assert!(
+            said.contains("has been read anew; it is valid until 2090-01-02"),
+            "{said}"
+        );
+        assert!(curl(&sites, "own.test", &[]).unwrap().is_ok());
         assert!(curl(&sites, "example.org", &[]).unwrap().is_ok());
     }
 }
