@@ -112,6 +112,18 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "h2load",
+        package: "nghttp2-client",
+        purpose: "clients of HTTP/2: h2load and nghttp",
+        is_large: false,
+    },
+    Peer {
+        program: "/usr/lib/python3/dist-packages/h2/__init__.py",
+        package: "python3-h2",
+        purpose: "a client of HTTP/2 that is not ours",
+        is_large: false,
+    },
+    Peer {
         program: "mandoc",
         package: "mandoc",
         purpose: "checks the manual pages",

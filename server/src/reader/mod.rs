@@ -38,7 +38,6 @@ const HOMES: [(&str, &[&str]); 4] = [
             "include",
             "error_log",
             "state",
-            "ticket_keys",
         ],
     ),
     (

@@ -238,7 +238,12 @@ impl<'c> Output<'c> {
     #[cfg(feature = "sendfile")]
     #[inline]
     fn collects_file(&self, len: u64) -> bool {
-        len < JOINED && matches!(self.sink, Sink::Transport(transport) if transport.plain().is_none())
+        let is_framed = match self.sink {
+            Sink::Transport(transport) => transport.plain().is_none(),
+            Sink::Stream(_) => true,
+            Sink::Memory(_) => false,
+        };
+        len < JOINED && is_framed
     }
 
     /// Adds a part of a file to the collected bytes.

@@ -8,13 +8,13 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
-#[cfg(feature = "sendfile")]
-use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use osier::io::{HalfClose, while_connected};
 
+#[cfg(feature = "sendfile")]
+use crate::conn::buffers::{self, Size};
 use crate::conn::stream::ClientStream;
 use crate::conn::transport::Transport;
 use crate::conn::worker::{Link, RESTING, Worker};
@@ -373,16 +373,17 @@ impl Sink<'_> {
             return transport.send_file(file, offset, len, head);
         }
         head()?;
-        let (mut piece, mut sent) = (vec![0; 64 << 10], 0);
+        let (mut piece, mut sent) = (buffers::take(Size::K16), 0);
         while sent < len {
             let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(piece.len());
-            let count = file.read_at(&mut piece[..most], offset + sent)?;
+            let count = osier::io::read_at(file, offset + sent, &mut piece[..most])?;
             if count == 0 {
                 break;
             }
             self.write_all(&piece[..count])?;
             sent += count as u64;
         }
+        buffers::give(piece);
         Ok(sent)
     }
 }

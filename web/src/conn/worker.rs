@@ -408,6 +408,18 @@ impl Link {
         }
     }
 
+    /// Marks the beginning of a rest of a connection whose requests come on streams. A drain tells it by the event of the shutdown.
+    #[cfg(feature = "h2")]
+    pub(crate) fn rest_without_streams(&self) {
+        self.phase.set(Phase::WithoutStreams);
+        self.idle_since.set(Millis::of(self.worker.now()));
+    }
+
+    /// Whether it rests and its requests come on streams.
+    pub(crate) fn is_without_streams(&self) -> bool {
+        self.phase.get() == Phase::WithoutStreams
+    }
+
     /// Sets why the connection ends, unless that is set. A request that arrives nevertheless is served, and another reason may
     /// follow.
     pub(crate) fn ends(&self, reason: CloseReason) {
@@ -480,6 +492,9 @@ enum Phase {
     Busy,
     /// Waits for its next request, of which no byte has arrived.
     Resting,
+    /// Speaks HTTP/2, and no stream runs.
+    #[cfg_attr(not(feature = "h2"), allow(dead_code, reason = "only HTTP/2 has streams"))]
+    WithoutStreams,
     /// Waits for the rest of a head.
     Other,
     /// Lingers, is no longer HTTP, or is being closed.
@@ -488,7 +503,7 @@ enum Phase {
 
 impl Phase {
     fn is_idle(self) -> bool {
-        matches!(self, Phase::Fresh | Phase::Resting)
+        matches!(self, Phase::Fresh | Phase::Resting | Phase::WithoutStreams)
     }
 }
 

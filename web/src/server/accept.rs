@@ -190,7 +190,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     service.state.shutdown.set();
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
-        if !link.is_busy() {
+        if !link.is_busy() && !link.is_without_streams() {
             let _ = link.socket().shutdown(Shutdown::Read);
         }
     };

@@ -138,7 +138,11 @@ impl Connection {
         shared.link.ends(reason);
         shared.wait_for_streams();
         shared.flush();
-        Next::Linger(reason)
+        match reason {
+            // The client has answered the first GOAWAY, or sent its own.
+            CloseReason::Shutdown | CloseReason::Client => Next::Close(reason),
+            _ => Next::Linger(reason),
+        }
     }
 
     /// Ends the connection because the client has violated the protocol, or is too slow.
@@ -153,13 +157,13 @@ impl Connection {
         self.finish(reason)
     }
 
-    /// The client has ended its direction or has left, or the server drains an idle connection.
+    /// The client has ended its direction or has left, or the connection is evicted.
     #[cold]
     fn input_ended(&mut self) -> Next {
         let shared = self.shared.clone();
         let is_idle = shared.streams.borrow().is_empty();
         if is_idle && !shared.is_lost.get() {
-            // One that was evicted or drained hears of it.
+            // One that is evicted hears of it.
             shared.machine.borrow_mut().close(ErrorCode::NO_ERROR);
             shared.link.ends(CloseReason::Client);
             shared.is_ending.set(true);

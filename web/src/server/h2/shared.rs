@@ -43,6 +43,7 @@ impl Shared {
     pub(super) fn new(local: &Rc<Local>, link: &Rc<Link>) -> Rc<Shared> {
         let now = osier::time::coarse_now();
         let limits = local.worker.server.http2.unwrap_or_default();
+        link.rest_without_streams();
         Rc::new(Shared {
             link: link.clone(),
             local: local.clone(),
@@ -78,7 +79,7 @@ impl Shared {
             self.idle_since.set(osier::time::coarse_now());
             match self.is_ending.get() {
                 true => self.wake_box(),
-                false => self.link.rest(),
+                false => self.link.rest_without_streams(),
             }
             self.ended.set();
         }

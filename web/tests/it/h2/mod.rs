@@ -4,6 +4,7 @@ mod attacks;
 mod client;
 mod ending;
 mod handlers;
+mod memory;
 mod peers;
 mod streams;
 
