@@ -38,6 +38,7 @@ mod precompressed;
 mod ranges;
 mod shutdown;
 mod slow_readers;
+mod soak;
 mod starts;
 mod startup;
 mod static_files;
