@@ -312,6 +312,13 @@ impl<'a> Request<'a> {
         self.header(name).and_then(|value| str::from_utf8(value).ok())
     }
 
+    /// Whether several fields are called `name`. Case does not matter. Refuse a request that repeats a field by which clients are told
+    /// apart: a backend may read another one than this server.
+    pub fn is_repeated(&self, name: &str) -> bool {
+        let named = self.headers().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        named.count() > 1
+    }
+
     /// All fields, in the order received.
     pub fn headers(&self) -> Headers<'a> {
         self.head.headers()

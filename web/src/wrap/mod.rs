@@ -78,6 +78,8 @@ pub fn headers<const N: usize>(
 /// assert_eq!(admitted.text(), "in\n");
 /// ```
 ///
+/// A request with several `Authorization` fields is refused.
+///
 /// # Panics
 ///
 /// If the realm has a quote, a backslash or a control character.
@@ -89,10 +91,13 @@ pub fn basic_auth(
     assert!(realm.chars().all(is_plain), "the realm {realm:?} cannot be quoted");
     let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
     move |request, next| {
+        let refuse = || Response::plain(StatusCode::UNAUTHORIZED).header("www-authenticate", &challenge);
         let given = request.header_str("authorization").and_then(credentials);
         match given {
+            // A backend might read another field than the one that is checked here.
+            _ if request.is_repeated("authorization") => refuse(),
             Some((user, password)) if check(&user, &password) => next.run(request),
-            _ => Response::plain(StatusCode::UNAUTHORIZED).header("www-authenticate", &challenge),
+            _ => refuse(),
         }
     }
 }
@@ -128,6 +133,16 @@ mod tests {
         assert_eq!(credentials("basic YTpiOmM="), Some(("a".to_owned(), "b:c".to_owned())));
         assert_eq!(credentials("Bearer YTpiOmM="), None);
         assert_eq!(credentials("Basic YWI="), None);
+    }
+
+    #[test]
+    fn a_request_with_two_sets_of_credentials_is_refused() {
+        let wrap = basic_auth("staff", |user, _| user == "a");
+        let client = crate::test::Client::new(crate::Router::new().get("/", |_| "in").wrap(wrap));
+        let once = client.get("/").header("authorization", "Basic YTpi");
+        assert_eq!(once.send().status(), 200);
+        let twice = client.get("/").header("authorization", "Basic YTpi");
+        assert_eq!(twice.header("Authorization", "Basic YTpi").send().status(), 401);
     }
 
     #[test]

@@ -136,12 +136,7 @@ impl Auth {
     pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
         let client = Client(request.client_ip());
         // A backend might read another one than the one that is checked here.
-        if request
-            .headers()
-            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
-            .count()
-            > 1
-        {
+        if request.is_repeated("authorization") {
             return Err(self.failed(
                 Some(request),
                 client,

@@ -143,12 +143,7 @@ impl Jwt {
     /// The response to a request without a valid token: 401 or 403.
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
         // A backend might read another one than the one that is verified here.
-        if request
-            .headers()
-            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
-            .count()
-            > 1
-        {
+        if request.is_repeated("authorization") {
             return Err(self.refuse(Invalid::Malformed.status(), Some(Invalid::Malformed)));
         }
         let token = match self.token_of(request) {
