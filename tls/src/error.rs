@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     KeyMismatch,
     /// A certificate, a key or a setting that cannot be used: which one, and why.
     Unusable(String),
+    /// There is no identity for the name that a client asks for.
+    UnknownName(Option<Box<str>>),
     /// The peer, or what it sent.
     Protocol(rustls::Error),
 }
@@ -65,6 +67,10 @@ impl fmt::Display for Error {
             Kind::PlainHttp => f.write_str("the client sent a plain HTTP request to a TLS port"),
             Kind::KeyMismatch => f.write_str("the private key does not belong to the certificate"),
             Kind::Unusable(reason) => f.write_str(reason),
+            Kind::UnknownName(Some(name)) => {
+                write!(f, "the client asks for {name:?}, for which there is no certificate")
+            }
+            Kind::UnknownName(None) => f.write_str("the client asks for no name, and there is no certificate for that"),
             Kind::Protocol(error) => write!(f, "TLS: {error}"),
         }
     }

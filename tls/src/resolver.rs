@@ -1,6 +1,6 @@
 //! [`Resolver`]: finds the certificate for the name that a client asks for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
@@ -75,11 +75,18 @@ impl fmt::Debug for Hello<'_> {
 thread_local! {
     /// The name in the last first message that this thread has seen. rustls does not give it away later.
     static LAST_NAME: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
+    /// Whether there was no identity for that name.
+    static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Takes the name that the call of rustls just made has met.
 pub(crate) fn take_name() -> Option<Box<str>> {
     LAST_NAME.take()
+}
+
+/// Takes whether that call has found no identity for the name.
+pub(crate) fn take_refusal() -> bool {
+    IS_REFUSED.take()
 }
 
 /// A [`Resolver`] as rustls wants it.
@@ -93,6 +100,7 @@ impl<R: Resolver> ResolvesServerCert for Adapter<R> {
             name: name.as_deref(),
         });
         LAST_NAME.set(name);
+        IS_REFUSED.set(found.is_none());
         found.map(|identity| identity.key().clone())
     }
 }

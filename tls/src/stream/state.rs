@@ -274,7 +274,10 @@ impl State {
             self.expects_hello = false;
             self.server_name = Some(resolver::take_name());
         }
-        let step = step.map_err(|error| self.fail(error.into()))?;
+        let step = step.map_err(|error| match resolver::take_refusal() {
+            true => self.fail(Error::new(Kind::UnknownName(self.server_name.clone().flatten()))),
+            false => self.fail(error.into()),
+        })?;
         self.is_unseen = matches!(step, Step::Plain | Step::PeerClosed);
         Ok((step, count))
     }

@@ -184,7 +184,12 @@ fn an_unknown_name_is_refused() {
     osier::run(move || {
         let (client, shaken) = shake(&client, &server);
         assert!(Error::of(&client.unwrap_err()).unwrap().is_alert());
-        assert_eq!(shaken.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let refused = shaken.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            refused.to_string(),
+            "the client asks for \"example.org\", for which there is no certificate"
+        );
         assert_eq!(server.server_name(), Some("example.org"));
     });
 }
