@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// The bounds of an HTTP/2 connection. They bound memory and work whatever the peer sends.
 ///
+/// The memory of one connection is at most the sum of `heads_bytes`, `connection_window`, `output_bytes`, the two tables, one head
+/// that is arriving (`head_bytes`), 32 KiB of answers, and a few hundred bytes a stream. A response adds its head.
+///
 /// ```
 /// use osier_http::h2::Limits;
 ///
@@ -15,7 +18,10 @@ pub struct Limits {
     /// The most concurrent streams of the peer. A stream that is reset counts until its handler has ended. A stream beyond the limit
     /// is refused. Default: 100.
     pub max_streams: u32,
-    /// The most bytes of one body that wait for their handler. At most 2^31 - 1. Default: 65,535.
+    /// The most bytes of the heads of all streams, in memory. A stream beyond it is refused. Default: 512 KiB.
+    pub heads_bytes: usize,
+    /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
+    /// half of `connection_window`. At most 2^31 - 1. Default: 65,535.
     pub stream_window: u32,
     /// The most bytes of all bodies that wait for their handlers. At least 65,535, and at most 2^31 - 1. Default: 256 KiB.
     pub connection_window: u32,
@@ -59,6 +65,7 @@ impl Limits {
     /// The defaults, usable in constants.
     pub const DEFAULT: Limits = Limits {
         max_streams: 100,
+        heads_bytes: 512 << 10,
         stream_window: 65_535,
         connection_window: 256 << 10,
         max_frame: 16_384,

@@ -56,6 +56,8 @@ pub(super) struct Stream {
     pub(super) held: u32,
     /// Bytes that Content-Length still announces.
     pub(super) length_left: Option<u64>,
+    /// Bytes of memory that the head of the request takes.
+    pub(super) head_bytes: u32,
     pub(super) priority: Priority,
     pub(super) turn: Turn,
     /// Begin of the time in which the body made too little progress.
@@ -96,6 +98,7 @@ impl Stream {
             receive_window,
             held: 0,
             length_left: None,
+            head_bytes: 0,
             priority: UNSIGNALLED,
             turn: Turn::None,
             waiting_since: None,

@@ -36,13 +36,28 @@ impl ReceiveWindow {
 
     /// Gives `count` bytes back. Returns an increment to announce, once half of the window has come together.
     pub(super) fn give(&mut self, count: u32) -> Option<u32> {
+        let announces = self.announces(count);
         self.credit += count;
-        if self.credit == 0 || self.credit < self.target / 2 {
+        if !announces {
             return None;
         }
         let increment = std::mem::take(&mut self.credit);
         self.left += i64::from(increment);
         Some(increment)
+    }
+
+    /// Makes the window twice as large, but not larger than `most`. The next announcement has the difference.
+    pub(super) fn grow(&mut self, most: u32) {
+        let target = self.target.saturating_mul(2).min(most);
+        if target > self.target {
+            self.credit += target - self.target;
+            self.target = target;
+        }
+    }
+
+    /// Whether giving back `count` bytes leads to an announcement.
+    pub(super) fn announces(&self, count: u32) -> bool {
+        self.credit + count > 0 && self.credit + count >= self.target / 2
     }
 
     /// The peer has learned of a setting that makes the window larger or smaller by `by` bytes.
@@ -97,6 +112,17 @@ mod tests {
         window.adjust(-10);
         assert_eq!((window.give(0), window.give(100)), (None, Some(100)));
         assert!(!window.charge(91) && window.charge(90));
+    }
+
+    #[test]
+    fn a_window_grows_to_its_bound() {
+        let mut window = ReceiveWindow::new(100, 100);
+        assert!(window.charge(60) && window.announces(50) && !window.announces(49));
+        window.grow(150);
+        assert_eq!(window.give(60), Some(110));
+        assert!(window.charge(150) && !window.charge(1));
+        window.grow(150);
+        assert_eq!((window.give(74), window.give(76)), (None, Some(150)));
     }
 
     #[test]

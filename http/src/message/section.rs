@@ -95,6 +95,11 @@ impl FieldSection {
         (self.text(span.name), value)
     }
 
+    /// The bytes of memory that the fields take.
+    pub(crate) fn memory(&self) -> usize {
+        self.text.capacity() + self.opaque.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Makes room for a usual head.
     pub(crate) fn reserve(&mut self, bytes: usize, fields: usize) {
         self.text.reserve(bytes);

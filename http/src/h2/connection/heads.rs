@@ -152,8 +152,15 @@ impl Connection {
             Err(Malformed(_)) => self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now),
             Ok(Built::Nothing) => Ok(None),
             Ok(Built::Request { head, length, priority }) => {
+                let bytes = head.fields().memory();
+                if self.heads + bytes > self.limits.heads_bytes {
+                    self.refuse(stream, ErrorCode::REFUSED_STREAM, ended, now)?;
+                    return Ok(None);
+                }
+                self.heads += bytes;
                 let receiving = if ended { Direction::Ended } else { Direction::Body };
                 let mut state = self.open(stream, receiving, Direction::Head);
+                state.head_bytes = bytes as u32;
                 state.is_connect = head.method() == "CONNECT";
                 state.is_head = head.method() == "HEAD";
                 state.length_left = length.filter(|_| !state.is_connect);

@@ -82,6 +82,8 @@ pub struct Connection {
     highest: StreamId,
     /// A bit for each stream from `highest` downwards: whether the client has used the id.
     used: u64,
+    /// Bytes of the heads of all streams in the table.
+    heads: usize,
     /// Streams that wait for room, in the order in which they began to wait.
     queue: Vec<StreamId>,
     /// Room in the output and in the connection's window that granted streams may still use.
@@ -150,6 +152,7 @@ impl Connection {
             forgotten: Forgotten::default(),
             highest: 0,
             used: 0,
+            heads: 0,
             queue: Vec::new(),
             reserved: 0,
             early: Vec::new(),
@@ -301,11 +304,14 @@ impl Connection {
         // The bytes of a reset stream have been given back at once.
         let count = u32::try_from(count).map_or(state.held, |count| count.min(state.held));
         state.held -= count;
-        if state.receiving == Direction::Body
-            && state.reset.is_none()
-            && let Some(increment) = state.receive_window.give(count)
-        {
-            frame::window_update(self.output.frames(), stream, increment);
+        if state.receiving == Direction::Body && state.reset.is_none() {
+            if state.held == 0 && state.receive_window.announces(count) {
+                // The handler is as fast as the peer. The connection's window still bounds what may wait for it.
+                state.receive_window.grow(self.limits.connection_window / 2);
+            }
+            if let Some(increment) = state.receive_window.give(count) {
+                frame::window_update(self.output.frames(), stream, increment);
+            }
         }
         self.give_back(count);
     }
@@ -352,6 +358,7 @@ impl Connection {
         }
         self.release(stream);
         if let Some(state) = self.streams.remove(stream) {
+            self.heads -= state.head_bytes as usize;
             match state.reset {
                 Some(ResetBy::Us) if state.receiving != Direction::Ended => self.forgotten.push(stream),
                 None => self.resets.earn(1),

@@ -328,6 +328,22 @@ fn an_hpack_bomb_gets_431() {
 }
 
 #[test]
+fn large_heads_of_many_streams_are_refused_at_heads_bytes() {
+    let value = "v".repeat(15_000);
+    let fields = [&GET[..], &[("x", &value[..])]].concat();
+    let mut peer = Peer::server();
+    let requests: usize = (0..100)
+        .map(|n| peer.feed(&headers(2 * n + 1, &fields, true)).len())
+        .sum();
+    assert!((17..=33).contains(&requests), "{requests}");
+    let refused = peer.resets();
+    assert_eq!(refused.len(), 100 - requests);
+    assert!(refused.iter().all(|(_, code)| *code == ErrorCode::REFUSED_STREAM));
+    (0..100).for_each(|n| peer.connection.finish(2 * n + 1));
+    assert_eq!(peer.feed(&headers(201, &fields, true)).len(), 1);
+}
+
+#[test]
 fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_timeout() {
     let limits = Limits::default();
     let start = Instant::now();

@@ -126,14 +126,18 @@ fn bytes_that_a_handler_has_read_open_both_windows() {
     for _ in 0..2 {
         peer.feed(&data(1, &[0; 16_384], false));
     }
+    // The handler has read everything: its window grows from 65,535 bytes to 128 KiB, half of the connection's.
     peer.connection.consumed(1, 2 * 16_384);
-    assert_eq!(updates(&mut peer), [(1, 49_153)]);
+    assert_eq!(updates(&mut peer), [(1, 49_153 + 65_535)]);
     for _ in 0..3 {
         peer.feed(&data(1, &[0; 16_384], false));
         peer.connection.consumed(1, 16_384);
     }
     // The connection's window is 256 KiB, and half of it has been read.
-    assert_eq!(updates(&mut peer), [(1, 32_768), (0, 131_072)]);
+    assert_eq!(updates(&mut peer), [(0, 131_072)]);
+    peer.feed(&data(1, &[0; 16_384], false));
+    peer.connection.consumed(1, 16_384);
+    assert_eq!(updates(&mut peer), [(1, 65_538)]);
 }
 
 #[test]
