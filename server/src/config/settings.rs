@@ -44,6 +44,8 @@ pub struct Config {
     pub error_log: ErrorLog,
     /// Folder for what the server keeps between runs. None for the default one.
     pub state: Option<PathBuf>,
+    /// File with the keys of session tickets, for several machines. None for keys of this process.
+    pub ticket_keys: Option<PathBuf>,
     pub admin: Option<Admin>,
     /// At least one.
     pub listeners: Vec<Listener>,
@@ -67,6 +69,7 @@ impl Config {
             log: Log::OFF,
             error_log: ErrorLog::default(),
             state: None,
+            ticket_keys: None,
             admin: None,
             includes: Vec::new(),
             sites: vec![Site {

@@ -7,7 +7,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use toml::de::DeValue;
 
-use crate::certificates::inspect::{Part, inspect};
+use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
 use crate::certificates::x509::Time;
 use crate::reader::{At, Section, Source};
@@ -83,6 +83,20 @@ fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<u8>> {
         Ok(found) if !found.is_empty() => Some(bytes),
         _ => problem(format!("'{shown}' holds no certificates in PEM form")),
     }
+}
+
+/// Reads `ticket_keys`. A file that is not there yet, or that everybody may read, is a warning.
+pub fn ticket_keys(top: &Section<'_>) -> Option<PathBuf> {
+    let text = top.string("ticket_keys")?;
+    let path = top.as_file(
+        &text,
+        "sessions are sealed by keys of this process alone until the next start",
+    )?;
+    if let Some(why) = permissions(&path) {
+        let source = top.source();
+        source.warning(&text.span, format!("'{}' {why}", source.shown(&path)));
+    }
+    Some(path)
 }
 
 /// Reads the TLS keys of a site.

@@ -50,6 +50,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     };
     let error_log = log::errors(&top);
     let state = top.writable_folder("state");
+    let ticket_keys = tls::ticket_keys(&top);
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
@@ -92,6 +93,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         log: access_log,
         error_log,
         state,
+        ticket_keys,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,

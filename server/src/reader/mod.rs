@@ -38,6 +38,7 @@ const HOMES: [(&str, &[&str]); 4] = [
             "include",
             "error_log",
             "state",
+            "ticket_keys",
         ],
     ),
     (

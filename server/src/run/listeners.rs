@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
-use osier_tls::{Acceptor, ClientCertificates, Hello, Identity, Resolver, Version};
+use osier_tls::{Acceptor, ClientCertificates, Hello, Identity, Resolver, Tickets, Version};
 use osier_web::{
     Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts,
 };
@@ -359,7 +359,7 @@ fn server(
             live: Arc::clone(live),
             slot,
         };
-        let acceptor = acceptor(resolver, tls, settings.http2);
+        let acceptor = acceptor(resolver, tls, settings.http2, &process.tickets);
         let acceptor = acceptor.map_err(|error| format!("cannot speak TLS on {}: {error}", settings.bind))?;
         server = server.tls(acceptor);
     }
@@ -384,7 +384,12 @@ impl Resolver for Resolving {
     }
 }
 
-fn acceptor(resolver: Resolving, tls: &ListenTls, has_http2: bool) -> Result<Acceptor, osier_tls::Error> {
+fn acceptor(
+    resolver: Resolving,
+    tls: &ListenTls,
+    has_http2: bool,
+    tickets: &Tickets,
+) -> Result<Acceptor, osier_tls::Error> {
     let clients = match &tls.client {
         None => ClientCertificates::None,
         Some(ClientTls {
@@ -404,5 +409,6 @@ fn acceptor(resolver: Resolving, tls: &ListenTls, has_http2: bool) -> Result<Acc
         .alpn(protocols)
         .min_version(version)
         .client_certificates(clients)
+        .tickets(tickets.clone())
         .build()
 }

@@ -39,6 +39,7 @@ impl Started {
             ("chroot", began.chroot != now.chroot),
             ("landlock", began.landlock != now.landlock),
             ("state", began.state != now.state),
+            ("ticket_keys", began.ticket_keys != now.ticket_keys),
         ];
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key)
     }
@@ -240,6 +241,12 @@ impl Sites {
             if !keys.is_empty() {
                 renewed.push((running.renewed(&config, settings, &self.process)?, keys.join("', '")));
             }
+        }
+        let tickets = self.process.tickets.clone();
+        if let Err(error) = osier::unblock(move || tickets.reload()) {
+            self.process
+                .say
+                .error(format_args!("'ticket_keys': {error}; the old keys stay"));
         }
         let (means, admin) = self.admin_of(&config)?;
         let (old, building) = (self.live.current(), means.clone());

@@ -8,7 +8,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use osier_tls::Tickets;
 use osier_web::Listener;
 use rustix::fs::{Access, Mode, access};
 
@@ -25,6 +27,9 @@ use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
 
+/// The time after which a key of this process seals no new session tickets.
+const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 3600);
+
 /// State of the process that the whole run needs.
 pub struct Process {
     /// The root folder that this process has changed to.
@@ -36,6 +41,8 @@ pub struct Process {
     pub say: Say,
     pub totals: Arc<Totals>,
     pub certificates: Arc<Certificates>,
+    /// The keys of session tickets. All listeners share them, also after reloads.
+    pub tickets: Tickets,
     /// How messages name settings.
     spelling: &'static Spelling,
 }
@@ -74,6 +81,7 @@ pub fn open(
         notify,
         say: log.say(),
         certificates: Arc::new(Certificates::new(log.say())),
+        tickets: new_tickets()?,
         log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
@@ -159,12 +167,24 @@ pub fn open(
             ));
         }
     }
+    if let Some(file) = &config.ticket_keys {
+        match Tickets::from_file(file) {
+            Ok(tickets) => process.tickets = tickets,
+            Err(error) => say.error(format_args!(
+                "'ticket_keys': {error}; sessions are sealed by keys of this process alone until the next start"
+            )),
+        }
+    }
     let seen = state.and_then(|state| inside(root.as_deref(), &state));
     process.certificates.settle(root.clone(), seen);
     process.root = root;
     // The first thread of this process besides this one, which has the rights that stay.
     process.log.open(&config.error_log);
     Ok((process, Opened { listeners, admin }))
+}
+
+fn new_tickets() -> Result<Tickets, String> {
+    Tickets::rotating(TICKET_KEYS_CHANGE).map_err(|error| format!("cannot make keys of session tickets: {error}"))
 }
 
 fn one(bind: &Bind, process: &Process, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
@@ -342,6 +362,7 @@ fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
     let mut paths = Vec::new();
     log(&mut config.log.to, &mut paths);
     log(&mut config.error_log.to, &mut paths);
+    paths.extend(config.ticket_keys.as_mut().map(|file| (Touch::Read, file)));
     for site in &mut config.sites {
         paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
         policies(&mut site.policies, &mut paths);

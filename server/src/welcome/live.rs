@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use osier::sync::Event;
-use osier_web::http::StatusCode;
+use osier_web::http::{StatusCode, Version};
 use osier_web::{Connections, Request, Response, sse};
 use serde_json::{Value, json};
 
@@ -68,8 +68,8 @@ impl Live {
             .body(osier::dump().to_string())
     }
 
-    /// The data of one event.
-    fn sample(&self) -> Value {
+    /// The data of one event. `protocol` is that of the viewer's connection.
+    fn sample(&self, protocol: &str) -> Value {
         let connections = self.connections().clone();
         let workers = osier::inspect::metrics().map_or_else(Vec::new, |metrics| metrics.workers);
         let workers = workers.iter().enumerate().map(|(index, worker)| {
@@ -83,7 +83,7 @@ impl Live {
                 "latency": latency,
             })
         });
-        json!({ "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
+        json!({ "protocol": protocol, "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
     }
 
     fn connections(&self) -> std::sync::MutexGuard<'_, Vec<Connections>> {
@@ -99,15 +99,28 @@ pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
     let Some(permit) = StreamPermit::take(live) else {
         return later("too many viewers; try again later\n");
     };
+    let protocol = protocol(request);
     sse::stream(move |sink| {
         sink.send(sse::Event::empty().retry(RECONNECT))?;
         loop {
-            sink.send(sse::Event::new(permit.0.sample().to_string()))?;
+            sink.send(sse::Event::new(permit.0.sample(&protocol).to_string()))?;
             if permit.0.stopped.wait_timeout(INTERVAL) {
                 return Ok(());
             }
         }
     })
+}
+
+/// The protocol of a connection in words: `HTTP/2, TLSv1.3`.
+fn protocol(request: &Request<'_>) -> String {
+    let http = match request.version() {
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    };
+    let tls = request.tls().and_then(|tls| tls.version());
+    let tls = tls.map_or("no TLS", |version| version.as_str());
+    format!("{http}, {tls}")
 }
 
 fn later(why: &'static str) -> Response {

@@ -1,4 +1,4 @@
-// The charts of the runtime: one event stream, {at, workers: [{name, turns, fibers, connections, requests, latency}]}.
+// The charts of the runtime: one event stream, {at, protocol, workers: [{name, turns, fibers, connections, requests, latency}]}.
 // Counts are since the start of the server; the page makes rates of them. Bucket i of the latency holds requests that took
 // at most 2^(i+10) nanoseconds to answer.
 
@@ -189,7 +189,8 @@ function take(at, { name, turns, fibers, connections, requests, latency }) {
   return worker;
 }
 
-function receive({ at, workers: all }) {
+function receive({ at, protocol, workers: all }) {
+  byId("protocol").textContent = `Your connection: ${protocol}.`;
   const measured = at - performance.now();
   if (clock === null || Math.abs(measured - clock) > 1000) clock = measured;
   const now = all.map((one) => take(at, one));

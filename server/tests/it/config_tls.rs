@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::config_check::mistakes;
@@ -162,6 +162,13 @@ fn what_is_wrong_with_a_certificate_is_a_warning() {
     });
     write(&folder, "site", &cert, &key);
     expect("16", "site.pem': the certificate has expired on 2001-12-31; renew it\n");
+    let (cert, _) = authority.sign(&["example.org", "*.example.org"]);
+    folder.write("site.pem", cert);
+    let (status, said) = check_certificate(&folder);
+    assert!(
+        status == Some(0) && said.contains("the private key does not belong to the certificate"),
+        "{said}"
+    );
     authority.write(&folder, "site", &["example.org", "*.example.org"]);
     fs::set_permissions(folder.join("site.key"), Permissions::from_mode(0o644)).unwrap();
     expect(
@@ -667,4 +674,65 @@ fn a_key_of_root_is_read_before_the_user_changes() {
         assert!(curl(&sites, "own.test", &[]).unwrap().is_ok());
         assert!(curl(&sites, "example.org", &[]).unwrap().is_ok());
     }
+}
+
+/// Resumes a session with openssl; returns whether the server has accepted its ticket. None where there is no openssl.
+fn resumes(sites: &Sites, session: &str) -> Option<bool> {
+    let output = Command::new("openssl")
+        // The ticket of TLS 1.2 comes inside of the handshake.
+        .args([
+            "s_client",
+            "-tls1_2",
+            "-servername",
+            "example.org",
+            "-connect",
+            &sites.addresses[1].to_string(),
+        ])
+        .args([session, "session"])
+        .stdin(Stdio::null())
+        .current_dir(sites.folder.path())
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).contains("Reused, TLSv1.2")),
+        Err(error) => {
+            testkit::skip(format_args!("openssl cannot be run: {error}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn sessions_outlive_reloads_and_with_a_file_of_keys_also_restarts() {
+    let (folder, authority) = folder();
+    authority.write(&folder, "site", &["example.org"]);
+    let text = listeners("true") + &site("default = true", "site", "");
+    let sites = Sites::start_in(folder, &text);
+    let Some(is_resumed) = resumes(&sites, "-sess_out") else {
+        return;
+    };
+    assert!(!is_resumed && resumes(&sites, "-sess_in") == Some(true));
+    let renewed = text.replacen("tls = true", "tls = true\nmax_connections = 100", 1);
+    assert!(sites.reload(&renewed).contains("new connections get the change"));
+    assert_eq!(resumes(&sites, "-sess_in"), Some(true));
+    let restart = |sites: Sites, text: &str| {
+        let Sites { server, folder, .. } = sites;
+        drop(server);
+        Sites::start_in(folder, text)
+    };
+    let sites = restart(sites, &text);
+    assert_eq!(resumes(&sites, "-sess_in"), Some(false));
+    sites.folder.write("keys", [7; 48]);
+    fs::set_permissions(sites.folder.join("keys"), Permissions::from_mode(0o600)).unwrap();
+    let text = "ticket_keys = \"keys\"\n".to_owned() + &text;
+    let sites = restart(sites, &text);
+    resumes(&sites, "-sess_out");
+    let sites = restart(sites, &text);
+    assert_eq!(resumes(&sites, "-sess_in"), Some(true));
+    sites.folder.write("keys", "too short");
+    let said = sites.hang_up();
+    assert!(
+        said.contains("'ticket_keys': ") && said.contains("the old keys stay"),
+        "{said}"
+    );
+    assert_eq!(resumes(&sites, "-sess_in"), Some(true));
 }

@@ -168,6 +168,7 @@ fn the_stream_counts_each_worker() {
     let server = welcome(&["-l", "127.0.0.1:0"]);
     let mut events = Events::open(&server);
     let first = events.next();
+    assert_eq!(first["protocol"], "HTTP/1.1, no TLS");
     let mut kept: Vec<Client> = (0..20).map(|_| server.connect()).collect();
     for client in &mut kept {
         for _ in 0..5 {
