@@ -1,7 +1,7 @@
 //! The Huffman code of RFC 7541 5.2 and appendix B.
 //!
 //! The code is canonical: codes of one length are consecutive, in the order of their symbols. So the lengths say everything, and all
-//! tables follow from them at compile time. The decoder looks up ten bits at once, which covers every usual byte. Longer codes
+//! tables follow from them at compile time. The decoder looks up twelve bits at once, which are two usual bytes or one. Longer codes
 //! are found by the first length whose codes reach that far.
 
 use super::lost;
@@ -70,26 +70,50 @@ const CODES_AND_ENDS: ([u32; SYMBOLS], [u32; LONGEST as usize + 1]) = {
     (codes, ends)
 };
 
-const SHORT: u32 = 10;
+/// The bits of one look-up.
+const SHORT: u32 = 12;
 
-/// The symbol, and the length of its code in the high byte, by the first ten bits. 0: the code is longer.
-static BY_PREFIX: [u16; 1 << SHORT] = {
+/// The symbols whose codes lie whole in twelve bits.
+///
+/// ```text
+///   0 │ bits of both codes (4) │ bits of the first code (4) │ number of symbols: 0, 1 or 2 (2) │ second symbol (8) │ first symbol (8)
+/// ```
+static BY_PREFIX: [u32; 1 << SHORT] = {
     let mut table = [0; 1 << SHORT];
-    let mut symbol = 0;
-    while symbol < EOS {
-        let length = LENGTHS[symbol] as u32;
+    let mut first = 0;
+    while first < EOS {
+        let length = LENGTHS[first] as u32;
         if length <= SHORT {
-            let first = CODES_AND_ENDS.0[symbol] << (SHORT - length);
+            let free = SHORT - length;
+            let at = (CODES_AND_ENDS.0[first] << free) as usize;
+            let alone = first as u32 | 1 << 16 | length << 18 | length << 22;
             let mut i = 0;
-            while i < 1 << (SHORT - length) {
-                table[(first + i) as usize] = symbol as u16 | (length as u16) << 8;
+            while i < 1 << free {
+                table[at + i] = alone;
                 i += 1;
             }
+            let mut second = 0;
+            while free >= SHORTEST && second < EOS {
+                let more = LENGTHS[second] as u32;
+                if more <= free {
+                    let at = at + ((CODES_AND_ENDS.0[second] as usize) << (free - more));
+                    let both = first as u32 | (second as u32) << 8 | 2 << 16 | length << 18 | (length + more) << 22;
+                    let mut i = 0;
+                    while i < 1 << (free - more) {
+                        table[at + i] = both;
+                        i += 1;
+                    }
+                }
+                second += 1;
+            }
         }
-        symbol += 1;
+        first += 1;
     }
     table
 };
+
+/// The bits of the shortest code.
+const SHORTEST: u32 = 5;
 
 /// The length of a string's code in bytes.
 #[inline]
@@ -122,55 +146,60 @@ pub(super) fn encode(text: &[u8], to: &mut Vec<u8>) {
 /// EOS in the string, and padding that is longer than seven bits or not all ones.
 pub(super) fn decode(code: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
     let start = to.len();
-    // The shortest code has five bits.
-    to.resize(start + code.len() * 8 / 5, 0);
+    // A look-up writes two bytes, also where it finds one symbol.
+    to.resize(start + code.len() * 8 / SHORTEST as usize + 2, 0);
     let end = start + decode_into(code, &mut to[start..])?;
     to.truncate(end);
     Ok(())
 }
 
+/// The look-ups in one word of 64 bits, of which at least 57 are fresh.
+const LOOKUPS: u32 = 4;
+
 /// Writes the string to the beginning of `to`, which has room for it. Returns its length.
 fn decode_into(code: &[u8], to: &mut [u8]) -> Result<usize, Error> {
-    let (mut window, mut bits, mut at) = (0_u64, 0, 0);
-    let words = code.chunks_exact(4);
-    let rest = words.remainder();
-    for word in words {
-        let word = u32::from_be_bytes(*word.first_chunk().expect("chunks of four bytes"));
-        window = window << 32 | u64::from(word);
-        bits += 32;
-        while bits >= LONGEST {
-            let (symbol, length) = first_symbol((window >> (bits - LONGEST)) as u32 & WINDOW)?;
+    let (mut bit, mut at) = (0, 0);
+    while let Some(word) = code[bit / 8..].first_chunk() {
+        let mut word = u64::from_be_bytes(*word) << (bit % 8);
+        let mut found = BY_PREFIX[(word >> (64 - SHORT)) as usize];
+        if found == 0 {
+            let (symbol, length) = rare_symbol((word >> (64 - LONGEST)) as u32)?;
             to[at] = symbol;
             at += 1;
-            bits -= length;
+            bit += length as usize;
+            continue;
+        }
+        for _ in 0..LOOKUPS {
+            let [first, second, count, _] = found.to_le_bytes();
+            to[at..at + 2].copy_from_slice(&[first, second]);
+            at += usize::from(count & 3);
+            let length = found >> 22;
+            word <<= length;
+            bit += length as usize;
+            found = BY_PREFIX[(word >> (64 - SHORT)) as usize];
         }
     }
-    for &byte in rest {
-        window = window << 8 | u64::from(byte);
-        bits += 8;
-    }
-    while bits > 0 {
+    // Fewer than eight bytes are left.
+    let rest = &code[bit / 8..];
+    let window = rest.iter().fold(0, |window, &byte| window << 8 | u64::from(byte));
+    let mut bits = (rest.len() * 8 - bit % 8) as u32;
+    loop {
+        let ones = (1 << bits) - 1;
+        if bits < 8 && window & ones == ones {
+            return Ok(at);
+        }
         let next = match bits.checked_sub(LONGEST) {
             Some(after) => window >> after,
             None => window << (LONGEST - bits) | ((1 << (LONGEST - bits)) - 1),
         };
-        // Padding looks like the beginning of EOS.
-        let Ok((symbol, length)) = first_symbol(next as u32 & WINDOW) else {
-            break;
-        };
-        if length > bits {
-            break;
-        }
+        let (symbol, length) = first_symbol(next as u32 & WINDOW)?;
+        bits = bits.checked_sub(length).ok_or(PADDING)?;
         to[at] = symbol;
         at += 1;
-        bits -= length;
     }
-    let ones = (1 << bits) - 1;
-    if bits > 7 || window & ones != ones {
-        return Err(lost("wrong padding of a Huffman string"));
-    }
-    Ok(at)
 }
+
+const PADDING: Error = lost("wrong padding of a Huffman string");
 
 /// The mask of 30 bits.
 const WINDOW: u32 = (1 << LONGEST) - 1;
@@ -180,7 +209,7 @@ const WINDOW: u32 = (1 << LONGEST) - 1;
 fn first_symbol(window: u32) -> Result<(u8, u32), Error> {
     match BY_PREFIX[(window >> (LONGEST - SHORT)) as usize] {
         0 => rare_symbol(window),
-        found => Ok((found as u8, u32::from(found >> 8))),
+        found => Ok((found as u8, found >> 18 & 15)),
     }
 }
 
