@@ -97,12 +97,13 @@ fn note(events: &mut Vec<String>, event: &Event<'_>) {
         return events.push(format!("{event:?}"));
     };
     let name = format!("body of {stream}: ");
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     match events
         .last_mut()
         .filter(|last| last.starts_with(&name) && !last.ends_with(" end"))
     {
-        Some(last) => *last += &bytes.escape_ascii().to_string(),
-        None => events.push(name + &bytes.escape_ascii().to_string()),
+        Some(last) => *last += &text,
+        None => events.push(name + &text),
     }
     if *end {
         *events.last_mut().expect("the body has an event") += " end";

@@ -10,7 +10,7 @@ use super::dynamic_table::DynamicTable;
 use super::representation::{Found, LongText, NO_ENTRY, Name, Representation, Text, find};
 use super::static_table::{ENTRIES, ENTRY_COUNT};
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, lost};
-use crate::h2::Error;
+use crate::h2::{Error, ErrorCode};
 
 /// The bounds of one field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,21 @@ impl Block {
         too_large: false,
         at_start: true,
     };
+
+    /// Refuses a block that is far above the limits. Each byte of it may be a field of 4,000 bytes, so its end is not worth the work.
+    #[cold]
+    fn check_distance(&self, limits: FieldLimits) -> Result<(), Error> {
+        let (fields, bytes) = (usize::from(limits.fields).max(16), (limits.bytes as usize).max(1024));
+        if self.fields > FAR * fields || self.bytes > FAR * bytes {
+            let reason = "a field block far above the limits";
+            return Err(Error::new(ErrorCode::ENHANCE_YOUR_CALM, reason));
+        }
+        Ok(())
+    }
 }
+
+/// A block with so many times the fields or the bytes of the limits ends the connection.
+const FAR: usize = 16;
 
 /// A string that is too long to hold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +122,8 @@ impl Decoder {
     /// Decodes a piece of a block. `field` gets each name and value, in order.
     ///
     /// # Errors
-    /// COMPRESSION_ERROR. Do not use the decoder after it.
+    /// COMPRESSION_ERROR for a malformed block, and ENHANCE_YOUR_CALM for one that has 16 times the fields or the bytes of the limits.
+    /// Do not use the decoder after an error.
     pub fn decode(
         &mut self,
         mut piece: &[u8],
@@ -254,7 +269,7 @@ impl Decoder {
         match instruction {
             Representation::Indexed(index) => {
                 let (name, value) = entry(&self.table, index)?;
-                report(&mut self.block, self.limits, name, value, field);
+                report(&mut self.block, self.limits, name, value, field)?;
             }
             Representation::Literal { name, value, indexed } => self.literal(name, value, indexed, field)?,
             Representation::MaxSize(_) => {}
@@ -307,7 +322,7 @@ impl Decoder {
             }
             return Ok(());
         }
-        report(&mut self.block, self.limits, name, value, field);
+        report(&mut self.block, self.limits, name, value, field)?;
         if indexed {
             table.insert(name, value, 0);
         }
@@ -343,13 +358,21 @@ fn entry(table: &DynamicTable, index: usize) -> Result<(&[u8], &[u8]), Error> {
 
 /// Counts a field, and reports it if it is within the limits.
 #[inline]
-fn report(block: &mut Block, limits: FieldLimits, name: &[u8], value: &[u8], field: &mut impl FnMut(&[u8], &[u8])) {
+fn report(
+    block: &mut Block,
+    limits: FieldLimits,
+    name: &[u8],
+    value: &[u8],
+    field: &mut impl FnMut(&[u8], &[u8]),
+) -> Result<(), Error> {
     block.fields += 1;
     block.bytes = block.bytes.saturating_add(name.len() + value.len() + ENTRY_OVERHEAD);
     if block.fields > usize::from(limits.fields) || block.bytes > limits.bytes as usize {
         block.too_large = true;
+        return block.check_distance(limits);
     }
     if !block.too_large {
         field(name, value);
     }
+    Ok(())
 }
