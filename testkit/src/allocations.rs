@@ -16,6 +16,7 @@ pub struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 /// How often this thread has allocated, or made an allocation larger.
@@ -23,26 +24,43 @@ pub fn allocations() -> usize {
     ALLOCATIONS.get()
 }
 
+/// The bytes that this thread has allocated and not freed. Negative if it has freed what other threads have allocated.
+pub fn live_bytes() -> isize {
+    LIVE_BYTES.get()
+}
+
 fn count() {
     // A thread that ends may allocate after its variables are gone.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+fn change(bytes: isize) {
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+}
+
+/// No layout is larger than `isize::MAX`.
+fn signed(bytes: usize) -> isize {
+    bytes as isize
 }
 
 // SAFETY: every call goes to `System` as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        change(signed(layout.size()));
         // SAFETY: the caller's promise, passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        change(-signed(layout.size()));
         // SAFETY: the caller's promise, passed on.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
+        change(signed(size) - signed(layout.size()));
         // SAFETY: the caller's promise, passed on.
         unsafe { System.realloc(memory, layout, size) }
     }

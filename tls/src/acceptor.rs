@@ -42,7 +42,11 @@ impl Acceptor {
     ///
     /// Never.
     pub fn accept(&self, socket: impl Into<net::Stream>) -> Stream {
-        Stream::new(socket.into(), Session::server(self.0.clone()))
+        Stream::new(socket.into(), self.session())
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        Session::server(self.0.clone())
     }
 }
 
@@ -155,6 +159,8 @@ impl AcceptorBuilder {
         // Otherwise a client could skip showing its certificate here with a ticket from elsewhere.
         config.ticketer = tickets.producer(self.clients.kind());
         config.send_tls13_tickets = 1;
+        // The session takes the keys out of rustls after the handshake.
+        config.enable_secret_extraction = true;
         Ok(Acceptor(Arc::new(config)))
     }
 }

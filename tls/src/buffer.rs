@@ -21,6 +21,18 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The length of a record's head: a kind, a version, and the length of the rest.
+pub(crate) const RECORD_HEAD_BYTES: usize = 5;
+
+/// The length of the record at the front, if all of it is there.
+pub(crate) fn record_length(bytes: &[u8]) -> Option<usize> {
+    let &[_, _, _, high, low, ref rest @ ..] = bytes else {
+        return None;
+    };
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    (rest.len() >= length).then_some(RECORD_HEAD_BYTES + length)
+}
+
 /// Bytes that wait, at the front, and room behind them.
 #[derive(Default)]
 pub(crate) struct Buffer {
@@ -42,12 +54,9 @@ impl Buffer {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// Whether the first bytes are a whole TLS record: a header of five bytes with the length of the rest.
+    /// Whether the first bytes are a whole TLS record.
     pub(crate) fn starts_with_record(&self) -> bool {
-        match self.bytes[self.start..self.end] {
-            [_, _, _, high, low, ref rest @ ..] => rest.len() >= usize::from(u16::from_be_bytes([high, low])),
-            _ => false,
-        }
+        record_length(&self.bytes[self.start..self.end]).is_some()
     }
 
     /// Room for at least `count` bytes. [`fill`](Buffer::fill) says how many were written there.

@@ -47,10 +47,13 @@ impl Connector {
     ///
     /// A name that cannot be one.
     pub fn connect(&self, name: &str, socket: impl Into<net::Stream>) -> Result<Stream, Error> {
+        Ok(Stream::new(socket.into(), self.session(name)?))
+    }
+
+    pub(crate) fn session(&self, name: &str) -> Result<Session, Error> {
         let unusable = |_| Error::unusable(format_args!("`{name}` is not the name of a server"));
         let name = ServerName::try_from(name).map_err(unusable)?.to_owned();
-        let session = Session::client(self.0.clone(), name)?;
-        Ok(Stream::new(socket.into(), session))
+        Ok(Session::client(self.0.clone(), name)?)
     }
 }
 
@@ -145,6 +148,8 @@ impl ConnectorBuilder {
         };
         config.alpn_protocols = self.alpn;
         config.enable_sni = self.sends_name;
+        // The session takes the keys out of rustls after the handshake.
+        config.enable_secret_extraction = true;
         Ok(Connector(Arc::new(config)))
     }
 }

@@ -57,7 +57,7 @@
 //!         └───────────┤
 //!               stream/          reads, writes and waits: one core, two faces
 //!                     │
-//!               session/         the one module that knows rustls' unbuffered connections
+//!               session/         handshakes by rustls, and the records of TLS 1.3 after them
 //! ```
 #![forbid(unsafe_code)]
 

@@ -11,6 +11,14 @@ use crate::Version;
 #[cfg(not(any(feature = "aws-lc-rs", feature = "ring")))]
 compile_error!("osier-tls needs a provider of cryptography: turn on the feature `aws-lc-rs` or `ring`");
 
+/// The ciphers of the provider.
+pub(crate) mod aead {
+    #[cfg(feature = "aws-lc-rs")]
+    pub(crate) use aws_lc_rs::aead::*;
+    #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
+    pub(crate) use ring::aead::*;
+}
+
 /// The one provider of this crate.
 pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();

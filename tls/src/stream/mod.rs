@@ -277,7 +277,7 @@ impl Stream {
             if let Some(name) = state.take_server_name() {
                 let _ = self.server_name.set(name);
             }
-            if let Some(agreed) = state.agreed() {
+            if let Some(agreed) = state.take_agreed() {
                 let _ = self.agreed.set(agreed);
             }
         }

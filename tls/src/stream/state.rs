@@ -73,6 +73,8 @@ pub(super) struct State {
     server_name: Option<Option<Box<str>>>,
     peer_closed: bool,
     closed: bool,
+    /// The last call has moved a whole record: the next one will need the expanded keys again.
+    is_busy: bool,
     /// A write has left records behind because the socket took none in time.
     timed_out: bool,
 }
@@ -90,6 +92,7 @@ impl State {
             server_name: None,
             peer_closed: false,
             closed: false,
+            is_busy: false,
             timed_out: false,
         }
     }
@@ -130,6 +133,7 @@ impl State {
                 }
             }
         }
+        self.is_busy = count >= RECORD_BYTES;
         Ok(count)
     }
 
@@ -147,6 +151,7 @@ impl State {
             flushed => flushed?,
         }
         let count = self.encrypt(slices)?;
+        self.is_busy = count >= RECORD_BYTES;
         match self.flush(socket) {
             Ok(()) | Err(Stop::Wait(_)) => Ok(count),
             failed => failed.map(|()| 0),
@@ -236,12 +241,15 @@ impl State {
         self.server_name.take()
     }
 
-    pub(super) fn agreed(&self) -> Option<Agreed> {
-        self.session.agreed()
+    pub(super) fn take_agreed(&mut self) -> Option<Agreed> {
+        self.session.take_agreed()
     }
 
-    /// Gives borrowed memory back.
+    /// Gives memory back that the next call can get again.
     pub(super) fn rest(&mut self) {
+        if !std::mem::take(&mut self.is_busy) {
+            self.session.rest();
+        }
         self.incoming.rest();
         self.plain.rest();
         self.outgoing.rest();

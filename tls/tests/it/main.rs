@@ -1,10 +1,14 @@
 //! TLS streams, from outside: against themselves, and against other people's programs.
 
+#[global_allocator]
+static ALLOCATOR: testkit::allocations::Counting = testkit::allocations::Counting;
+
 mod certificates;
 #[cfg(feature = "futures")]
 mod futures;
 mod hostile;
 mod made;
+mod memory;
 mod peers;
 mod resumption;
 mod round_trip;

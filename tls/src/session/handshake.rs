@@ -1,112 +1,101 @@
-//! [`Session`]: one connection's protocol state, without sockets and without buffers.
+//! [`Handshake`]: a connection of rustls, up to the end of its handshake, and beyond it for TLS 1.2.
 //!
-//! The caller passes the bytes that have arrived and gets plain bytes and records to send. This module alone knows rustls'
-//! unbuffered connections, so that another version of rustls changes this module alone.
+//! This module alone knows rustls' unbuffered connections, so that another version of rustls changes this module alone.
 
 use std::sync::Arc;
 
-use rustls::client::UnbufferedClientConnection;
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
-use rustls::server::UnbufferedServerConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
-use rustls::{ClientConfig, CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
+use rustls::{
+    ClientConfig, CommonState, ConnectionTrafficSecrets, Error, ExtractedSecrets, HandshakeKind, ProtocolVersion,
+    ServerConfig, SupportedCipherSuite,
+};
 
+use super::{Agreed, Goal, Sink, Step};
 use crate::Version;
-use crate::buffer::Buffer;
+use crate::buffer::{self, Buffer};
 
-/// The most plain bytes of one record.
-pub(crate) const RECORD_BYTES: usize = 16 << 10;
-
-/// Where records and plain bytes go.
-pub(crate) struct Sink<'a> {
-    /// Gets the decrypted bytes of each record.
-    pub(crate) plain: &'a mut dyn FnMut(&[u8]),
-    /// Gets records to send, appended.
-    pub(crate) records: &'a mut Buffer,
-    /// Is set when the peer has said that nothing will follow.
-    pub(crate) peer_closed: &'a mut bool,
+/// A connection of rustls.
+pub(super) struct Handshake {
+    side: Side,
+    /// The length of the whole records that rustls has seen and that still wait, as parts of a message.
+    seen: usize,
 }
-
-/// The purpose of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Goal<'a> {
-    /// Progress: plain bytes, or the handshake.
-    Read,
-    /// One record with these bytes, at most [`RECORD_BYTES`].
-    Encrypt(&'a [u8]),
-    /// The alert that says that nothing will follow.
-    CloseNotify,
-}
-
-/// The state in which the bytes so far leave a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The handshake needs more bytes.
-    Handshaking,
-    /// Bytes can be encrypted; the bytes passed in hold no whole record.
-    Ready,
-    /// The sink has got plain bytes. There may be more.
-    Plain,
-    /// The peer has sent its close_notify.
-    PeerClosed,
-}
-
-/// A handshake, or the keys that came out of it.
-pub(crate) struct Session(Side);
 
 enum Side {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
 }
 
-/// The outcome of a handshake.
-#[derive(Debug)]
-pub(crate) struct Agreed {
-    pub(crate) version: Version,
-    pub(crate) cipher_suite: &'static str,
-    pub(crate) protocol: Option<Box<[u8]>>,
-    pub(crate) peer_certificates: Box<[Box<[u8]>]>,
-    pub(crate) is_resumed: bool,
+/// The part of rustls that goes on after a handshake of TLS 1.3: it makes new keys, and stores tickets.
+pub(super) enum Kernel {
+    Server(KernelConnection<ServerConnectionData>),
+    Client(KernelConnection<ClientConnectionData>),
 }
 
-impl Session {
-    pub(crate) fn server(config: Arc<ServerConfig>) -> Session {
+impl Handshake {
+    pub(super) fn server(config: Arc<ServerConfig>) -> Handshake {
         let connection = UnbufferedServerConnection::new(config);
-        Session(Side::Server(
-            connection.expect("it fails only for a size of fragments, which is never set"),
-        ))
+        Handshake {
+            side: Side::Server(connection.expect("it fails only for a size of fragments, which is never set")),
+            seen: 0,
+        }
     }
 
-    pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
-        Ok(Session(Side::Client(UnbufferedClientConnection::new(config, name)?)))
+    pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Handshake, Error> {
+        Ok(Handshake {
+            side: Side::Client(UnbufferedClientConnection::new(config, name)?),
+            seen: 0,
+        })
     }
 
-    pub(crate) fn is_server(&self) -> bool {
-        matches!(self.0, Side::Server(_))
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.side, Side::Server(_))
     }
 
     fn common(&self) -> &CommonState {
-        match &self.0 {
+        match &self.side {
             Side::Server(connection) => connection,
             Side::Client(connection) => connection,
         }
     }
 
-    pub(crate) fn is_handshaking(&self) -> bool {
+    pub(super) fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
     }
 
-    /// Processes records at the front of `input` and then reaches for `goal`. Returns how many bytes the records had, and the
-    /// step. The caller removes these bytes and keeps the others for the next call: a message of the handshake may be spread
-    /// over several records, and the session remembers where in `input` its parts are. So every call gets all bytes that wait.
-    ///
-    /// An error is fatal. The alert for the peer is among the records, and no further call may be made.
-    pub(crate) fn advance(
+    /// Processes records as [`Session::advance`](super::Session::advance) does. During a handshake it gives rustls one record after the
+    /// other, so that rustls sees no record behind the end of the handshake.
+    pub(super) fn advance(
         &mut self,
         input: &mut [u8],
         sink: &mut Sink<'_>,
         goal: Goal<'_>,
-    ) -> (usize, Result<Step, rustls::Error>) {
+    ) -> (usize, Result<Step, Error>) {
+        if !self.is_handshaking() {
+            return self.advance_over(input, sink, goal);
+        }
+        let mut consumed = 0;
+        loop {
+            let rest = &mut input[consumed..];
+            let next = buffer::record_length(&rest[self.seen..]).map(|length| self.seen + length);
+            // A record of which only a part has come is shown too: its head may be wrong already.
+            let shown = next.unwrap_or(rest.len());
+            let (count, step) = self.advance_over(&mut rest[..shown], sink, goal);
+            consumed += count;
+            self.seen = next.unwrap_or(self.seen).saturating_sub(count);
+            match step {
+                Ok(Step::Handshaking | Step::Ready) if next.is_some() && self.is_handshaking() => {}
+                step => return (consumed, step),
+            }
+        }
+    }
+
+    /// Processes all of `input`.
+    fn advance_over(&mut self, input: &mut [u8], sink: &mut Sink<'_>, goal: Goal<'_>) -> (usize, Result<Step, Error>) {
         let mut consumed = 0;
         loop {
             match self.step(&mut input[consumed..], &mut consumed, sink, goal) {
@@ -125,6 +114,25 @@ impl Session {
         }
     }
 
+    /// Whether the handshake is done, and its keys can leave rustls: TLS 1.3, and no message waits in part.
+    pub(super) fn can_open(&self) -> bool {
+        !self.is_handshaking() && self.seen == 0 && self.common().protocol_version() == Some(ProtocolVersion::TLSv1_3)
+    }
+
+    /// Takes the keys out.
+    pub(super) fn open(self) -> Result<(ExtractedSecrets, Kernel), Error> {
+        match self.side {
+            Side::Server(connection) => {
+                let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
+                Ok((secrets, Kernel::Server(kernel)))
+            }
+            Side::Client(connection) => {
+                let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
+                Ok((secrets, Kernel::Client(kernel)))
+            }
+        }
+    }
+
     /// Makes one step of rustls' machine. `None` means that it has more to do.
     fn step(
         &mut self,
@@ -132,15 +140,15 @@ impl Session {
         consumed: &mut usize,
         sink: &mut Sink<'_>,
         goal: Goal<'_>,
-    ) -> Result<Option<Step>, rustls::Error> {
-        match &mut self.0 {
+    ) -> Result<Option<Step>, Error> {
+        match &mut self.side {
             Side::Server(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
             Side::Client(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
         }
     }
 
     /// The outcome of the handshake, once it is done.
-    pub(crate) fn agreed(&self) -> Option<Agreed> {
+    pub(super) fn agreed(&self) -> Option<Agreed> {
         let common = self.common();
         if common.is_handshaking() {
             return None;
@@ -162,13 +170,40 @@ impl Session {
     }
 }
 
+impl Kernel {
+    pub(super) fn suite(&self) -> SupportedCipherSuite {
+        match self {
+            Kernel::Server(kernel) => kernel.negotiated_cipher_suite(),
+            Kernel::Client(kernel) => kernel.negotiated_cipher_suite(),
+        }
+    }
+
+    /// The next keys for what this end sends.
+    pub(super) fn update_sending(&mut self) -> Result<ConnectionTrafficSecrets, Error> {
+        let (_, secrets) = match self {
+            Kernel::Server(kernel) => kernel.update_tx_secret()?,
+            Kernel::Client(kernel) => kernel.update_tx_secret()?,
+        };
+        Ok(secrets)
+    }
+
+    /// The next keys for what the peer sends.
+    pub(super) fn update_receiving(&mut self) -> Result<ConnectionTrafficSecrets, Error> {
+        let (_, secrets) = match self {
+            Kernel::Server(kernel) => kernel.update_rx_secret()?,
+            Kernel::Client(kernel) => kernel.update_rx_secret()?,
+        };
+        Ok(secrets)
+    }
+}
+
 /// Does what a state of rustls asks for. Adds to `consumed` the bytes that it is done with.
 fn take<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     consumed: &mut usize,
     sink: &mut Sink<'_>,
     goal: Goal<'_>,
-) -> Result<Option<Step>, rustls::Error> {
+) -> Result<Option<Step>, Error> {
     *consumed += status.discard;
     let step = match status.state? {
         ConnectionState::ReadTraffic(mut traffic) => {
@@ -203,7 +238,7 @@ fn take<Data>(
         }
         ConnectionState::BlockedHandshake if matches!(goal, Goal::Read) => return Ok(Some(Step::Handshaking)),
         ConnectionState::Closed if matches!(goal, Goal::Read) => return Ok(Some(Step::PeerClosed)),
-        _ => return Err(rustls::Error::HandshakeNotComplete),
+        _ => return Err(Error::HandshakeNotComplete),
     };
     // A writer goes on. Plain bytes that it meets wait for a reader.
     Ok(matches!(goal, Goal::Read).then_some(step))
@@ -213,7 +248,7 @@ fn take<Data>(
 fn append<E: Into<Full>>(
     records: &mut Buffer,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-) -> Result<(), rustls::Error> {
+) -> Result<(), Error> {
     let mut room = 64;
     loop {
         match write(records.room(room)).map_err(E::into) {
@@ -222,7 +257,7 @@ fn append<E: Into<Full>>(
                 return Ok(());
             }
             Err(Full::Needs(bytes)) if bytes > room => room = bytes,
-            Err(_) => return Err(rustls::Error::EncryptError),
+            Err(_) => return Err(Error::EncryptError),
         }
     }
 }
