@@ -77,7 +77,8 @@ impl Files {
         }
         match read(&cert, &key) {
             Ok((identity, leaf, stamps)) => {
-                if looked.stamps.is_some() || !looked.said.is_empty() {
+                let is_first = looked.stamps.is_none() && looked.said.is_empty();
+                if !is_first {
                     let (name, end) = (self.files.cert.display(), leaf.not_after);
                     self.say.info(format_args!(
                         "the certificate '{name}' has been read anew; it is valid until {end}"
@@ -89,7 +90,14 @@ impl Files {
                     leaf: Some(leaf),
                     said: Vec::new(),
                 };
-                self.warn_of_end(&mut looked, now);
+                match is_first {
+                    // The check of the configuration has warned of it just now.
+                    true => {
+                        let end = self.end(&looked, now);
+                        looked.said.extend(end);
+                    }
+                    false => self.warn_of_end(&mut looked, now),
+                }
             }
             Err(why) => {
                 let meanwhile = match looked.stamps {
@@ -107,10 +115,15 @@ impl Files {
 
     /// Logs that the validity ends: once a day, because the text counts days.
     fn warn_of_end(&self, looked: &mut Looked, now: Time) {
-        if let Some(text) = looked.leaf.as_ref().and_then(|leaf| validity(leaf, now)) {
-            let text = format!("'{}': {text}", self.files.cert.display());
+        if let Some(text) = self.end(looked, now) {
             self.say_once(looked, text);
         }
+    }
+
+    /// The line about the end of the validity, if it is near.
+    fn end(&self, looked: &Looked, now: Time) -> Option<String> {
+        let text = validity(looked.leaf.as_ref()?, now)?;
+        Some(format!("'{}': {text}", self.files.cert.display()))
     }
 
     fn say_once(&self, looked: &mut Looked, text: String) {
