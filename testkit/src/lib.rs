@@ -8,6 +8,7 @@
 pub mod allocations;
 pub mod exposition;
 mod folder;
+pub mod pebble;
 pub mod php;
 mod process;
 mod program;

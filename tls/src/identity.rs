@@ -47,12 +47,30 @@ impl Identity {
         Identity::new(chain.into_iter().map(CertificateDer::from).collect(), key)
     }
 
-    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Identity, Error> {
+    /// Takes the certificate of an ACME challenge (RFC 8737) and its key, each in DER. The certificate has a critical extension that
+    /// only issuers know, so it is not checked against its key.
+    ///
+    /// # Errors
+    ///
+    /// A key that cannot be used.
+    pub fn of_challenge(certificate: Vec<u8>, key: &[u8]) -> Result<Identity, Error> {
+        let key = PrivateKeyDer::try_from(key)
+            .map_err(|_| Error::unusable("the key is not a private key in DER"))?
+            .clone_key();
+        let whole = Identity::join(vec![certificate.into()], key)?;
+        Ok(Identity(Arc::new(whole)))
+    }
+
+    fn join(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<CertifiedKey, Error> {
         let key = provider()
             .key_provider
             .load_private_key(key)
             .map_err(|error| Error::unusable(format_args!("the private key cannot be used: {error}")))?;
-        let whole = CertifiedKey::new(chain, key);
+        Ok(CertifiedKey::new(chain, key))
+    }
+
+    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Identity, Error> {
+        let whole = Identity::join(chain, key)?;
         match whole.keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(Identity(Arc::new(whole))),
             Err(rustls::Error::InconsistentKeys(_)) => Err(Error::new(Kind::KeyMismatch)),

@@ -106,6 +106,12 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "pebble",
+        package: "pebble",
+        purpose: "a certificate authority for tests of ACME",
+        is_large: false,
+    },
+    Peer {
         program: "node",
         package: "nodejs",
         purpose: "another backend of the proxy, with WebSockets",

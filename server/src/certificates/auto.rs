@@ -1,55 +1,87 @@
-//! The certificate of a site with `tls = "auto"`: whoever obtains one puts it here.
+//! The certificate of a site with `tls = "auto"`. The state folder keeps it; it is read when a client first asks for it, so that ten
+//! thousand certificates do not slow the start.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use osier_tls::Identity;
 
 use super::Source;
+use super::acme::storage::{Storage, Stored};
+use crate::log::operator::Say;
 
-/// The certificate of a site, and the hosts that it has to be for.
+/// The certificate of a site.
 pub struct Auto {
-    hosts: Vec<String>,
-    current: Mutex<Option<Identity>>,
+    /// The first host of the site, whose name the files have.
+    name: String,
+    storage: Storage,
+    current: Mutex<Current>,
+    say: Say,
+}
+
+enum Current {
+    Unread,
+    Missing,
+    Read(Identity),
 }
 
 impl Auto {
-    pub fn new(hosts: Vec<String>) -> Auto {
+    pub fn new(name: &str, storage: Storage, say: Say) -> Auto {
         Auto {
-            hosts,
-            current: Mutex::default(),
+            name: name.to_owned(),
+            storage,
+            current: Mutex::new(Current::Unread),
+            say,
         }
     }
 
-    /// The hosts of the site as the file has them, wildcards among them.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
-    pub fn hosts(&self) -> &[String] {
-        &self.hosts
+    /// Shows a stored certificate to clients from now on.
+    ///
+    /// # Errors
+    /// One line: the certificate cannot be used with its key.
+    pub fn replace(&self, stored: &Stored) -> Result<(), String> {
+        let mut current = self.current();
+        // The first client reads what is stored.
+        if !matches!(*current, Current::Unread) {
+            *current = Current::Read(identity(stored)?);
+        }
+        Ok(())
     }
 
-    /// Shows `identity` to clients from now on.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
-    pub fn replace(&self, identity: Identity) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+    /// Reads what is stored.
+    fn read(&self) -> Current {
+        let read = self.storage.certificate(&self.name).map_err(|error| error.to_string());
+        match read.and_then(|stored| stored.as_ref().map(identity).transpose()) {
+            Ok(Some(identity)) => Current::Read(identity),
+            Ok(None) => Current::Missing,
+            Err(why) => {
+                let name = &self.name;
+                self.say
+                    .error(format_args!("the stored certificate of {name} cannot be used: {why}"));
+                Current::Missing
+            }
+        }
     }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn identity(stored: &Stored) -> Result<Identity, String> {
+    Identity::from_pem(stored.chain.as_bytes(), stored.key.as_bytes()).map_err(|error| error.to_string())
 }
 
 impl Source for Auto {
+    /// # Blocks the thread
+    /// The first time, while a small file is read.
     fn find(&self, _name: Option<&str>) -> Option<Identity> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::certificates::make::self_signed;
-    use crate::certificates::x509::Time;
-
-    #[test]
-    fn an_identity_is_shown_once_it_is_there() {
-        let auto = Auto::new(vec!["example.org".into()]);
-        assert!(auto.find(Some("example.org")).is_none());
-        auto.replace(self_signed(auto.hosts(), Time::now()).unwrap());
-        assert!(auto.find(Some("example.org")).is_some());
+        let mut current = self.current();
+        if let Current::Unread = *current {
+            *current = self.read();
+        }
+        match &*current {
+            Current::Read(identity) => Some(identity.clone()),
+            Current::Unread | Current::Missing => None,
+        }
     }
 }

@@ -64,13 +64,11 @@ impl Challenges {
     }
 
     /// Answers HTTP-01 for a token.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
     pub fn give_text(&self, token: &str, text: String) -> Given {
         self.give(Key::Token(token.to_owned()), Response::Text(text))
     }
 
     /// Answers TLS-ALPN-01 for a name in lower case.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the ACME client calls it"))]
     pub fn give_identity(&self, name: &str, identity: Identity) -> Given {
         self.give(Key::Name(name.to_owned()), Response::Identity(identity))
     }

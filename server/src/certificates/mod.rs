@@ -1,7 +1,7 @@
 //! The certificates of sites: where they come from, and which one a client gets.
 //!
 //! ```text
-//!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs, auto.rs
+//!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs, auto.rs ◀── acme/keeper.rs
 //!                                                    └─ none yet: a self-signed one (make.rs)
 //! ```
 //!
@@ -9,7 +9,8 @@
 //! [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name; it never waits for more than a lock that is held for
 //! a moment. Whatever a source does to get a certificate, it does elsewhere, and replaces the identity when it is done.
 
-pub mod auto;
+pub mod acme;
+mod auto;
 pub mod challenges;
 mod files;
 pub mod inspect;
@@ -30,8 +31,14 @@ use osier_tls::Identity;
 
 use crate::log::operator::Say;
 
+use self::acme::challenge::Board;
+use self::acme::https::Https;
+use self::acme::issue::{Means, Subject};
+use self::acme::keeper::{Keeper, Shelf};
+use self::acme::order::Presented;
+use self::acme::storage::{Storage, Stored};
 use self::auto::Auto;
-use self::challenges::Challenges;
+use self::challenges::{Challenges, Given};
 use self::files::Files;
 use self::internal::{Authority, Internal};
 use self::settings::{CertificateFiles, CertificateFrom};
@@ -86,8 +93,10 @@ pub struct Certificates {
     place: OnceLock<Place>,
     files: Mutex<HashMap<CertificateFiles, Arc<Files>>>,
     authority: Mutex<Option<Arc<Authority>>>,
-    /// The sites with `tls = "auto"`, by their hosts.
+    /// The certificates of sites with `tls = "auto"`, by their hosts.
     autos: Mutex<HashMap<Vec<String>, Arc<Auto>>>,
+    /// Obtains and renews them.
+    keeper: Mutex<Option<Arc<Keeper>>>,
     pub challenges: Challenges,
 }
 
@@ -107,6 +116,7 @@ impl Certificates {
             files: Mutex::default(),
             authority: Mutex::default(),
             autos: Mutex::default(),
+            keeper: Mutex::default(),
             challenges: Challenges::default(),
         }
     }
@@ -143,7 +153,10 @@ impl Certificates {
                     Arc::new(Nothing)
                 }
             },
-            CertificateFrom::Auto => self.auto(&hosts),
+            CertificateFrom::Auto(_) => match self.auto(&hosts) {
+                Some(auto) => auto,
+                None => Arc::new(Nothing),
+            },
         };
         let hosts = match hosts.is_empty() {
             true => vec!["localhost".to_owned()],
@@ -187,16 +200,56 @@ impl Certificates {
         }
     }
 
-    fn auto(&self, hosts: &[String]) -> Arc<Auto> {
+    /// The certificate for these hosts. None without a state folder, or without a host.
+    fn auto(&self, hosts: &[String]) -> Option<Arc<Auto>> {
+        let (name, storage) = (hosts.first()?, self.storage()?);
         let mut autos = locked(&self.autos);
         let auto = autos.entry(hosts.to_vec()).or_insert_with(|| {
-            let name = hosts.first().map_or("the default site", String::as_str);
-            self.say.warning(format_args!(
-                "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
-            ));
-            Arc::new(Auto::new(hosts.to_vec()))
+            if !storage.has_certificate(name) {
+                self.say.warning(format_args!(
+                    "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
+                ));
+            }
+            Arc::new(Auto::new(name, storage, self.say.clone()))
         });
-        Arc::clone(auto)
+        Some(Arc::clone(auto))
+    }
+
+    /// Obtains and renews these certificates from now on, and no others.
+    pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>) {
+        let mut keeper = locked(&self.keeper);
+        let Some(storage) = self.storage() else {
+            if !subjects.is_empty() {
+                self.say.error(format_args!(
+                    "tls = \"auto\": there is no folder for certificates: set 'state'"
+                ));
+            }
+            return;
+        };
+        subjects.sort_by(|a, b| a.names.cmp(&b.names));
+        subjects.dedup_by(|a, b| a.names == b.names);
+        let before = keeper.take();
+        if let Some(before) = &before {
+            before.end();
+        }
+        if subjects.is_empty() {
+            return;
+        }
+        let means = Means {
+            storage,
+            board: Arc::clone(self) as Arc<dyn Board>,
+            connect: Box::new(|issuer| Ok(Box::new(Https::to(issuer)?))),
+        };
+        let shelf = Arc::clone(self) as Arc<dyn Shelf>;
+        let next = Keeper::new(subjects, means, shelf, self.say.clone(), before.as_deref());
+        let running = Arc::clone(keeper.insert(next));
+        let fiber = osier::fiber::Builder::new().name("renewals");
+        drop(fiber.spawn(move || running.run()));
+    }
+
+    fn storage(&self) -> Option<Storage> {
+        let state = self.place.get()?.state.as_deref()?;
+        Some(Storage::new(state.join("acme")))
     }
 
     /// The internal authority, opened when a site first needs it.
@@ -213,6 +266,26 @@ impl Certificates {
 
     fn root(&self) -> Option<&Path> {
         self.place.get()?.root.as_deref()
+    }
+}
+
+impl Board for Certificates {
+    fn give_text(&self, token: &str, text: &str) -> Box<dyn Presented> {
+        Box::new(self.challenges.give_text(token, text.to_owned()))
+    }
+
+    fn give_certificate(&self, name: &str, certificate: &[u8], key: &[u8]) -> Result<Box<dyn Presented>, String> {
+        let identity = Identity::of_challenge(certificate.to_vec(), key).map_err(|error| error.to_string())?;
+        Ok(Box::new(self.challenges.give_identity(name, identity)))
+    }
+}
+
+impl Presented for Given {}
+
+impl Shelf for Certificates {
+    fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
+        let auto = locked(&self.autos).get(&subject.names).cloned();
+        auto.map_or(Ok(()), |auto| auto.replace(stored))
     }
 }
 

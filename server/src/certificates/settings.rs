@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::acme::settings::Settings;
+
 /// The origin of a site's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateFrom {
@@ -9,7 +11,7 @@ pub enum CertificateFrom {
     /// The local authority for development.
     Internal,
     /// A public authority, by ACME.
-    Auto,
+    Auto(Box<Settings>),
 }
 
 /// The files of a certificate, named as seen from outside of a changed root folder.

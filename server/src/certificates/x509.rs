@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use x509_parser::objects::{oid_registry, oid2abbrev};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
+use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name};
 
 /// The encoding is not that of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Certificate {
     pub names: Vec<AltName>,
     /// Whether it may sign other certificates.
     pub is_ca: bool,
+    /// Identifier of the key that has signed it.
+    pub authority_key: Option<Vec<u8>>,
 }
 
 /// A name that a certificate is for.
@@ -75,6 +77,7 @@ impl Certificate {
             public_key: read.public_key().raw.to_vec(),
             names: names.filter_map(alt_name).collect(),
             is_ca: read.is_ca(),
+            authority_key: read.extensions().iter().find_map(authority_key),
         })
     }
 
@@ -93,6 +96,13 @@ impl Certificate {
                 None => known == name,
             },
         })
+    }
+}
+
+fn authority_key(extension: &X509Extension<'_>) -> Option<Vec<u8>> {
+    match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0.to_vec()),
+        _ => None,
     }
 }
 

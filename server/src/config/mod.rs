@@ -8,7 +8,8 @@
 //! Checking a configuration changes nothing and keeps nothing open. Every part implements `==`, because a reload keeps the
 //! parts that have not changed. Places in the file are not compared.
 
-pub mod address;
+pub mod acme;
+mod address;
 mod auth;
 mod cache;
 pub mod check;

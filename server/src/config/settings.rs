@@ -8,6 +8,8 @@ use std::time::Duration;
 use osier_web::{Timeouts, compress};
 use toml::de::DeValue;
 
+use crate::certificates::acme::issue::Subject;
+use crate::certificates::acme::order::Kind;
 use crate::certificates::settings::CertificateFrom;
 use crate::handler::{self, Match};
 use crate::policy::client::Client;
@@ -84,6 +86,36 @@ impl Config {
     pub fn needs_state(&self) -> bool {
         let mut certificates = self.sites.iter().filter_map(|site| site.tls.certificate.as_ref());
         self.state.is_some() || certificates.any(|from| !matches!(from, CertificateFrom::Files(_)))
+    }
+
+    /// The certificates that public authorities sign, with the proofs that the listeners of each site can give.
+    pub fn subjects(&self) -> Vec<Subject> {
+        let subject = |site: &Site| {
+            let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
+                return None;
+            };
+            let mut settings = (**settings).clone();
+            if settings.kinds.is_empty() {
+                let has = |tls: bool| {
+                    let mut own = site.listeners.iter().map(|&listener| &self.listeners[listener]);
+                    own.any(|listener| listener.tls.is_some() == tls)
+                };
+                settings.kinds = match settings.dns {
+                    Some(_) => vec![Kind::Dns01],
+                    None => {
+                        let kinds = [(has(false), Kind::Http01), (has(true), Kind::TlsAlpn01)];
+                        kinds
+                            .into_iter()
+                            .filter(|(can, _)| *can)
+                            .map(|(_, kind)| kind)
+                            .collect()
+                    }
+                };
+            }
+            let names: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
+            (!names.is_empty()).then_some(Subject { names, settings })
+        };
+        self.sites.iter().filter_map(subject).collect()
     }
 
     /// The files of certificates and their keys, named as seen from outside of a changed root folder.

@@ -7,6 +7,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use toml::de::DeValue;
 
+use crate::certificates::acme::settings as acme;
 use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
 use crate::certificates::x509::Time;
@@ -100,7 +101,7 @@ pub fn ticket_keys(top: &Section<'_>) -> Option<PathBuf> {
 }
 
 /// Reads the TLS keys of a site.
-pub fn site(section: &Section<'_>) -> (SiteTls, Places) {
+pub fn site(section: &Section<'_>, acme: &acme::Settings) -> (SiteTls, Places) {
     let mut places = Places {
         tls: section.key("tls"),
         redirect: section.key("redirect_https"),
@@ -108,20 +109,21 @@ pub fn site(section: &Section<'_>) -> (SiteTls, Places) {
         files: None,
     };
     let tls = SiteTls {
-        certificate: certificate(section, &mut places),
+        certificate: certificate(section, acme, &mut places),
         redirect: redirect(section),
         hsts: hsts(section),
     };
     (tls, places)
 }
 
-fn certificate(section: &Section<'_>, places: &mut Places) -> Option<CertificateFrom> {
+fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places) -> Option<CertificateFrom> {
+    let own = section.section("acme").map(|section| super::acme::read(section, acme));
     let value = section.any("tls")?;
     match value.get_ref() {
         DeValue::String(_) => {
             let text = section.as_string("tls", value, FORMS)?;
             match text.value.as_str() {
-                "auto" => return Some(CertificateFrom::Auto),
+                "auto" => return Some(CertificateFrom::Auto(Box::new(own.unwrap_or_else(|| acme.clone())))),
                 "internal" => return Some(CertificateFrom::Internal),
                 other => section.source().problem(
                     &text.span,
@@ -301,8 +303,8 @@ pub fn check_site(
             "'hsts' has no effect: no listener of this site has 'tls', and no 'real_ip' names a proxy that has it";
         source.problem(place, text);
     }
-    if site.tls.certificate == Some(CertificateFrom::Auto) {
-        auto_hosts(source, site, places.tls.as_ref().unwrap_or(at));
+    if let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate {
+        auto_hosts(source, site, settings, places.tls.as_ref().unwrap_or(at));
     }
     if let (Some(CertificateFrom::Files(files)), Some((cert_at, key_at))) = (&site.tls.certificate, &places.files) {
         let hosts: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
@@ -311,15 +313,23 @@ pub fn check_site(
 }
 
 /// A public authority needs names that the public can look up.
-fn auto_hosts(source: &Source<'_>, site: &Site, at: &Range<usize>) {
+fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &Range<usize>) {
     if site.hosts.is_empty() {
         source.problem(
             at,
             "tls = \"auto\" needs to know for which names: give the site its 'host'",
         );
     }
+    let is_public = settings.issuers.iter().any(acme::Issuer::is_public);
     for host in &site.hosts {
         let name = host.to_string();
+        if name.starts_with("*.") && settings.dns.is_none() {
+            let text = format!("only a DNS record proves '{name}': set 'dns' in [acme] to a program that sets records");
+            source.problem(at, text);
+        }
+        if !is_public {
+            continue;
+        }
         let is_local = ["localhost", "local", "internal", "test"]
             .iter()
             .any(|end| name.rsplit('.').next() == Some(end));

@@ -6,6 +6,7 @@ use osier_web::{Limits, Timeouts};
 use toml::Spanned;
 use toml::de::DeTable;
 
+use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
@@ -65,7 +66,13 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let sections = top.sections("site");
     let is_only = sections.len() == 1;
     let named = policy::named(&top);
-    let sites = sections.into_iter().map(|section| site(section, is_only, &named));
+    let acme = top.section("acme");
+    let acme = acme.map_or_else(acme::Settings::default, |section| {
+        super::acme::read(section, &acme::Settings::default())
+    });
+    let sites = sections
+        .into_iter()
+        .map(|section| site(section, is_only, &named, &acme));
     let sites: Vec<SiteAt> = sites.collect();
     if top.key("site").is_none() {
         top.problem("there is no [[site]]: nothing would be served");
@@ -180,7 +187,7 @@ fn listen(section: Section<'_>) -> ListenAt {
 }
 
 /// Reads a site. The only site of a file answers for every host unless the file says otherwise.
-fn site(section: Section<'_>, is_only: bool, named: &policy::Named) -> SiteAt {
+fn site(section: Section<'_>, is_only: bool, named: &policy::Named, acme: &acme::Settings) -> SiteAt {
     let hosts = section.parsed_list("host", host);
     let default_at = section.key("default");
     let is_plain = section.key("host").is_none() && default_at.is_none();
@@ -195,7 +202,7 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named) -> SiteAt {
     let listen = section.strings("listen").unwrap_or_default();
     let real_ip = RealIp::read(&section);
     let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();
-    let (tls, places) = tls::site(&section);
+    let (tls, places) = tls::site(&section, acme);
     let policies = policy::read(&section, named);
     let routes = section.sections("route").into_iter();
     let routes: Vec<_> = routes.map(|section| route::read(section, named)).collect();

@@ -119,6 +119,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
         sites.process.notify.ready(&sites.config.summary());
         watchdog::start(&sites.process.notify)?;
         certificates::watch(&sites.process.certificates);
+        sites.process.certificates.keep(sites.config.subjects());
         loop {
             match requests.next() {
                 Asked::Shutdown => {

@@ -291,6 +291,7 @@ impl Sites {
         self.draining.retain(|ending| !ending.fiber.is_finished());
         self.recount();
         self.config = config;
+        self.process.certificates.keep(self.config.subjects());
         // A worker without requests would keep the old snapshot, and everything that only this snapshot holds, until its next request.
         for worker in 0..osier::workers() {
             let live = Arc::clone(&self.live);

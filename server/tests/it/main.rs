@@ -5,6 +5,7 @@
 mod chromium;
 mod support;
 
+mod acme;
 mod browser;
 mod conditional;
 mod config_auth;

@@ -1,0 +1,72 @@
+//! The settings of the ACME client, as plain data that can be compared.
+
+use std::path::PathBuf;
+
+use super::jose::Binding;
+use super::order::Kind;
+
+/// Let's Encrypt, the issuer where none is configured.
+pub const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+/// Issuers with a name of their own in the configuration.
+pub const KNOWN: [(&str, &str); 4] = [
+    ("letsencrypt", LETS_ENCRYPT),
+    (
+        "letsencrypt-staging",
+        "https://acme-staging-v02.api.letsencrypt.org/directory",
+    ),
+    ("google", "https://dv.acme-v02.api.pki.goog/directory"),
+    ("zerossl", "https://acme.zerossl.com/v2/DV90"),
+];
+
+/// A certificate authority with an ACME directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issuer {
+    /// The URL of its directory.
+    pub directory: String,
+    pub binding: Option<Binding>,
+    /// File with the authorities that sign the certificate of its own server. None for those that the system trusts.
+    pub ca: Option<PathBuf>,
+}
+
+/// How the certificate of a site is obtained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Asked in this order. At least one.
+    pub issuers: Vec<Issuer>,
+    /// Where the issuer sends warnings.
+    pub email: Option<String>,
+    /// A kind of certificate that the issuer offers.
+    pub profile: Option<String>,
+    /// The proofs that may be given, the best one first. Empty for those that the listeners of the site allow.
+    pub kinds: Vec<Kind>,
+    /// Sets and removes DNS records.
+    pub dns: Option<PathBuf>,
+}
+
+impl Issuer {
+    pub fn new(directory: &str) -> Issuer {
+        Issuer {
+            directory: directory.to_owned(),
+            binding: None,
+            ca: None,
+        }
+    }
+
+    /// Whether it signs names that the public can look up.
+    pub fn is_public(&self) -> bool {
+        KNOWN.iter().any(|(_, known)| *known == self.directory)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            issuers: vec![Issuer::new(LETS_ENCRYPT)],
+            email: None,
+            profile: None,
+            kinds: Vec::new(),
+            dns: None,
+        }
+    }
+}

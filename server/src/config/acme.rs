@@ -1,0 +1,130 @@
+//! Reads `[acme]`, and `acme` of a site, which replaces single keys of it.
+
+use osier_web::http::Uri;
+use toml::de::DeValue;
+
+use crate::certificates::acme::jose::Binding;
+use crate::certificates::acme::order::Kind;
+use crate::certificates::acme::settings::{Issuer, KNOWN, Settings};
+use crate::reader::Section;
+
+/// Reads a table over what is set without it.
+pub fn read(section: Section<'_>, under: &Settings) -> Settings {
+    let text = |key: &'static str, wanted: fn(&str) -> bool, form: &'static str| {
+        section.parsed(key, |text| if wanted(text) { Ok(text.to_owned()) } else { Err(form) })
+    };
+    let email = text(
+        "email",
+        is_email,
+        "write one address, \"admin@example.org\" for example",
+    );
+    let profile = text(
+        "profile",
+        |text| !text.is_empty(),
+        "write the name of a profile, \"shortlived\" for example",
+    );
+    let kinds = section.parsed_list("challenges", |text| {
+        Kind::of(text).ok_or("it is \"http-01\", \"tls-alpn-01\" or \"dns-01\"")
+    });
+    let dns = section
+        .string("dns")
+        .and_then(|text| section.as_file(&text, "names are not proved by DNS"));
+    let issuers = issuers(&section);
+    let kinds = kinds.map(|kinds| kinds.into_iter().map(|kind| kind.value).collect::<Vec<_>>());
+    let settings = Settings {
+        issuers: issuers.unwrap_or_else(|| under.issuers.clone()),
+        email: email.map(|email| email.value).or_else(|| under.email.clone()),
+        profile: profile.map(|profile| profile.value).or_else(|| under.profile.clone()),
+        kinds: kinds.unwrap_or_else(|| under.kinds.clone()),
+        dns: dns.or_else(|| under.dns.clone()),
+    };
+    if settings.kinds.contains(&Kind::Dns01) && settings.dns.is_none() {
+        let at = section.key("challenges").unwrap_or_else(|| section.span().clone());
+        let text = "the challenge \"dns-01\" needs 'dns': a program that sets and removes DNS records";
+        section.source().problem(&at, text);
+    }
+    section.finish();
+    settings
+}
+
+/// Reads `issuer`: a name, a URL, a table, or several of these.
+fn issuers(section: &Section<'_>) -> Option<Vec<Issuer>> {
+    let value = section.any("issuer")?;
+    let values = match value.get_ref() {
+        DeValue::Array(values) => values.iter().collect(),
+        _ => vec![value],
+    };
+    if values.is_empty() {
+        section.source().problem(&value.span(), "'issuer' names nobody");
+    }
+    let form = "a name, the https:// URL of a directory, or a table";
+    let issuers = values.into_iter().filter_map(|value| match value.get_ref() {
+        DeValue::Table(_) => {
+            let table = section.as_section("issuer", value, form)?;
+            table.require("directory", "the name of an issuer, or the URL of its directory");
+            let found = table.parsed("directory", directory);
+            let ca = table.file("ca", "the issuer cannot be reached");
+            let binding = binding(&table);
+            table.finish();
+            let directory = found?.value;
+            Some(Issuer { directory, binding, ca })
+        }
+        _ => {
+            let text = section.as_string("issuer", value, form)?;
+            match directory(&text.value) {
+                Ok(directory) => Some(Issuer::new(&directory)),
+                Err(why) => {
+                    section.source().problem(&text.span, format!("'issuer': {why}"));
+                    None
+                }
+            }
+        }
+    });
+    Some(issuers.collect())
+}
+
+fn directory(text: &str) -> Result<String, String> {
+    if let Some((_, directory)) = KNOWN.iter().find(|(name, _)| *name == text) {
+        return Ok((*directory).to_owned());
+    }
+    let is_url = text.starts_with("https://") && text.parse::<Uri>().is_ok();
+    let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
+    match is_url {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} is no issuer: write {}, or the https:// URL of a directory",
+            known.join(", ")
+        )),
+    }
+}
+
+/// Reads the key that an issuer gave to its customer.
+fn binding(table: &Section<'_>) -> Option<Binding> {
+    let binding = table.section("binding")?;
+    binding.require("id", "the identifier of the key that the issuer gave you");
+    binding.require("secret", "the key itself, as base64 for URLs");
+    let id = binding.string("id");
+    if let Some(text) = binding.string("secret") {
+        binding.source().secret(text.span);
+    }
+    let secret = binding.parsed("secret", |text| {
+        let bytes = data_encoding::BASE64URL_NOPAD.decode(text.trim_end_matches('=').as_bytes());
+        bytes.map_err(|_| "it is not base64 for URLs")
+    });
+    binding.finish();
+    Some(Binding {
+        id: id?.value,
+        secret: secret?.value,
+    })
+}
+
+fn is_email(text: &str) -> bool {
+    let (name, host) = text.split_once('@').unwrap_or_default();
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part
+                .chars()
+                .all(|char| char.is_ascii_graphic() && !"@,?".contains(char))
+    };
+    is_part(name) && is_part(host)
+}
