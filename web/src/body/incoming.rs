@@ -332,8 +332,8 @@ impl<'a> RequestBody<'a> {
     /// and at most `bound` bytes are known to remain.
     pub(crate) fn is_drainable(&self, bound: u64) -> bool {
         // The rest of a stream's body stands in no other request's way.
-        let is_sending = !self.awaited && self.failed.is_none() && !self.client.is_stream();
-        self.is_done() || (is_sending && self.decoder.plain() <= bound)
+        let is_sending = || !self.awaited && self.failed.is_none() && !self.client.is_stream();
+        self.is_done() || (is_sending() && self.decoder.plain() <= bound)
     }
 
     /// Reads and discards the remaining body, at most `bound` bytes. Returns whether that was all.

@@ -56,7 +56,7 @@ pub(crate) trait ClientStream {
     ///
     /// # Errors
     ///
-    /// `TimedOut` if the client takes nothing for the write timeout, `BrokenPipe` if the stream has ended.
+    /// `BrokenPipe` if the stream has ended. A client that takes nothing for the write timeout ends it.
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Set when the client resets the stream or leaves.

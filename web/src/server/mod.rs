@@ -372,8 +372,8 @@ impl Server {
         let http2 = self.http2.map(|limits| osier_http::h2::Limits {
             head_bytes: u32::try_from(self.limits.head_bytes).unwrap_or(u32::MAX),
             header_count: u16::try_from(self.limits.header_count).unwrap_or(u16::MAX),
-            head_timeout: self.timeouts.header,
-            stall_timeout: self.timeouts.write,
+            head_timeout: self.timeouts.header.min(LONGEST),
+            stall_timeout: self.timeouts.write.min(LONGEST),
             ..limits
         });
         let state = ServerState {
@@ -401,6 +401,10 @@ impl Server {
         }
     }
 }
+
+/// The longest timeout of HTTP/2, in place of one that is for ever.
+#[cfg(feature = "h2")]
+const LONGEST: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Returns the local address of every connection, if the listeners have only one.
 fn one_address(listeners: &[Listener]) -> Option<SocketAddr> {

@@ -121,13 +121,16 @@ impl Connection {
                 false => CloseReason::Client,
             });
         }
-        let mut since = osier::time::coarse_now();
-        if shared.streams.borrow().is_empty() {
-            machine.rest();
-            since = shared.idle_since.get();
-        }
-        let idle = since.checked_add(shared.local.worker.server.timeouts.idle);
-        Next::Sleep(machine.next_deadline().into_iter().chain(idle).min())
+        let timeouts = &shared.local.worker.server.timeouts;
+        let look = match shared.streams.borrow().is_empty() {
+            true => {
+                machine.rest();
+                shared.idle_since.get().checked_add(timeouts.idle)
+            }
+            // A stream that begins to wait for its window tells nobody.
+            false => osier::time::coarse_now().checked_add(timeouts.write.min(timeouts.idle)),
+        };
+        Next::Sleep(machine.next_deadline().into_iter().chain(look).min())
     }
 
     /// Ends the connection after its last stream.

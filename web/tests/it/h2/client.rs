@@ -10,7 +10,7 @@ use osier_http::h2::{Connection, ErrorCode, Event, Limits, Outgoing, StreamId};
 use crate::common::PATIENCE;
 
 /// The parts of a response that have come.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Reply {
     pub status: u16,
     pub interim: Vec<u16>,
@@ -150,7 +150,7 @@ impl Client {
             Ok(0) => self.closed = true,
             Ok(count) => self.take(&piece[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => self.closed = true,
-            Err(error) => panic!("no bytes: {error}; {:?}, {:?}", self.machine, self.replies),
+            Err(error) => panic!("no bytes: {error}; {:?}", self.machine),
         }
         self.flush();
     }

@@ -158,6 +158,21 @@ fn a_client_that_reads_nothing_is_cut() {
 }
 
 #[test]
+fn timeouts_may_be_for_ever() {
+    let for_ever = Duration::MAX;
+    let (site, _) = with_timeouts(Timeouts {
+        header: for_ever,
+        body: for_ever,
+        idle: for_ever,
+        write: for_ever,
+        ..Timeouts::default()
+    });
+    let mut client = Client::connect(site.addr);
+    assert_eq!(client.get("/big/200000").body.len(), 200_000);
+    assert_eq!(client.send("POST", "/count", &[], &[b'x'; 200_000]).text(), "200000");
+}
+
+#[test]
 fn a_server_without_http2_takes_the_preface_for_a_bad_request() {
     let server = Server::new(router()).http2(false);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));

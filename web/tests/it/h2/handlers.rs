@@ -6,7 +6,7 @@ use std::time::Duration;
 use osier_http::h2::{ErrorCode, Outgoing, StreamId};
 use osier_web::compress::Compress;
 use osier_web::files::Files;
-use osier_web::{Request, Router, Server, sse, ws};
+use osier_web::{Request, Router, Server, fastcgi, sse, ws};
 use testkit::Folder;
 
 use super::client::Client;
@@ -15,6 +15,7 @@ use crate::common::backend::{Backend, pattern, serve, serve_large};
 use crate::common::folder::{decoded, prose};
 use crate::common::{PATIENCE, eventually, site, site_with};
 use crate::masked;
+use crate::responder::{self, Responder};
 
 #[test]
 fn files_are_sent_whole_in_ranges_and_compressed() {
@@ -361,4 +362,36 @@ fn the_proxy_takes_websockets_to_backends_of_http_1() {
     client.body(stream, b"hello", true);
     let reply = client.reply(stream);
     assert_eq!((reply.text(), reply.reset), ("begunhello", None));
+}
+
+#[test]
+fn an_interim_response_of_a_backend_comes_before_the_final_one() {
+    let backend = Backend::start(|_, conn| {
+        while conn.request().is_some() {
+            conn.send("HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\n\r\n");
+            conn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        }
+    });
+    let site = serve(backend.proxy());
+    let mut client = Client::connect(site.addr);
+    let reply = client.get("/");
+    assert_eq!(
+        (&reply.interim[..], reply.status, reply.text()),
+        (&[103][..], 200, "ok")
+    );
+}
+
+#[test]
+fn a_script_gets_the_protocol_and_the_length_of_a_body_that_has_none() {
+    let folder = responder::folder();
+    let app = Responder::answering(folder.path(), |params, body| {
+        let (protocol, length) = (params.get("SERVER_PROTOCOL"), params.get("CONTENT_LENGTH"));
+        responder::text(&format!("{protocol} {length} {}", body.len()))
+    });
+    let site = responder::serve(&folder, &app, fastcgi::Options::default());
+    let mut client = Client::connect(site.addr);
+    for size in [1, 5_000, 300_000] {
+        let reply = client.send("POST", "/a.php", &[], &pattern(size));
+        assert_eq!(reply.text(), format!("HTTP/2.0 {size} {size}"));
+    }
 }
