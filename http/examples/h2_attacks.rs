@@ -1,214 +1,166 @@
-//! The cost of attacks on an HTTP/2 connection: time until its limit ends it, and the memory that it holds before.
+//! Attacks on an HTTP/2 server, each in its own bytes: `cargo run --release -p osier-http --example h2_attacks`.
 //!
-//! `cargo run --release -p osier-http --example h2_attacks` prints a line for each attack.
+//! Each row is one connection with the default limits, to which an attack is fed until the connection ends, or 20,000 times. Printed are
+//! the client's bytes until then, the requests that a handler saw, the time, and the reason of the end.
 
-use std::hint::black_box;
 use std::time::Instant;
 
-use osier_http::h2::{ErrorCode, Event, Limits, RequestHead};
+use osier_http::h2::{Connection, Event, Limits, frame};
 
-#[path = "../tests/it/h2/peer.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
-mod peer;
-use peer::*;
+/// A GET whose authority stands in the dynamic table, and a POST.
+const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
+const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
+/// An entry of 4,000 bytes, for references to it.
+const LARGE_ENTRY: &[u8] = b"\x40\x01n\x7f\xe1\x1d";
 
-/// A name, whether the server's owner reads the output, the handlers' way, and the n-th bytes of the client.
-type Attack = (&'static str, bool, Handlers, Box<dyn Fn(u32) -> Vec<u8>>);
-
-/// The way of the handlers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Handlers {
-    /// They end when their stream is reset.
-    End,
-    /// They hold their heads and read nothing.
-    Hang,
-    /// They respond with more than the client takes.
-    Respond,
-}
-
-/// Connections whose memory is measured together.
-const CONNECTIONS: usize = 200;
-
-/// The most rounds for an attack that has no end.
-const ROUNDS: u32 = 20_000;
-
-fn attacks() -> Vec<Attack> {
-    let bomb = {
-        let value = "v".repeat(3_900);
-        let mut entry = block(&[("x", &value)]);
-        entry[0] = 0x40;
-        [block(&GET), entry, vec![0xbe; 10_000]].concat()
-    };
-    let large = "v".repeat(15_000);
-    let id = |n: u32| 2 * n + 1;
-    vec![
-        ("requests, served", true, Handlers::End, Box::new(move |n| get(id(n)))),
-        (
-            "Rapid Reset",
-            true,
-            Handlers::End,
-            Box::new(move |n| [get(id(n)), reset(id(n), ErrorCode::CANCEL)].concat()),
-        ),
-        (
-            "MadeYouReset",
-            true,
-            Handlers::End,
-            Box::new(move |n| [get(id(n)), window(id(n), 0)].concat()),
-        ),
-        (
-            "CONTINUATION flood",
-            true,
-            Handlers::End,
-            Box::new(|n| match n {
-                0 => raw(HEADERS, 0, 1, &block(&GET)),
-                _ => raw(CONTINUATION, 0, 1, &[0x82; 16_384]),
-            }),
-        ),
-        ("SETTINGS flood", true, Handlers::End, Box::new(|_| settings(&[(4, 1)]))),
-        (
-            "PING flood, nothing read",
-            false,
-            Handlers::End,
-            Box::new(|_| raw(PING, 0, 0, b"whatever")),
-        ),
-        (
-            "PRIORITY flood",
-            true,
-            Handlers::End,
-            Box::new(|_| raw(PRIORITY, 0, 1, &[0; 5])),
-        ),
-        (
-            "empty DATA",
-            true,
-            Handlers::Hang,
-            Box::new(|n| if n == 0 { post(1) } else { data(1, b"", false) }),
-        ),
-        (
-            "1-byte DATA",
-            true,
-            Handlers::Hang,
-            Box::new(|n| if n == 0 { post(1) } else { data(1, b"x", false) }),
-        ),
-        (
-            "HPACK bomb",
-            true,
-            Handlers::End,
-            Box::new(move |n| raw(HEADERS, END_HEADERS | END_STREAM, id(n), &bomb)),
-        ),
-        (
-            "large heads, handlers hang",
-            true,
-            Handlers::Hang,
-            Box::new(move |n| headers(id(n), &[&GET[..], &[("x", &large[..])]].concat(), true)),
-        ),
-        (
-            "bodies that nobody reads",
-            true,
-            Handlers::Hang,
-            Box::new(move |n| [post(id(n)), data(id(n), &[0; 2_500], false)].concat()),
-        ),
-        (
-            "responses to closed windows",
-            false,
-            Handlers::Respond,
-            Box::new(move |n| get(id(n))),
-        ),
-    ]
-}
-
-/// The server's side of one connection, with what its handlers hold.
-struct Victim {
-    peer: Peer,
-    heads: Vec<RequestHead>,
-    bodies: Vec<Vec<u8>>,
-}
-
-impl Victim {
-    fn new() -> Victim {
-        Victim {
-            peer: Peer::server_with(&Limits::default()),
-            heads: Vec::new(),
-            bodies: Vec::new(),
-        }
-    }
-
-    /// Feeds bytes. False: the connection has failed.
-    fn feed(&mut self, bytes: &[u8], reads: bool, handlers: Handlers, serves: bool) -> bool {
-        let mut at = 0;
-        loop {
-            let now = self.peer.now;
-            let connection = &mut self.peer.connection;
-            let Ok((consumed, event)) = connection.receive(&bytes[at..], now) else {
-                return false;
-            };
-            at += consumed;
-            match event {
-                None => break,
-                Some(Event::Request { stream, head, .. }) => match handlers {
-                    Handlers::Hang => self.heads.push(*head),
-                    Handlers::Respond => {
-                        connection.send_head(stream, 200, [("content-type", &b"text/plain"[..])], false);
-                        connection.send_data(stream, &[0; 70_000], true, now);
-                    }
-                    Handlers::End if serves => {
-                        connection.send_head(stream, 200, [("content-type", &b"text/plain"[..])], true);
-                        connection.finish(stream);
-                    }
-                    Handlers::End => {}
-                },
-                Some(Event::Reset { stream, .. }) => connection.finish(stream),
-                Some(Event::Data { bytes, .. }) => self.bodies.push(bytes.to_vec()),
-                Some(_) => {}
-            }
-        }
-        if reads {
-            let len = self.peer.connection.output().len();
-            self.peer.connection.advance(len);
-        }
-        true
-    }
-}
-
-/// Resident bytes of this process. `None` where there is no /proc.
-fn resident() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * 4096)
-}
+const TURNS: u32 = 20_000;
 
 fn main() {
     println!(
-        "{:<28} {:>8} {:>10} {:>12} {:>14}",
-        "attack", "rounds", "bytes in", "ns a round", "memory held"
+        "{:<36}{:>10}{:>10}{:>10}   end",
+        "attack", "bytes", "requests", "time, µs"
     );
-    for (name, reads, handlers, bytes) in attacks() {
-        let serves = name == "requests, served";
-        let mut victim = Victim::new();
-        let (mut rounds, mut received, mut spent) = (0, 0, std::time::Duration::ZERO);
-        let mut is_alive = true;
-        while is_alive && rounds < ROUNDS {
-            let bytes = bytes(rounds);
-            let start = Instant::now();
-            is_alive = victim.feed(&bytes, reads, handlers, serves);
-            spent += start.elapsed();
-            (rounds, received) = (rounds + 1, received + bytes.len());
-        }
-        let end = if is_alive { "no end" } else { "" };
-        let before = resident();
-        let mut victims: Vec<_> = (0..CONNECTIONS).map(|_| Victim::new()).collect();
-        for n in 0..(rounds - 1).min(1_000) {
-            let bytes = bytes(n);
-            for victim in &mut victims {
-                victim.feed(&bytes, reads, handlers, serves);
+    attack("requests, all answered: no attack", true, get);
+    attack("Rapid Reset, handlers at work", false, |i| join(&[get(i), reset(i)]));
+    attack("Rapid Reset, handlers end at once", true, |i| {
+        join(&[post(i), reset(i)])
+    });
+    attack("MadeYouReset: WINDOW_UPDATE of 0", true, |i| {
+        join(&[post(i), raw(8, 0, id(i), &[0; 4])])
+    });
+    attack("MadeYouReset: DATA after the end", true, |i| {
+        join(&[post(i), raw(0, 1, id(i), b""), raw(0, 1, id(i), b"x")])
+    });
+    attack("MadeYouReset: a short PRIORITY", true, |i| {
+        join(&[post(i), raw(2, 0, id(i), b"x")])
+    });
+    attack("malformed heads", true, |i| raw(1, 5, id(i), b"\x82\x84"));
+    attack("more streams than the limit", false, get);
+    attack("CONTINUATION, empty", true, |i| match i {
+        0 => raw(1, 1, 1, GET),
+        _ => raw(9, 0, 1, b""),
+    });
+    attack("CONTINUATION, one long value", true, |i| match i {
+        0 => raw(1, 1, 1, &[b"\0\x01n\x7f\x80\x80\x40", &[b'v'; 16_000][..]].concat()),
+        _ => raw(9, 0, 1, &[b'v'; 16_384]),
+    });
+    attack("HPACK bomb: one large entry", true, |i| {
+        raw(
+            1,
+            5,
+            id(i),
+            &[GET, LARGE_ENTRY, &[b'v'; 3936], &[0xbe; 12_000]].concat(),
+        )
+    });
+    attack("HPACK bomb: 16,384 fields", true, |i| raw(1, 5, id(i), &[0x90; 16_384]));
+    attack("HPACK bomb: crumbs of a cookie", true, |i| {
+        raw(1, 5, id(i), &[GET, &b"\x60\x01a".repeat(2000)].concat())
+    });
+    attack("SETTINGS, empty", true, |_| raw(4, 0, 0, b""));
+    attack("SETTINGS of 2,730 entries", true, |_| {
+        raw(4, 0, 0, &[0, 4, 0, 0, 255, 255].repeat(2730))
+    });
+    attack("PING", true, |_| raw(6, 0, 0, &[0; 8]));
+    attack("PRIORITY", true, |_| raw(2, 0, 1, &[0, 0, 0, 3, 7]));
+    attack("PRIORITY_UPDATE", true, |_| raw(16, 0, 0, b"\0\0\0\x01u=1"));
+    attack(
+        "RST_STREAM of one stream",
+        true,
+        |i| if i == 0 { get(0) } else { reset(0) },
+    );
+    attack("WINDOW_UPDATE", true, |i| match i {
+        0 => post(0),
+        _ => raw(8, 0, 0, &[0, 0, 0, 1]),
+    });
+    attack(
+        "DATA, empty",
+        true,
+        |i| if i == 0 { post(0) } else { raw(0, 0, 1, b"") },
+    );
+    attack("DATA, padding only", true, |i| match i {
+        0 => post(0),
+        _ => raw(0, 8, 1, &[&[255][..], &[0; 255]].concat()),
+    });
+    attack("DATA of one byte", true, |i| {
+        if i == 0 { post(0) } else { raw(0, 0, 1, b"x") }
+    });
+    attack("unknown frames, empty", true, |_| raw(0x33, 0, 0, b""));
+    attack("unknown frames of 16 KiB", true, |_| raw(0x33, 0, 0, &[0; 16_384]));
+    attack("GOAWAY", true, |_| raw(7, 0, 0, &[0; 8]));
+}
+
+/// Feeds an attack to a new connection. `answers`: each whole request is answered at once, and a reset handler ends.
+fn attack(name: &str, answers: bool, of_turn: impl Fn(u32) -> Vec<u8>) {
+    let now = Instant::now();
+    let mut hello = frame::PREFACE.to_vec();
+    frame::settings(&mut hello, &[]);
+    frame::settings_ack(&mut hello);
+    let turns: Vec<Vec<u8>> = std::iter::once(hello).chain((0..TURNS).map(of_turn)).collect();
+
+    let mut connection = Connection::server(&Limits::default(), now);
+    let (mut bytes, mut requests, mut end) = (0, 0, "none".to_string());
+    let begun = Instant::now();
+    'attack: for turn in &turns {
+        let mut rest = &turn[..];
+        bytes += rest.len();
+        loop {
+            match connection.receive(rest, now) {
+                Ok((consumed, event)) => {
+                    rest = &rest[consumed..];
+                    let Some(event) = event else { break };
+                    requests += u32::from(matches!(event, Event::Request { .. }));
+                    handle(&mut connection, event, answers, now);
+                }
+                Err(error) => {
+                    end = error.to_string();
+                    break 'attack;
+                }
             }
         }
-        let held = match (before, resident()) {
-            (Some(before), Some(after)) => format!("{} B", after.saturating_sub(before) / CONNECTIONS as u64),
-            _ => "not measured".to_owned(),
-        };
-        black_box(&victims);
-        let each = spent.as_nanos() / u128::from(rounds);
-        println!("{name:<28} {rounds:>8} {received:>10} {each:>12} {held:>14} {end}");
-        // Memory that the next attack could use again would not be counted.
-        std::mem::forget(victims);
+        connection.advance(connection.output().len());
     }
+    let micros = begun.elapsed().as_micros();
+    println!("{name:<36}{bytes:>10}{requests:>10}{micros:>10}   {end}");
+}
+
+fn handle(connection: &mut Connection, event: Event<'_>, answers: bool, now: Instant) {
+    match event {
+        Event::Request { stream, end: true, .. } if answers => {
+            connection.send_head(stream, 200, [("content-type", &b"text/plain"[..])], false);
+            connection.send_data(stream, b"hello", true, now);
+            connection.finish(stream);
+        }
+        Event::Data { stream, bytes, .. } => connection.consumed(stream, bytes.len()),
+        Event::Reset { stream, .. } if answers => connection.finish(stream),
+        _ => {}
+    }
+}
+
+fn id(turn: u32) -> u32 {
+    2 * turn + 1
+}
+
+fn get(turn: u32) -> Vec<u8> {
+    raw(1, 5, id(turn), GET)
+}
+
+fn post(turn: u32) -> Vec<u8> {
+    raw(1, 4, id(turn), POST)
+}
+
+fn reset(turn: u32) -> Vec<u8> {
+    raw(3, 0, id(turn), &[0, 0, 0, 8])
+}
+
+fn join(frames: &[Vec<u8>]) -> Vec<u8> {
+    frames.concat()
+}
+
+/// A frame with a payload.
+fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend_from_slice(&[kind, flags]);
+    bytes.extend_from_slice(&stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
 }
