@@ -1,4 +1,4 @@
-//! TLS to backends: the keys of `proxy` beside addresses that begin with the scheme https.
+//! TLS to backends and to Redis: the keys of `proxy` beside addresses that begin with the scheme https.
 //!
 //! The files are read with the configuration. So a reload finds that a file has changed, and makes the proxy anew.
 
@@ -11,7 +11,7 @@ use osier_web::upstream::Builder;
 use crate::reader::{At, Section};
 
 /// How TLS with the backends of a gateway begins.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendTls {
     /// The authorities, in PEM form, that sign the backends' certificates. None for those that the system trusts.
     ca: Option<Vec<u8>>,
@@ -22,7 +22,7 @@ pub struct BackendTls {
 }
 
 /// A certificate and its key in PEM form.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Pem {
     cert: Vec<u8>,
     key: Vec<u8>,
@@ -46,6 +46,14 @@ impl Default for BackendTls {
 }
 
 impl BackendTls {
+    /// TLS with a server whose certificate an authority of `ca` has signed, or one of the system's if there is none.
+    pub(super) fn of_ca(ca: Option<Vec<u8>>) -> BackendTls {
+        BackendTls {
+            ca,
+            ..BackendTls::default()
+        }
+    }
+
     /// Reads the keys. `is_used` tells whether the addresses begin with `https://`; otherwise each key is a mistake.
     pub fn read(table: &Section<'_>, is_used: bool) -> Option<BackendTls> {
         let keys = ["ca", "verify", "sni", "cert", "key"];
@@ -72,7 +80,7 @@ impl BackendTls {
             sni: table.parsed("sni", name).map(|name| name.value),
             identity: identity(table),
         };
-        if let (Some(at), Err(error)) = (ca_at, tls.connector()) {
+        if let (Some(at), Err(error)) = (ca_at, tls.connector(None)) {
             table.source().problem(&at, format!("'ca' cannot be used: {error}"));
         }
         Some(tls)
@@ -80,15 +88,16 @@ impl BackendTls {
 
     /// Makes the backends of `builder` speak TLS.
     pub fn apply(&self, builder: Builder) -> io::Result<Builder> {
-        let builder = builder.tls(self.connector()?);
+        let builder = builder.tls(self.connector(Some("http/1.1"))?);
         Ok(match &self.sni {
             Some(name) => builder.tls_name(name.as_str()),
             None => builder,
         })
     }
 
-    fn connector(&self) -> Result<Connector, Error> {
-        let mut builder = Connector::builder().alpn(["http/1.1"]);
+    /// Makes the client's end of TLS for a server that speaks `protocol`, if there is a choice.
+    pub(super) fn connector(&self, protocol: Option<&str>) -> Result<Connector, Error> {
+        let mut builder = Connector::builder().alpn(protocol);
         if let Some(pem) = &self.ca {
             builder = builder.ca_pem(pem);
         }
@@ -121,7 +130,7 @@ fn identity(table: &Section<'_>) -> Option<Pem> {
 }
 
 /// Reads the file that `key` names.
-fn content(table: &Section<'_>, key: &'static str) -> Option<(At<String>, Vec<u8>)> {
+pub(super) fn content(table: &Section<'_>, key: &'static str) -> Option<(At<String>, Vec<u8>)> {
     let text = table.string(key)?;
     let read = table.source().path(&text.value).and_then(|path| {
         let shown = table.source().shown(&path);

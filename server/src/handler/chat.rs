@@ -11,6 +11,7 @@ use toml::de::DeValue;
 use crate::reader::value::origin;
 use crate::reader::{Section, Source, values};
 
+use super::backend_tls::{self, BackendTls};
 use super::upstream::{address, socket_of};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 
@@ -34,6 +35,7 @@ pub struct Chat {
 struct Redis {
     server: Address,
     password: Option<String>,
+    tls: Option<BackendTls>,
     /// Channel name. Chats with the same channel are one chat.
     channel: String,
 }
@@ -79,7 +81,9 @@ impl Configured for Chat {
             return Ok(Opened::answers(chat));
         };
         let say = means.say.clone();
+        let connector = redis.tls.as_ref().map(|tls| tls.connector(None)).transpose();
         let broker = pubsub::Options {
+            tls: connector.map_err(|error| format!("cannot speak TLS to Redis: {error}"))?,
             password: redis.password.clone(),
             log: Box::new(move |line| say.warning(line)),
             ..pubsub::Options::new(redis.server.clone())
@@ -117,19 +121,31 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
     }
     // Error messages do not show the value either.
     let read = redis_url(table.source(), &url.value);
+    let ca_at = table.key("ca");
+    let ca = backend_tls::content(table, "ca");
     let (server, password) = read
         .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
         .ok()?;
+    let is_tls = url.value.starts_with(REDISS);
+    if let (false, Some(at)) = (is_tls, ca_at) {
+        let text = "'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"";
+        table.source().problem(&at, text);
+    }
     Some(Redis {
         server,
         password,
+        tls: is_tls.then(|| BackendTls::of_ca(ca.map(|(_, pem)| pem))),
         channel: channel.map_or_else(|| CHANNEL.into(), |channel| channel.value),
     })
 }
 
-/// Parses `redis://[:PASSWORD@]HOST[:PORT]`, or `redis+unix:///PATH`.
+/// The beginning of a URL for TLS.
+const REDISS: &str = "rediss://";
+
+/// Parses `redis://[:PASSWORD@]HOST[:PORT]`, the same with [`REDISS`], or `redis+unix:///PATH`.
 fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>), String> {
-    const WANTED: &str = "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH";
+    const WANTED: &str =
+        "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH";
     if let Some(path) = text.strip_prefix("redis+unix://") {
         let path = match path.starts_with('/') {
             true => source.path(path)?,
@@ -137,10 +153,8 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
         };
         return Ok((Address::Unix(path), None));
     }
-    if text.starts_with("rediss://") {
-        return Err(format!("TLS to Redis is not supported; {WANTED}"));
-    }
-    let rest = text.strip_prefix("redis://").ok_or(WANTED)?;
+    let rest = text.strip_prefix("redis://").or_else(|| text.strip_prefix(REDISS));
+    let rest = rest.ok_or(WANTED)?;
     let (user, place) = match rest.rsplit_once('@') {
         Some((user, place)) => (Some(user), place),
         None => (None, rest),

@@ -537,11 +537,13 @@ fn handlers() {
         ),
         (
             "@site\n[[site.route]]\nchat = { redis = \"127.0.0.1:6379\" }\n[[site.route]]\npath = \"/b\"\n\
-             chat = { redis = \"rediss://a\", channel = \"\" }\n",
+             chat = { redis = \"rediss://a\", channel = \"\" }\n[[site.route]]\npath = \"/c\"\n\
+             chat = { redis = \"redis://a\", ca = \"none\" }\n",
             &[
-                "4:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
-                "7:18: 'redis': TLS to Redis is not supported; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "4:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH",
                 "7:42: 'channel' cannot be \"\": it is empty: name the channel that all servers of this chat share",
+                "10:31: 'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"",
+                "10:36: 'ca': 'DIR/none' cannot be read: No such file or directory (os error 2)",
             ],
         ),
         (
@@ -549,9 +551,9 @@ fn handlers() {
              chat = { redis = \"redis://:%zz@a\" }\n[[site.route]]\npath = \"/c\"\nchat = { redis = \"redis://a:0/0\" }\n\
              [[site.route]]\nchat = { channel = \"x\" }\n",
             &[
-                "5:18: 'redis': Redis user names are not supported, only a password; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "5:18: 'redis': Redis user names are not supported, only a password; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH",
                 "8:18: 'redis': the password has a '%' that begins no escape",
-                "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH",
                 "13:10: 'channel' is only for chats over Redis: redis = \"redis://127.0.0.1:6379\"",
             ],
         ),

@@ -38,6 +38,8 @@ pub(crate) mod peer;
 #[cfg(feature = "ws")]
 pub(crate) mod polled;
 pub(crate) mod rest;
+#[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
+pub(crate) mod secured;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod shelf;

@@ -10,6 +10,9 @@ use osier::net::Stream;
 use super::Outbound;
 use super::resp::{self, Reply};
 use crate::Address;
+#[cfg(feature = "tls")]
+use crate::conn::secured::Secured;
+use crate::conn::transport::Transport;
 
 /// Timeout of connecting, of a write and of a reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,15 +27,34 @@ const STEADY: Duration = LONGEST_WAIT;
 
 /// An open connection to the broker.
 pub(crate) struct Connection {
-    pub(super) stream: Arc<Stream>,
+    pub(super) transport: Arc<Transport>,
     pub(super) replies: Replies,
+}
+
+/// Whether the broker speaks TLS, and how it begins.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    #[cfg(feature = "tls")]
+    pub(crate) connector: Option<osier_tls::Connector>,
+}
+
+impl Tls {
+    /// Makes the byte stream of a new connection to `address`.
+    fn over(&self, address: &Address, stream: Stream) -> io::Result<Transport> {
+        #[cfg(feature = "tls")]
+        if let Some(connector) = &self.connector {
+            return Secured::new(connector.clone(), None, address).shake_hands(stream, PATIENCE);
+        }
+        let _ = address;
+        Ok(stream.into())
+    }
 }
 
 /// The replies on a connection. An error ends the connection.
 pub(super) struct Replies(BufReader<Reading>);
 
 /// The receiving direction of a stream.
-struct Reading(Arc<Stream>);
+struct Reading(Arc<Transport>);
 
 impl Read for Reading {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -49,12 +71,12 @@ impl Replies {
 impl Connection {
     /// Connects, and checks with a PING that the broker executes commands. A broker that is still
     /// loading or rejects the password counts as unreachable.
-    pub(crate) fn open(address: &Address, password: Option<&str>) -> io::Result<Connection> {
-        let stream = Arc::new(address.connect(PATIENCE)?);
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let replies = Replies(BufReader::new(Reading(stream.clone())));
-        let mut connection = Connection { stream, replies };
+    pub(crate) fn open(address: &Address, password: Option<&str>, tls: &Tls) -> io::Result<Connection> {
+        let transport = Arc::new(tls.over(address, address.connect(PATIENCE)?)?);
+        transport.socket().set_write_timeout(Some(PATIENCE))?;
+        transport.socket().set_read_timeout(Some(PATIENCE))?;
+        let replies = Replies(BufReader::new(Reading(transport.clone())));
+        let mut connection = Connection { transport, replies };
         if let Some(password) = password {
             connection.ask(&[b"AUTH", password.as_bytes()])?;
         }
@@ -72,7 +94,8 @@ impl Connection {
     pub(crate) fn call(&mut self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let mut bytes = Vec::new();
         commands.iter().for_each(|command| resp::encode(&mut bytes, command));
-        (&*self.stream).write_all(&bytes)?;
+        (&*self.transport).write_all(&bytes)?;
+        (&*self.transport).flush()?;
         commands.iter().map(|_| self.replies.next()).collect()
     }
 
@@ -90,7 +113,8 @@ impl Connection {
         }
         // A broker may reject a large message at its first bytes and close the connection. Its
         // replies are read even after a failed write.
-        let written = (&*self.stream).write_all(&bytes);
+        let mut transport = &*self.transport;
+        let written = transport.write_all(&bytes).and_then(|()| transport.flush());
         let mut refused = Vec::new();
         for _ in 0..count {
             let reply = match self.replies.next() {

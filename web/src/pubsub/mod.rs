@@ -50,11 +50,11 @@ use std::time::Duration;
 use std::{fmt, str};
 
 use osier::JoinHandle;
-use osier::net::Stream;
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
 
 use crate::Address;
+use crate::conn::transport::Transport;
 
 pub(crate) mod connection;
 mod payload;
@@ -62,7 +62,7 @@ mod publisher;
 pub(crate) mod resp;
 mod wire;
 
-use connection::{Connection, Outage};
+use connection::{Connection, Outage, Tls};
 pub use payload::Payload;
 use wire::Received;
 
@@ -80,6 +80,9 @@ pub struct Options {
     pub queue: usize,
     /// Receives log lines for the operator.
     pub log: Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>,
+    /// Speaks TLS to the broker, whose certificate must have the host of the address.
+    #[cfg(feature = "tls")]
+    pub tls: Option<osier_tls::Connector>,
 }
 
 impl Options {
@@ -90,7 +93,17 @@ impl Options {
             password: None,
             queue: 1024,
             log: Box::new(|line| eprintln!("osier-web: {line}")),
+            #[cfg(feature = "tls")]
+            tls: None,
         }
+    }
+
+    fn open(&self) -> io::Result<Connection> {
+        let tls = Tls {
+            #[cfg(feature = "tls")]
+            connector: self.tls.clone(),
+        };
+        Connection::open(&self.address, self.password.as_deref(), &tls)
     }
 
     /// Starts the two fibers. Returns at once and cannot fail: the connections are made later.
@@ -285,7 +298,7 @@ fn listen(shared: &RedisState) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
     loop {
-        let error = match Connection::open(&shared.options.address, shared.options.password.as_deref()) {
+        let error = match shared.options.open() {
             Ok(connection) => receive(shared, connection, &mut outage, &mut seen),
             Err(error) => error,
         };
@@ -305,15 +318,15 @@ fn listen(shared: &RedisState) {
 
 /// Subscribes to the rooms and delivers their messages until the connection fails.
 fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage, seen: &mut wire::Seen) -> io::Error {
-    if let Err(error) = connection.stream.set_read_timeout(Some(2 * PING_EVERY)) {
+    if let Err(error) = connection.transport.socket().set_read_timeout(Some(2 * PING_EVERY)) {
         return error;
     }
-    let Connection { stream, replies } = &mut connection;
+    let Connection { transport, replies } = &mut connection;
     osier::scope(|scope| {
-        let stream = &**stream;
+        let transport = &**transport;
         let subscribing = scope.spawn_local(|| {
-            if subscribe(shared, stream).is_err() {
-                let _ = stream.shutdown(Shutdown::Both); // ends the read below
+            if subscribe(shared, transport).is_err() {
+                let _ = transport.socket().shutdown(Shutdown::Both); // ends the read below
             }
         });
         let error = loop {
@@ -370,7 +383,7 @@ fn deliver(shared: &RedisState, seen: &mut wire::Seen, name: &str, bytes: &[u8])
 
 /// Subscribes to all rooms, also those added later, and sends a PING when there is nothing else to
 /// send.
-fn subscribe(shared: &RedisState, mut stream: &Stream) -> io::Result<()> {
+fn subscribe(shared: &RedisState, mut transport: &Transport) -> io::Result<()> {
     let mut known: HashSet<Arc<str>> = HashSet::new();
     loop {
         let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();
@@ -383,7 +396,8 @@ fn subscribe(shared: &RedisState, mut stream: &Stream) -> io::Result<()> {
         if bytes.is_empty() {
             resp::encode(&mut bytes, &[b"PING"]);
         }
-        stream.write_all(&bytes)?;
+        transport.write_all(&bytes)?;
+        transport.flush()?;
         shared.changed.wait_timeout(PING_EVERY);
     }
 }

@@ -81,10 +81,7 @@ impl Publisher<'_> {
             let is_new = self.connection.is_none();
             let open = match self.connection.take() {
                 Some(open) => Ok(open),
-                None => {
-                    let options = &self.shared.options;
-                    Connection::open(&options.address, options.password.as_deref())
-                }
+                None => self.shared.options.open(),
             };
             let mut connection = match open {
                 Ok(connection) => connection,

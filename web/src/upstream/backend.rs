@@ -12,6 +12,8 @@ use super::health::Health;
 use super::names::Names;
 use super::pick::hash;
 use super::shelves::Shelves;
+#[cfg(feature = "tls")]
+use crate::conn::secured::Secured;
 use crate::conn::transport::Transport;
 use crate::{Address, Stream};
 
@@ -212,11 +214,7 @@ impl Backend {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let stream = secured.connector.connect(&secured.name, stream)?;
-            stream.set_read_timeout(Some(left))?;
-            stream.set_write_timeout(Some(left))?;
-            within(left, || stream.handshake())?;
-            return Ok(Transport::Tls(Box::new(stream)));
+            return within(left, || secured.shake_hands(stream, left));
         }
         let _ = (limit, began);
         Ok(stream.into())
@@ -243,30 +241,6 @@ impl Backend {
         }
         self.names.doubt(osier::time::coarse_now());
         Err(last)
-    }
-}
-
-/// How TLS with a backend begins.
-#[cfg(feature = "tls")]
-pub(super) struct Secured {
-    connector: osier_tls::Connector,
-    /// The name that its certificate must have.
-    name: String,
-}
-
-#[cfg(feature = "tls")]
-impl Secured {
-    /// Makes it for the backend at `address`, whose host is its name by default.
-    pub(super) fn new(connector: osier_tls::Connector, name: Option<&str>, address: &Address) -> Secured {
-        let host = match address {
-            Address::Tcp(host) => host.rsplit_once(':').map_or(&**host, |(host, _)| host),
-            Address::Unix(_) => "localhost",
-        };
-        let name = name.unwrap_or(host.trim_start_matches('[').trim_end_matches(']'));
-        Secured {
-            connector,
-            name: name.to_owned(),
-        }
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use super::backend::Backend;
-#[cfg(feature = "tls")]
-use super::backend::Secured;
 use super::health::Policy;
 use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
 use crate::conn::log::record::{Record, to_stderr};
+#[cfg(feature = "tls")]
+use crate::conn::secured::Secured;
 use crate::conn::settings::Log;
 
 /// Maximum backends of an upstream: sets of backends have 64 bits.

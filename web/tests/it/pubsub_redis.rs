@@ -14,6 +14,8 @@ use crate::common::eventually_on_fiber as eventually;
 use osier::pubsub::{Policy, Subscriber};
 use osier::sync::mpsc;
 use osier_web::pubsub::{Options, Redis, Room};
+use osier_web::tls::Connector;
+use osier_web::wrap::session;
 use osier_web::{Address, ws};
 use testkit::Redis as Broker;
 
@@ -466,5 +468,59 @@ fn what_a_real_broker_refuses_holds_up_nothing_else() {
         }
         assert!(has(&lines, "rejects a subscription") > 0, "{lines:?}");
         assert!(lobby.is_shared() && !forbidden.is_shared());
+    });
+}
+
+#[test]
+fn a_room_and_sessions_are_shared_over_tls() {
+    let folder = testkit::Folder::new();
+    let certificate = crate::tls::Pem::of("localhost");
+    let cert = folder.write("chain.pem", &certificate.chain);
+    let key = folder.write("key.pem", &certificate.key);
+    let port = testkit::free_port().to_string();
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let args = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ];
+    let Some(broker) = Broker::start(&args) else { return };
+    let connector = |pem: &str| Connector::builder().ca_pem(pem.as_bytes()).build().unwrap();
+    let address: Address = format!("localhost:{port}").parse().unwrap();
+    osier::run(|| {
+        let connect = || {
+            let options = Options {
+                tls: Some(connector(&certificate.chain)),
+                ..Options::new(address.clone())
+            };
+            options.connect()
+        };
+        let (one, other) = (connect(), connect());
+        let (here, there) = (one.room::<String>("lobby"), other.room::<String>("lobby"));
+        let mut heard = there.subscribe(10, Policy::DropOldest);
+        shared(&here);
+        shared(&there);
+        let long = "x".repeat(100_000);
+        here.publish("hello".into());
+        here.publish(long.clone());
+        assert_eq!(heard.recv().unwrap(), "hello");
+        assert!(heard.recv().unwrap() == long);
+
+        let store = session::Redis::new(address.clone()).tls(connector(&certificate.chain));
+        session::Store::save(&store, "id", b"value", Duration::from_secs(60)).unwrap();
+        let (value, _) = session::Store::load(&store, "id").unwrap().expect("it was saved");
+        assert_eq!(value, b"value");
+        assert!(broker.ask("KEYS *").contains("session:id"));
+
+        let stranger = crate::tls::Pem::of("localhost");
+        let store = session::Redis::new(address.clone()).tls(connector(&stranger.chain));
+        session::Store::load(&store, "id").expect_err("its authority is unknown");
     });
 }

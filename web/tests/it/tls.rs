@@ -1,6 +1,6 @@
 //! HTTPS: what HTTP does in the clear, over TLS, and what clients do to a handshake.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, mpsc};
@@ -139,7 +139,8 @@ fn a_request_in_the_clear_gets_a_line_that_says_so() {
     assert!(alert.starts_with(&[21, 3]), "{alert:?}");
 }
 
-/// Passes bytes to the server one by one, each when the server has read the one before, and those back as they come.
+/// Passes bytes to the server one by one, the first ones and some others when the server has read the one before, and those back as
+/// they come.
 fn drip(site: &Site) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -153,11 +154,13 @@ fn drip(site: &Site) -> TcpStream {
     });
     thread::spawn(move || {
         let mut byte = [0];
-        while let Ok(1) = client.read(&mut byte) {
-            if server.write_all(&byte).is_err() {
-                return;
+        for count in 0.. {
+            if !matches!(client.read(&mut byte), Ok(1)) || server.write_all(&byte).is_err() {
+                break;
             }
-            taken(&server);
+            if count < 16 || count % 32 == 0 {
+                taken(&server);
+            }
         }
         let _ = server.shutdown(Shutdown::Write);
     });
@@ -584,4 +587,75 @@ print(connection.getresponse().read().decode())
         ("5 hello", "24 true localhost TLSv1.3 0", "500000")
     );
     assert!(lines[2].starts_with(&LENGTH.to_string()), "{text}");
+}
+
+/// Connections that the memory is measured with.
+const IDLE: usize = 400;
+
+/// The most private bytes of an idle connection.
+const IDLE_BYTES: usize = 4000;
+
+/// The environment variable that makes a test executable the server of the memory test.
+const IS_SERVER: &str = "OSIER_TEST_TLS_SERVER";
+
+/// The server whose memory is measured: a process of its own, which ends with its standard input.
+#[test]
+fn idle_connections_server() {
+    if std::env::var_os(IS_SERVER).is_none() {
+        return;
+    }
+    let router = hello().get("/memory", |_| testkit::resident_bytes().unwrap_or(0).to_string());
+    let site = site(router, |server| server);
+    println!("\n{} {}", site.addr, LOCALHOST.chain.replace('\n', "|"));
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn an_idle_connection_costs_less_than_a_page() {
+    if testkit::resident_bytes().is_none() || testkit::is_emulated() {
+        return testkit::skip("there is no RssAnon in /proc/self/status, or an emulator's is none");
+    }
+    if !testkit::allow_descriptors(8192) {
+        return testkit::skip("the connections need more descriptors");
+    }
+    let mut child = testkit::this_test()
+        .args(["--exact", "tls::idle_connections_server", "--nocapture"])
+        .env(IS_SERVER, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.starts_with("127.0.0.1:")).unwrap();
+    let (addr, chain) = line.split_once(' ').unwrap();
+    let ca = chain.replace('|', "\n");
+    let connector = Connector::builder().ca_pem(ca.as_bytes()).build().unwrap();
+    let connect = || {
+        let socket = osier::net::TcpStream::from(TcpStream::connect(addr).unwrap());
+        let mut client = Client::over(connector.connect("localhost", socket).unwrap());
+        assert_eq!(client.get("/").text(), "hello");
+        client
+    };
+    let mut asker = connect();
+    let mut settled = || {
+        let mut last = usize::MAX;
+        loop {
+            thread::sleep(Duration::from_millis(300)); // between two looks
+            let now: usize = asker.get("/memory").text().parse().unwrap();
+            if now.abs_diff(last) < 8 << 10 {
+                return now;
+            }
+            last = now;
+        }
+    };
+    // The first ones fill the pools.
+    drop((0..100).map(|_| connect()).collect::<Vec<_>>());
+    let before = settled();
+    let held: Vec<_> = (0..IDLE).map(|_| connect()).collect();
+    let each = settled().saturating_sub(before) / IDLE;
+    println!("an idle connection over TLS: {each} bytes");
+    drop(held);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(each <= IDLE_BYTES, "{each} bytes");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Store;
 use crate::Address;
-use crate::pubsub::connection::Connection;
+use crate::pubsub::connection::{Connection, Tls};
 use crate::pubsub::resp::Reply;
 
 /// The most idle connections that are kept.
@@ -19,6 +19,7 @@ const IDLE_MAX: usize = 16;
 pub struct Redis {
     address: Address,
     password: Option<String>,
+    tls: Tls,
     /// The beginning of each key.
     prefix: String,
     idle: Mutex<Vec<Connection>>,
@@ -30,6 +31,7 @@ impl Redis {
         Redis {
             address,
             password: None,
+            tls: Tls::default(),
             prefix: "session:".to_owned(),
             idle: Mutex::default(),
         }
@@ -38,6 +40,13 @@ impl Redis {
     /// Sets the password, sent with AUTH.
     pub fn password(mut self, password: impl Into<String>) -> Redis {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Speaks TLS to the server. Its certificate must have the host of the address.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, connector: osier_tls::Connector) -> Redis {
+        self.tls.connector = Some(connector);
         self
     }
 
@@ -56,7 +65,7 @@ impl Redis {
                 outcome => return outcome,
             }
         }
-        let connection = Connection::open(&self.address, self.password.as_deref())?;
+        let connection = Connection::open(&self.address, self.password.as_deref(), &self.tls)?;
         self.call_on(connection, commands)
     }
 
