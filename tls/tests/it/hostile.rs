@@ -178,6 +178,13 @@ fn a_record_that_was_changed_is_refused() {
     });
 }
 
+/// The key share of X25519MLKEM768 alone has 1,216 bytes.
+#[test]
+fn a_client_offers_a_post_quantum_key_if_the_provider_has_one() {
+    let length = client_hello(&[]).len();
+    assert_eq!(length > 1216, cfg!(feature = "aws-lc-rs"), "{length}");
+}
+
 #[test]
 fn a_long_first_message_is_read() {
     for length in [17_000, 33_000, 60_000] {
