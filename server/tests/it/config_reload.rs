@@ -328,6 +328,8 @@ fn servers_with_settings_of_before_do_not_pile_up() {
         let counts = lines.filter_map(|line| line.strip_prefix("osier_worker_fibers{")?.split(' ').nth(1));
         counts.map(|count| count.parse::<usize>().unwrap()).sum::<usize>()
     };
+    // Every fiber of the start is there once a reload has been answered.
+    sites.hang_up();
     let before = fibers();
     for count in 1..30 {
         let said = sites.reload(&file(count));
