@@ -89,7 +89,7 @@ impl Connection {
     }
 
     pub(super) fn window_update<'i>(&mut self, id: StreamId, increment: u32, now: Instant) -> Reported<'i> {
-        // A peer that receives bodies sends about two for each DATA frame: one for the stream, one for the connection.
+        // A peer that receives bodies sends some for each DATA frame, as its reader goes on.
         match self.updates_due.checked_sub(1) {
             Some(due) => self.updates_due = due,
             None => self.spend(1, now)?,

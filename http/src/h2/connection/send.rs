@@ -134,7 +134,7 @@ impl Connection {
             let (frame, rest) = left.split_at(left.len().min(self.peer.max_frame_size as usize));
             out.extend_from_slice(&frame::data_head(stream, frame.len() as u32, end && rest.is_empty()));
             out.extend_from_slice(frame);
-            self.updates_due = (self.updates_due + 2).min(MOST_UPDATES);
+            self.updates_due = (self.updates_due + 2 + frame.len() as u32 / UPDATE_BYTES).min(MOST_UPDATES);
             left = rest;
             if left.is_empty() {
                 break;
@@ -224,5 +224,8 @@ fn encode<'f>(encoder: &mut Encoder, out: &mut Vec<u8>, fields: impl IntoIterato
     }
 }
 
+/// Sent bytes that explain one more WINDOW_UPDATE frame: a client may open each window again for every KiB that it reads.
+const UPDATE_BYTES: u32 = 512;
+
 /// The most WINDOW_UPDATE frames that sent DATA frames explain.
-const MOST_UPDATES: u32 = 1 << 12;
+const MOST_UPDATES: u32 = 1 << 16;

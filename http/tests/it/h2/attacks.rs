@@ -240,6 +240,13 @@ fn a_reader_of_bodies_may_update_its_windows_for_each_frame() {
         peer.frames();
         peer.feed(&[window(0, 1), window(1, 1)].concat());
     }
+    // Go's client opens both windows again for every 4 KiB, and this one for every KiB.
+    let updates = [window(0, 1024), window(1, 1024)].concat().repeat(16);
+    for _ in 0..2_000 {
+        assert_eq!(peer.connection.send_data(1, &[0; 16_384], false, peer.now), 16_384);
+        peer.frames();
+        peer.feed(&updates);
+    }
 }
 
 #[test]
