@@ -35,6 +35,15 @@ const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// Time for evicted connections to close before more are evicted.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
 
+/// Connections with TLS that a worker accepts in a row. A handshake costs as much as many requests, and those that have been accepted
+/// run before the next look at the other connections.
+#[cfg(feature = "tls")]
+const HANDSHAKES: u32 = 16;
+
+/// Pause after that many, for the others.
+#[cfg(feature = "tls")]
+const HANDSHAKES_PAUSE: Duration = Duration::from_millis(1);
+
 /// Interval at which a drain checks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
@@ -43,6 +52,8 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 pub(crate) fn accept(service: &Service, listener: &Listener) {
     let local = Local::here(service);
     let shared = &service.state;
+    #[cfg(feature = "tls")]
+    let mut row = Row::default();
     let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
         if said.is_none_or(|at| osier::time::now().saturating_duration_since(at) >= SAY_AGAIN) {
@@ -65,6 +76,10 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
                     make_room(service, &local.worker, &mut say);
                 }
                 place(service, &local, stream, peer);
+                #[cfg(feature = "tls")]
+                if shared.tls.is_some() {
+                    row.accepted();
+                }
             }
             Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, &local, listener),
             Err(error) if is_of_one_client(&error) => {}
@@ -72,6 +87,32 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
                 say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
                 osier::sleep(BACK_OFF);
             }
+        }
+    }
+}
+
+/// The connections with TLS that were accepted in a row.
+#[cfg(feature = "tls")]
+#[derive(Default)]
+struct Row {
+    count: u32,
+    since: Option<Instant>,
+}
+
+#[cfg(feature = "tls")]
+impl Row {
+    /// Counts one more, and makes a pause when there are many.
+    fn accepted(&mut self) {
+        let now = osier::time::coarse_now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= HANDSHAKES_PAUSE {
+            (self.count, self.since) = (0, Some(now));
+        }
+        self.count += 1;
+        if self.count >= HANDSHAKES {
+            // The end of the fiber waits: it accepts the backlog then.
+            osier::shield(|| osier::sleep(HANDSHAKES_PAUSE));
+            (self.count, self.since) = (0, None);
         }
     }
 }

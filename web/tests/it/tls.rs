@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -658,4 +659,66 @@ fn an_idle_connection_costs_less_than_a_page() {
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     assert!(each <= IDLE_BYTES, "{each} bytes");
+}
+
+/// The first message of a client, as it is sent.
+fn client_hello() -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = osier::net::TcpStream::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    let client = connector().connect("localhost", socket).unwrap();
+    assert_eq!(client.try_handshake().unwrap_err().kind(), ErrorKind::WouldBlock);
+    let (mut server, _) = listener.accept().unwrap();
+    let mut head = [0; 5];
+    server.read_exact(&mut head).unwrap();
+    let mut hello = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+    server.read_exact(&mut hello).unwrap();
+    [&head[..], &hello].concat()
+}
+
+#[test]
+fn many_handshakes_at_once_do_not_hold_up_a_quiet_client() {
+    const AT_ONCE: usize = 500;
+    if !testkit::allow_descriptors(8192) {
+        return testkit::skip("the connections need more descriptors");
+    }
+    let site = site(hello(), |server| server);
+    let hello = client_hello();
+    let mut quiet = connect(&site);
+    assert_eq!(quiet.get("/").text(), "hello");
+    let is_over = AtomicBool::new(false);
+    let (mut times, total) = thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut times = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                assert_eq!(quiet.get("/").text(), "hello");
+                times.push(begun.elapsed());
+            }
+            times
+        });
+        let begun = Instant::now();
+        let mut clients: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let mut client = site.connect();
+                client.send(&hello);
+                client
+            })
+            .collect();
+        for client in &mut clients {
+            client
+                .stream
+                .read_exact(&mut [0])
+                .expect("the server's part of the handshake");
+        }
+        let total = begun.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        (asking.join().unwrap(), total)
+    });
+    times.sort();
+    let median = times[times.len() / 2];
+    println!(
+        "{AT_ONCE} handshakes in {total:?}; {} requests meanwhile, median {median:?}",
+        times.len()
+    );
+    assert!(8 * median < total, "{median:?} of {total:?}");
 }
