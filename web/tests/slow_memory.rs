@@ -47,7 +47,8 @@ fn connect(addr: std::net::SocketAddr) -> TcpStream {
 fn settled() -> usize {
     let mut last = resident_bytes().unwrap();
     loop {
-        thread::sleep(Duration::from_millis(500)); // between two looks
+        // A worker gives memory back in steps, one a second.
+        thread::sleep(Duration::from_millis(1500));
         let now = resident_bytes().unwrap();
         if now.abs_diff(last) < 64 << 10 {
             return now;
