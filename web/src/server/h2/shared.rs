@@ -76,6 +76,9 @@ impl Shared {
         self.wake_writable();
         self.flush_soon();
         if self.streams.borrow().is_empty() {
+            // The memory of its last streams: an idle server has many connections.
+            self.streams.replace(BTreeMap::new());
+            self.machine.borrow_mut().rest();
             self.idle_since.set(osier::time::coarse_now());
             match self.is_ending.get() {
                 true => self.wake_box(),
@@ -227,5 +230,16 @@ impl Drop for Writing {
     fn drop(&mut self) {
         self.0.is_writing.set(false);
         self.0.written.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        let (shared, machine) = (size_of::<Shared>(), size_of::<h2::Connection>());
+        assert!(shared <= machine + 160, "{shared} {machine}");
     }
 }

@@ -62,13 +62,14 @@ fn a_slow_reader_of_a_file_gets_all_of_it() {
     client.stalled.push(stream);
     let mut given = 0;
     while !client.replies[&stream].is_over() {
-        client.pump();
         let held = client.replies[&stream].body.len() - given;
-        if held >= 32_000 {
-            assert_eq!(client.get("/").text(), "hello");
-            client.machine.consumed(stream, held);
-            given += held;
+        if held < 32_000 {
+            client.pump();
+            continue;
         }
+        assert_eq!(client.get("/").text(), "hello");
+        client.machine.consumed(stream, held);
+        given += held;
     }
     assert!(client.replies[&stream].body == text);
 }
