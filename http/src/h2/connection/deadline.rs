@@ -54,24 +54,30 @@ impl Connection {
 
     /// Resets one stream whose body has waited too long for the peer's windows.
     fn expire_stalled(&mut self, now: Instant) -> Result<Option<Event<'static>>, Error> {
-        let has_window = self.send_window.left() > 0;
-        for at in 0..self.queue.len() {
-            let id = self.queue[at];
+        let is_due = |since: Instant| since + self.limits.stall_timeout <= now;
+        // A stream with a window of its own waits for the others, as long as these make progress, or for the output, which the
+        // owner times.
+        let others = if self.send_window.left() > 0 {
+            now
+        } else {
+            self.progress.0
+        };
+        for &id in &self.queue {
             let Some(stream) = self.streams.get_mut(id) else {
                 continue;
             };
-            if stream
-                .waiting_since
-                .is_none_or(|since| since + self.limits.stall_timeout > now)
-            {
+            let Some(since) = stream.waiting_since.filter(|since| is_due(*since)) else {
                 continue;
+            };
+            let since = if stream.send_window.left() > 0 {
+                since.max(others)
+            } else {
+                since
+            };
+            if is_due(since) {
+                return self.stream_error(id, ErrorCode::CANCEL, now);
             }
-            if has_window && stream.send_window.left() > 0 {
-                // It waits for other streams or for the output, which the owner times.
-                stream.waiting_since = Some(now);
-                continue;
-            }
-            return self.stream_error(id, ErrorCode::CANCEL, now);
+            stream.waiting_since = Some(since);
         }
         Ok(None)
     }

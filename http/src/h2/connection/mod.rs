@@ -88,6 +88,8 @@ pub struct Connection {
     queue: Vec<StreamId>,
     /// Room in the output and in the connection's window that granted streams may still use.
     reserved: usize,
+    /// The last time at which bodies together made progress, and the bytes sent since then.
+    progress: (Instant, u32),
     /// Priorities that arrived before their streams.
     early: Vec<(StreamId, Priority)>,
     send_window: SendWindow,
@@ -155,6 +157,7 @@ impl Connection {
             heads: 0,
             queue: Vec::new(),
             reserved: 0,
+            progress: (now, 0),
             early: Vec::new(),
             send_window: SendWindow::new(INITIAL_WINDOW),
             receive_window: ReceiveWindow::new(limits.connection_window, limits.connection_window),

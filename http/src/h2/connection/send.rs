@@ -104,6 +104,10 @@ impl Connection {
         }
         self.append_data(stream, &bytes[..count], end && is_whole);
         self.send_window.take(count);
+        self.progress.1 = self.progress.1.saturating_add(count as u32);
+        if self.progress.1 >= PROGRESS {
+            self.progress = (now, 0);
+        }
         let Some(state) = self.streams.get_mut(stream) else {
             return count;
         };

@@ -364,6 +364,40 @@ fn a_slow_reader_is_no_stalled_one() {
 }
 
 #[test]
+fn a_stream_that_waits_for_others_is_not_stalled_while_they_go_on() {
+    let mut peer = responding(&[1]);
+    let stall = Limits::default().stall_timeout;
+    peer.feed(
+        &[
+            window(1, 1 << 20),
+            headers(3, &[&GET[..], &[("priority", "u=7")]].concat(), true),
+        ]
+        .concat(),
+    );
+    peer.connection.send_head(3, 200, [], false);
+    peer.frames();
+    // The connection's window is shut, and the first stream takes whatever the client opens.
+    assert_eq!(peer.connection.send_data(1, &[0; 100_000], false, peer.now), 65_535);
+    assert_eq!(peer.connection.send_data(3, &[0; 1000], false, peer.now), 0);
+    for _ in 0..3 {
+        peer.frames();
+        peer.now += stall - Duration::from_secs(1);
+        peer.feed(&window(0, 1024));
+        assert_eq!(peer.connection.next_writable(), Some(1));
+        assert_eq!(peer.connection.send_data(1, &[0; 100_000], false, peer.now), 1024);
+        assert_eq!(peer.connection.expire(peer.now).unwrap().map(seen), None);
+    }
+    // Now the client opens nothing any more: both streams are stalled.
+    peer.frames();
+    peer.now += stall;
+    for stream in [3, 1] {
+        let event = peer.connection.expire(peer.now).unwrap().map(seen);
+        assert_eq!(event, Some(Seen::Reset(stream, ErrorCode::CANCEL, false)));
+    }
+    assert_eq!(peer.connection.expire(peer.now).unwrap().map(seen), None);
+}
+
+#[test]
 fn a_lent_buffer_comes_back() {
     let mut peer = responding(&[1]);
     let buffer = Vec::with_capacity(1 << 16);
