@@ -37,7 +37,8 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<(BlockStatus, Fields), 
             whole,
             "cut at {at}"
         );
-        if whole.is_ok() {
+        // A table is read entry by entry, so not for each cut.
+        if whole.is_ok() && at % 8 == 0 {
             assert_eq!(table(&again), table(decoder), "cut at {at}");
         }
     }
