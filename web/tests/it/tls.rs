@@ -594,7 +594,7 @@ print(connection.getresponse().read().decode())
 const IDLE: usize = 400;
 
 /// The most private bytes of an idle connection.
-const IDLE_BYTES: usize = 4000;
+const IDLE_BYTES: usize = 2000;
 
 /// The environment variable that makes a test executable the server of the memory test.
 const IS_SERVER: &str = "OSIER_TEST_TLS_SERVER";
@@ -612,7 +612,7 @@ fn idle_connections_server() {
 }
 
 #[test]
-fn an_idle_connection_costs_less_than_a_page() {
+fn an_idle_connection_costs_less_than_half_a_page() {
     if testkit::resident_bytes().is_none() || testkit::is_emulated() {
         return testkit::skip("there is no RssAnon in /proc/self/status, or an emulator's is none");
     }
