@@ -35,7 +35,8 @@ const KEY_UPDATE: u8 = 24;
 /// The longest message, as in rustls.
 const MESSAGE_MAX: usize = 0xffff;
 
-/// How many messages of one kind may come without application data in between.
+/// How many records of one kind may come without plain bytes in between.
+const EMPTY_MAX: u8 = 32;
 const KEY_UPDATES_MAX: u8 = 32;
 const WARNINGS_MAX: u8 = 4;
 
@@ -51,6 +52,7 @@ pub(super) struct Open {
     /// The peer wants new keys from this end, before the next bytes.
     owes_update: bool,
     peer_closed: bool,
+    empty_records: u8,
     key_updates: u8,
     warnings: u8,
 }
@@ -77,6 +79,7 @@ impl Open {
             message: Vec::new(),
             owes_update: false,
             peer_closed: false,
+            empty_records: 0,
             key_updates: 0,
             warnings: 0,
         })
@@ -125,8 +128,14 @@ impl Open {
                     return Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into());
                 }
                 (ALERT, alert) => self.receive_alert(alert)?,
+                (APPLICATION_DATA, []) => {
+                    self.empty_records += 1;
+                    if self.empty_records > EMPTY_MAX {
+                        return Err(PeerMisbehaved::TooManyEmptyFragments.into());
+                    }
+                }
                 (APPLICATION_DATA, plain) => {
-                    (self.key_updates, self.warnings) = (0, 0);
+                    (self.empty_records, self.key_updates, self.warnings) = (0, 0, 0);
                     (sink.plain)(plain);
                     return Ok(Step::Plain);
                 }

@@ -147,6 +147,25 @@ fn endless_changes_of_keys_are_refused() {
 }
 
 #[test]
+fn endless_empty_records_are_refused() {
+    let [mut client, mut server] = ends();
+    for n in 0.. {
+        // An empty record between does not let other records begin to count anew.
+        if n == 16 {
+            server
+                .take(&mut client.send_kind(ALERT, &[1, 90]), &mut Buffer::default())
+                .unwrap();
+        }
+        let mut empty = client.send_kind(APPLICATION_DATA, b"");
+        if let Err(error) = server.take(&mut empty, &mut Buffer::default()) {
+            assert_eq!((n, error), (32, PeerMisbehaved::TooManyEmptyFragments.into()));
+            break;
+        }
+    }
+    assert_eq!(server.open().warnings, 1);
+}
+
+#[test]
 fn a_message_may_be_spread_over_records() {
     let [mut client, mut server] = ends();
     for part in [&[KEY_UPDATE][..], &[0, 0], &[1], &[0]] {
