@@ -299,7 +299,7 @@ impl Stream {
             match self.attempt(&mut &self.socket, &mut call) {
                 Ok(done) => return Ok(done),
                 Err(Stop::Fail(error)) => return Err(error),
-                Err(Stop::Wait(direction)) => patience.wait(&self.socket, direction)?,
+                Err(Stop::Wait(direction)) => patience.wait(self, direction)?,
             }
         }
     }
@@ -320,6 +320,10 @@ impl Stream {
     }
 }
 
+/// How long a wait within a handshake takes at most. Another fiber may read the bytes that end the handshake before this one
+/// has woken: then no event of the socket wakes it.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The time that one call may wait.
 #[derive(Default)]
 struct Patience {
@@ -327,23 +331,30 @@ struct Patience {
 }
 
 impl Patience {
-    fn wait(&mut self, socket: &net::Stream, direction: Direction) -> io::Result<()> {
+    fn wait(&mut self, stream: &Stream, direction: Direction) -> io::Result<()> {
         match direction {
-            Direction::Read => self.wait_readable(socket),
-            Direction::Write => wait_writable(socket),
+            Direction::Read => self.wait_readable(stream),
+            Direction::Write => wait_writable(&stream.socket),
         }
     }
 
     /// Waits for bytes. The deadline is that of the whole call.
-    fn wait_readable(&mut self, socket: &net::Stream) -> io::Result<()> {
+    fn wait_readable(&mut self, stream: &Stream) -> io::Result<()> {
+        let socket = &stream.socket;
+        let longest = if stream.is_established() {
+            Duration::MAX
+        } else {
+            LOOK_AGAIN
+        };
         let Some(limit) = socket.read_timeout()? else {
-            return socket.wait_readable(Duration::MAX).map(drop);
+            return socket.wait_readable(longest).map(drop);
         };
         let now = osier::time::now();
         let deadline = *self.read_deadline.get_or_insert(now + limit);
-        match socket.wait_readable(deadline.saturating_duration_since(now))? {
-            true => Ok(()),
-            false => Err(io::ErrorKind::TimedOut.into()),
+        let rest = deadline.saturating_duration_since(now);
+        match socket.wait_readable(rest.min(longest))? {
+            false if rest <= longest => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
         }
     }
 }
