@@ -216,6 +216,10 @@ impl Conn {
         let ours = Stream::from(ours);
         ours.set_read_timeout(Some(RESTING))?;
         ours.set_write_timeout(Some(worker.server.timeouts.write))?;
+        // Its end stops counting it for its client.
+        if !worker.server.admit(peer) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         worker.server.arrived(worker.index);
         let conn = Box::new(Conn {
             link: worker.link(ours.into(), peer),

@@ -144,6 +144,7 @@ impl Server {
     /// Sets the most connections of one client at once, over all workers: an IPv4 address, or an IPv6
     /// network of 64 bits. A further connection is reset, with a log line. Clients of Unix sockets have
     /// no limit. With [`proxy_protocol`](Server::proxy_protocol) the client that the header names counts.
+    /// A WebSocket in a stream of HTTP/2 counts as one more connection. At the limit its stream is reset.
     pub fn max_connections_per_client(mut self, count: u32) -> Self {
         self.max_connections_per_client = Some(count);
         self

@@ -160,6 +160,29 @@ fn events_arrive_at_once_and_end_with_the_stream() {
     assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
 }
 
+#[test]
+fn a_websocket_in_a_stream_is_a_connection_of_its_client() {
+    let server = Server::new(router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| socket.send("hello"))
+    }))
+    .max_connections_per_client(2);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/ws");
+    client.until("a message", |client| !client.replies[&stream].body.is_empty());
+    let mut second = Client::connect(site.addr);
+    second.until_closed();
+    client.body(stream, &masked(0x88, &[]), true);
+    client.until("the end", |client| client.replies[&stream].is_over());
+    eventually("the pair of sockets is closed", || site.connections.count() == 1);
+    let mut second = Client::connect(site.addr);
+    assert_eq!(second.get("/").text(), "hello");
+    // The end of the WebSocket has freed no more than its own place.
+    let mut third = Client::connect(site.addr);
+    third.until_closed();
+    assert_eq!(client.get("/").text(), "hello");
+}
+
 fn open_websocket(client: &mut Client, path: &str) -> StreamId {
     let target = Outgoing {
         method: "CONNECT",
