@@ -204,6 +204,12 @@ impl Connection {
         self.shared.streams.borrow().is_empty() && now.saturating_duration_since(since) >= idle
     }
 
+    /// Whether the server shuts down. Another worker may have begun: then this one has not noted it yet, and its box is not woken
+    /// again.
+    fn is_shutting_down(&self) -> bool {
+        self.shared.local.worker.server.shutdown.is_set()
+    }
+
     /// Begins the graceful end.
     fn shut_down(&mut self) {
         self.shutdown = None;
@@ -253,11 +259,12 @@ impl Multiplexed for Connection {
                 false => Poll::Pending,
             };
         }
+        let is_shutting_down = self.is_shutting_down();
         let Some(shutdown) = &mut self.shutdown else {
             return Poll::Pending;
         };
         // The waker of a box is always the same.
-        if std::mem::replace(&mut self.is_in_line, true) && !self.shared.local.worker.draining.get() {
+        if std::mem::replace(&mut self.is_in_line, true) && !is_shutting_down {
             return Poll::Pending;
         }
         shutdown.as_mut().poll(cx)
@@ -268,7 +275,7 @@ impl Multiplexed for Connection {
             Cause::Readable => self.read(),
             Cause::Deadline => self.expire(),
             Cause::Woken | Cause::Writable => {
-                if self.shutdown.is_some() && self.shared.local.worker.draining.get() {
+                if self.shutdown.is_some() && self.is_shutting_down() {
                     self.shut_down();
                 }
                 self.rest()
