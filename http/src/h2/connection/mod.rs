@@ -361,6 +361,7 @@ impl Connection {
         }
         self.release(stream);
         if let Some(state) = self.streams.remove(stream) {
+            self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
             match state.reset {
                 Some(ResetBy::Us) if state.receiving != Direction::Ended => self.forgotten.push(stream),
@@ -370,12 +371,14 @@ impl Connection {
         }
     }
 
-    /// Gives back what a stream holds: its room, its turn, and the bytes that its handler has not read.
+    /// Gives back what a reset stream holds: its room, its turn, and the bytes that its handler has not read. A body that is whole
+    /// can still be read, so its bytes count until then.
     fn release(&mut self, stream: StreamId) {
         self.take_turn(stream);
         let held = self
             .streams
             .get_mut(stream)
+            .filter(|state| state.receiving != Direction::Ended)
             .map_or(0, |state| std::mem::take(&mut state.held));
         self.give_back(held);
     }

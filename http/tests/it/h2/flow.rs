@@ -141,6 +141,29 @@ fn bytes_that_a_handler_has_read_open_both_windows() {
 }
 
 #[test]
+fn the_whole_body_of_a_reset_stream_counts_until_it_is_read_or_dropped() {
+    let limits = Limits {
+        connection_window: 65_535,
+        ..Limits::default()
+    };
+    let mut peer = Peer::server_with(&limits);
+    for id in [1, 3] {
+        peer.feed(&post(id));
+        peer.feed(&data(id, &[0; 16_384], false));
+        peer.feed(&data(id, &[0; 16_383], true));
+        peer.feed(&reset(id, ErrorCode::CANCEL));
+        assert_eq!(updates(&mut peer), []);
+    }
+    // Its handler may still read it.
+    peer.connection.consumed(1, 32_767);
+    assert_eq!(updates(&mut peer), [(0, 32_767)]);
+    peer.connection.finish(1);
+    assert_eq!(updates(&mut peer), []);
+    peer.connection.finish(3);
+    assert_eq!(updates(&mut peer), [(0, 32_767)]);
+}
+
+#[test]
 fn padding_and_unwanted_bytes_are_given_back_at_once() {
     let limits = Limits {
         connection_window: 65_535,

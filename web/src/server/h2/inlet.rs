@@ -17,6 +17,9 @@ pub(super) struct Inlet {
     is_reset: Cell<bool>,
 }
 
+/// The most memory that an empty inbox keeps. The windows bound what is in it, not what it has held.
+const INBOX_KEPT: usize = 2 << 10;
+
 /// Received bytes that nobody has read. The stream's window bounds them.
 struct Inbox {
     bytes: VecDeque<u8>,
@@ -50,6 +53,12 @@ impl Inlet {
     /// Notes that the stream is reset.
     pub(super) fn reset(&self) {
         self.is_reset.set(true);
+        let mut inbox = self.inbox.borrow_mut();
+        if !inbox.has_ended {
+            // The machine has opened the windows for these bytes again. A body that is cut is of no use.
+            inbox.bytes = VecDeque::new();
+        }
+        drop(inbox);
         if let Some(gone) = self.gone.get() {
             gone.set();
         }
@@ -77,7 +86,12 @@ impl Inlet {
             0 if inbox.has_ended => Ok(Some(0)),
             0 if self.is_reset.get() => Err(io::ErrorKind::ConnectionReset.into()),
             0 => Ok(None),
-            count => Ok(Some(count)),
+            count => {
+                if inbox.bytes.is_empty() && inbox.bytes.capacity() > INBOX_KEPT {
+                    inbox.bytes = VecDeque::new();
+                }
+                Ok(Some(count))
+            }
         }
     }
 
@@ -85,5 +99,35 @@ impl Inlet {
     pub(super) fn is_readable(&self) -> bool {
         let inbox = self.inbox.borrow();
         !inbox.bytes.is_empty() || inbox.has_ended || self.is_reset.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inbox_keeps_no_memory_that_its_window_does_not_count() {
+        let inlet = Inlet::new(false);
+        inlet.receive(&[7; 60_000], false);
+        let mut into = vec![0; 60_000];
+        assert_eq!(inlet.take(&mut into[..59_999]).unwrap(), Some(59_999));
+        assert_eq!(inlet.take(&mut into).unwrap(), Some(1));
+        assert_eq!(inlet.inbox.borrow().bytes.capacity(), 0);
+        inlet.receive(&[7; 100], false);
+        inlet.reset();
+        assert_eq!(inlet.inbox.borrow().bytes.capacity(), 0);
+        let error = inlet.take(&mut into).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_whole_body_is_read_after_a_reset() {
+        let inlet = Inlet::new(false);
+        inlet.receive(b"body", true);
+        inlet.reset();
+        let mut into = [0; 8];
+        assert_eq!(inlet.take(&mut into).unwrap(), Some(4));
+        assert_eq!(inlet.take(&mut into).unwrap(), Some(0));
     }
 }
