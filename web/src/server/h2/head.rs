@@ -33,7 +33,7 @@ impl<'b> ResponseHead<'b> {
             let colon = memchr::memchr(b':', line)?;
             // Names are tokens.
             let name = str::from_utf8(&line[..colon]).ok()?;
-            Some((name, line[colon + 1..].trim_ascii_start()))
+            Some((name, line[colon + 1..].trim_ascii()))
         })
     }
 }
