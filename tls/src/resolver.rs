@@ -74,13 +74,13 @@ impl fmt::Debug for Hello<'_> {
 
 thread_local! {
     /// The name in the last first message that this thread has seen. rustls does not give it away later.
-    static LAST_NAME: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
+    static LAST_NAME: RefCell<Option<Option<Box<str>>>> = const { RefCell::new(None) };
     /// Whether there was no identity for that name.
     static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes the name that the call of rustls just made has met.
-pub(crate) fn take_name() -> Option<Box<str>> {
+/// Takes the name that the call of rustls just made has met. `None` if it has met no first message.
+pub(crate) fn take_name() -> Option<Option<Box<str>>> {
     LAST_NAME.take()
 }
 
@@ -99,7 +99,7 @@ impl<R: Resolver> ResolvesServerCert for Adapter<R> {
             hello: &hello,
             name: name.as_deref(),
         });
-        LAST_NAME.set(name);
+        LAST_NAME.set(Some(name));
         IS_REFUSED.set(found.is_none());
         found.map(|identity| identity.key().clone())
     }

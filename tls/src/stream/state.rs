@@ -276,17 +276,22 @@ impl State {
             records: &mut self.outgoing,
             peer_closed: &mut self.peer_closed,
         };
+        let is_handshaking = self.session.is_handshaking();
         let (consumed, step) = self.session.advance(input, &mut sink, goal);
         self.incoming.consume(consumed);
-        if self.expects_hello && (consumed > 0 || step.is_err()) {
-            self.expects_hello = false;
-            self.server_name = Some(resolver::take_name());
+        // A second first message, which answers a retry, has the same name. An alert before the first one has none.
+        if is_handshaking && let Some(name) = resolver::take_name() {
+            self.server_name = Some(name);
         }
+        self.expects_hello &= consumed == 0 && step.is_ok();
         let step = step.map_err(|error| match resolver::take_refusal() {
             true => self.fail(Error::new(Kind::UnknownName(self.server_name.clone().flatten()))),
             false => self.fail(error.into()),
         })?;
-        self.is_unseen = matches!(step, Step::Plain | Step::PeerClosed);
+        // A writer leaves the records that wait for a reader.
+        if matches!(goal, Goal::Read) {
+            self.is_unseen = matches!(step, Step::Plain | Step::PeerClosed);
+        }
         Ok((step, count))
     }
 

@@ -225,3 +225,23 @@ fn an_identity_is_complete() {
             .starts_with("the certificate cannot be used")
     );
 }
+
+#[test]
+fn a_name_behind_an_alert_is_still_that_of_the_client() {
+    let (near, mut far) = osier::net::UnixStream::pair().unwrap();
+    let client = AUTHORITY.connector().connect("localhost", near).unwrap();
+    osier::run(move || {
+        assert_eq!(client.try_handshake().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        client.socket().shutdown(std::net::Shutdown::Write).unwrap();
+        let mut hello = Vec::new();
+        far.read_to_end(&mut hello).unwrap();
+        let (mut near, far) = osier::net::UnixStream::pair().unwrap();
+        let server = two().accept(far);
+        // A warning, which may come before every message.
+        near.write_all(&[21, 3, 1, 0, 2, 1, 90]).unwrap();
+        assert_eq!(server.try_handshake().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.write_all(&hello).unwrap();
+        assert_eq!(server.try_handshake().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(server.server_name(), Some("localhost"));
+    });
+}

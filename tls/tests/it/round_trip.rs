@@ -113,3 +113,24 @@ fn an_end_without_close_notify_is_an_error() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_write_leaves_a_record_that_waits_for_a_reader() {
+    osier::run(|| {
+        let (mut client, mut server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
+        osier::scope(|scope| {
+            scope.spawn(|| server.handshake().unwrap());
+            client.handshake().unwrap();
+        });
+        client.write_all(b"one").unwrap();
+        client.write_all(b"two").unwrap();
+        let mut read = [0; 3];
+        server.read_exact(&mut read).unwrap();
+        assert!(server.has_unread());
+        server.write_all(b"answer").unwrap();
+        assert!(server.has_unread());
+        assert_eq!(server.try_read(&mut read).unwrap(), 3);
+        assert_eq!(&read, b"two");
+        assert!(!server.has_unread());
+    });
+}
