@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use osier_tls::Identity;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -108,16 +109,13 @@ pub fn obtain(
         pending.filter(|pending| pending.issuer == issuer.directory && pending.names == subject.names)
         && let Some(chain) = order::resume(&mut client, &pending.url)?
     {
-        return store(
-            subject,
-            means,
-            Stored {
-                key: pending.key,
-                chain,
-            },
-        );
+        let key = pending.key;
+        match store(subject, means, Stored { key, chain }) {
+            // The same order would bring the same certificate each time.
+            Err(Error::Malformed(_)) => {}
+            done => return done,
+        }
     }
-
     let wanted = Wanted {
         names: &subject.names,
         profile: subject.settings.profile.as_deref(),
@@ -176,6 +174,12 @@ fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Stored, Err
         return Err(Error::Malformed(
             "a certificate that is not for the names of the order".into(),
         ));
+    }
+    // It would replace one that works.
+    if let Err(error) = Identity::from_pem(stored.chain.as_bytes(), stored.key.as_bytes()) {
+        return Err(Error::Malformed(format!(
+            "a certificate that cannot be served: {error}"
+        )));
     }
     let (storage, name, copy) = (means.storage.clone(), subject.name().to_owned(), stored.clone());
     unblock(move || storage.put_certificate(&name, &copy))?;

@@ -158,7 +158,7 @@ pub fn prove(client: &mut Client<'_>, wanted: &Wanted<'_>, solver: &dyn Solver) 
         let url = authorization
             .as_str()
             .ok_or_else(|| Error::Malformed("an authorization without its URL".into()))?;
-        prove_name(client, url, wanted.kinds, solver)?;
+        prove_name(client, url, wanted, solver)?;
     }
     Ok(order)
 }
@@ -202,13 +202,20 @@ fn fetch(client: &mut Client<'_>, url: &str) -> Result<String, Error> {
     String::from_utf8(chain).map_err(|_| Error::Malformed("a certificate that is no text".into()))
 }
 
-fn prove_name(client: &mut Client<'_>, url: &str, kinds: &[Kind], solver: &dyn Solver) -> Result<(), Error> {
+fn prove_name(client: &mut Client<'_>, url: &str, wanted: &Wanted<'_>, solver: &dyn Solver) -> Result<(), Error> {
+    let kinds = wanted.kinds;
     let authorization = client.get(url)?.json()?;
     // The issuer may remember a proof of an earlier order.
     if authorization["status"] == "valid" {
         return Ok(());
     }
     let name = text(&authorization["identifier"], "value")?;
+    // The name becomes an argument of a program. An issuer may ask for the names of the order alone.
+    if !wanted.names.iter().any(|wanted| is_same(wanted, name)) {
+        return Err(Error::Malformed(format!(
+            "an authorization of {name:?}, which is not in the order"
+        )));
+    }
     let challenges = authorization["challenges"]
         .as_array()
         .map(Vec::as_slice)
@@ -252,6 +259,14 @@ fn prove_name(client: &mut Client<'_>, url: &str, kinds: &[Kind], solver: &dyn S
     let _presented = presented.map_err(|why| Error::Failed(format!("{}: {why}", kind.name())))?;
     client.post(text(challenge, "url")?, "{}")?;
     wait(client, url, &["pending"], name).map(drop)
+}
+
+/// Whether an issuer means a name of an order by `name`: it leaves out the `*` of a wildcard, and may write an address otherwise.
+fn is_same(wanted: &str, name: &str) -> bool {
+    match wanted.parse::<IpAddr>() {
+        Ok(ip) => name.parse() == Ok(ip),
+        Err(_) => wanted.strip_prefix("*.").unwrap_or(wanted).eq_ignore_ascii_case(name),
+    }
 }
 
 /// Looks until the status is none of `before`.

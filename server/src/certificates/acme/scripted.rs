@@ -62,6 +62,10 @@ pub struct Script {
     pub needs_binding: bool,
     /// The name whose proof fails.
     pub fails: Option<String>,
+    /// The name that it asks to prove instead of each name of the order.
+    pub asks_for: Option<String>,
+    /// The certificate of its first order is for another key.
+    pub mixes_up_keys: bool,
     /// The kinds of proofs that it offers.
     pub kinds: Vec<&'static str>,
     /// No connection gets through.
@@ -205,6 +209,7 @@ impl Issuer {
             ["authorization", number, name] => {
                 let order = &state.orders[number.parse::<usize>().unwrap()];
                 let (bare, is_wild) = (name.trim_start_matches("*."), name.starts_with("*."));
+                let bare = script.asks_for.as_deref().unwrap_or(bare);
                 let kinds = script.kinds.iter().filter(|kind| !is_wild || **kind == "dns-01");
                 let failed = script.fails.as_deref() == Some(name) && order.looks > 0;
                 let challenges: Vec<Value> = kinds
@@ -237,8 +242,12 @@ impl Issuer {
                 let request = CertificateSigningRequestParams::from_der(&request.into()).unwrap();
                 let mut request = request;
                 request.params.use_authority_key_identifier_extension = true;
-                let chain = request.signed_by(&self.signer).unwrap().pem();
                 let number: usize = number.parse().unwrap();
+                let chain = match script.mixes_up_keys && number == 0 {
+                    true => request.params.signed_by(&KeyPair::generate().unwrap(), &self.signer),
+                    false => request.signed_by(&self.signer),
+                };
+                let chain = chain.unwrap().pem();
                 state.orders[number].chain = Some(chain);
                 state.finalized = true;
                 json_reply(200, &order_body(&state.orders[number], number))

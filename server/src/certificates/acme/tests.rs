@@ -90,6 +90,37 @@ fn a_certificate_is_ordered_by_each_proof_and_nothing_stays_behind() {
 }
 
 #[test]
+fn an_issuer_may_ask_for_the_names_of_the_order_alone() {
+    for other in ["b.example", "a.example;rm", ""] {
+        let asks = Script {
+            asks_for: Some(other.into()),
+            ..script()
+        };
+        let (done, issuer, _folder) = order(asks, subject(&["a.example"]));
+        let why = done.err().unwrap().to_string();
+        assert!(why.contains("which is not in the order"), "{why}");
+        assert!(issuer.shown.is_empty());
+    }
+}
+
+#[test]
+fn a_certificate_for_another_key_is_not_stored_and_ordered_anew() {
+    let mixes_up = Script {
+        mixes_up_keys: true,
+        ..script()
+    };
+    let wanted = subject(&["a.example"]);
+    let (done, issuer, folder) = order(mixes_up, wanted.clone());
+    let why = done.err().unwrap().to_string();
+    assert!(why.contains("cannot be served"), "{why}");
+    let storage = Storage::new(folder.path().to_owned());
+    assert!(storage.certificate("a.example").unwrap().is_none());
+    let means = means(&issuer, folder.path());
+    let stored = run(move || obtain(&wanted, &means)).unwrap();
+    assert!(storage.certificate("a.example").unwrap() == Some(stored));
+}
+
+#[test]
 fn refused_nonces_are_replaced() {
     let (done, ..) = order(
         Script {
