@@ -57,10 +57,18 @@ impl Connection {
         }
     }
 
-    /// The room in the output and in the connection's window that is not reserved.
+    /// The room in the output and in the connection's window that is not reserved. Where the output has any, it has that for a turn: a
+    /// stream that gets all but a few bytes out would wait again for these.
     fn free(&self) -> usize {
-        let output = self.limits.output_bytes.saturating_sub(self.output.len());
-        output.min(self.send_window.left()).saturating_sub(self.reserved)
+        let output = match self
+            .limits
+            .output_bytes
+            .saturating_sub(self.output.len() + self.reserved)
+        {
+            0 => 0,
+            left => left.max(QUANTUM),
+        };
+        output.min(self.send_window.left().saturating_sub(self.reserved))
     }
 
     /// Whether another stream that could send comes first.
