@@ -127,6 +127,8 @@ fn one_line(text: &str) -> String {
 pub struct Sink<'a> {
     out: &'a mut dyn Outlet,
     keep_alive: Duration,
+    // Whether a wait has ended because the server shuts down.
+    stopped: bool,
 }
 
 impl Sink<'_> {
@@ -176,8 +178,8 @@ impl Sink<'_> {
     /// # Errors
     ///
     /// Same as [`send`](Sink::send). `ConnectionAborted` when the client disconnects, and
-    /// [`Cancelled`] when the server shuts down. A stream that returns the latter ends without a line
-    /// in the log.
+    /// [`Cancelled`] when the server shuts down. A stream that returns the latter ends as a complete
+    /// response, without a line in the log.
     pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
         let mut leaf = std::pin::pin!(leaf);
         loop {
@@ -198,7 +200,10 @@ impl Sink<'_> {
             })?;
             match output {
                 Some(output) => return Ok(output),
-                None if stops => return Err(Cancelled.into()),
+                None if stops => {
+                    self.stopped = true;
+                    return Err(Cancelled.into());
+                }
                 None => self.comment("")?,
             }
         }
@@ -264,10 +269,16 @@ osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
     let body = move |out: &mut dyn Outlet| {
         out.flush()?; // sends the head, so that the page knows that it is connected
-        run(&mut Sink {
+        let mut sink = Sink {
             out,
             keep_alive: KEEP_ALIVE,
-        })
+            stopped: false,
+        };
+        match run(&mut sink) {
+            // The end of the stream, not of a broken response: the client learns that it is complete.
+            Err(error) if sink.stopped && Cancelled::is(&error) => Ok(()),
+            done => done,
+        }
     };
     Response::new(StatusCode::OK)
         .body(Body::produced(body))
