@@ -71,7 +71,15 @@ impl fmt::Display for Error {
                 write!(f, "the client asks for {name:?}, for which there is no certificate")
             }
             Kind::UnknownName(None) => f.write_str("the client asks for no name, and there is no certificate for that"),
-            Kind::Protocol(error) => write!(f, "TLS: {error}"),
+            Kind::Protocol(error) => {
+                let text = error.to_string();
+                f.write_str("TLS: ")?;
+                f.write_str(&text)?;
+                match text.contains("CaUsedAsEndEntity") {
+                    true => f.write_str(": the peer shows the certificate of an authority (CA:TRUE) as its own"),
+                    false => Ok(()),
+                }
+            }
         }
     }
 }
