@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=localhost \
-//!     -addext subjectAltName=DNS:localhost -keyout key.pem -out chain.pem
+//!     -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out chain.pem
 //! cargo run --release -p osier-examples --bin https -- chain.pem key.pem [ADDR]
 //! curl --cacert chain.pem https://localhost:8443/
 //! ```

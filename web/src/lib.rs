@@ -15,8 +15,8 @@
 //! A handler reads its request, makes blocking calls (sockets, sleeps, [`osier::unblock`]), and
 //! returns any type that [implements](IntoResponse) a response. A connection that waits for its
 //! next request holds no stack. Responses to pipelined requests are sent in order and together.
-//! When a handler suspends, the responses before its own are sent first. A handler whose client is
-//! gone is cancelled at its next suspension, unless its [`Route`] has another setting.
+//! When a handler suspends, the responses before its own are sent first. A handler runs to its end
+//! although its client has left, unless its route has [`Route::cancel_when_gone`].
 //!
 //! # What an application needs
 //!
