@@ -14,7 +14,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
 use crate::conn::worker::Link;
-use crate::server::h2::exchange;
+use crate::server::h2::exchange::{self, Running};
 use crate::server::h2::inlet::Inlet;
 use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
@@ -97,7 +97,12 @@ impl Connection {
     /// Starts the fibers of new streams.
     fn start(&mut self) {
         for (stream, head) in std::mem::take(&mut self.starting) {
-            drop(osier::spawn_local(move || exchange::serve(&stream, &head)));
+            // Without a stack the fiber never starts. The stream ends then, too.
+            let running = Running(self.shared.clone(), stream.id);
+            drop(osier::spawn_local(move || {
+                let _running = running;
+                exchange::serve(&stream, &head);
+            }));
         }
     }
 

@@ -20,8 +20,6 @@ use crate::server::h2::tunnel;
 /// Suspends when the handler does, and while the client takes no bytes.
 pub(super) fn serve(stream: &Stream, head: &RequestHead) {
     let shared = &stream.shared;
-    // The machine resets a stream that has not been answered by then.
-    let _running = Running(shared, stream.id);
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
     let output = Output::new(client, worker.take_output()).until(&worker.server.shutdown);
@@ -50,10 +48,10 @@ pub(super) fn serve(stream: &Stream, head: &RequestHead) {
     }
 }
 
-/// A running stream. Its drop ends the stream.
-struct Running<'s>(&'s Rc<Shared>, StreamId);
+/// A running stream. Its drop ends the stream: the machine resets one that has not been answered by then.
+pub(super) struct Running(pub(super) Rc<Shared>, pub(super) StreamId);
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
         self.0.remove(self.1);
     }
