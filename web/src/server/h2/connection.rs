@@ -67,7 +67,7 @@ impl Connection {
             Event::Request { stream, head, end } => {
                 let inlet = Rc::new(Inlet::new(end));
                 shared.add(stream, inlet.clone());
-                let stream = Stream::new(shared.clone(), stream, inlet);
+                let stream = Stream::new(shared.clone(), stream, inlet, head.protocol().is_some());
                 self.starting.push((stream, head));
             }
             Event::Data { stream, bytes, end } => {

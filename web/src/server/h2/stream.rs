@@ -20,16 +20,19 @@ pub(super) struct Stream {
     inlet: Rc<Inlet>,
     /// Whether the final head has been sent.
     is_answered: Cell<bool>,
+    /// Whether the request is an extended CONNECT, which any 2xx would accept.
+    asks_for_protocol: bool,
 }
 
 impl Stream {
-    pub(super) fn new(shared: Rc<Shared>, id: StreamId, inlet: Rc<Inlet>) -> Stream {
+    pub(super) fn new(shared: Rc<Shared>, id: StreamId, inlet: Rc<Inlet>, asks_for_protocol: bool) -> Stream {
         let is_answered = Cell::new(false);
         Stream {
             shared,
             id,
             inlet,
             is_answered,
+            asks_for_protocol,
         }
     }
 
@@ -55,7 +58,11 @@ impl Stream {
         while !self.is_answered.get() && !bytes.is_empty() {
             let (head, rest) = ResponseHead::split(bytes);
             // A 101 answers an extended CONNECT, where HTTP/2 has a 200 (RFC 8441 section 5).
-            let status = if head.status == 101 { 200 } else { head.status };
+            let status = match head.status {
+                101 => 200,
+                200..300 if self.asks_for_protocol => return Err(self.refuse_protocol()),
+                status => status,
+            };
             let is_final = status >= 200;
             let is_last = end && is_final && rest.is_empty();
             self.check_open()?;
@@ -71,6 +78,15 @@ impl Stream {
             bytes = rest;
         }
         Ok(Some(bytes))
+    }
+
+    /// Answers an extended CONNECT whose handler knows nothing of the protocol, and has made a response as to a GET.
+    #[cold]
+    fn refuse_protocol(&self) -> io::Error {
+        self.shared.machine.borrow_mut().send_head(self.id, 501, [], true);
+        self.is_answered.set(true);
+        self.shared.flush_soon();
+        io::ErrorKind::BrokenPipe.into()
     }
 
     /// Sends bytes of the body, and its end.

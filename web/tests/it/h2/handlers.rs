@@ -161,6 +161,18 @@ fn events_arrive_at_once_and_end_with_the_stream() {
 }
 
 #[test]
+fn a_response_as_to_a_get_does_not_accept_a_websocket() {
+    let site = site(router());
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/");
+    let reply = client.reply(stream);
+    assert_eq!((reply.status, reply.text()), (501, ""));
+    let stream = open_websocket(&mut client, "/none");
+    assert_eq!(client.reply(stream).status, 404);
+    assert_eq!(client.get("/").text(), "hello");
+}
+
+#[test]
 fn a_websocket_in_a_stream_is_a_connection_of_its_client() {
     let server = Server::new(router().get("/ws", |request: &mut Request<'_>| {
         ws::upgrade(request, |socket| socket.send("hello"))
@@ -245,9 +257,8 @@ fn websockets_of_both_styles_run_in_streams() {
     // A request that is no handshake, and a handler that knows no upgrade.
     assert_eq!(client.get("/fiber").status, 400);
     let stream = open_websocket(&mut client, "/");
-    client.until("a response", |client| client.replies[&stream].status == 200);
     client.until("its end", |client| client.replies[&stream].is_over());
-    assert_eq!(client.replies[&stream].text(), "hello");
+    assert_eq!(client.replies[&stream].status, 501);
     eventually("the pairs of sockets are closed", || site.connections.count() == 1);
 }
 
