@@ -69,7 +69,7 @@ pub fn run(built: Vec<Executable>) -> Outcome {
         name: "fuzz".into(),
         passed: count - complaints.len(),
         failed: complaints.len(),
-        checked: format!("{count} targets, 5 s each"),
+        checked: format!("{count} targets, 3 s each"),
         complaints,
         ..Outcome::default()
     }
@@ -82,7 +82,7 @@ fn command(target: &Executable) -> Command {
     let mut command = Command::new(&target.file);
     command.arg(&found).arg(root().join("fuzz/corpus").join(&target.target));
     command
-        .args(["-max_total_time=5", "-verbosity=0", "-print_final_stats=1"])
+        .args(["-max_total_time=3", "-verbosity=0", "-print_final_stats=1"])
         .current_dir(found);
     command
 }
