@@ -238,7 +238,11 @@ impl Certificates {
         let means = Means {
             storage,
             board: Arc::clone(self) as Arc<dyn Board>,
-            connect: Box::new(|issuer| Ok(Box::new(Https::to(issuer)?))),
+            connect: Box::new(|issuer| {
+                let issuer = issuer.clone();
+                let https = osier::shield(|| osier::unblock(move || Https::to(&issuer)));
+                Ok(Box::new(https?))
+            }),
         };
         let shelf = Arc::clone(self) as Arc<dyn Shelf>;
         let next = Keeper::new(subjects, means, shelf, self.say.clone(), before.as_deref());

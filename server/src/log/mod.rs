@@ -17,7 +17,7 @@ pub mod operator;
 pub mod settings;
 mod stderr;
 pub mod syslog;
-mod text;
+pub mod text;
 mod writer;
 
 pub use self::text::Client;

@@ -9,6 +9,7 @@ use osier::process::Command;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::order::{Challenge, Kind, Presented, Solver};
+use super::protocol::one_line;
 
 /// Longest time for a program that sets a DNS record. Records take minutes to spread.
 const PROGRAM_TIME: Duration = Duration::from_secs(600);
@@ -78,6 +79,9 @@ struct Record {
 
 impl Record {
     /// Runs `PROGRAM add|remove NAME VALUE`. The record can be seen when the program has ended.
+    ///
+    /// # Suspends
+    /// Until the program has ended, for [`PROGRAM_TIME`] at most.
     fn run(&self, what: &str) -> Result<(), String> {
         let shown = self.program.display();
         let run = || {
@@ -91,13 +95,7 @@ impl Record {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said: String = said
-            .trim()
-            .chars()
-            .take(300)
-            .map(|char| if char.is_control() { ' ' } else { char })
-            .collect();
+        let said = one_line(String::from_utf8_lossy(&output.stderr).trim());
         Err(format!(
             "'{shown} {what} {}' has failed ({}): {said}",
             self.name, output.status

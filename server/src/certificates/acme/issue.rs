@@ -5,7 +5,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use osier_tls::Identity;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
@@ -39,7 +38,7 @@ pub struct Means {
     pub connect: Connect,
 }
 
-/// Makes connections to an issuer. The error is one line.
+/// Makes connections to an issuer. It may suspend while files are read. The error is one line.
 pub type Connect = Box<dyn Fn(&Issuer) -> Result<Box<dyn Transport>, String> + Send + Sync>;
 
 /// The dates of a certificate, and its identifier.
@@ -133,7 +132,7 @@ pub fn obtain(
         key: key.clone(),
     };
     let (storage, name) = (means.storage.clone(), subject.name().to_owned());
-    unblock(move || storage.put_pending(&name, Some(&pending)))?;
+    unblock(move || storage.put_pending(&name, &pending))?;
     let chain = order::finalize(&mut client, &order, &request)?;
     store(subject, means, Stored { key, chain })
 }
@@ -201,6 +200,3 @@ fn unblock<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'sta
     let done = osier::shield(|| osier::unblock(work));
     done.map_err(|error| Error::Failed(format!("the state folder: {error}")))
 }
-
-/// Pause before another look at a name whose lock another process has.
-pub const LOCKED: Duration = Duration::from_secs(30);

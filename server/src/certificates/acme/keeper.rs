@@ -7,9 +7,9 @@
 //!     └──────────── the next time: renewal, back-off ◀─────┘
 //! ```
 //!
-//! The first fiber owns the queue. At most [`AT_ONCE`] certificates are attended at once. The wall clock decides when a renewal is
-//! due, and it is looked at again at least every [`LOOK`]: a clock that jumps is noticed. Pauses after failures are counted by the
-//! monotonic clock.
+//! The first fiber takes from the queue. At most [`AT_ONCE`] certificates are attended at once. The wall clock decides when one is
+//! due, and it is looked at again at least every [`LOOK`]. After a jump forward, what is due meanwhile is attended. After a jump back,
+//! what lies farther ahead than any pause is long ([`FARTHEST`]) is attended, too.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use osier::sync::Event;
 
-use super::issue::{self, LOCKED, Means, Read, Subject};
+use super::issue::{self, Means, Read, Subject};
 use super::order::Kind;
 use super::protocol::Error;
 use super::schedule;
@@ -36,6 +36,12 @@ const ASK: Duration = Duration::from_secs(6 * 3600);
 
 /// Time before the next look at a certificate that was just issued. An issuer may suggest a renewal at once; it gets one an hour.
 const SETTLED: Duration = Duration::from_secs(3600);
+
+/// Pause before another look at a name whose lock another process has.
+const LOCKED: Duration = Duration::from_secs(30);
+
+/// Seconds to the next look at a certificate, at most. The longest pause after a failure is two and a half days.
+const FARTHEST: i64 = 3 * 24 * 3600;
 
 /// Where certificates are served from.
 pub trait Shelf: Send + Sync {
@@ -202,12 +208,9 @@ impl Keeper {
     /// The time of the renewal, in seconds since 1970.
     fn renewal(&self, subject: &Subject, read: &Read) -> i64 {
         let window = read.id.as_ref().and_then(|id| {
-            let asked = subject
-                .settings
-                .issuers
-                .iter()
-                .find_map(|issuer| issue::window(issuer, &self.means, id).ok());
-            asked.flatten()
+            // Only the one that has issued it has an opinion.
+            let mut issuers = subject.settings.issuers.iter();
+            issuers.find_map(|issuer| issue::window(issuer, &self.means, id).ok().flatten())
         });
         schedule::renewal(read.validity, window, chance(subject.name()))
     }
@@ -315,7 +318,7 @@ impl State {
         if self.busy == AT_ONCE {
             return Err(LOOK);
         }
-        if due > now {
+        if due > now && due <= now.saturating_add(FARTHEST) {
             return Err(Duration::from_secs(due.abs_diff(now)));
         }
         self.queue.pop();
@@ -344,4 +347,25 @@ fn wall() -> i64 {
 fn chance(name: &str) -> f64 {
     let hash = super::jose::sha256(name.as_bytes());
     f64::from(u16::from_be_bytes([hash[0], hash[1]])) / f64::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_back_makes_nobody_wait_for_it() {
+        let mut state = State::default();
+        let (now, year) = (1_800_000_000, 365 * 86_400);
+        state.queue.push(Reverse((now + 3600, 7)));
+        assert_eq!(state.next_due(now), Err(Duration::from_secs(3600)));
+        assert_eq!(state.next_due(now - year), Ok(7));
+        assert_eq!(state.next_due(now), Err(LOOK));
+    }
+
+    #[test]
+    fn every_pause_ends_before_a_jump_is_suspected() {
+        let longest = schedule::pause(40, None, 1.0).max(ASK).max(SETTLED);
+        assert!(longest.as_secs().cast_signed() < FARTHEST, "{longest:?}");
+    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::jose::sha256;
-use super::protocol::{Client, Error, Received, described};
+use super::protocol::{Client, Error, Received, described, one_line};
 
 /// Longest time for the proof of one name, and for the making of the certificate.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -299,15 +299,10 @@ fn reason(body: &Value) -> String {
     let of_challenge = body["challenges"].as_array().into_iter().flatten();
     let problems = std::iter::once(&body["error"]).chain(of_challenge.map(|challenge| &challenge["error"]));
     let problems: Vec<String> = problems.filter(|problem| problem.is_object()).map(described).collect();
-    let text = if problems.is_empty() {
-        "no reason is given".to_owned()
-    } else {
-        problems.join("; ")
-    };
-    text.chars()
-        .take(500)
-        .map(|char| if char.is_control() { ' ' } else { char })
-        .collect()
+    match problems.is_empty() {
+        true => "no reason is given".to_owned(),
+        false => one_line(&problems.join("; ")),
+    }
 }
 
 fn identifier(name: &str) -> Value {

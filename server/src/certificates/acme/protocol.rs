@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::jose::{AccountKey, Binding, Signer};
+use crate::log::text::visible;
 
 /// Repetitions of a request whose nonce was refused. An issuer that refuses every second nonce fails one request in a million.
 const NONCES: usize = 20;
@@ -76,7 +77,6 @@ pub struct Directory {
     pub new_order: String,
     /// Where to ask for the time of a renewal (RFC 9773).
     pub renewal_info: Option<String>,
-    pub terms: Option<String>,
     pub needs_binding: bool,
     /// The names of the profiles.
     pub profiles: Vec<String>,
@@ -154,12 +154,11 @@ pub fn described(problem: &Value) -> String {
     text
 }
 
-/// Text of an issuer in one line of the log.
-fn one_line(text: &str) -> String {
-    let text: String = text.chars().take(500).collect();
-    text.chars()
-        .map(|char| if char.is_control() { ' ' } else { char })
-        .collect()
+/// Text of an issuer or of a program in one line of the log.
+pub fn one_line(text: &str) -> String {
+    let text = text.chars().take(500);
+    let text: String = text.map(|char| if char.is_control() { ' ' } else { char }).collect();
+    visible(&text)
 }
 
 impl Received {
@@ -207,7 +206,6 @@ impl Directory {
             new_account: needed("newAccount")?,
             new_order: needed("newOrder")?,
             renewal_info: url("renewalInfo"),
-            terms: body["meta"]["termsOfService"].as_str().map(str::to_owned),
             needs_binding: body["meta"]["externalAccountRequired"] == true,
             profiles: profiles.into_iter().flatten().map(|(name, _)| name.clone()).collect(),
         })

@@ -146,21 +146,14 @@ impl Storage {
         }))
     }
 
-    /// Stores an order before it is finalized. `None` forgets it.
+    /// Stores an order before it is finalized. [`put_certificate`](Storage::put_certificate) forgets it.
     ///
     /// # Blocks the thread
     /// Until the bytes are on the disk.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn put_pending(&self, name: &str, pending: Option<&Pending>) -> io::Result<()> {
-        let Some(pending) = pending else {
-            let removed = fs::remove_file(self.path("certificates", name, "order"));
-            return removed.or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            });
-        };
+    pub fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
         let Pending {
             issuer,
             url,
@@ -311,7 +304,7 @@ mod tests {
             names: vec!["a.example".into(), "b.example".into()],
             key: "key".into(),
         };
-        storage.put_pending("a.example", Some(&pending)).unwrap();
+        storage.put_pending("a.example", &pending).unwrap();
         assert!(storage.pending("a.example").unwrap() == Some(pending));
         let stored = Stored {
             key: "k\n".into(),
@@ -319,7 +312,6 @@ mod tests {
         };
         storage.put_certificate("a.example", &stored).unwrap();
         assert!(storage.pending("a.example").unwrap().is_none());
-        storage.put_pending("a.example", None).unwrap();
     }
 
     #[test]
