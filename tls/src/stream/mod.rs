@@ -333,19 +333,14 @@ struct Patience {
 impl Patience {
     fn wait(&mut self, stream: &Stream, direction: Direction) -> io::Result<()> {
         match direction {
-            Direction::Read => self.wait_readable(stream),
+            Direction::Handshake => self.wait_readable(&stream.socket, LOOK_AGAIN),
+            Direction::Read => self.wait_readable(&stream.socket, Duration::MAX),
             Direction::Write => wait_writable(&stream.socket),
         }
     }
 
-    /// Waits for bytes. The deadline is that of the whole call.
-    fn wait_readable(&mut self, stream: &Stream) -> io::Result<()> {
-        let socket = &stream.socket;
-        let longest = if stream.is_established() {
-            Duration::MAX
-        } else {
-            LOOK_AGAIN
-        };
+    /// Waits for bytes, no longer than `longest` at once. The deadline is that of the whole call.
+    fn wait_readable(&mut self, socket: &net::Stream, longest: Duration) -> io::Result<()> {
         let Some(limit) = socket.read_timeout()? else {
             return socket.wait_readable(longest).map(drop);
         };
@@ -420,5 +415,35 @@ impl fmt::Debug for Stream {
             .field("socket", &self.socket)
             .field("agreed", &self.agreed.get())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use osier::net::UnixStream;
+
+    use super::*;
+    use crate::{Acceptor, Connector, Identity};
+
+    #[test]
+    fn a_call_looks_again_after_another_has_ended_the_handshake() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        let acceptor = Acceptor::builder(identity).build().unwrap();
+        let connector = Connector::builder().ca_pem(chain.as_bytes()).build().unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        let (client, server) = (connector.connect("localhost", near).unwrap(), acceptor.accept(far));
+
+        let stopped = server.attempt(&mut &server.socket, |state, socket| state.write(socket, &[]));
+        let Err(Stop::Wait(direction)) = stopped else {
+            panic!("{stopped:?}")
+        };
+        // Another call ends the handshake before this one waits. The client sends nothing more.
+        while !(client.is_established() && server.is_established()) {
+            let _ = (client.try_handshake(), server.try_handshake());
+        }
+        server.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        Patience::default().wait(&server, direction).unwrap();
     }
 }

@@ -38,6 +38,8 @@ impl Socket for &net::Stream {
 /// The event of a socket that a call waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Direction {
+    /// Bytes within the handshake. Another call may read them first.
+    Handshake,
     Read,
     Write,
 }
@@ -321,7 +323,12 @@ impl State {
                 self.is_unseen = true;
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Stop::Wait(Direction::Read)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Stop::Wait(match self.session.is_handshaking() {
+                    true => Direction::Handshake,
+                    false => Direction::Read,
+                }))
+            }
             Err(error) => Err(Stop::Fail(error)),
         }
     }
