@@ -14,7 +14,7 @@ use crate::conn::transport::Transport;
 pub(crate) enum Polled<'t> {
     Plain(AsyncStream<&'t Stream>),
     #[cfg(feature = "tls")]
-    Tls(secure::Polled<'t>),
+    Tls(osier_tls::AsyncStream<&'t osier_tls::Stream>),
 }
 
 impl Transport {
@@ -22,7 +22,7 @@ impl Transport {
         match self {
             Transport::Plain(stream) => Polled::Plain(stream.as_async()),
             #[cfg(feature = "tls")]
-            Transport::Tls(stream) => Polled::Tls(secure::Polled::of(stream)),
+            Transport::Tls(stream) => Polled::Tls(stream.as_async()),
         }
     }
 }
@@ -32,7 +32,7 @@ impl Polled<'_> {
         match self {
             Polled::Plain(stream) => Pin::new(stream).poll_read(cx, into),
             #[cfg(feature = "tls")]
-            Polled::Tls(stream) => stream.poll_read(cx, into),
+            Polled::Tls(stream) => Pin::new(stream).poll_read(cx, into),
         }
     }
 
@@ -45,96 +45,16 @@ impl Polled<'_> {
         match self {
             Polled::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             #[cfg(feature = "tls")]
-            Polled::Tls(stream) => stream.poll_write(cx, slices),
+            Polled::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
     /// Waits until the socket has taken what was written.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Polled::Plain(_) => {
-                let _ = cx;
-                Poll::Ready(Ok(()))
-            }
+            Polled::Plain(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(feature = "tls")]
-            Polled::Tls(stream) => stream.poll_flush(cx),
+            Polled::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
-    }
-}
-
-#[cfg(feature = "tls")]
-mod secure {
-    use std::io::{self, IoSlice};
-    use std::pin::Pin;
-    use std::task::{Context, Poll, ready};
-
-    use osier_tls::Stream;
-
-    /// Waits for an event of a socket.
-    type Wait<'t> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 't>>;
-
-    pub(crate) struct Polled<'t> {
-        stream: &'t Stream,
-        readable: Option<Wait<'t>>,
-        writable: Option<Wait<'t>>,
-    }
-
-    impl<'t> Polled<'t> {
-        pub(super) fn of(stream: &'t Stream) -> Polled<'t> {
-            Polled {
-                stream,
-                readable: None,
-                writable: None,
-            }
-        }
-
-        pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-            loop {
-                match self.stream.try_read(into) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    read => return Poll::Ready(read),
-                }
-                let socket = self.stream.socket();
-                ready!(wait(&mut self.readable, cx, || Box::pin(socket.readable_async())))?;
-            }
-        }
-
-        pub(super) fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-            let bytes = slices
-                .iter()
-                .find(|slice| !slice.is_empty())
-                .map_or(&[][..], |slice| slice);
-            loop {
-                match self.stream.try_write(bytes) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.poll_writable(cx))?,
-                    written => return Poll::Ready(written),
-                }
-            }
-        }
-
-        pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            loop {
-                match self.stream.try_flush() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.poll_writable(cx))?,
-                    flushed => return Poll::Ready(flushed),
-                }
-            }
-        }
-
-        fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            let socket = self.stream.socket();
-            wait(&mut self.writable, cx, || Box::pin(socket.writable_async()))
-        }
-    }
-
-    /// Polls a wait, which begins if none is under way.
-    fn wait<'t>(
-        slot: &mut Option<Wait<'t>>,
-        cx: &mut Context<'_>,
-        begin: impl FnOnce() -> Wait<'t>,
-    ) -> Poll<io::Result<()>> {
-        let done = ready!(slot.get_or_insert_with(begin).as_mut().poll(cx));
-        *slot = None;
-        Poll::Ready(done)
     }
 }
