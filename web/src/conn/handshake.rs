@@ -3,7 +3,6 @@
 //! A client that speaks HTTP in the clear gets a 400 in the clear, because a browser shows it and an alert says nothing.
 
 use std::io;
-use std::net::Shutdown;
 use std::time::Instant;
 
 use osier::dormant::AfterBurst;
@@ -11,7 +10,7 @@ use osier::dormant::AfterBurst;
 use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::transport::Transport;
-use crate::conn::{Conn, LINGER, LINGER_BYTES, Linger, Stage, after};
+use crate::conn::{Conn, Stage, after};
 
 /// The response to a request in the clear.
 const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
@@ -30,11 +29,7 @@ impl Conn {
                 self.set_stage(Stage::Handshake(deadline));
                 AfterBurst::Sleep(deadline)
             }
-            Err(error) => {
-                // The alert that says why.
-                let _ = stream.try_flush();
-                self.refuse_client(&error)
-            }
+            Err(error) => self.refuse_client(&error),
         }
     }
 
@@ -59,21 +54,10 @@ impl Conn {
         let text = format_args!("a TLS handshake has failed: {error}");
         let record = Record::new(Level::Info, text).of_client(self.link.peer(), self.link.is_proxied());
         self.link.worker.server.log(&record);
-        let socket = self.link.socket();
-        self.link.ends(CloseReason::ProtocolError);
         if is_plain_http {
             // A new socket has room for it.
-            let _ = socket.try_write(SPEAKS_TLS);
+            let _ = self.link.socket().try_write(SPEAKS_TLS);
         }
-        if socket.shutdown(Shutdown::Write).is_err() {
-            return AfterBurst::End;
-        }
-        let linger = Linger {
-            left: LINGER_BYTES,
-            deadline: after(LINGER),
-        };
-        let next = linger.sleep();
-        self.set_stage(Stage::Linger(linger));
-        next
+        self.linger(CloseReason::ProtocolError)
     }
 }
