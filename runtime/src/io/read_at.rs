@@ -1,9 +1,9 @@
 //! `read_at`: bytes of a file into memory, without the worker ever waiting for the disk.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
-use super::sendfile::fetch;
+use super::sendfile::{fetch, read_from_memory};
 use crate::worker::context::{self, Caller};
 
 /// Reads bytes of `file` from `offset` on, and returns how many: fewer than `into` has room for if others are not in memory, and 0
@@ -49,21 +49,4 @@ pub fn read_at(file: impl AsFd, offset: u64, into: &mut [u8]) -> io::Result<usiz
     Ok(rustix::io::retry_on_intr(|| {
         rustix::io::pread(file, &mut *into, offset)
     })?)
-}
-
-/// Reads the bytes that are in memory.
-#[cfg(target_os = "linux")]
-fn read_from_memory(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-    use rustix::io::{ReadWriteFlags, preadv2};
-    let read = preadv2(file, &mut [io::IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT);
-    read.map_err(|error| match error {
-        rustix::io::Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
-        error => error.into(),
-    })
-}
-
-/// Reads nothing: only Linux can read without blocking.
-#[cfg(not(target_os = "linux"))]
-fn read_from_memory(_: BorrowedFd<'_>, _: u64, _: &mut [u8]) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[cfg(not(target_vendor = "apple"))]
 use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 #[cfg(not(target_os = "linux"))]
 use crate::net::stream::call;
@@ -242,20 +242,30 @@ fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: BorrowedFd<'_
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn byte_in_memory(_: BorrowedFd<'_>, _: u64) -> io::Result<bool> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(target_os = "linux")]
 fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
-    let mut byte = [0];
-    match rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+    match read_from_memory(file, at, &mut [0]) {
         // None: the file ends before it.
         Ok(_) => Ok(true),
-        Err(Errno::AGAIN) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+/// Reads bytes that are in memory. Fails with `WouldBlock` if the first one is not, and with `Unsupported` where the filesystem cannot
+/// tell.
+#[cfg(target_os = "linux")]
+pub(super) fn read_from_memory(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    let read = preadv2(file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT);
+    read.map_err(|error| match error {
+        Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
+        error => error.into(),
+    })
+}
+
+/// Reads nothing: only Linux can read without blocking.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn read_from_memory(_: BorrowedFd<'_>, _: u64, _: &mut [u8]) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Brings a piece of the file into memory, on another thread.
