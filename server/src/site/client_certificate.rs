@@ -2,6 +2,7 @@
 
 use std::io;
 
+use data_encoding::BASE64;
 use osier_web::Request;
 use osier_web::fastcgi::RequestParams;
 
@@ -23,7 +24,7 @@ pub fn forward(request: &mut Request<'_>) -> io::Result<()> {
         .headers()
         .any(|(name, _)| FIELDS.iter().any(|field| is_same(name, field)));
     if is_forged || shown.is_some() {
-        let field = shown.iter().map(|der| (FIELDS[0], format!(":{}:", pem::base64(der))));
+        let field = shown.iter().map(|der| (FIELDS[0], format!(":{}:", BASE64.encode(der))));
         request.replace_headers(&FIELDS, field)?;
     }
     if is_tls {
