@@ -1,12 +1,12 @@
 //! The certificate of a site with `tls = "auto"`. The state folder keeps it; it is read when a client first asks for it, so that ten
 //! thousand certificates do not slow the start.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use osier_tls::Identity;
 
-use super::Source;
 use super::acme::storage::{Storage, Stored};
+use super::{Source, locked};
 use crate::log::operator::Say;
 
 /// The certificate of a site.
@@ -39,7 +39,7 @@ impl Auto {
     /// # Errors
     /// One line: the certificate cannot be used with its key.
     pub fn replace(&self, stored: &Stored) -> Result<(), String> {
-        let mut current = self.current();
+        let mut current = locked(&self.current);
         // The first client reads what is stored.
         if !matches!(*current, Current::Unread) {
             *current = Current::Read(identity(stored)?);
@@ -61,10 +61,6 @@ impl Auto {
             }
         }
     }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn identity(stored: &Stored) -> Result<Identity, String> {
@@ -75,7 +71,7 @@ impl Source for Auto {
     /// # Blocks the thread
     /// The first time, while a small file is read.
     fn find(&self, _name: Option<&str>) -> Option<Identity> {
-        let mut current = self.current();
+        let mut current = locked(&self.current);
         if let Current::Unread = *current {
             *current = self.read();
         }

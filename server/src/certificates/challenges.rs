@@ -4,9 +4,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use osier_tls::Identity;
+
+use super::locked;
 
 /// The beginning of the paths of HTTP-01. They are served in the clear, for every host.
 pub const PATH: &str = "/.well-known/acme-challenge/";
@@ -75,7 +77,7 @@ impl Challenges {
 
     fn give(&self, key: Key, response: Response) -> Given {
         self.0.count.fetch_add(1, Ordering::Release);
-        self.0.locked().insert(key.clone(), response);
+        locked(&self.0.responses).insert(key.clone(), response);
         Given {
             pending: Arc::clone(&self.0),
             key,
@@ -87,18 +89,14 @@ impl Pending {
     fn find(&self, key: Key) -> Option<Response> {
         match self.count.load(Ordering::Acquire) {
             0 => None,
-            _ => self.locked().get(&key).cloned(),
+            _ => locked(&self.responses).get(&key).cloned(),
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Response>> {
-        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Given {
     fn drop(&mut self) {
-        self.pending.locked().remove(&self.key);
+        locked(&self.pending.responses).remove(&self.key);
         self.pending.count.fetch_sub(1, Ordering::Release);
     }
 }
