@@ -40,9 +40,12 @@ pub fn inspect(
     shown: impl Fn(&Path) -> String,
 ) -> Vec<(Part, String)> {
     let mut found = Vec::new();
-    let chain = read(cert, &shown).and_then(|bytes| chain(&bytes).map_err(|why| format!("'{}' {why}", shown(cert))));
-    match &chain {
-        Ok(chain) => {
+    let read_cert = read(cert, &shown).and_then(|pem| match chain(&pem) {
+        Ok(chain) => Ok((chain, pem)),
+        Err(why) => Err(format!("'{}' {why}", shown(cert))),
+    });
+    match &read_cert {
+        Ok((chain, _)) => {
             let (name, leaf) = (shown(cert), &chain[0]);
             let texts = validity(leaf, now)
                 .into_iter()
@@ -56,16 +59,17 @@ pub fn inspect(
         Err(why) => found.push((Part::Cert, format!("{why}; {MEANWHILE}"))),
     }
     let name = shown(key);
-    let pem = read(key, &shown);
-    match pem.as_deref().map(PrivateKeyDer::from_pem_slice) {
-        Ok(Ok(_)) => found.extend(chain.is_ok().then(|| pair(cert, key)).flatten().map(|why| {
-            let cert = shown(cert);
-            (
-                Part::Key,
-                format!("'{name}' with the certificate '{cert}': {why}; {MEANWHILE}"),
-            )
-        })),
-        Ok(Err(_)) => found.push((
+    match read(key, &shown) {
+        Ok(pem) if PrivateKeyDer::from_pem_slice(&pem).is_ok() => {
+            if let Ok((_, cert_pem)) = &read_cert
+                && let Err(why) = Identity::from_pem(cert_pem, &pem)
+            {
+                let cert = shown(cert);
+                let text = format!("'{name}' with the certificate '{cert}': {why}; {MEANWHILE}");
+                found.push((Part::Key, text));
+            }
+        }
+        Ok(_) => found.push((
             Part::Key,
             format!("'{name}' holds no private key in PEM form; {MEANWHILE}"),
         )),
@@ -101,12 +105,6 @@ fn chain(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     }
     let parsed: Result<Vec<_>, _> = ders.iter().map(|der| Certificate::parse(der)).collect();
     parsed.map_err(|why| format!("cannot be read: {why}"))
-}
-
-/// The reason why a certificate and a key that can be read are of no use together.
-fn pair(cert: &Path, key: &Path) -> Option<String> {
-    let (cert, key) = (fs::read(cert).ok()?, fs::read(key).ok()?);
-    Identity::from_pem(&cert, &key).err().map(|error| error.to_string())
 }
 
 /// The sentence about a certificate that is not valid now, or not for long.
