@@ -1,12 +1,13 @@
 //! Reads what the server has to know of an X.509 certificate: its names, validity, issuer and public key.
 //!
 //! x509-parser decodes the certificate, and checks no signature: rustls does that where it matters. This module adds the text of a
-//! distinguished name as RFC 4514 has it, the comparison of names, and dates.
+//! distinguished name as RFC 4514 has it, the comparison of names, and times.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
+use osier_web::files::calendar::Utc;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name};
 
@@ -183,26 +184,22 @@ impl Time {
     }
 
     /// Year, month and day.
-    pub fn date(self) -> (i64, i64, i64) {
-        // Years begin in March here, so that the leap day is the last of its year. An era has 400 years.
-        let days = self.0.div_euclid(86_400) + 719_468;
-        let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let (day, month) = (day - (153 * month + 2) / 5 + 1, (month + 2) % 12 + 1);
-        (era * 400 + year + i64::from(month <= 2), month, day)
+    pub fn date(self) -> (i64, u8, u8) {
+        let Utc { year, month, day, .. } = Utc::from_unix(self.0);
+        (year, month, day)
     }
 
     /// The date and the time as OpenSSL writes them: `Nov 23 06:05:00 2026 GMT`.
     pub fn long(self) -> String {
-        const MONTHS: [&str; 12] = [
-            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-        ];
-        let ((year, month, day), second) = (self.date(), self.0.rem_euclid(86_400));
-        let month = usize::try_from(month - 1).ok().and_then(|month| MONTHS.get(month));
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        let month = month.unwrap_or(&"");
+        let Utc {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        } = Utc::from_unix(self.0);
+        let month = Utc::MONTHS[usize::from(month) - 1];
         format!("{month} {day:2} {hour:02}:{minute:02}:{second:02} {year} GMT")
     }
 }
