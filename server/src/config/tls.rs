@@ -11,7 +11,7 @@ use crate::certificates::acme::settings as acme;
 use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
 use crate::certificates::x509::Time;
-use crate::reader::{At, Section, Source};
+use crate::reader::{Section, Source};
 
 use super::address::{Address, DEFAULT_ADDRESS, is_ipv4_taken_with_ipv6};
 use super::settings::*;
@@ -46,7 +46,7 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
     };
     let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
     let min_version = table.choice("min_version", &versions).unwrap_or_default();
-    let authorities = table.string("client_ca").and_then(|text| authorities(&table, &text));
+    let authorities = authorities(&table);
     let client_at = table.key("client");
     let is_required = table.choice("client", &[("optional", false), ("required", true)]);
     if let (Some(at), None) = (&client_at, table.key("client_ca")) {
@@ -64,26 +64,17 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
 }
 
 /// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody, or everybody.
-fn authorities(table: &Section<'_>, text: &At<String>) -> Option<Vec<u8>> {
-    let source = table.source();
-    let problem = |why: String| {
-        source.problem(&text.span, format!("'client_ca': {why}"));
-        None
-    };
-    let path = match source.path(&text.value) {
-        Ok(path) => path,
-        Err(why) => return problem(why),
-    };
-    let shown = source.shown(&path);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) => return problem(format!("'{shown}' cannot be read: {error}")),
-    };
+fn authorities(table: &Section<'_>) -> Option<Vec<u8>> {
+    let (path, bytes) = table.content("client_ca")?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Some(bytes),
-        _ => problem(format!("'{shown}' holds no certificates in PEM form")),
+    if found.is_ok_and(|found| !found.is_empty()) {
+        return Some(bytes);
     }
+    let source = table.source();
+    let shown = source.shown(&path.value);
+    let text = format!("'client_ca': '{shown}' holds no certificates in PEM form");
+    source.problem(&path.span, text);
+    None
 }
 
 /// Reads `ticket_keys`. A file that is not there yet, or that everybody may read, is a warning.

@@ -8,7 +8,7 @@ use std::io;
 use osier_web::tls::{Connector, Error, Identity};
 use osier_web::upstream::Builder;
 
-use crate::reader::{At, Section};
+use crate::reader::Section;
 
 /// How TLS with the backends of a gateway begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl BackendTls {
             table.source().problem(at, text);
         }
         let tls = BackendTls {
-            ca: content(table, "ca").map(|(_, pem)| pem),
+            ca: table.content("ca").map(|(_, pem)| pem),
             verify,
             sni: table.parsed("sni", name).map(|name| name.value),
             identity: identity(table),
@@ -114,7 +114,7 @@ impl BackendTls {
 /// Reads `cert` and `key`, which belong together.
 fn identity(table: &Section<'_>) -> Option<Pem> {
     let (cert_at, key_at) = (table.key("cert"), table.key("key"));
-    let (cert, key) = (content(table, "cert"), content(table, "key"));
+    let (cert, key) = (table.content("cert"), table.content("key"));
     if let (Some(at), None) | (None, Some(at)) = (&cert_at, &key_at) {
         let text = "'cert' and 'key' belong together: the certificate that backends ask for, and its private key";
         table.source().problem(at, text);
@@ -127,22 +127,6 @@ fn identity(table: &Section<'_>) -> Option<Pem> {
         return None;
     }
     Some(Pem { cert, key })
-}
-
-/// Reads the file that `key` names.
-pub(super) fn content(table: &Section<'_>, key: &'static str) -> Option<(At<String>, Vec<u8>)> {
-    let text = table.string(key)?;
-    let read = table.source().path(&text.value).and_then(|path| {
-        let shown = table.source().shown(&path);
-        std::fs::read(&path).map_err(|error| format!("'{shown}' cannot be read: {error}"))
-    });
-    match read {
-        Ok(bytes) => Some((text, bytes)),
-        Err(why) => {
-            table.source().problem(&text.span, format!("'{key}': {why}"));
-            None
-        }
-    }
 }
 
 fn name(text: &str) -> Result<String, &'static str> {

@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use crate::reader::value::origin;
 use crate::reader::{Section, Source, values};
 
-use super::backend_tls::{self, BackendTls};
+use super::backend_tls::BackendTls;
 use super::upstream::{address, socket_of};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 
@@ -122,7 +122,7 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
     // Error messages do not show the value either.
     let read = redis_url(table.source(), &url.value);
     let ca_at = table.key("ca");
-    let ca = backend_tls::content(table, "ca");
+    let ca = table.content("ca");
     let (server, password) = read
         .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
         .ok()?;

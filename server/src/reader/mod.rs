@@ -435,6 +435,25 @@ impl<'s> Section<'s> {
         None
     }
 
+    /// Reads the path of a file, and the file itself. A file that cannot be read is a mistake.
+    ///
+    /// # Blocks the thread
+    /// While the file is read.
+    pub fn content(&self, key: &'static str) -> Option<(At<PathBuf>, Vec<u8>)> {
+        let At { value, span } = self.string(key)?;
+        let read = self.source.path(&value).and_then(|path| match std::fs::read(&path) {
+            Ok(bytes) => Ok((path, bytes)),
+            Err(error) => Err(format!("'{}' cannot be read: {error}", self.source.shown(&path))),
+        });
+        match read {
+            Ok((value, bytes)) => Some((At { value, span }, bytes)),
+            Err(why) => {
+                self.source.problem(&span, format!("'{key}': {why}"));
+                None
+            }
+        }
+    }
+
     /// Reads the path of a file to append to. Its folder must exist.
     pub fn writable(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
