@@ -18,7 +18,7 @@ mod wait;
 pub mod websocket;
 
 pub use folder::Folder;
-pub use process::{allow_descriptors, resident_bytes};
+pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};
 pub use program::{Program, find, free_port, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;

@@ -1,10 +1,15 @@
-//! The test's own process: its memory, and how many descriptors it may have.
+//! The memory of a process, and how many descriptors the test's own may have.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The process's resident private memory, in bytes. `None` where the system does not say it.
 pub fn resident_bytes() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    resident_bytes_of(std::process::id())
+}
+
+/// The resident private memory of another process, as [`resident_bytes`] has it.
+pub fn resident_bytes_of(process: u32) -> Option<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
 }

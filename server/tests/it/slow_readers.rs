@@ -74,7 +74,7 @@ fn slow_reader(address: SocketAddr) -> (Client, TcpStream) {
 fn slow_readers_below_a_limit_of_memory_end_nothing_and_lose_nothing() {
     let wanted = 4 * READERS as u64;
     if !allow_descriptors(wanted) {
-        return println!("skipped: the connections need {wanted} descriptors");
+        return testkit::skip(format_args!("the connections need {wanted} descriptors"));
     }
     let body = Arc::new(pattern(LENGTH));
     let (application, sent) = backend(body.clone());

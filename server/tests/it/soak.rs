@@ -9,6 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::resident_bytes_of;
 
 /// Seconds without `OSIER_SOAK`.
 const SECONDS: u64 = 60;
@@ -55,13 +56,6 @@ fn serve(stream: TcpStream) -> io::Result<()> {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         reader.get_mut().write_all(&[head.as_bytes(), &body].concat())?;
     }
-}
-
-/// Anonymous memory of a process.
-fn resident(process: u32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
 /// One round of a client of each kind. Returns the number of responses that were right.
@@ -142,7 +136,7 @@ fn memory_stays_flat_under_clients_of_all_kinds() {
             over.store(true, Ordering::Relaxed);
         });
         thread::sleep(REST);
-        resident(process)
+        resident_bytes_of(process).expect("RssAnon in /proc")
     };
     let first = load(Duration::from_secs(seconds) / 4);
     let last = load(Duration::from_secs(seconds) * 3 / 4);
