@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
-use crate::conn::log::id;
 use crate::request::hops::{self, is_https_scheme, names_the_client};
 
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
@@ -33,12 +32,6 @@ pub(crate) fn lists_too_many(headers: Headers<'_>) -> bool {
     let lists = headers.filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     let names = lists.flat_map(|(_, list)| list.split(|&byte| byte == b','));
     names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
-}
-
-/// Whether the field is `X-Request-ID`. Programs that do not distinguish `_` and `-` read the other spelling too.
-pub(super) fn is_request_id(name: &str) -> bool {
-    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    name.bytes().map(dashed).eq(id::FIELD.bytes())
 }
 
 /// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own

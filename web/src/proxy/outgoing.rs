@@ -7,6 +7,7 @@ use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 
 use super::{Host, Settings, forwarded};
 use crate::conn::log::id;
+use crate::request::changes::is_same_name;
 use crate::upstream::Lease;
 use crate::{Address, Request, RequestId};
 
@@ -68,7 +69,7 @@ pub(super) fn write_head(
     let id = request.forwarded_id();
     for (name, value) in request.headers() {
         let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
-        let is_replaced = id.is_some() && forwarded::is_request_id(name);
+        let is_replaced = id.is_some() && is_same_name(name, id::FIELD);
         // A policy may call the user's field as those of proxies are called: X-Forwarded-User.
         let is_set = || request.changes.adds(name) && !forwarded::is_added(name);
         if forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named() {
