@@ -124,12 +124,6 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
-        program: "/usr/lib/python3/dist-packages/h2/__init__.py",
-        package: "python3-h2",
-        purpose: "a client of HTTP/2 that is not ours",
-        is_large: false,
-    },
-    Peer {
         program: "mandoc",
         package: "mandoc",
         purpose: "checks the manual pages",
