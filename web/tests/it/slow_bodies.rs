@@ -10,8 +10,8 @@ use crate::common::backend::{Backend, options, pattern};
 use crate::common::{Client, Site, eventually, site_with, taken};
 use osier_web::proxy::Proxy;
 
-/// Time without a byte after which a body is given up.
-const BODY: Duration = Duration::from_secs(3);
+/// Time without a byte after which a body is given up, where a test waits for that.
+const SHORT: Duration = Duration::from_secs(3);
 
 /// The path, status and label that the observer was told.
 type Told = Arc<Mutex<Vec<(String, u16, u32)>>>;
@@ -48,10 +48,15 @@ fn forward(proxy: Proxy) -> Handler {
 }
 
 fn site(proxy: Proxy) -> (Site, Told) {
+    site_with_limit(proxy, Duration::from_secs(60))
+}
+
+/// A site that gives up a body after `limit` without a byte.
+fn site_with_limit(proxy: Proxy, limit: Duration) -> (Site, Told) {
     let told = Told::default();
     let tell = told.clone();
     let timeouts = Timeouts {
-        body: BODY,
+        body: limit,
         drain: Duration::from_secs(1),
         ..Timeouts::default()
     };
@@ -146,7 +151,7 @@ fn a_client_that_expects_it_is_asked_to_continue() {
 #[test]
 fn a_body_that_stops_coming_is_a_408_and_a_client_that_leaves_is_told() {
     let backend = echo();
-    let (site, told) = site(backend.proxy());
+    let (site, told) = site_with_limit(backend.proxy(), SHORT);
     let mut silent = site.connect();
     silent.send("POST /silent HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nx");
     rests(&site, &silent);
