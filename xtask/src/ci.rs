@@ -1,10 +1,11 @@
 //! `cargo xtask ci`: everything that must hold before a change lands.
 //!
 //! The steps are fmt, tidy, deny, manual, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
+//! `unchanged.rs` leaves a step out when nothing that it looks at has changed.
 
 use crate::step::{self, Outcome, cargo};
 use crate::test::{self, Lane, STEPS, Step, Work};
-use crate::{deny, package, tidy};
+use crate::{deny, package, tidy, unchanged};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -54,45 +55,11 @@ pub fn main() -> ExitCode {
     // What runs comes first, so that tests wait while the lints compile.
     let (run, compile): (Vec<Step>, Vec<Step>) = STEPS.iter().partition(|step| !matches!(step.work, Work::Compile(_)));
     let mut steps = [QUICK, &run, PRINTED, LINTS, &compile].concat();
-    let unchanged = unchanged(&["poll", "runtime", "Cargo.lock"]);
-    if unchanged.is_some() {
-        steps.retain(|step| step.name != "poll-backend");
-    }
+    let left_out = unchanged::steps();
+    steps.retain(|step| left_out.iter().all(|outcome| outcome.name != step.name));
     let mut outcomes = test::run(&steps);
-    if let Some(base) = unchanged {
-        let why = format!("poll/ and runtime/ are as in {base} (cargo xtask test poll-backend)");
-        outcomes.push(Outcome::skipped("poll-backend", why));
-    }
+    outcomes.extend(left_out);
     step::report(&outcomes, start.elapsed())
-}
-
-/// The commit to which nothing below `paths` has changed, if there is one.
-///
-/// The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more
-/// than [`EARLIER`] older than the current one. Where git does not know such a commit, everything counts as changed.
-fn unchanged(paths: &[&str]) -> Option<String> {
-    let base = std::env::var("OSIER_CI_BASE").ok().or_else(earlier_commit)?;
-    let mut diff = Command::new("git");
-    diff.args(["diff", "--quiet", &base, "HEAD", "--"]).args(paths);
-    step::succeeds(&mut diff).then_some(base)
-}
-
-/// Commits of one day's work belong together.
-const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
-
-fn earlier_commit() -> Option<String> {
-    let time = step::output(Command::new("git").args(["log", "-1", "--format=%ct"]));
-    let before: u64 = time.trim().parse::<u64>().ok()?.checked_sub(EARLIER.as_secs())?;
-    let mut git = Command::new("git");
-    git.args([
-        "log",
-        "-1",
-        "--first-parent",
-        "--format=%h",
-        &format!("--before={before}"),
-    ]);
-    let hash = step::output(&mut git).trim().to_string();
-    (!hash.is_empty()).then_some(hash)
 }
 
 pub fn fmt() -> Outcome {

@@ -14,6 +14,7 @@ mod quick;
 mod step;
 mod test;
 mod tidy;
+mod unchanged;
 
 use std::path::Path;
 use std::process::ExitCode;
