@@ -34,6 +34,7 @@ use super::stream::{Direction, Forgotten, ResetBy, Stream, StreamId, Streams};
 use super::window::{ReceiveWindow, SendWindow};
 use super::{Error, ErrorCode, Limits, Priority};
 use ending::Ending;
+use turns::QUANTUM;
 
 pub use send::RequestError;
 
@@ -252,7 +253,8 @@ impl Connection {
 
     /// Whether the owner should read from the peer. If not, so much output waits that the peer must read first.
     pub fn wants_input(&self) -> bool {
-        self.failed.is_none() && self.output.len() < 2 * self.limits.output_bytes
+        // Bodies alone, which exceed a small limit by a turn, do not stop the reads: two such endpoints would wait for each other.
+        self.failed.is_none() && self.output.len() < 2 * self.limits.output_bytes.max(QUANTUM)
     }
 
     /// The number of streams that have begun, and for which [`finish`](Self::finish) has not been called.

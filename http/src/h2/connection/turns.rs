@@ -11,7 +11,7 @@ use super::Connection;
 use crate::h2::stream::{StreamId, Turn};
 
 /// The most bytes that an incremental stream sends in one turn.
-const QUANTUM: usize = 16 << 10;
+pub(super) const QUANTUM: usize = 16 << 10;
 
 impl Connection {
     /// The next stream that waits with bytes to send and may go on. The owner calls it until it returns `None`: after `receive`,
