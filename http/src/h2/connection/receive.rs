@@ -61,30 +61,23 @@ impl Connection {
                 let step = self.reader.read(&self.held)?;
                 let event = step.event.map(|event| with_bytes(event, &input[..=at]));
                 self.held.drain(..step.consumed);
-                if event.is_some() || self.held.is_empty() {
+                let consumed = at + 1;
+                if event.is_some() {
+                    return Ok(Step { consumed, event });
+                }
+                if self.held.is_empty() {
+                    // The part had no event: the next one follows in the input.
+                    let next = self.step(&input[consumed..])?;
                     return Ok(Step {
-                        consumed: at + 1,
-                        event,
-                    })
-                    .and_then(|step| self.go_on(step, input));
+                        consumed: consumed + next.consumed,
+                        ..next
+                    });
                 }
             }
         }
         Ok(Step {
             consumed: input.len(),
             event: None,
-        })
-    }
-
-    /// After a part that had no event, reads the next one.
-    fn go_on<'i>(&mut self, step: Step<'i>, input: &'i [u8]) -> Result<Step<'i>, Error> {
-        if step.event.is_some() {
-            return Ok(step);
-        }
-        let next = self.step(&input[step.consumed..])?;
-        Ok(Step {
-            consumed: step.consumed + next.consumed,
-            event: next.event,
         })
     }
 
