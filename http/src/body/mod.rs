@@ -94,7 +94,8 @@ impl BodyDecoder {
     /// have not been consumed.
     ///
     /// # Errors
-    /// The errors of [`ChunkedDecoder::decode`], and 413 for a byte beyond the bound of [`until_end`](Self::until_end). Other bodies have none. Do not use the decoder after an error.
+    /// The errors of [`ChunkedDecoder::decode`], and 413 for a byte beyond the bound of [`until_end`](Self::until_end). Other bodies
+    /// have none. Do not use the decoder after an error.
     #[inline]
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
         match &mut self.0 {

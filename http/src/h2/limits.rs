@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::frame::{DEFAULT_MAX_FRAME_SIZE, MAX_31, Settings};
+
 /// The bounds of an HTTP/2 connection. They bound memory and work whatever the peer sends.
 ///
 /// The memory of one connection is at most the sum of `heads_bytes`, `connection_window`, `output_bytes`, the two tables, one head
@@ -88,7 +90,7 @@ impl Limits {
         Limits {
             stream_window: self.stream_window.min(MAX_WINDOW),
             connection_window: self.connection_window.clamp(INITIAL_WINDOW, MAX_WINDOW),
-            max_frame: self.max_frame.clamp(16_384, (1 << 24) - 1),
+            max_frame: self.max_frame.clamp(DEFAULT_MAX_FRAME_SIZE, (1 << 24) - 1),
             output_bytes: self.output_bytes.max(1 << 10),
             ..*self
         }
@@ -102,7 +104,7 @@ impl Default for Limits {
 }
 
 /// The window of RFC 9113 6.9.2 before any setting.
-pub(super) const INITIAL_WINDOW: u32 = 65_535;
+pub(super) const INITIAL_WINDOW: u32 = Settings::INITIAL.initial_window_size;
 
 /// The largest window (RFC 9113 6.9.1).
-pub(super) const MAX_WINDOW: u32 = (1 << 31) - 1;
+pub(super) const MAX_WINDOW: u32 = MAX_31;
