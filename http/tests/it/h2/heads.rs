@@ -222,14 +222,7 @@ fn extended_connect_can_be_off() {
         ..Limits::default()
     };
     let mut peer = Peer::server_with(&limits);
-    let fields = [
-        (":method", "CONNECT"),
-        (":protocol", "websocket"),
-        GET[1],
-        GET[2],
-        GET[3],
-    ];
-    peer.feed(&headers(1, &fields, false));
+    peer.feed(&headers(1, &EXTENDED_CONNECT, false));
     assert_eq!(peer.resets(), [(1, osier_http::h2::ErrorCode::PROTOCOL_ERROR)]);
 }
 

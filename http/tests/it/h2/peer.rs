@@ -69,6 +69,15 @@ pub const GET: [(&str, &str); 4] = [
     (":path", "/"),
     (":authority", "a"),
 ];
+
+/// The fields of an extended CONNECT request (RFC 8441).
+pub const EXTENDED_CONNECT: [(&str, &str); 5] = [
+    (":method", "CONNECT"),
+    (":protocol", "websocket"),
+    GET[1],
+    GET[2],
+    GET[3],
+];
 pub const POST: [(&str, &str); 4] = [
     (":method", "POST"),
     (":scheme", "http"),

@@ -219,7 +219,7 @@ const RULES: &[Rule] = &[
     ("8.5", "CONNECT with `:path`", AsServer, Stream(1, PROTOCOL), || headers(1, &[(":method", "CONNECT"), (":path", "/"), (":authority", "a:1")], false)),
     ("8.5", "CONNECT without `:authority`", AsServer, Stream(1, PROTOCOL), || headers(1, &[(":method", "CONNECT"), ("host", "a:1")], false)),
     ("8.5", "a frame other than DATA in a tunnel", AsClient, Stream(5, PROTOCOL), || [status(5, "200", false), headers(5, &[("x", "y")], true)].concat()),
-    ("RFC 8441 4", "extended CONNECT", AsServer, Fine, || headers(1, &[(":method", "CONNECT"), (":protocol", "websocket"), GET[1], GET[2], GET[3]], false)),
+    ("RFC 8441 4", "extended CONNECT", AsServer, Fine, || headers(1, &EXTENDED_CONNECT, false)),
     ("RFC 8441 4", "without `:path`", AsServer, Stream(1, PROTOCOL), || headers(1, &[(":method", "CONNECT"), (":protocol", "websocket"), GET[1], GET[3]], false)),
     ("RFC 8441 4", "`:protocol` without CONNECT", AsServer, Stream(1, PROTOCOL), || pseudo(&[&GET[..], &[(":protocol", "websocket")]].concat())),
     ("RFC 8441 4", "an empty `:protocol`", AsServer, Stream(1, PROTOCOL), || headers(1, &[(":method", "CONNECT"), (":protocol", ""), GET[1], GET[2], GET[3]], false)),

@@ -282,14 +282,7 @@ fn a_client_learns_which_requests_the_server_has_not_read() {
 #[test]
 fn a_tunnel_is_data_both_ways() {
     let mut peer = Peer::server();
-    let fields = [
-        (":method", "CONNECT"),
-        (":protocol", "websocket"),
-        GET[1],
-        GET[2],
-        GET[3],
-    ];
-    peer.feed(&headers(1, &fields, false));
+    peer.feed(&headers(1, &EXTENDED_CONNECT, false));
     peer.connection.send_head(1, 200, [], false);
     assert_eq!(
         peer.feed(&data(1, b"ping", false)),
