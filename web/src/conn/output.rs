@@ -247,6 +247,10 @@ impl<'c> Output<'c> {
     }
 
     /// Adds a part of a file to the collected bytes.
+    ///
+    /// # Suspends
+    ///
+    /// While the disk is read, and as [`flush`](Output::flush) does.
     #[cfg(feature = "sendfile")]
     #[cold]
     fn collect_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {

@@ -45,6 +45,10 @@ impl Connection {
     }
 
     /// Reads once.
+    ///
+    /// # Suspends
+    ///
+    /// While so much output waits that the client must read first, and when the connection ends.
     fn read(&mut self) -> Next {
         let shared = self.shared.clone();
         if !shared.machine.borrow().wants_input() {
@@ -115,6 +119,10 @@ impl Connection {
     }
 
     /// Rests until something happens, or ends a connection that is done.
+    ///
+    /// # Suspends
+    ///
+    /// When the connection ends, as [`finish`](Self::finish) does.
     fn rest(&mut self) -> Next {
         let shared = &self.shared;
         let mut machine = shared.machine.borrow_mut();
@@ -139,6 +147,10 @@ impl Connection {
     }
 
     /// Ends the connection after its last stream.
+    ///
+    /// # Suspends
+    ///
+    /// Until that stream has ended and the output is written.
     #[cold]
     fn finish(&mut self, reason: CloseReason) -> Next {
         let shared = &self.shared;
@@ -154,6 +166,10 @@ impl Connection {
     }
 
     /// Ends the connection because the client has violated the protocol, or is too slow.
+    ///
+    /// # Suspends
+    ///
+    /// As [`finish`](Self::finish) does.
     #[cold]
     fn fail(&mut self, error: Error, reason: CloseReason) -> Next {
         let link = &self.shared.link;
@@ -166,6 +182,10 @@ impl Connection {
     }
 
     /// The client has ended its direction or has left, or the connection is evicted.
+    ///
+    /// # Suspends
+    ///
+    /// Until the last stream has ended.
     #[cold]
     fn input_ended(&mut self) -> Next {
         let shared = self.shared.clone();
@@ -183,6 +203,10 @@ impl Connection {
     }
 
     /// Does what is due.
+    ///
+    /// # Suspends
+    ///
+    /// When the connection ends, as [`finish`](Self::finish) does.
     fn expire(&mut self) -> Next {
         let now = osier::time::coarse_now();
         loop {

@@ -143,6 +143,10 @@ impl Shared {
     }
 
     /// The work of the writer's fiber.
+    ///
+    /// # Suspends
+    ///
+    /// While the client takes no more.
     fn write(self: &Rc<Self>) {
         loop {
             let machine = self.machine.borrow();
@@ -193,6 +197,10 @@ impl Shared {
     }
 
     /// Waits until the client takes bytes. One that acknowledges bytes has as long again.
+    ///
+    /// # Suspends
+    ///
+    /// Until then, or until the write timeout has passed.
     fn wait_writable(&self) -> io::Result<()> {
         let (socket, limit) = (self.link.socket(), self.local.worker.server.timeouts.write);
         loop {

@@ -90,6 +90,10 @@ impl Stream {
     }
 
     /// Sends bytes of the body, and its end.
+    ///
+    /// # Suspends
+    ///
+    /// While the client takes no more.
     fn send_body(&self, mut bytes: &[u8], end: bool) -> io::Result<()> {
         if bytes.is_empty() && !end {
             return Ok(());

@@ -61,6 +61,11 @@ pub(super) fn run(stream: &Stream, takeover: Takeover, extensions: Extensions) {
     });
 }
 
+/// Copies one direction to its end.
+///
+/// # Suspends
+///
+/// When `read` or `write` does.
 fn copy(
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
