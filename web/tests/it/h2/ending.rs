@@ -2,20 +2,26 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use osier::sync::Event;
 use osier_http::h2::ErrorCode;
-use osier_web::{CloseReason, ConnectionEvent, Server, Timeouts};
+use osier_web::{CloseReason, ConnectionEvent, Router, Server, Timeouts};
 
 use super::client::Client;
 use super::router;
 use crate::common::{PATIENCE, Site, eventually, site, site_with};
 
 fn with_timeouts(timeouts: Timeouts) -> (Site, Arc<Mutex<Vec<CloseReason>>>) {
+    serving(router(), timeouts)
+}
+
+fn serving(router: Router, timeouts: Timeouts) -> (Site, Arc<Mutex<Vec<CloseReason>>>) {
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let seen = reasons.clone();
-    let server = Server::new(router()).timeouts(timeouts).on_connection(move |event| {
+    let server = Server::new(router).timeouts(timeouts).on_connection(move |event| {
         if let ConnectionEvent::Closed(reason) = event {
             seen.lock().unwrap().push(reason);
         }
@@ -25,8 +31,10 @@ fn with_timeouts(timeouts: Timeouts) -> (Site, Arc<Mutex<Vec<CloseReason>>>) {
 
 #[test]
 fn a_shutdown_lets_streams_end_and_refuses_new_ones() {
-    let site = site(router().get("/long", |_| {
-        osier::sleep(Duration::from_millis(300));
+    let go_on = Arc::new(Event::new());
+    let wait = go_on.clone();
+    let site = site(router().get("/long", move |_| {
+        wait.wait();
         "long"
     }));
     let mut client = Client::connect(site.addr);
@@ -35,6 +43,7 @@ fn a_shutdown_lets_streams_end_and_refuses_new_ones() {
     site.stop.shutdown();
     client.until("GOAWAY", |client| client.goaway.is_some());
     assert_eq!(client.goaway, Some((u32::MAX >> 1, ErrorCode::NO_ERROR)));
+    go_on.set();
     assert_eq!(client.reply(long).text(), "long");
     client.until_closed();
     assert_eq!(client.goaway, Some((3, ErrorCode::NO_ERROR)));
@@ -90,14 +99,23 @@ fn a_client_that_sends_only_the_preface_is_closed() {
 
 #[test]
 fn a_violation_ends_the_connection_with_goaway_and_the_handlers_run_on() {
-    let (site, reasons) = with_timeouts(Timeouts::default());
+    let (go_on, has_ended) = (Arc::new(Event::new()), Arc::new(AtomicBool::new(false)));
+    let (wait, ended) = (go_on.clone(), has_ended.clone());
+    let router = router().get("/later", move |_| {
+        wait.wait();
+        ended.store(true, Ordering::Relaxed);
+    });
+    let (site, reasons) = serving(router, Timeouts::default());
     let mut client = Client::connect(site.addr);
     assert_eq!(client.get("/").text(), "hello");
-    client.begin("GET", "/slow", &[], true);
+    client.begin("GET", "/later", &[], true);
     client.flush();
     // DATA on stream 0.
     client.stream.write_all(&[0, 0, 1, 0, 0, 0, 0, 0, 0, b'x']).unwrap();
+    client.until("GOAWAY", |client| client.goaway.is_some());
+    go_on.set();
     client.until_closed();
+    assert!(has_ended.load(Ordering::Relaxed));
     assert_eq!(client.goaway, Some((3, ErrorCode::PROTOCOL_ERROR)));
     drop(client);
     eventually("the reason", || {

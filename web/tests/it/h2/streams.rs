@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use osier::sync::Event;
 use osier_http::h2::{ErrorCode, Limits};
 use osier_web::{Http2Limits, Request, Response, Router, Server};
 
@@ -14,14 +15,20 @@ use crate::common::{PATIENCE, eventually, site, site_with};
 
 #[test]
 fn streams_run_at_once_and_end_in_any_order() {
-    let site = site(router());
+    let go_on = Arc::new(Event::new());
+    let wait = go_on.clone();
+    let site = site(router().get("/later", move |_| {
+        wait.wait();
+        "slow"
+    }));
     let mut client = Client::connect(site.addr);
-    let slow = client.begin("GET", "/slow", &[], true);
+    let slow = client.begin("GET", "/later", &[], true);
     let quick: Vec<_> = (0..90).map(|_| client.begin("GET", "/", &[], true)).collect();
     for stream in quick {
         assert_eq!(client.reply(stream).text(), "hello");
     }
     assert!(!client.replies[&slow].is_over());
+    go_on.set();
     assert_eq!(client.reply(slow).text(), "slow");
     assert_eq!(site.connections.count(), 1);
 }
@@ -50,12 +57,10 @@ fn a_slow_reader_of_one_stream_does_not_stop_the_others() {
 
 #[test]
 fn a_body_that_nobody_reads_holds_back_only_its_own_stream() {
-    let (go_on, wait) = mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let go_on = Arc::new(Event::new());
+    let wait = go_on.clone();
     let router = router().post("/later", move |request: &mut Request<'_>| {
-        while wait.lock().unwrap().try_recv().is_err() {
-            osier::sleep(Duration::from_millis(1)); // the test's channel wakes no fiber
-        }
+        wait.wait();
         let mut body = Vec::new();
         request.body().read_to_end(&mut body)?;
         std::io::Result::Ok(body.len().to_string())
@@ -69,7 +74,7 @@ fn a_body_that_nobody_reads_holds_back_only_its_own_stream() {
     client.flush();
     assert_eq!(client.get("/").text(), "hello");
     assert_eq!(client.send("POST", "/count", &[], &body).text(), "200000");
-    go_on.send(()).unwrap();
+    go_on.set();
     client.until("room", |client| client.may_send(later));
     client.body(later, &body[sent..], true);
     assert_eq!(client.reply(later).text(), "200000");
