@@ -1,6 +1,6 @@
 //! Steps of CI that may be left out: nothing that they look at has changed.
 //!
-//! What a step looks at is some folders, and the third-party crates below some packages, as `Cargo.lock` has them. The
+//! A step looks at some folders, and at the third-party crates below some packages, as `Cargo.lock` has them. The
 //! environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
 //! [`EARLIER`] older than the current one, because the commits of one day's work belong together. Where git does not know
 //! such a commit, everything counts as changed: `OSIER_CI_BASE=none` runs every step.
