@@ -164,6 +164,30 @@ pub const FOR_BENCH: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "curl",
+        package: "curl",
+        purpose: "asks servers of TLS and HTTP/2 once before the load",
+        is_large: false,
+    },
+    Peer {
+        program: "openssl",
+        package: "openssl",
+        purpose: "makes the certificates of the TLS rows",
+        is_large: false,
+    },
+    Peer {
+        program: "h2load",
+        package: "nghttp2-client",
+        purpose: "load by HTTP/2",
+        is_large: false,
+    },
+    Peer {
+        program: "h2o",
+        package: "h2o",
+        purpose: "rival: HTTP/2",
+        is_large: false,
+    },
+    Peer {
         program: "taskset",
         package: "util-linux",
         purpose: "pins server and load to a core each",

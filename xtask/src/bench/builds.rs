@@ -4,7 +4,7 @@
 //! compared by CPU time of cargo and its children, because it does not depend on the number of cores; crates and seconds
 //! stand in the last column. Crates of ours, and seconds of the server, have bounds of their own. Downloads come before.
 
-use super::package_command;
+use super::programs::build_command;
 use super::table::{self, Line};
 use crate::step;
 use crate::test::target_dir;
@@ -66,7 +66,7 @@ pub fn measured() -> Result<String, String> {
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 fn hello((_, package, binary): Program) -> Command {
-    let mut command = package_command(package, "bench/Cargo.toml");
+    let mut command = build_command(package, "bench/Cargo.toml");
     command.args(["--locked", "--bin", binary]);
     command
 }

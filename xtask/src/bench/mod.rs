@@ -6,19 +6,19 @@
 //! it, because on two cores the load generator is the bottleneck. A row that could not be measured appears with the
 //! reason. A row that Osier loses appears like any other.
 //!
-//! `rows/` has the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the figures
-//! and how they are shown.
+//! A run builds only the programs that its rows need (`programs.rs`). `rows/` has the rows and their goals, `server/` one running
+//! server, `load/` the load on it, `table.rs` the figures and how they are shown.
 
 mod builds;
 mod load;
+mod programs;
 mod rows;
 mod server;
 mod table;
 
-use crate::{peers, root, step, test};
-use std::cell::RefCell;
+use crate::peers;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -93,10 +93,14 @@ fn measured(plan: Plan) -> Result<bool, String> {
     if !missing.is_empty() {
         return Err(missing.join("\nbench: "));
     }
-    build(&plan)?;
+    let rows = rows::wanted(&plan);
+    if rows.is_empty() {
+        return Err("no row has a name like that".into());
+    }
+    programs::build(&plan, &rows::programs(&plan, &rows))?;
     std::fs::create_dir_all(&plan.scratch).map_err(|error| format!("{}: {error}", plan.scratch.display()))?;
     let machine = table::machine(&plan);
-    let lines = rows::run(&plan);
+    let lines = rows::run(&plan, rows);
     let _ = std::fs::remove_dir_all(&plan.scratch);
 
     let table = table::rendered(&lines);
@@ -131,71 +135,6 @@ fn checkout(dir: &str) -> Result<PathBuf, String> {
         true => Ok(folder),
         false => Err(format!("--against {dir}: no checkout of this repository")),
     }
-}
-
-/// Builds the server and the programs of `bench/`, each package alone: together, cargo would give every rival the
-/// features that any of them asks for. One that does not build ends the bench, for its last build is still there.
-fn build(plan: &Plan) -> Result<(), String> {
-    build_package("osier-server", root(), &test::target_dir(), "Cargo.toml")?;
-    let packages: Vec<&str> = match &plan.against {
-        Some(other) => {
-            let target = other.join("target");
-            build_package("osier-server", other, &target, "Cargo.toml")?;
-            build_package("bench-osier", other, &target.join("bench"), "bench/Cargo.toml")?;
-            rows::OURS_AND_LOAD.to_vec()
-        }
-        None if plan.all => [rows::PACKAGES, &["bench-axum", "bench-actix", "bench-ntex"]].concat(),
-        None => rows::PACKAGES.to_vec(),
-    };
-    for package in packages {
-        build_package(package, root(), &test::bench_target_dir(), "bench/Cargo.toml")?;
-    }
-    Ok(())
-}
-
-/// Builds one package of the checkout in `dir` into `target`.
-fn build_package(package: &str, dir: &Path, target: &Path, manifest: &str) -> Result<(), String> {
-    let mut command = package_command(package, manifest);
-    command.current_dir(dir).env("CARGO_TARGET_DIR", target);
-    match step::run(&mut command, Duration::from_secs(30 * 60), |_| true) {
-        true => Ok(()),
-        false => Err(format!("{package} did not build in {}", dir.display())),
-    }
-}
-
-/// The command that builds one package.
-fn package_command(package: &str, manifest: &str) -> Command {
-    let mut command = step::cargo();
-    command.args(["build", "--release", "--manifest-path", manifest, "-p", package]);
-    command
-}
-
-thread_local! {
-    /// The checkout whose programs are started, where it is not this one.
-    static CHECKOUT: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
-}
-
-/// Runs `body` with the other checkout's programs in place of ours.
-pub fn with_programs_of<T>(other: &Path, body: impl FnOnce() -> T) -> T {
-    CHECKOUT.set(Some(other.to_path_buf()));
-    let value = body();
-    CHECKOUT.set(None);
-    value
-}
-
-/// A program of `bench/`. The other checkout gives only what measures Osier: load and rivals are always this one's.
-pub fn program(name: &str) -> PathBuf {
-    let target = match CHECKOUT.with_borrow(Clone::clone) {
-        Some(other) if name.starts_with("osier-") => other.join("target/bench"),
-        _ => test::bench_target_dir(),
-    };
-    target.join("release").join(name)
-}
-
-/// The server's own binary.
-pub fn osier() -> PathBuf {
-    let target = CHECKOUT.with_borrow(|other| other.as_ref().map(|other| other.join("target")));
-    target.unwrap_or_else(test::target_dir).join("release/osier")
 }
 
 /// The first two cores this process may use.

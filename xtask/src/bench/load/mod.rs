@@ -1,9 +1,14 @@
-//! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs.
+//! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs. `h2.rs` runs
+//! `h2load`, `tls.rs` the clients of TLS.
 //!
 //! Everything here runs to its end before it returns.
 
+pub mod h2;
+pub mod tls;
+
+use super::programs::program;
 use super::server::Server;
-use super::{Plan, pinned, pinned_to, program};
+use super::{Plan, pinned, pinned_to};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
@@ -18,11 +23,45 @@ pub struct Served {
     pub memory: u64,
 }
 
-/// Loads the server with 64 connections from one thread of wrk. Each requests `path` again and again, with `pipelined` 16 times per write.
-pub fn requests(plan: &Plan, server: &Server, path: &str, pipelined: bool) -> Result<Served, String> {
-    wrk(plan, server, path, pipelined, Duration::from_secs(1))?;
+/// What one thread of wrk asks for again and again, and how.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub path: &'a str,
+    pub connections: usize,
+    /// Sends 16 requests per write.
+    pub pipelined: bool,
+    pub tls: bool,
+    /// A field of each request.
+    pub field: Option<&'a str>,
+}
+
+impl Asked<'_> {
+    /// This path, on 64 connections that stay open, in the clear.
+    pub fn path(path: &str) -> Asked<'_> {
+        Asked {
+            path,
+            connections: 64,
+            pipelined: false,
+            tls: false,
+            field: None,
+        }
+    }
+}
+
+/// Loads the server.
+pub fn requests(plan: &Plan, server: &Server, asked: Asked) -> Result<Served, String> {
+    served(server, |load| wrk(plan, server, asked, load), plan)
+}
+
+/// Runs `load` for a second, and then for as long as the plan says; it tells how many requests were answered and in how many seconds.
+fn served(
+    server: &Server,
+    load: impl Fn(Duration) -> Result<(f64, f64), String>,
+    plan: &Plan,
+) -> Result<Served, String> {
+    load(Duration::from_secs(1))?;
     let before = server.cpu();
-    let (requests, seconds) = wrk(plan, server, path, pipelined, plan.load)?;
+    let (requests, seconds) = load(plan.load)?;
     let cpu = server.cpu() - before;
     Ok(Served {
         micros: cpu.as_secs_f64() * 1e6 / requests,
@@ -32,13 +71,21 @@ pub fn requests(plan: &Plan, server: &Server, path: &str, pipelined: bool) -> Re
 }
 
 /// Runs wrk; returns how many requests were answered and in how many seconds.
-fn wrk(plan: &Plan, server: &Server, path: &str, pipelined: bool, load: Duration) -> Result<(f64, f64), String> {
+fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f64, f64), String> {
     let mut command = pinned(plan.cores.1, "wrk");
-    command.args(["-t1", "-c64", &format!("-d{}s", load.as_secs())]);
-    if pipelined {
+    command.args([
+        "-t1",
+        &format!("-c{}", asked.connections),
+        &format!("-d{}s", load.as_secs()),
+    ]);
+    if asked.pipelined {
         command.args(["-s", "bench/pipeline.lua"]);
     }
-    command.arg(format!("http://127.0.0.1:{}{path}", server.port));
+    if let Some(field) = asked.field {
+        command.args(["-H", field]);
+    }
+    let scheme = if asked.tls { "https" } else { "http" };
+    command.arg(format!("{scheme}://127.0.0.1:{}{}", server.port, asked.path));
     let output = command.output().map_err(|error| format!("wrk: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))
@@ -114,11 +161,20 @@ fn read_wrk(text: &str) -> Result<(f64, f64), &'static str> {
 
 /// Private bytes of the server for each of `count` connections that asked once and then stay idle.
 pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
+    let held = |count: usize| {
+        let args = [server.port.to_string(), count.to_string(), path.into()];
+        Held::start(plan, "hold", &args)?.after("held")
+    };
+    held_memory(server, held, count)
+}
+
+/// Private bytes of the server for each of `count` connections that `hold` makes and keeps.
+fn held_memory(server: &Server, hold: impl Fn(usize) -> Result<Held, String>, count: usize) -> Result<f64, String> {
     // What the first connections make the server set up for all does not count: they come and go before.
-    drop(hold(plan, server, path, 200)?);
+    drop(hold(200)?);
     std::thread::sleep(Duration::from_millis(500));
     let before = server.private_memory();
-    let held = hold(plan, server, path, count)?;
+    let held = hold(count)?;
     std::thread::sleep(Duration::from_millis(500));
     let after = server.private_memory();
     drop(held);
@@ -126,7 +182,7 @@ pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) 
 }
 
 /// A client that keeps its connections; closed by the drop.
-struct Held(std::process::Child);
+struct Held(std::process::Child, String);
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -140,7 +196,7 @@ impl Held {
         let mut command = pinned(plan.cores.1, program(name));
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
-        Ok(Held(child))
+        Ok(Held(child, name.into()))
     }
 
     /// The next line that it prints; empty if it has ended.
@@ -153,6 +209,20 @@ impl Held {
         line.trim().to_string()
     }
 
+    /// This client, once it has printed that line.
+    fn after(mut self, line: &str) -> Result<Held, String> {
+        match self.line() == line {
+            true => Ok(self),
+            false => Err(format!("{}: it could not do its work", self.1)),
+        }
+    }
+
+    /// The numbers of the next line.
+    fn numbers(&mut self) -> Vec<f64> {
+        let line = self.line();
+        line.split(' ').filter_map(|number| number.parse().ok()).collect()
+    }
+
     fn go(&mut self) {
         if let Some(stdin) = &mut self.0.stdin {
             // If it has ended, its next line is missing.
@@ -161,32 +231,17 @@ impl Held {
     }
 }
 
-fn hold(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<Held, String> {
-    let args = [server.port.to_string(), count.to_string(), path.into()];
-    let mut held = Held::start(plan, "hold", &args)?;
-    match held.line() == "held" {
-        true => Ok(held),
-        false => Err(format!("hold: could not hold {count} connections")),
-    }
-}
-
 /// A message on its way in each of `count` connections, sent again as soon as it is back.
 pub fn echoes(plan: &Plan, server: &Server, count: usize) -> Result<Served, String> {
     let millis = (plan.load / 2).as_millis().to_string();
     let args = [server.port.to_string(), count.to_string(), millis];
-    let mut held = Held::start(plan, "load-echo", &args)?;
-    if held.line() != "ready" {
-        return Err(format!("load-echo: not every one of {count} connections was answered"));
-    }
+    let mut held = Held::start(plan, "load-echo", &args)?.after("ready")?;
     let before = server.cpu();
     held.go();
-    let line = held.line();
+    let numbers = held.numbers();
     let cpu = server.cpu() - before;
-    let numbers = line
-        .split_once(' ')
-        .and_then(|(rounds, seconds)| Some((rounds.parse::<f64>().ok()?, seconds.parse::<f64>().ok()?)));
-    match numbers {
-        Some((rounds, seconds)) if rounds > 0.0 => Ok(Served {
+    match numbers[..] {
+        [rounds, seconds] if rounds > 0.0 => Ok(Served {
             micros: cpu.as_secs_f64() * 1e6 / rounds,
             per_second: rounds / seconds,
             memory: server.peak_memory(),
@@ -231,13 +286,7 @@ pub fn room(plan: &Plan, server: &Server, path: &str, room: Room) -> Result<Hear
             vec![millis.clone()],
         ]
         .concat();
-        let mut held = Held::start(plan, "load-ws", &args)?;
-        match held.line() == "ready" {
-            true => Ok(held),
-            false => Err(format!(
-                "load-ws: not every one of {guests} guests could enter and hear"
-            )),
-        }
+        Held::start(plan, "load-ws", &args)?.after("ready")
     };
     // What the first make the server set up for all does not count: they come and go before.
     drop(start(200)?);
@@ -248,9 +297,8 @@ pub fn room(plan: &Plan, server: &Server, path: &str, room: Room) -> Result<Hear
     let guest_bytes = server.private_memory().saturating_sub(before) as f64 / room.guests as f64;
     let cpu = server.cpu();
     held.go();
-    let line = held.line();
+    let numbers = held.numbers();
     let cpu = server.cpu() - cpu;
-    let numbers: Vec<f64> = line.split(' ').filter_map(|number| number.parse().ok()).collect();
     match numbers[..] {
         [deliveries, seconds, median, p99] if deliveries > 0.0 => Ok(Heard {
             micros: cpu.as_secs_f64() * 1e6 / deliveries,

@@ -4,8 +4,9 @@
 //! measured. The large text is compressed anew for each download.
 
 use super::{Row, Sample, contestant, site};
-use crate::bench::server::{self, Server};
-use crate::bench::{Plan, load, osier};
+use crate::bench::programs::{SERVER, osier};
+use crate::bench::server::{Server, nginx};
+use crate::bench::{Plan, load};
 use std::path::{Path, PathBuf};
 
 /// Clients that download the large text.
@@ -31,11 +32,12 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         unit: "ms",
         rounds: plan.rounds.min(3),
         bound: Some(BOUND),
+        load: &[],
         ours: vec![
-            contestant("brotli", None, run("br", ours)),
-            contestant("gzip", None, run("gzip", ours)),
+            contestant("brotli", None, run("br", ours)).needs(&[SERVER]),
+            contestant("gzip", None, run("gzip", ours)).needs(&[SERVER]),
         ],
-        rivals: vec![contestant("nginx, gzip", None, run("gzip", nginx))],
+        rivals: vec![contestant("nginx, gzip", None, run("gzip", behind_nginx))],
     }]
 }
 
@@ -46,7 +48,7 @@ fn backend(plan: &Plan) -> Result<Server, String> {
         std::fs::write(&file, text()).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
-        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
+        nginx::args(plan, nginx::files(&plan.scratch, &site, port)?)
     })
 }
 
@@ -92,10 +94,10 @@ fn ours(plan: &Plan, backend: u16) -> Result<Server, String> {
     })
 }
 
-fn nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
+fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
-        let config = server::nginx_gzip_config(&plan.scratch, port, backend)?;
-        server::nginx_args(plan, config)
+        let config = nginx::gzip(&plan.scratch, port, backend)?;
+        nginx::args(plan, config)
     })
 }
 

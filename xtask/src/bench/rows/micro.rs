@@ -233,6 +233,7 @@ fn row<'a>(
         unit,
         rounds: plan.rounds,
         bound: None,
+        load: &[],
         ours: entered(ours, None),
         rivals: entered(rivals, BELOW),
     }
@@ -243,6 +244,7 @@ fn entered<'a>(cores: &[usize], (name, binary, printed_as): Entry, goal: Option<
     contestant(name, goal, move || {
         figure_on(&cores, binary, printed_as, &[printed_as.to_string()])
     })
+    .needs(&[binary])
 }
 
 impl<'a> Row<'a> {

@@ -1,43 +1,27 @@
 //! The rows of the table: what each measures, who takes part, and the goal.
 //!
 //! A row is a list of contestants, Osier first. Each round runs them in turn. A contestant that fails is out for the rest of
-//! the row, and its line says why. This file has the rows about servers and memory. `rows/proxy.rs` has the proxy,
-//! `rows/downloads.rs` short responses beside long ones,
-//! `rows/php.rs` scripts, `rows/rooms.rs` WebSockets, and `rows/micro.rs` primitives in a loop.
+//! the row, and its line says why. `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` what
+//! their names say, on the servers of `secure.rs`. `proxy.rs` has the proxy, `downloads.rs` short responses beside long ones, `php.rs`
+//! scripts, `rooms.rs` chats over WebSockets, and `micro.rs` primitives in a loop.
 
 mod downloads;
+mod http2;
 mod micro;
 mod php;
+mod plain;
 mod proxy;
 mod rooms;
+mod secure;
+mod tls;
 
+use super::Plan;
 use super::load::{self, Served};
-use super::server::{self, Server};
+use super::programs::{program, with_programs_of};
+use super::server::Server;
 use super::table::{Line, median};
-use super::{Plan, osier, program, with_programs_of};
-use std::ffi::OsString;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-/// The packages of `bench/` that are built without `--all`.
-pub const PACKAGES: &[&str] = &[
-    "bench-osier",
-    "bench-null",
-    "bench-hyper",
-    "bench-may",
-    "bench-tokio",
-    "bench-smol",
-    "bench-monoio",
-    "bench-async-std",
-    "bench-std",
-    "bench-corosensei",
-    "bench-tokio-tungstenite",
-    "bench-load-echo",
-    "bench-load-ws",
-    "bench-hold",
-];
-
-/// The packages that a run against another checkout needs.
-pub const OURS_AND_LOAD: &[&str] = &["bench-osier", "bench-load-echo", "bench-load-ws", "bench-hold"];
 
 const HELLO: &[u8] = b"Hello, World!";
 
@@ -59,46 +43,62 @@ struct Sample {
 struct Contestant<'a> {
     name: &'static str,
     goal: Option<f64>,
+    /// The programs that it starts: some of `bench/`, or the server.
+    programs: Vec<&'static str>,
     run: Run<'a>,
     samples: Vec<Sample>,
     failure: Option<String>,
 }
 
-struct Row<'a> {
+pub struct Row<'a> {
     name: String,
     unit: &'static str,
     rounds: usize,
     /// A figure of our own to stay below, whatever the rivals do.
     bound: Option<f64>,
+    /// The programs of `bench/` that make the load.
+    load: &'static [&'static str],
     /// More than one where there are several ways to do it, each with a line against each rival.
     ours: Vec<Contestant<'a>>,
     rivals: Vec<Contestant<'a>>,
 }
 
-/// Measures all rows that the plan wants.
-pub fn run(plan: &Plan) -> Vec<Line> {
-    let files = [
-        ("100 B", 100, Some(0.7)),
-        ("16 KiB", 16 << 10, None),
-        ("1 MiB", 1 << 20, BELOW),
+/// The rows that the plan wants.
+pub fn wanted(plan: &Plan) -> Vec<Row<'_>> {
+    let mut rows = all(plan);
+    rows.retain(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
+    rows
+}
+
+fn all(plan: &Plan) -> Vec<Row<'_>> {
+    let groups = [
+        plain::rows(plan),
+        tls::rows(plan),
+        http2::rows(plan),
+        php::rows(plan),
+        proxy::rows(plan),
+        downloads::rows(plan),
+        rooms::rows(plan),
+        micro::rows(plan),
     ];
-    let mut rows = vec![
-        hello(plan, "hello, keep-alive, 64 connections", false, Some(1.05)),
-        hello(plan, "hello, pipelined 16", true, Some(1.12)),
-    ];
-    rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
-    rows.extend(php::rows(plan));
-    rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
-    rows.extend(proxy::rows(plan));
-    rows.extend(downloads::rows(plan));
-    rows.extend(rooms::rows(plan));
-    rows.extend(micro::rows(plan));
-    let wanted = rows
-        .into_iter()
-        .filter(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
+    groups.into_iter().flatten().collect()
+}
+
+/// The programs that these rows need: ours, those of the rivals unless another checkout is the rival, and those of the load.
+pub fn programs(plan: &Plan, rows: &[Row]) -> BTreeSet<&'static str> {
+    let contestants = rows.iter().flat_map(|row| {
+        let rivals = row.rivals.iter().filter(|_| plan.against.is_none());
+        row.ours.iter().chain(rivals)
+    });
+    let programs = contestants.flat_map(|contestant| &contestant.programs);
+    programs.chain(rows.iter().flat_map(|row| row.load)).copied().collect()
+}
+
+/// Measures these rows.
+pub fn run(plan: &Plan, rows: Vec<Row>) -> Vec<Line> {
     match &plan.against {
-        Some(other) => wanted.flat_map(|row| versus_itself(row, other)).collect(),
-        None => wanted.flat_map(measured).collect(),
+        Some(other) => rows.into_iter().flat_map(|row| versus_itself(row, other)).collect(),
+        None => rows.into_iter().flat_map(measured).collect(),
     }
 }
 
@@ -124,6 +124,7 @@ fn versus_itself(row: Row, other: &Path) -> Vec<Line> {
             unit,
             rounds,
             bound: None,
+            load: &[],
             ours: vec![contestant("osier", None, move || run())],
             rivals: vec![contestant("the other checkout", NO_SLOWER, move || {
                 with_programs_of(other, || before())
@@ -209,143 +210,18 @@ fn contestant<'a>(
     Contestant {
         name,
         goal,
+        programs: vec![],
         run: Box::new(run),
         samples: vec![],
         failure: None,
     }
 }
 
-/// The same short answer to every request.
-fn hello<'a>(plan: &'a Plan, name: &str, pipelined: bool, against_null: Option<f64>) -> Row<'a> {
-    let under_load = move |server: Server| {
-        server.check("/", HELLO)?;
-        load::requests(plan, &server, "/", pipelined).map(sample)
-    };
-    let rival = |name, binary, goal| contestant(name, goal, move || under_load(on_port(plan, binary)?));
-    let mut rivals = vec![
-        rival("null", "null", against_null),
-        contestant("nginx", BELOW, move || under_load(nginx(plan)?)),
-        rival("hyper", "hyper", BELOW),
-        rival("may_minihttp", "may-http", BELOW),
-        rival("tokio, no parser", "tokio-null", None),
-        rival("smol, no parser", "smol-null", None),
-    ];
-    if plan.all {
-        rivals.extend(["axum", "actix", "ntex"].map(|name| rival(name, name, BELOW)));
-    }
-    let ours = vec![rival("osier", "osier-hello", None)];
-    Row {
-        name: name.into(),
-        unit: "µs CPU/request",
-        rounds: plan.rounds,
-        bound: None,
-        ours,
-        rivals,
-    }
-}
-
-/// A file of a folder, warm in the page cache.
-fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<'a> {
-    // Not compressible to nothing, and the same for both servers.
-    let body: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
-    let path = format!("/{bytes}.bin");
-    let under_load = move |server: Server| {
-        let file = site(plan).join(&path[1..]);
-        if !file.exists() {
-            std::fs::write(&file, &body).map_err(|error| format!("{}: {error}", file.display()))?;
-        }
-        server.check(&path, &body)?;
-        load::requests(plan, &server, &path, false).map(sample)
-    };
-    let under_load = std::rc::Rc::new(under_load);
-    let (with_ours, with_nginx) = (under_load.clone(), under_load);
-    let ours = vec![contestant("osier", None, move || with_ours(osier_on_files(plan)?))];
-    let rivals = vec![contestant("nginx", goal, move || with_nginx(nginx(plan)?))];
-    Row {
-        name: format!("file of {size}"),
-        unit: "µs CPU/request",
-        rounds: plan.rounds,
-        bound: None,
-        ours,
-        rivals,
-    }
-}
-
-/// 64 bytes there and back, on many connections at once.
-fn echo(plan: &Plan) -> Row<'_> {
-    const CONNECTIONS: usize = 1000;
-    let on = |name, binary: &'static str, args: &'static [&'static str], goal| {
-        let run = move || {
-            let server = Server::start(plan, &program(binary), |port| {
-                let args = args.iter().map(OsString::from);
-                Ok(std::iter::once(port.to_string().into()).chain(args).collect())
-            })?;
-            load::echoes(plan, &server, CONNECTIONS).map(sample)
-        };
-        contestant(name, goal, run)
-    };
-    Row {
-        name: format!("echo of 64 B, {CONNECTIONS} connections"),
-        unit: "µs CPU/round trip",
-        rounds: plan.rounds,
-        bound: None,
-        ours: vec![
-            on("fibers", "osier-echo", &[], None),
-            on("futures", "osier-echo", &["futures"], None),
-        ],
-        rivals: vec![
-            on("tokio", "tokio-echo", &[], BELOW),
-            on("smol", "smol-echo", &[], BELOW),
-            on("may", "may-echo", &[], BELOW),
-            on("monoio", "monoio-echo", &[], BELOW),
-        ],
-    }
-}
-
-/// Memory that a connection costs while it waits for its next request.
-fn idle(plan: &Plan) -> Row<'_> {
-    const CONNECTIONS: usize = 10_000;
-    let held = move |server: Server| {
-        server.check("/", HELLO)?;
-        let figure = load::idle_connections(plan, &server, "/", CONNECTIONS)?;
-        Ok(Sample { figure, aside: None })
-    };
-    let on = |name, binary, goal| contestant(name, goal, move || held(on_port(plan, binary)?));
-    let rivals = vec![
-        contestant("nginx", BELOW, move || held(nginx(plan)?)),
-        on("hyper", "hyper", BELOW),
-        on("may_minihttp", "may-http", BELOW),
-    ];
-    let ours = vec![on("osier", "osier-hello", None)];
-    let name = format!("idle connection, of {CONNECTIONS}");
-    Row {
-        name,
-        unit: "private bytes",
-        rounds: plan.rounds.min(3),
-        bound: Some(400.0),
-        ours,
-        rivals,
-    }
-}
-
-/// Resident memory and page tables that a suspended fiber costs.
-fn fibers(plan: &Plan, count: usize) -> Row<'_> {
-    // corosensei's own stacks are two mappings each, and Linux allows 65,530.
-    const MOST_MAPPED_ALONE: usize = 20_000;
-    let run = |name, binary, count: usize| {
-        contestant(name, None, move || figure(plan, binary, "fiber", &[count.to_string()]))
-    };
-    Row {
-        name: format!("suspended fiber, of {count}"),
-        unit: "bytes",
-        rounds: plan.rounds.min(2),
-        bound: Some(4700.0),
-        ours: vec![run("osier", "osier-fibers", count)],
-        rivals: vec![run(
-            "corosensei, 20,000",
-            "corosensei-fibers",
-            count.min(MOST_MAPPED_ALONE),
-        )],
+impl Contestant<'_> {
+    /// Adds programs that it starts.
+    fn needs(mut self, programs: &[&'static str]) -> Self {
+        self.programs.extend_from_slice(programs);
+        self
     }
 }
 
@@ -377,30 +253,37 @@ fn on_port(plan: &Plan, binary: &str) -> Result<Server, String> {
     Server::start(plan, &program(binary), |port| Ok(vec![port.to_string().into()]))
 }
 
-fn osier_on_files(plan: &Plan) -> Result<Server, String> {
-    let site = site(plan);
-    Server::start(plan, &osier(), |port| {
-        Ok(vec![
-            site.clone().into(),
-            "-l".into(),
-            format!("127.0.0.1:{port}").into(),
-            "-w".into(),
-            "1".into(),
-        ])
-    })
-}
-
-fn nginx(plan: &Plan) -> Result<Server, String> {
-    let site = site(plan);
-    Server::start(plan, Path::new("nginx"), |port| {
-        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
-    })
-}
-
 /// The folder that the file rows serve.
 fn site(plan: &Plan) -> PathBuf {
     let site = plan.scratch.join("site");
     // If this fails, so does the write of the first file, with a message.
     let _ = std::fs::create_dir_all(&site);
     site
+}
+
+/// A file of the site: its bytes are not compressible to nothing, and the same for all servers.
+fn file(plan: &Plan, bytes: usize) -> Result<Vec<u8>, String> {
+    let body: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+    let file = site(plan).join(format!("{bytes}.bin"));
+    if !file.exists() {
+        std::fs::write(&file, &body).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{parsed, programs};
+
+    #[test]
+    fn each_program_of_a_row_has_a_package() {
+        let plan = parsed(&["--all".into()]).unwrap();
+        let packages = programs::packages().unwrap();
+        let named = super::programs(&plan, &all(&plan));
+        assert!(named.len() > 30, "{named:?}");
+        for name in named {
+            assert!(name == programs::SERVER || packages.contains_key(name), "{name}");
+        }
+    }
 }

@@ -4,9 +4,10 @@
 //! process for each connection of the load: with fewer, kept connections would starve the others.
 
 use super::{Contestant, HELLO, Row, Sample, contestant, sample, site};
-use crate::bench::load;
-use crate::bench::server::{Server, nginx_php_config};
-use crate::bench::{Plan, pinned, program};
+use crate::bench::load::{self, Asked};
+use crate::bench::programs::program;
+use crate::bench::server::{Server, nginx};
+use crate::bench::{Plan, pinned};
 use crate::peers;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,8 +28,9 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         unit: "µs CPU/request",
         rounds: plan.rounds,
         bound: None,
-        ours: vec![served(plan, "osier", None, move |fpm| ours(plan, fpm, kept))],
-        rivals: vec![served(plan, "nginx", GOAL, move |fpm| nginx(plan, fpm, kept))],
+        load: &[],
+        ours: vec![served(plan, "osier", None, move |fpm| ours(plan, fpm, kept)).needs(&["osier-php"])],
+        rivals: vec![served(plan, "nginx", GOAL, move |fpm| behind_nginx(plan, fpm, kept))],
     };
     vec![
         row("PHP hello through php-fpm (unix socket)", 0),
@@ -46,7 +48,7 @@ fn served<'a>(
         let fpm = Fpm::start(plan)?;
         let server = start(&fpm)?;
         server.check("/hello.php", HELLO)?;
-        load::requests(plan, &server, "/hello.php", false).map(sample)
+        load::requests(plan, &server, Asked::path("/hello.php")).map(sample)
     };
     contestant(name, goal, run)
 }
@@ -63,16 +65,11 @@ fn ours(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
     })
 }
 
-fn nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
+fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
     let root = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
-        let config = nginx_php_config(&plan.scratch, &root, &fpm.socket, kept, port)?;
-        Ok(vec![
-            "-c".into(),
-            config.into(),
-            "-e".into(),
-            plan.scratch.join("nginx.log").into(),
-        ])
+        let config = nginx::php(&plan.scratch, &root, &fpm.socket, kept, port)?;
+        nginx::args(plan, config)
     })
 }
 

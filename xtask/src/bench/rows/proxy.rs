@@ -5,9 +5,11 @@
 
 use std::rc::Rc;
 
-use super::{BELOW, HELLO, Row, contestant, program, sample, site};
-use crate::bench::server::{self, Server};
-use crate::bench::{Plan, load};
+use super::{BELOW, HELLO, Row, contestant, sample, site};
+use crate::bench::Plan;
+use crate::bench::load::{self, Asked};
+use crate::bench::programs::program;
+use crate::bench::server::{Server, nginx};
 use std::path::Path;
 
 /// Both sizes.
@@ -29,7 +31,7 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         }
         let proxy = start(plan, backend.port)?;
         proxy.check(path, &body)?;
-        load::requests(plan, &proxy, path, false).map(sample)
+        load::requests(plan, &proxy, Asked::path(path)).map(sample)
     };
     let (of_ours, of_nginx) = (body.clone(), body);
     Row {
@@ -37,15 +39,18 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         unit: "µs CPU/request",
         rounds: plan.rounds,
         bound: None,
-        ours: vec![contestant("osier", None, move || under_load(of_ours.clone(), osier))],
-        rivals: vec![contestant("nginx", BELOW, move || under_load(of_nginx.clone(), nginx))],
+        load: &[],
+        ours: vec![contestant("osier", None, move || under_load(of_ours.clone(), osier)).needs(&["osier-proxy"])],
+        rivals: vec![contestant("nginx", BELOW, move || {
+            under_load(of_nginx.clone(), behind_nginx)
+        })],
     }
 }
 
 fn backend(plan: &Plan) -> Result<Server, String> {
     let site = site(plan);
     Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
-        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
+        nginx::args(plan, nginx::files(&plan.scratch, &site, port)?)
     })
 }
 
@@ -55,8 +60,8 @@ fn osier(plan: &Plan, backend: u16) -> Result<Server, String> {
     })
 }
 
-fn nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
+fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
-        server::nginx_args(plan, server::nginx_proxy_config(&plan.scratch, port, backend)?)
+        nginx::args(plan, nginx::proxy(&plan.scratch, port, backend)?)
     })
 }

@@ -29,6 +29,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         rounds: plan.rounds.min(3),
         bound,
         ours: vec![heard(plan, "osier", "osier-chat", "/chat?name=a", None, CHAT, figure)],
+        load: &["load-ws"],
         rivals: vec![
             heard(plan, "null", "null-room", "/", None, CHAT, figure),
             heard(plan, "tokio-tungstenite", "tungstenite-room", "/", None, CHAT, figure),
@@ -40,6 +41,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         rounds: plan.rounds.min(3),
         bound: None,
         ours: vec![heard(plan, "osier", "osier-chat", "/room", None, BROADCAST, figure)],
+        load: &["load-ws"],
         rivals: vec![
             heard(plan, "null", "null-room", "/", None, BROADCAST, figure),
             heard(
@@ -78,4 +80,5 @@ fn heard<'a>(
             aside: Some((heard.per_second, heard.memory)),
         })
     })
+    .needs(&[binary])
 }

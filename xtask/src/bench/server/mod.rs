@@ -1,12 +1,14 @@
-//! One running server: this module starts it on a core, checks it, measures it from outside, and ends it.
+//! One running server: this module starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` has configurations of nginx.
 //!
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
+
+pub mod nginx;
 
 use super::{Plan, pinned};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,6 +74,35 @@ impl Server {
         Ok(())
     }
 
+    /// As [`check`](Server::check), by curl: "https" with any certificate, or "http" by HTTP/2 in the clear.
+    pub fn check_by(&self, scheme: &str, body: &[u8], path: &str) -> Result<(), String> {
+        let url = format!("{scheme}://127.0.0.1:{}{path}", self.port);
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--insecure",
+            "--max-time",
+            "10",
+            &url,
+        ]);
+        if scheme == "http" {
+            curl.arg("--http2-prior-knowledge");
+        }
+        let output = curl.output().map_err(|error| format!("curl: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
+        }
+        match output.stdout == body {
+            true => Ok(()),
+            false => Err(format!(
+                "GET {path}: another body than the {} bytes expected",
+                body.len()
+            )),
+        }
+    }
+
     /// CPU time used so far, in user space and in the kernel. The kernel counts in hundredths of a second.
     pub fn cpu(&self) -> Duration {
         let ticks = |pid: u32| -> Option<u64> {
@@ -129,134 +160,6 @@ impl Drop for Server {
         let _ = self.child.wait();
     }
 }
-
-/// The arguments of nginx.
-pub fn nginx_args(plan: &Plan, config: PathBuf) -> Result<Vec<OsString>, String> {
-    let log = plan.scratch.join("nginx.log");
-    Ok(vec!["-c".into(), config.into(), "-e".into(), log.into()])
-}
-
-/// nginx with one worker, passing everything on to another server on 127.0.0.1, with connections kept; returns its
-/// configuration file.
-pub fn nginx_proxy_config(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
-    let server = format!(
-        r#"upstream backend {{ server 127.0.0.1:{backend}; keepalive 64; keepalive_requests 1000000000; }}
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            proxy_pass http://backend; proxy_http_version 1.1;
-            proxy_set_header Connection ""; proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $host;
-        }}
-    }}"#
-    );
-    write_nginx_config(scratch, port, &server)
-}
-
-/// nginx with one worker, which compresses what it gets from another server on 127.0.0.1, and serves `/` as hello; returns its
-/// configuration file.
-pub fn nginx_gzip_config(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
-    let server = format!(
-        r#"gzip on; gzip_proxied any; gzip_types text/plain;
-    server {{
-        listen 127.0.0.1:{port};
-        location = / {{ return 200 "Hello, World!"; }}
-        location / {{ proxy_pass http://127.0.0.1:{backend}; }}
-    }}"#
-    );
-    write_nginx_config(scratch, port, &server)
-}
-
-/// nginx with one worker, serving `dir`, and `/` as hello; returns its configuration file.
-pub fn nginx_config(scratch: &Path, dir: &Path, port: u16) -> Result<PathBuf, String> {
-    let server = format!(
-        r#"server {{
-        listen 127.0.0.1:{port}; root {};
-        location = / {{ return 200 "Hello, World!"; }}
-    }}"#,
-        dir.display()
-    );
-    write_nginx_config(scratch, port, &server)
-}
-
-fn write_nginx_config(scratch: &Path, port: u16, server: &str) -> Result<PathBuf, String> {
-    let (path, at) = (scratch.join(format!("nginx-{port}.conf")), scratch.display());
-    let text = format!(
-        r#"daemon off; worker_processes 1; pid {at}/nginx-{port}.pid; error_log {at}/nginx.log crit;
-worker_rlimit_nofile 20000;
-events {{ worker_connections 19000; }}
-http {{
-    access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; server_tokens off;
-    keepalive_timeout 600s; keepalive_requests 1000000000;
-    open_file_cache max=1000; open_file_cache_valid 60s; open_file_cache_min_uses 1;
-    default_type text/plain;
-    client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3; uwsgi_temp_path {at}/t4;
-    scgi_temp_path {at}/t5;
-    {server}
-}}
-"#
-    );
-    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(path)
-}
-
-/// nginx with one worker that passes scripts of `dir` to the php-fpm at `socket`, keeping so many idle connections.
-pub fn nginx_php_config(scratch: &Path, dir: &Path, socket: &Path, kept: usize, port: u16) -> Result<PathBuf, String> {
-    let (path, at) = (scratch.join(format!("nginx-{port}.conf")), scratch.display());
-    let keepalive = if kept > 0 {
-        format!("keepalive {kept};")
-    } else {
-        String::new()
-    };
-    let keep_conn = if kept > 0 { "on" } else { "off" };
-    let params: String = FASTCGI_PARAMS
-        .iter()
-        .map(|(name, value)| format!("fastcgi_param {name} {value};\n"))
-        .collect();
-    let text = format!(
-        r#"daemon off; worker_processes 1; pid {at}/nginx.pid; error_log {at}/nginx.log crit;
-worker_rlimit_nofile 20000;
-events {{ worker_connections 19000; }}
-http {{
-    access_log off; tcp_nodelay on; server_tokens off; keepalive_timeout 600s; keepalive_requests 1000000000;
-    client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3; uwsgi_temp_path {at}/t4;
-    scgi_temp_path {at}/t5;
-    upstream php {{ server unix:{}; {keepalive} }}
-    server {{
-        listen 127.0.0.1:{port}; root {};
-        location ~ \.php$ {{ fastcgi_pass php; fastcgi_keep_conn {keep_conn}; {params} }}
-    }}
-}}
-"#,
-        socket.display(),
-        dir.display()
-    );
-    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(path)
-}
-
-/// The parameters of nginx's own `fastcgi.conf`.
-const FASTCGI_PARAMS: [(&str, &str); 18] = [
-    ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
-    ("QUERY_STRING", "$query_string"),
-    ("REQUEST_METHOD", "$request_method"),
-    ("CONTENT_TYPE", "$content_type"),
-    ("CONTENT_LENGTH", "$content_length"),
-    ("SCRIPT_NAME", "$fastcgi_script_name"),
-    ("REQUEST_URI", "$request_uri"),
-    ("DOCUMENT_URI", "$document_uri"),
-    ("DOCUMENT_ROOT", "$document_root"),
-    ("SERVER_PROTOCOL", "$server_protocol"),
-    ("REQUEST_SCHEME", "$scheme"),
-    ("GATEWAY_INTERFACE", "CGI/1.1"),
-    ("SERVER_SOFTWARE", "nginx"),
-    ("REMOTE_ADDR", "$remote_addr"),
-    ("REMOTE_PORT", "$remote_port"),
-    ("SERVER_ADDR", "$server_addr"),
-    ("SERVER_PORT", "$server_port"),
-    ("SERVER_NAME", "$server_name"),
-];
 
 fn free_port() -> Result<u16, String> {
     let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
