@@ -79,7 +79,7 @@ fn ask_once(port: u16, config: &Arc<ClientConfig>) -> Result<()> {
     }
 }
 
-/// What one thread needs.
+/// The work of one thread.
 struct Client {
     port: u16,
     config: Arc<ClientConfig>,

@@ -12,7 +12,7 @@ use rustls::{
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a client offers.
+/// The offer of a client in its handshakes.
 pub struct Offer {
     pub version: &'static SupportedProtocolVersion,
     pub group: &'static dyn SupportedKxGroup,

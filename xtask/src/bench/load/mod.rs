@@ -23,7 +23,7 @@ pub struct Served {
     pub memory: u64,
 }
 
-/// What one thread of wrk asks for again and again, and how.
+/// The request that one thread of wrk repeats.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub path: &'a str,

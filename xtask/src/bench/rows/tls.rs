@@ -106,7 +106,7 @@ fn requests<'a>(plan: &'a Plan, name: &str, path: &'static str, goal: Option<f64
     }
 }
 
-/// What a server must answer for a path; the file of it is there then.
+/// The body that a server must send for a path. This makes the file of it.
 pub fn body(plan: &Plan, path: &str) -> Result<Vec<u8>, String> {
     match path {
         "/" => Ok(HELLO.to_vec()),
