@@ -76,7 +76,7 @@ impl Iterator for ReadDir {
     type Item = io::Result<DirEntry>;
 
     fn next(&mut self) -> Option<io::Result<DirEntry>> {
-        wait::wait(None, None, |cx| self.poll(cx)).unwrap_or_else(|stop| Some(Err(stop.into())))
+        wait::wait_for_disk(|cx| self.poll(cx)).unwrap_or_else(|stop| Some(Err(stop.into())))
     }
 }
 

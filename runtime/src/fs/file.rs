@@ -248,7 +248,7 @@ impl Inner {
 
     fn read(self: &Arc<Inner>, buf: &mut [u8]) -> io::Result<usize> {
         let by = by();
-        wait::wait(None, None, |cx| self.poll_read(cx, by, buf))?
+        wait::wait_for_disk(|cx| self.poll_read(cx, by, buf))?
     }
 
     fn write(self: &Arc<Inner>, buf: &[u8]) -> io::Result<usize> {
@@ -257,17 +257,17 @@ impl Inner {
             return Err(Stop::NotHere.into());
         }
         let by = by();
-        let count = wait::wait(None, None, |cx| self.poll_write(cx, by, buf))??;
+        let count = wait::wait_for_disk(|cx| self.poll_write(cx, by, buf))??;
         self.flush()?;
         Ok(count)
     }
 
     fn flush(&self) -> io::Result<()> {
-        wait::wait(None, None, |cx| self.poll_flush(cx))?
+        wait::wait_for_disk(|cx| self.poll_flush(cx))?
     }
 
     fn seek(&self, to: SeekFrom) -> io::Result<u64> {
-        wait::wait(None, None, |cx| self.poll_seek(cx, to))?
+        wait::wait_for_disk(|cx| self.poll_seek(cx, to))?
     }
 }
 
@@ -314,7 +314,7 @@ macro_rules! methods {
                 return Err(Stop::NotHere.into());
             }
             let mut doing = pin!(self.$name_async($($value)?));
-            wait::wait(None, None, |cx| doing.as_mut().poll(cx))?
+            wait::wait_for_disk(|cx| doing.as_mut().poll(cx))?
         }
 
         #[doc = concat!("[`", stringify!($name), "`](File::", stringify!($name), ") as a future, which borrows nothing.")]
@@ -432,7 +432,7 @@ impl File {
     /// Makes a call when no write is pending and no byte is read ahead.
     fn in_order<T>(&self, call: impl Fn(&fs::File) -> io::Result<T>) -> io::Result<T> {
         let shared = &*self.0;
-        wait::wait(None, None, |cx| {
+        wait::wait_for_disk(|cx| {
             let mut state = ready!(shared.poll_sound(cx))?;
             state.rewind(&shared.file)?;
             Poll::Ready(call(&shared.file))

@@ -42,7 +42,7 @@ impl<T: Send + 'static> Operation<T> {
         }) {
             Some(true) => {
                 let mut this = pin!(self);
-                wait::wait(None, None, |cx| this.as_mut().poll(cx))?
+                wait::wait_for_disk(|cx| this.as_mut().poll(cx))?
             }
             Some(false) => match std::mem::replace(&mut self.0, State::Over) {
                 State::Waiting(call) => call(),

@@ -85,9 +85,11 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
         let (mut socket, mut doing) = (None, None);
         if room {
             doing = core.doing();
-            if let Some(On::Socket(on)) = waits.on {
-                socket = Some(of_socket(on));
-            }
+            socket = match waits.on {
+                Some(On::Socket(on)) => Some(of_socket(on)),
+                Some(On::Time) => Some(Wait::Timer),
+                _ => None,
+            };
             frames = frames::trace();
         }
         let lock = waits.holder();
@@ -108,10 +110,10 @@ fn show(core: &Core<'_>, waits: Waits<'_>) {
     });
 }
 
-/// Collects all that is suspended or at rest on this worker. Only the worker's own thread may call it.
-pub(crate) fn answer(worker: &Worker) -> Answer {
+/// Collects all that is suspended or at rest on this worker, or one fiber. Only the worker's own thread may call it.
+pub(crate) fn answer(worker: &Worker, only: Option<u64>) -> Answer {
     let mut fibers = Vec::new();
-    worker.each_suspended(show, |queued| fibers.extend(shown(queued)));
+    worker.each_suspended(only, show, |queued| fibers.extend(shown(queued)));
     fibers.sort_by_key(|shown| shown.fiber.id());
     Answer {
         now: worker.clock().now(),
@@ -293,18 +295,43 @@ pub enum Wait {
 ///
 /// Deferred to the next call.
 pub fn dump() -> Dump {
-    gather(remote::all().collect())
+    gather(remote::all().collect(), None)
 }
 
-/// Makes the dump of some workers. Any thread, fiber or task may call it.
-pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
+/// Shows one fiber, by its [`id`](Fiber::id), as [`dump`] does. `None` if it has ended, has not started, or runs and does not let
+/// its worker answer within a second.
+///
+/// ```
+/// osier::run(|| {
+///     let caller = osier::fiber::current().unwrap();
+///     let shown = osier::inspect::dump_fiber(caller.id()).unwrap();
+///     assert_eq!(shown.fiber.id(), caller.id());
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Until its worker has answered. Blocks the thread when called on a plain one, in a future or in a callback.
+///
+/// # Cancellation
+///
+/// Deferred to the next call.
+pub fn dump_fiber(id: u64) -> Option<DumpedFiber> {
+    // A fiber stays with the worker that has started it and made its id.
+    let remote = remote::of((id >> 48) as u16)?;
+    let dumped = gather(vec![remote], Some(id));
+    dumped.workers.into_iter().flat_map(|worker| worker.fibers).next()
+}
+
+/// Makes the dump of some workers, or of one of their fibers. Any thread, fiber or task may call it.
+pub(crate) fn gather(remotes: Vec<&'static Remote>, only: Option<u64>) -> Dump {
     match context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
         // Not on the fiber's stack: looking symbols up takes more stack than it may have.
-        true => shield(|| unblock(move || collect(&remotes, None))),
-        false => match context::worker(|worker| (worker.remote.id, answer(worker))) {
-            None => collect(&remotes, None),
+        true => shield(|| unblock(move || collect(&remotes, only, None))),
+        false => match context::worker(|worker| (worker.remote.id, answer(worker, only))) {
+            None => collect(&remotes, only, None),
             Some(own) => thread::scope(|scope| {
-                let collecting = scope.spawn(|| collect(&remotes, Some(own)));
+                let collecting = scope.spawn(|| collect(&remotes, only, Some(own)));
                 collecting.join().expect("collecting does not panic")
             }),
         },
@@ -312,7 +339,7 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
 }
 
 /// Asks the workers. `own` is the answer of the worker whose thread waits for this call.
-pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
+pub(crate) fn collect(remotes: &[&'static Remote], only: Option<u64>, own: Option<(u16, Answer)>) -> Dump {
     let (sender, receiver) = mpsc::channel();
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
     let mut asked: Vec<&Remote> = Vec::new();
@@ -321,7 +348,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
             let sender = sender.clone();
             // The send fails after the caller has given up.
             remote.desk.ask(Box::new(move |worker| {
-                drop(sender.send((worker.remote.id, answer(worker))))
+                drop(sender.send((worker.remote.id, answer(worker, only))))
             }));
             remote.ring();
             asked.push(remote);

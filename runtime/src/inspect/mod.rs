@@ -21,6 +21,6 @@ mod stuck;
 mod waiters;
 pub(crate) mod watchdog;
 
-pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, RunState, StackFrame, Wait, Work, dump};
+pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, RunState, StackFrame, Wait, Work, dump, dump_fiber};
 pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics, metrics};
 pub use sigquit::dump_on_sigquit;

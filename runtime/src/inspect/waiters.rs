@@ -40,7 +40,7 @@ pub(super) fn of(holder: u64, stuck: &Remote) -> Vec<u64> {
         let sender = sender.clone();
         remote.desk.ask(Box::new(move |worker| {
             let mut fibers = Vec::new();
-            worker.each_suspended(show, |_| {
+            worker.each_suspended(None, show, |_| {
                 let note = NOTE.take().filter(|note| note.holder == holder);
                 fibers.extend(note.map(|note| note.fiber));
             });

@@ -280,5 +280,5 @@ pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
         let _ = rustix::io::pread(&file, &mut byte, offset);
         let _ = rustix::io::pread(&file, &mut byte, offset + len - 1);
     })?);
-    Ok(wait::wait(None, None, |cx| fetching.as_mut().poll(cx))?)
+    Ok(wait::wait_for_disk(|cx| fetching.as_mut().poll(cx))?)
 }

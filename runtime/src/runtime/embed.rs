@@ -228,9 +228,10 @@ impl Local {
         match context::worker(|_| ()) {
             None => dump::collect(
                 &[self.worker.remote],
-                Some((self.worker.remote.id, dump::answer(&self.worker))),
+                None,
+                Some((self.worker.remote.id, dump::answer(&self.worker, None))),
             ),
-            Some(()) => dump::gather(vec![self.worker.remote]),
+            Some(()) => dump::gather(vec![self.worker.remote], None),
         }
     }
 

@@ -130,7 +130,7 @@ impl Runtime {
     /// Until the workers have answered. Blocks the thread when called on a plain one, in a future or in a callback.
     #[cfg(feature = "inspect")]
     pub fn dump(&self) -> Dump {
-        inspect::dump::gather(self.threads.scheduler.remotes().collect())
+        inspect::dump::gather(self.threads.scheduler.remotes().collect(), None)
     }
 }
 

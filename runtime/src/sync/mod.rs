@@ -96,6 +96,13 @@ pub(crate) fn block_for_lock<T>(holder: &Holder, leaf: impl Future<Output = T>) 
     wait::wait_for_lock(holder, |cx| leaf.as_mut().poll(cx))
 }
 
+/// Waits for a permit as [`block`] does.
+#[cfg(feature = "sync")]
+pub(crate) fn block_for_permit<T>(leaf: impl Future<Output = T>) -> T {
+    let mut leaf = pin!(leaf);
+    wait::wait_for_permit(|cx| leaf.as_mut().poll(cx))
+}
+
 /// Waits as [`block`] does, for at most `timeout`.
 pub(crate) fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> Option<T> {
     // A deadline that the clock cannot represent means no deadline.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::block;
+use super::block_for_permit;
 
 /// A number of permits. A caller that wants one waits until one is free.
 ///
@@ -88,7 +88,7 @@ impl Semaphore {
     /// The panics of [`acquire`](Semaphore::acquire), and if `permits` is more than
     /// [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
     pub fn acquire_many(&self, permits: u32) -> SemaphorePermit<'_> {
-        block(self.acquire_many_async(permits))
+        block_for_permit(self.acquire_many_async(permits))
     }
 
     /// Waits as [`acquire`](Semaphore::acquire) does, in a future. A future that is dropped leaves the queue.
@@ -139,7 +139,7 @@ impl Semaphore {
     ///
     /// The panics of [`acquire`](Semaphore::acquire).
     pub fn acquire_owned(self: Arc<Self>) -> OwnedSemaphorePermit {
-        block(self.acquire_owned_async())
+        block_for_permit(self.acquire_owned_async())
     }
 
     /// Waits as [`acquire_owned`](Semaphore::acquire_owned) does, in a future. A future that is dropped leaves the queue.

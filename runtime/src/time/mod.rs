@@ -1,7 +1,6 @@
 //! Time: sleeps, intervals, the current time, the virtual clock of tests, and waiting for a condition
 //! ([`wait_until`]).
 
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::wait;
@@ -41,7 +40,7 @@ pub use crate::wait::sleep::Sleep;
 pub fn sleep(duration: Duration) {
     // A time beyond the range of the clock is for ever.
     let deadline = now().checked_add(duration);
-    wait::wait_or_unwind::<()>(deadline, |_| Poll::Pending);
+    wait::wait_until(deadline);
 }
 
 /// Waits until `deadline`, or up to a few milliseconds longer, as [`sleep`] does.
@@ -58,5 +57,5 @@ pub fn sleep(duration: Duration) {
 ///
 /// In a future or callback on a worker, where nothing may wait.
 pub fn sleep_until(deadline: Instant) {
-    wait::wait_or_unwind::<()>(Some(deadline), |_| Poll::Pending);
+    wait::wait_until(Some(deadline));
 }

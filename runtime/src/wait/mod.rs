@@ -79,6 +79,14 @@ pub(crate) enum On<'a> {
     /// A lock, by the note of its holder.
     #[cfg(feature = "sync")]
     Lock(&'a Holder),
+    /// A permit of a semaphore.
+    #[cfg(feature = "sync")]
+    Permit,
+    /// A file.
+    #[cfg(feature = "fs")]
+    Disk,
+    /// A point in time.
+    Time,
 }
 
 /// A socket that a fiber waits for.
@@ -161,6 +169,32 @@ pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut
 pub(crate) fn wait_for_lock<T>(holder: &Holder, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     let locked = wait_without_grace(None, Some(On::Lock(holder)), poll);
     unwind_if_stopped(locked).expect("no deadline was set")
+}
+
+/// Waits for a permit of a semaphore as [`wait_or_unwind`] does.
+#[cfg(feature = "sync")]
+#[inline(always)]
+pub(crate) fn wait_for_permit<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let permitted = wait_without_grace(None, Some(On::Permit), poll);
+    unwind_if_stopped(permitted).expect("no deadline was set")
+}
+
+/// Waits until `deadline`, or for ever.
+#[inline(always)]
+pub(crate) fn wait_until(deadline: Option<Instant>) {
+    let elapsed = wait_without_grace::<()>(deadline, Some(On::Time), |_| Poll::Pending);
+    unwind_if_stopped(elapsed);
+}
+
+/// Waits for a file as [`wait`] does.
+#[cfg(feature = "fs")]
+#[inline(always)]
+pub(crate) fn wait_for_disk<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+    match context::here(&Anchor) {
+        Caller::Fiber(core, worker) => on_fiber(core, worker, None, Grace::Ends, Some(On::Disk), poll),
+        Caller::Worker => between_fibers(poll),
+        Caller::Thread => on_thread(None, poll),
+    }
 }
 
 #[inline(always)]

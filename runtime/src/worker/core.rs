@@ -23,6 +23,7 @@ use crate::worker::children::{Children, Ticket};
 use crate::worker::context;
 use crate::worker::hook::Hooks;
 use crate::worker::isolate::isolate;
+use crate::worker::meter::{Activity, Meter};
 use crate::worker::remote::RemoteSlot;
 use crate::worker::slots::Resume;
 use crate::worker::waker::Word;
@@ -146,10 +147,18 @@ pub(crate) type Locals = Vec<(usize, Rc<dyn Any>)>;
 pub(crate) struct Extra {
     pub(crate) frames: Frames,
     pub(crate) hooks: Hooks,
+    pub(crate) meter: RefCell<Option<Rc<Meter>>>,
+    /// How the meter counts waits whose end it does not know.
+    pub(crate) label: Cell<Option<Activity>>,
     pub(crate) locals: RefCell<Locals>,
 }
 
 impl Extra {
+    #[inline]
+    fn is_metered(&self) -> bool {
+        self.meter.borrow().is_some()
+    }
+
     /// Drops the fiber's locals, the youngest first. A destructor may block, as any code of the fiber may.
     fn end_locals(&self) {
         loop {
@@ -208,6 +217,9 @@ impl<'a> Core<'a> {
         // The watchdog searches the part of the stack above it.
         #[cfg(feature = "inspect")]
         self.slot.stack.store(osier_coro::stack::pointer(), Ordering::Relaxed);
+        if self.is_metered() {
+            self.meter_waits(&waits());
+        }
         while self.yielder.suspend(()) == Resume::Show {
             self.show(waits());
         }
@@ -216,8 +228,16 @@ impl<'a> Core<'a> {
             panic_count::put(panics);
         }
         if let Some(extra) = self.extra.get() {
+            if extra.is_metered() {
+                self.meter_runs();
+            }
             extra.hooks.run_after();
         }
+    }
+
+    #[inline]
+    fn is_metered(&self) -> bool {
+        self.extra.get().is_some_and(|extra| extra.is_metered())
     }
 
     #[cold]

@@ -27,6 +27,7 @@ pub(crate) mod heap;
 pub(crate) mod hook;
 pub(crate) mod isolate;
 pub(crate) mod linger;
+pub(crate) mod meter;
 pub(crate) mod packet;
 pub(crate) mod remote;
 pub(crate) mod resting;
@@ -485,6 +486,24 @@ impl Worker {
         }
     }
 
+    /// Has the time of the next wake-up of `word` noted. Returns false if it is queued already.
+    pub(crate) fn note_next_wake(&self, word: Word) -> bool {
+        self.slots.get(word.slot()).is_some_and(Slot::note_next_wake)
+    }
+
+    /// When `word` was woken, if that [was noted](Worker::note_next_wake) and its fiber has just been resumed.
+    pub(crate) fn woken(&self, word: Word) -> Option<Instant> {
+        self.slots.woken(word.slot())
+    }
+
+    /// The time of a wake-up that is made now. The loop's own count as made when its turn began.
+    fn time_of_wake(&self) -> Instant {
+        match context::core(|_| ()) {
+            None => self.now(),
+            Some(()) => self.clock.now(),
+        }
+    }
+
     /// Gives a new tenant a slot and its word.
     #[inline]
     fn occupy(&self) -> io::Result<(Word, &Slot)> {
@@ -554,11 +573,14 @@ impl Worker {
             .for_each(|question| question(self));
     }
 
-    /// Has every suspended fiber run `show` on its own stack, then calls `shown` with whether that fiber is ready.
-    pub(crate) fn each_suspended(&self, show: Show, mut shown: impl FnMut(bool)) {
+    /// Has every suspended fiber, or `only` this one, run `show` on its own stack. Then calls `shown` with whether that fiber is
+    /// ready.
+    pub(crate) fn each_suspended(&self, only: Option<u64>, show: Show, mut shown: impl FnMut(bool)) {
         core::show_with(show);
         let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));
+        let is_meant = |slot: &&Slot| only.is_none_or(|id| slot.tenant().is_some_and(|(tenant, _)| tenant == id));
         slots
+            .filter(is_meant)
             .filter(|slot| slot.show())
             .for_each(|slot| shown(slot.is_queued()));
     }

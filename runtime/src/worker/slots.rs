@@ -18,12 +18,16 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use osier_coro::stack::Label;
 use osier_coro::{Coroutine, CoroutineResult};
 
+use crate::worker::Worker;
+use crate::worker::context;
 use crate::worker::remote::{Remote, RemoteSlot};
 use crate::worker::resting::Resting;
 use crate::worker::table::Table;
@@ -61,6 +65,8 @@ pub(crate) struct Slot {
     pub(crate) generation: Cell<u32>,
     /// Set while the slot is in the ready queue. `next` is the slot behind it.
     queued: Cell<bool>,
+    /// Set while the time of the next wake-up is asked for, and until the slot leaves the queue.
+    noted: Cell<bool>,
     next: Cell<*const Slot>,
     index: u32,
     state: Cell<SlotState>,
@@ -75,6 +81,7 @@ impl Slot {
         Slot {
             generation: Cell::new(0),
             queued: Cell::new(false),
+            noted: Cell::new(false),
             next: Cell::new(ptr::null()),
             index,
             state: Cell::new(SlotState::Free),
@@ -103,6 +110,15 @@ impl Slot {
 
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.get()
+    }
+
+    /// Has the time of the next wake-up noted. Returns false if the slot is queued already.
+    pub(crate) fn note_next_wake(&self) -> bool {
+        let is_asleep = !self.queued.get();
+        if is_asleep {
+            self.noted.set(true);
+        }
+        is_asleep
     }
 
     /// Notes for other threads which fiber runs in this slot, on which stack.
@@ -225,6 +241,10 @@ pub(crate) struct Slots {
     ready: Cell<u32>,
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
+    /// When the noted slots of the ready queue were queued, in its order.
+    wakes: std::cell::RefCell<VecDeque<Instant>>,
+    /// The slot that has left the queue last among the noted ones, and when it was queued.
+    woken: Cell<Option<(u32, Instant)>>,
 }
 
 impl Slots {
@@ -238,6 +258,8 @@ impl Slots {
             tail: Cell::new(ptr::null()),
             current: Cell::new(ptr::null()),
             ready: Cell::new(0),
+            wakes: std::cell::RefCell::default(),
+            woken: Cell::new(None),
         }
     }
 
@@ -262,6 +284,21 @@ impl Slots {
             unsafe { &*last }.next.set(slot);
         }
         self.ready.set(self.ready.get() + 1);
+        if slot.noted.get() {
+            self.note_wake();
+        }
+    }
+
+    #[cold]
+    fn note_wake(&self) {
+        let now = context::worker(Worker::time_of_wake).unwrap_or_else(Instant::now);
+        self.wakes.borrow_mut().push_back(now);
+    }
+
+    /// When the slot was queued, if that was noted and it has left the queue last.
+    pub(crate) fn woken(&self, index: u32) -> Option<Instant> {
+        let (slot, woken) = self.woken.take()?;
+        (slot == index).then_some(woken)
     }
 
     /// Queues the slot of the fiber that runs.
@@ -290,6 +327,10 @@ impl Slots {
         }
         slot.queued.set(false);
         self.ready.set(self.ready.get() - 1);
+        if slot.noted.replace(false) {
+            let woken = self.wakes.borrow_mut().pop_front();
+            self.woken.set(woken.map(|woken| (slot.index, woken)));
+        }
         Some(slot)
     }
 

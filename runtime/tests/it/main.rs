@@ -32,6 +32,7 @@ mod leaves_end;
 mod locks;
 mod lost_events;
 mod mailbox;
+mod meter;
 mod metrics;
 mod mpmc;
 mod once;
