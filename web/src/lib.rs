@@ -171,6 +171,7 @@ pub use request::extract::Validate;
 #[cfg(feature = "json")]
 pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
+pub use request::times::{Phase, Times};
 #[cfg(feature = "multipart")]
 pub use request::multipart;
 #[cfg(feature = "tls")]

@@ -1,8 +1,9 @@
 //! Reads the settings that `[[site]]` and `[[site.route]]` have in common: allowed clients, authentication, rates, limits, CORS,
-//! header fields, compression, the log and request ids.
+//! header fields, compression, the log, request ids and times.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use osier_web::compress::{self, Coding};
 use toml::de::DeValue;
@@ -23,7 +24,7 @@ use super::settings::*;
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 15] = [
+pub const KEYS: [&str; 17] = [
     "policy",
     "auth",
     "forward_auth",
@@ -39,6 +40,8 @@ pub const KEYS: [&str; 15] = [
     "cache",
     "log",
     "request_id",
+    "server_timing",
+    "slow",
 ];
 
 /// The tables `[policy.NAME]`, by name.
@@ -97,6 +100,8 @@ fn own(section: &Section<'_>) -> Policies {
         cache: cache::read(section),
         log: log::access(section),
         request_id: request_id(section),
+        server_timing: section.boolean("server_timing"),
+        slow: slow(section),
     }
 }
 
@@ -238,6 +243,15 @@ fn rate(section: Section<'_>) -> Option<rate::Options> {
         burst,
         concurrent,
     })
+}
+
+/// A duration, or `false`.
+fn slow(section: &Section<'_>) -> Setting<Duration> {
+    match section.any("slow").map(|value| value.get_ref()) {
+        None => Setting::Inherited,
+        Some(DeValue::Boolean(false)) => Setting::Off,
+        Some(_) => section.duration("slow").map_or(Setting::Off, Setting::On),
+    }
 }
 
 /// `true`, `false`, or a table.

@@ -347,6 +347,10 @@ pub struct Policies {
     pub cache: Setting<cache::Settings>,
     pub log: Setting<Log>,
     pub request_id: Setting<RequestIds>,
+    /// Whether responses tell where the time of their request went. Off by default.
+    pub server_timing: Option<bool>,
+    /// The time after which a request is logged as slow.
+    pub slow: Setting<Duration>,
 }
 
 impl Policies {
@@ -374,6 +378,8 @@ impl Policies {
             cache: self.cache.else_of(&others.cache),
             log: self.log.else_of(&others.log),
             request_id: self.request_id.else_of(&others.request_id),
+            server_timing: self.server_timing.or(others.server_timing),
+            slow: self.slow.else_of(&others.slow),
         }
     }
 }

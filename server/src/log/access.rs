@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use osier_web::{Level, Served};
+use osier_web::{Level, Phase, Served, Times};
 
 use super::entry::{Entry, combined, json, json_of, template};
 use super::fields::Field;
@@ -46,6 +46,8 @@ pub struct AccessLog {
     pub has_site: bool,
     /// Whether lines have the request id. Other log lines about the request bear the same id.
     has_id: bool,
+    /// Whether lines have times by phase.
+    has_times: bool,
     writer: Writer,
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
@@ -94,6 +96,7 @@ impl AccessLog {
         Ok(AccessLog {
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
+            has_times: has(Field::Times) || Phase::ALL.into_iter().any(|phase| has(Field::Phase(phase))),
             format,
             writer: Writer::start(out, false, report)?,
             path: None,
@@ -148,6 +151,7 @@ impl AccessLog {
             site: site.unwrap_or_default(),
             fields: &|name| served.header(name).unwrap_or_default(),
             took: Some(served.duration()),
+            times: if self.has_times { served.times() } else { Times::ZERO },
             id: self.has_id.then(|| served.id()),
         });
     }

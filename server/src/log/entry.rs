@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use osier_web::RequestId;
+use osier_web::{RequestId, Times};
 
 use super::fields::{Field, Piece, Template};
 use super::text::{Client, Clock, Rfc3339, escape, escape_combined, escape_json, month, put, utc};
@@ -39,6 +39,8 @@ pub struct Entry<'a> {
     pub fields: &'a dyn Fn(&str) -> &'a [u8],
     /// Time from the parsed head of the request to the last byte of the response, if it was measured.
     pub took: Option<Duration>,
+    /// Where that time went.
+    pub times: Times,
     /// The request id, if the format has it.
     pub id: Option<RequestId>,
 }
@@ -83,6 +85,7 @@ enum Value<'a> {
     Text(&'a [u8]),
     /// Text of this server.
     Own(String),
+    Times(Times),
     Number(String),
     /// The request line.
     Request,
@@ -120,15 +123,30 @@ fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
         Field::Duration => number(entry.took, |took| {
             format!("{}.{:06}", took.as_secs(), took.subsec_micros())
         }),
-        Field::DurationMs => number(entry.took, |took| {
-            let micros = took.as_micros();
-            format!("{}.{:03}", micros / 1000, micros % 1000)
-        }),
+        Field::DurationMs => number(entry.took, millis),
+        Field::Phase(phase) => number(entry.took, |_| millis(entry.times.get(*phase))),
+        Field::Times => Value::Times(entry.times),
         Field::RequestId => match &entry.id {
             Some(id) => text(id.as_str().as_bytes()),
             None => Value::Nothing,
         },
         Field::Header(name) => text((entry.fields)(name)),
+    }
+}
+
+fn millis(time: Duration) -> String {
+    let micros = time.as_micros();
+    format!("{}.{:03}", micros / 1000, micros % 1000)
+}
+
+/// Writes the phases that have taken time, in milliseconds.
+fn phases(line: &mut Vec<u8>, times: &Times, quote: &str, sign: char) {
+    for (index, (phase, time)) in times.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        put(
+            line,
+            format_args!("{comma}{quote}{}{quote}{sign}{}", phase.as_str(), millis(time)),
+        );
     }
 }
 
@@ -150,6 +168,7 @@ pub fn template(line: &mut Vec<u8>, template: &Template, entry: &Entry<'_>) {
         match value(field, entry) {
             Value::Text(bytes) => escape(line, bytes, separators),
             Value::Own(text) | Value::Number(text) => line.extend_from_slice(text.as_bytes()),
+            Value::Times(times) => phases(line, &times, "", '='),
             Value::Request if is_quoted => request(line, entry),
             Value::Request => {
                 let parts = [entry.method, b" ", entry.target, b" ", entry.version.as_bytes()];
@@ -217,6 +236,11 @@ pub fn json_of(line: &mut Vec<u8>, fields: &[Field], entry: &Entry<'_>) {
             Value::Own(text) => string(text.as_bytes()),
             Value::Request => string(&[entry.method, b" ", entry.target, b" ", entry.version.as_bytes()].concat()),
             Value::Number(number) => line.extend_from_slice(number.as_bytes()),
+            Value::Times(times) => {
+                line.push(b'{');
+                phases(line, &times, "\"", ':');
+                line.push(b'}');
+            }
             Value::Nothing => {}
         }
     }
@@ -245,6 +269,7 @@ pub mod tests {
         site: "example.org",
         fields: &fields,
         took: Some(Duration::from_micros(1_000_042)),
+        times: Times::ZERO,
         id: None,
     };
 

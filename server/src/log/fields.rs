@@ -3,6 +3,8 @@
 //! A value that a client chooses cannot end its field. Between quotes of the template it is escaped as in the combined format.
 //! Elsewhere every separator of the template is escaped in it too: with `$client|$path`, a `|` in the path is `\x7c`.
 
+use osier_web::Phase;
+
 use crate::reader::nearest;
 use crate::reader::template::{self, Part};
 
@@ -26,12 +28,16 @@ pub enum Field {
     Duration,
     DurationMs,
     RequestId,
+    /// All phases that have taken time.
+    Times,
+    /// The time of a phase.
+    Phase(Phase),
     /// A field of the request, by its name.
     Header(Box<str>),
 }
 
 /// The fields with fixed names.
-const NAMED: [(&str, Field); 17] = [
+const NAMED: [(&str, Field); 28] = [
     ("time", Field::Time),
     ("time_combined", Field::TimeCombined),
     ("timestamp", Field::Timestamp),
@@ -49,6 +55,17 @@ const NAMED: [(&str, Field); 17] = [
     ("duration", Field::Duration),
     ("duration_ms", Field::DurationMs),
     ("request_id", Field::RequestId),
+    ("times", Field::Times),
+    ("accept_ms", Field::Phase(Phase::Accept)),
+    ("worker_ms", Field::Phase(Phase::Worker)),
+    ("run_ms", Field::Phase(Phase::Run)),
+    ("upstream_ms", Field::Phase(Phase::Upstream)),
+    ("disk_ms", Field::Phase(Phase::Disk)),
+    ("lock_ms", Field::Phase(Phase::Lock)),
+    ("sleep_ms", Field::Phase(Phase::Sleep)),
+    ("client_ms", Field::Phase(Phase::Client)),
+    ("write_ms", Field::Phase(Phase::Write)),
+    ("other_ms", Field::Phase(Phase::Other)),
 ];
 
 /// The beginning of the name of a request's field.

@@ -5,10 +5,10 @@ use std::env::consts::{ARCH, OS};
 use std::time::Duration;
 
 use osier::inspect::WorkerMetrics;
-use osier_web::CloseReason;
+use osier_web::{CloseReason, Phase};
 use osier_web::upstream::{BackendStats, Latency};
 
-use super::series::Sum;
+use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;
 use super::totals::Totals;
 use super::{Shown, caches};
@@ -133,11 +133,26 @@ impl Numbers<'_> {
             "Time from the parsed head of a request to the last byte of its response.",
         );
         for (site, route, sum) in &sums {
-            let latency = Latency {
-                counts: sum.times,
-                sum: Duration::from_nanos(sum.nanos),
-            };
-            histogram(text, &[("site", site), ("route", route)], &latency);
+            let sums = (&sum.times[..], Duration::from_nanos(sum.nanos));
+            histogram(text, &[("site", site), ("route", route)], &Latency::BOUNDS, sums);
+        }
+        Numbers::phases(text, &sums);
+    }
+
+    fn phases(text: &mut Text, sums: &[&(&str, &str, Sum)]) {
+        text.family(
+            "osier_http_request_phase_seconds",
+            "histogram",
+            "Time that requests have spent in a phase, over the requests that have been in it.",
+        );
+        for (site, route, sum) in sums {
+            for (phase, sum) in Phase::ALL.iter().zip(&sum.phases) {
+                if sum.times.iter().any(|count| *count > 0) {
+                    let labels = [("site", *site), ("route", *route), ("phase", phase.as_str())];
+                    let sums = (&sum.times[..], Duration::from_nanos(sum.nanos));
+                    histogram(text, &labels, &PHASE_BOUNDS, sums);
+                }
+            }
         }
     }
 
@@ -209,7 +224,8 @@ impl Numbers<'_> {
         );
         for ((site, route, address), backend) in &backends {
             let labels = [("site", *site), ("route", *route), ("backend", &**address)];
-            histogram(text, &labels, &backend.latency);
+            let latency = &backend.latency;
+            histogram(text, &labels, &Latency::BOUNDS, (&latency.counts, latency.sum));
         }
     }
 
@@ -380,20 +396,21 @@ impl Backend {
     }
 }
 
-fn histogram(text: &mut Text, labels: Labels<'_>, latency: &Latency) {
+/// Writes a histogram: the numbers in its buckets, which are not added up yet, and the sum.
+fn histogram(text: &mut Text, labels: Labels<'_>, bounds: &[Duration], (counts, sum): (&[u64], Duration)) {
     let mut all = 0;
     let mut labels = [labels, &[("le", "")]].concat();
     let le = labels.len() - 1;
-    for (index, count) in latency.counts.iter().enumerate() {
+    for (index, count) in counts.iter().enumerate() {
         all += count;
-        let bound = Latency::BOUNDS.get(index);
+        let bound = bounds.get(index);
         let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
         let mut labels = labels.clone();
         labels[le].1 = &bound;
         text.sample("_bucket", &labels, all);
     }
     labels.truncate(le);
-    text.sample("_sum", &labels, latency.sum.as_secs_f64());
+    text.sample("_sum", &labels, sum.as_secs_f64());
     text.sample("_count", &labels, all);
 }
 

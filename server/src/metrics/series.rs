@@ -4,8 +4,9 @@
 //! and writes no cache line that another core writes. A reader adds the cells up. Its sums may mix slightly different moments.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
 
-use osier_web::Served;
+use osier_web::{Phase, Served, Times};
 use osier_web::upstream::Latency;
 
 /// The most status codes that a route counts apart.
@@ -39,7 +40,25 @@ struct Cell {
     sent: AtomicU64,
     nanos: AtomicU64,
     times: [AtomicU64; BOUNDS.len() + 1],
+    phases: [PhaseCell; Phase::ALL.len()],
 }
+
+/// The times of one phase.
+#[derive(Default)]
+struct PhaseCell {
+    nanos: AtomicU64,
+    times: [AtomicU64; PHASE_BOUNDS.len() + 1],
+}
+
+/// The upper bounds of the buckets of a phase: coarser than those of whole requests, for there are ten phases.
+pub const PHASE_BOUNDS: [Duration; 6] = [
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(10),
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+];
 
 /// The sums of a series.
 #[derive(Default)]
@@ -55,6 +74,15 @@ pub struct Sum {
     pub nanos: u64,
     /// Requests by time, in the buckets of [`Latency`].
     pub times: [u64; BOUNDS.len() + 1],
+    pub phases: [PhaseSum; Phase::ALL.len()],
+}
+
+/// The sums of a phase, over the requests in which it has taken time.
+#[derive(Default)]
+pub struct PhaseSum {
+    pub nanos: u64,
+    /// Requests by time, in the buckets of [`PHASE_BOUNDS`].
+    pub times: [u64; PHASE_BOUNDS.len() + 1],
 }
 
 /// The numbers of one served request.
@@ -63,6 +91,7 @@ pub struct Record {
     pub received: u64,
     pub sent: u64,
     pub nanos: u64,
+    pub times: Times,
 }
 
 impl From<&Served<'_>> for Record {
@@ -72,6 +101,7 @@ impl From<&Served<'_>> for Record {
             received: served.received(),
             sent: served.bytes(),
             nanos: u64::try_from(served.duration().as_nanos()).unwrap_or(u64::MAX),
+            times: served.times(),
         }
     }
 }
@@ -96,6 +126,11 @@ impl Series {
         add(&cell.sent, record.sent);
         add(&cell.nanos, record.nanos);
         add(&cell.times[BOUNDS.partition_point(|bound| *bound < record.nanos)], 1);
+        for (phase, time) in record.times.iter() {
+            let cell = &cell.phases[phase as usize];
+            add(&cell.nanos, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            add(&cell.times[PHASE_BOUNDS.partition_point(|bound| *bound < time)], 1);
+        }
     }
 
     pub fn sum(&self) -> Sum {
@@ -112,6 +147,12 @@ impl Series {
             sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
             for (sum, counter) in sum.times.iter_mut().zip(&cell.times) {
                 *sum += load(counter);
+            }
+            for (sum, cell) in sum.phases.iter_mut().zip(&cell.phases) {
+                sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
+                for (sum, counter) in sum.times.iter_mut().zip(&cell.times) {
+                    *sum += load(counter);
+                }
             }
         }
         let known = self.codes.iter().map(|code| code.load(Ordering::Relaxed));
@@ -162,6 +203,7 @@ mod tests {
             received: 1,
             sent: 10,
             nanos,
+            times: Times::ZERO,
         }
     }
 

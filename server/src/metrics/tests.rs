@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use osier_web::{Request, Server};
+use osier_web::{Phase, Request, Server, Times};
 use testkit::exposition::Page;
 
 const REQUESTS: &str = "osier_http_requests_total";
@@ -37,6 +37,7 @@ fn record(status: u16, received: u64, sent: u64, took: Duration) -> Record {
         received,
         sent,
         nanos: took.as_nanos() as u64,
+        times: Times::ZERO.with(Phase::Run, took),
     }
 }
 

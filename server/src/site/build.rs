@@ -364,6 +364,8 @@ impl Builder<'_> {
             errors: Arc::clone(errors),
             html_errors: own.html_errors.or(site.html_errors).unwrap_or(true),
             label: self.log(log)?,
+            server_timing: own.server_timing.or(site.server_timing).unwrap_or(false),
+            slow: own.slow.or(&site.slow).copied(),
             ..Around::default()
         })
     }

@@ -63,6 +63,10 @@ pub struct Around {
     pub errors: Arc<[ErrorPage]>,
     /// Whether an error without a page gets one in HTML, for clients that prefer it.
     pub html_errors: bool,
+    /// Whether responses tell where the time of their request went.
+    pub server_timing: bool,
+    /// The time after which a request is logged as slow.
+    pub slow: Option<Duration>,
     /// Label that names the log and the metrics' series.
     pub label: u32,
     /// Whether only the label, the limit of the body and `html_errors` are set.
@@ -89,6 +93,8 @@ impl Around {
             || self.headers != Headers::default()
             || self.hsts.is_some()
             || self.request_id != RequestIds::default()
+            || self.server_timing
+            || self.slow.is_some()
             || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none();
         self
@@ -127,6 +133,9 @@ impl Around {
     pub fn answer(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer).into();
+        }
+        if let Some(limit) = self.slow {
+            request.set_slow(limit);
         }
         self.request_id.forward(request);
         if let Err(refusal) = self.admit(request) {
@@ -233,6 +242,9 @@ impl Around {
         }
         response = self.headers.apply(response);
         response = self.request_id.answer(request, response);
+        if self.server_timing {
+            response = response.header("server-timing", request.times().server_timing());
+        }
         if let Some(compress) = &self.compress {
             response = compress.filter(request, response);
         }

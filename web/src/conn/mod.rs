@@ -43,6 +43,7 @@ pub(crate) mod secured;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod shelf;
+pub(crate) mod slow;
 pub(crate) mod stream;
 pub(crate) mod transport;
 pub(crate) mod upgrade;

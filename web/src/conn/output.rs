@@ -24,6 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
 use osier::sync::Event;
@@ -181,7 +182,7 @@ impl<'c> Output<'c> {
     ///
     /// As [`flush`](Output::flush) does.
     pub(crate) fn settle(&self) -> io::Result<()> {
-        self.flush()?;
+        self.state().send(self.sink, &[])?;
         match self.sink {
             Sink::Transport(mut transport) => transport.flush(),
             Sink::Stream(_) | Sink::Memory(_) => Ok(()),
@@ -227,7 +228,7 @@ impl<'c> Output<'c> {
             return self.collect_file(file, offset, len);
         }
         let head = || self.state().flush_before_file(self.sink, len);
-        match self.sink.send_file(file, offset, len, head) {
+        match waits_for(Activity::Writing, || self.sink.send_file(file, offset, len, head)) {
             Ok(count) if count == len => Ok(count),
             Ok(count) => Err(self.file_failed(file_ended(len - count))),
             Err(error) => Err(self.file_failed(error)),
@@ -332,7 +333,7 @@ impl<'c> Output<'c> {
                 }
                 Err(error) => return Err(self.file_failed(error)),
             }
-            match transport.socket().wait_writable(patience) {
+            match waits_for(Activity::Writing, || transport.socket().wait_writable(patience)) {
                 Ok(true) => {}
                 Ok(false) => {
                     (part.offset, part.len, part.before) = (part.offset + sent, part.len - sent, Vec::new());
@@ -391,8 +392,13 @@ fn file_ended(missing: u64) -> io::Error {
 }
 
 impl OutputState {
-    /// Sends the collected bytes and then `tail`. Bytes behind a file that is left stay: the connection sends them.
+    /// Sends as [`send`](OutputState::send) does, for a request whose waits are measured.
     fn flush(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
+        waits_for(Activity::Writing, || self.send(sink, tail))
+    }
+
+    /// Sends the collected bytes and then `tail`. Bytes behind a file that is left stay: the connection sends them.
+    fn send(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
         if self.rest.is_some() {
             debug_assert!(tail.is_empty());
@@ -649,7 +655,7 @@ impl Outlet for BodyWriter<'_, '_> {
         let (since, before) = *self
             .stalled
             .get_or_insert_with(|| (osier::time::coarse_now(), stream.unacknowledged()));
-        match stream.wait_writable(patience(limit)) {
+        match waits_for(Activity::Writing, || stream.wait_writable(patience(limit))) {
             Ok(true) => {
                 self.stalled = None;
                 return Ok(true);

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use osier::fiber::{Activity, waits_for};
 use osier::io::{HalfClose, while_connected};
 
 #[cfg(feature = "sendfile")]
@@ -159,11 +160,11 @@ impl<'w> Peer<'w> {
     /// Reads bytes of a request's body. It waits for them no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn read_body(self, into: &mut [u8], pace: &mut Pace) -> io::Result<usize> {
-        match self.end {
+        waits_for(Activity::Client, || match self.end {
             End::Link(link) => pace.wait_on(link, |mut transport| transport.read(into)),
             End::Stream(stream) => pace.wait(stream.link(), |patience| stream.read(into, patience)),
             End::Memory(memory) => memory.body.borrow_mut().read(into),
-        }
+        })
     }
 }
 
@@ -242,11 +243,11 @@ impl Peer<'_> {
     /// Waits until bytes of a request's body have arrived, no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn body_arrives(self, pace: &mut Pace) -> io::Result<()> {
-        match self.end {
+        waits_for(Activity::Client, || match self.end {
             End::Link(link) => pace.wait_on(link, Transport::wait_readable),
             End::Stream(stream) => pace.wait(stream.link(), |patience| stream.wait_readable(patience)),
             End::Memory(_) => Ok(()),
-        }
+        })
     }
 }
 

@@ -24,6 +24,7 @@ use crate::conn::date::DateCache;
 use crate::conn::log::record::Record;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
+use crate::conn::slow::Watch;
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
@@ -64,6 +65,8 @@ pub(crate) struct Worker {
     pub(crate) draining: Cell<bool>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
+    /// The requests that have a limit of time.
+    pub(crate) slow: Rc<Watch>,
     /// The zero of [`Worker::now`].
     epoch: Instant,
 }
@@ -215,6 +218,7 @@ impl Worker {
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
+            slow: Rc::default(),
             epoch: osier::time::coarse_now(),
         })
     }

@@ -12,6 +12,7 @@ pub(crate) mod hops;
 #[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
+pub(crate) mod times;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 
@@ -21,6 +22,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
@@ -36,7 +38,9 @@ use crate::request::changes::Changes;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::request::changes::Texts;
 use crate::request::hops::{ForwardedBy, RealClient};
+use crate::conn::slow::Slow;
 use crate::request::state::States;
+use crate::request::times::{Times, Timing};
 #[cfg(feature = "tls")]
 use crate::request::tls::Tls;
 use crate::{Rejection, RequestBody, RequestId};
@@ -55,6 +59,8 @@ pub(crate) struct Marks {
     pub(crate) client: Cell<Option<RealClient>>,
     /// Bytes of the body that have been read.
     pub(crate) received: Cell<u64>,
+    pub(crate) timing: Timing,
+    pub(crate) slow: Slow,
 }
 
 impl Marks {
@@ -66,6 +72,7 @@ impl Marks {
         self.label.set(0);
         self.client.set(None);
         self.received.set(0);
+        self.slow.clear();
     }
 
     /// Copies the notes of `other`.
@@ -76,6 +83,8 @@ impl Marks {
         self.label.set(other.label.get());
         self.client.set(other.client.get());
         self.received.set(other.received.get());
+        self.timing.go_on(&other.timing);
+        self.slow.set(&other.slow);
     }
 
     /// The id of the request whose head this is.
@@ -427,6 +436,45 @@ impl<'a> Request<'a> {
     /// its meaning, for example the number of the route.
     pub fn set_label(&self, label: u32) {
         self.marks.label.set(label);
+    }
+
+    /// Where the time of the request has gone until now. Nothing is measured, and all is zero, unless the server has an
+    /// [observer](crate::Server::on_request) or [`wrap::server_timing`](crate::wrap::server_timing) is around the handler.
+    ///
+    /// ```
+    /// use osier_web::{Phase, Request, Router, test::Client, wrap};
+    /// use std::time::Duration;
+    ///
+    /// let slow = |request: &mut Request<'_>| {
+    ///     osier::sleep(Duration::from_millis(2));
+    ///     assert!(request.times().get(Phase::Sleep) >= Duration::from_millis(2));
+    ///     "done\n"
+    /// };
+    /// let client = Client::new(Router::new().get("/", slow).wrap(wrap::server_timing()));
+    /// assert!(client.get("/").send().header("server-timing").unwrap().contains("sleep;dur="));
+    /// ```
+    pub fn times(&self) -> Times {
+        let timing = &self.marks.timing;
+        match timing.started() {
+            None => Times::default(),
+            Some(started) => timing.times(osier::time::now().saturating_duration_since(started)),
+        }
+    }
+
+    /// Measures the request from now on, if nobody does already.
+    pub fn measure(&self) {
+        self.marks.timing.begin_now();
+    }
+
+    /// Has the request logged once, as a warning, when it has taken longer than `limit`: at that moment, with its times and
+    /// the backtrace of where its fiber waits. [`wrap::slow`](crate::wrap::slow) does it for a router.
+    pub fn set_slow(&self, limit: Duration) {
+        self.measure();
+        if self.marks.trusted.get().is_some() {
+            // Only the head has the id that a trusted proxy has given.
+            self.id();
+        }
+        self.marks.slow.set_limit(limit);
     }
 
     /// Values, by type, that wrapping functions have left for the handler. They live until the last

@@ -3,6 +3,8 @@
 use std::mem;
 use std::time::Instant;
 
+use osier::fiber::Activity;
+
 use crate::Request;
 use crate::body::spool::Spool;
 use crate::conn::awaiting::Awaiting;
@@ -43,6 +45,7 @@ impl Burst<'_> {
             Ok(true) => Ok(spool),
             Err(failed) => Err(failed),
             Ok(false) => {
+                self.marks.timing.leave_fiber(Activity::Client);
                 let received = Received {
                     body: request.body.pause(),
                     spool,

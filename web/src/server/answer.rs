@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
+use osier::fiber::Activity;
 use osier::io::HalfClose;
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
@@ -162,6 +163,7 @@ impl Burst<'_> {
             }
         };
         if let Some(rest) = self.output.take_rest() {
+            self.marks.timing.leave_fiber(Activity::Writing);
             let unsent = Unsent {
                 rest,
                 head: Box::default(),
@@ -254,7 +256,7 @@ impl Burst<'_> {
     /// the place of the next request is unknown.
     #[cold]
     pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
-        let started = self.app.observer.is_some().then(Instant::now);
+        let started = self.app.observer.is_some().then(osier::time::now);
         // They may be those of the request before.
         self.marks.clear();
         let (status, reason) = (reject.status(), reject.reason());
@@ -284,7 +286,7 @@ impl Burst<'_> {
 
     /// Responds to a head that did not arrive as a whole in time.
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
-        let started = self.app.observer.is_some().then(Instant::now);
+        let started = self.app.observer.is_some().then(osier::time::now);
         self.suspended.set(true);
         self.log(
             Level::Info,
@@ -309,7 +311,7 @@ impl Burst<'_> {
 }
 
 /// The client of a request, and whether a proxy has named it.
-fn client_of(peer: Peer<'_>, marks: &Marks) -> (SocketAddr, bool) {
+pub(crate) fn client_of(peer: Peer<'_>, marks: &Marks) -> (SocketAddr, bool) {
     match marks.client.get().and_then(|client| client.ip) {
         Some(ip) => (SocketAddr::new(ip, 0), true),
         None => (peer.peer(), peer.is_proxied()),
@@ -326,7 +328,7 @@ fn report(
     bytes: u64,
 ) {
     let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-    let duration = started.elapsed();
+    let duration = osier::time::now().saturating_duration_since(started);
     observer(&Served {
         head,
         status,

@@ -22,7 +22,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "h2")]
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
@@ -191,6 +191,8 @@ pub(crate) struct Burst<'b> {
     pub(crate) output: &'b Output<'b>,
     /// Whether the fiber has suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
+    /// Whether another fiber serves the current request, and this one waits for it.
+    is_elsewhere: Cell<bool>,
     /// Notes of the current request.
     pub(crate) marks: Marks,
     /// The first request, if its body was received before.
@@ -236,6 +238,7 @@ impl<'b> Burst<'b> {
             peer,
             output,
             suspended: Cell::new(false),
+            is_elsewhere: Cell::new(false),
             marks: Marks::default(),
             received: Cell::new(None),
         }
@@ -243,8 +246,18 @@ impl<'b> Burst<'b> {
 
     /// Runs before the fiber suspends for any reason.
     pub(crate) fn before_suspension(&self) {
+        if !self.is_elsewhere.get() {
+            self.measure();
+        }
         self.suspended.set(true);
         self.output.flush_before_suspension();
+    }
+
+    /// Runs before a fiber suspends that serves the current request: from the first time on, waits are measured.
+    fn measure(&self) {
+        if self.marks.timing.suspends() {
+            self.watch();
+        }
     }
 
     /// Serves requests until no whole head is left or the connection has to end.
@@ -459,7 +472,11 @@ impl<'b> Burst<'b> {
 
         let started = match &received {
             Some(received) => received.notes().1,
-            None => self.app.observer.is_some().then(Instant::now),
+            None => {
+                let started = self.app.observer.is_some().then(osier::time::now);
+                self.marks.timing.begin(started, Duration::ZERO);
+                started
+            }
         };
         let peer = self.peer;
         let describe = |f: &mut fmt::Formatter<'_>| {
@@ -476,6 +493,8 @@ impl<'b> Burst<'b> {
             }),
         };
 
+        self.end_watch(head);
+        self.marks.timing.end();
         let body = &mut request.body;
         let unread = body.unread();
         let nothing_left = !keep && body.is_done() && unread.is_empty();
@@ -510,9 +529,15 @@ impl<'b> Burst<'b> {
         handle: impl FnOnce() -> (Result<bool, After>, bool),
     ) -> (Result<bool, After>, bool) {
         let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
-        let handle = || osier::fiber::before_suspend(&|| self.before_suspension(), handle);
+        let hook = || {
+            self.measure();
+            self.before_suspension();
+        };
+        let handle = || osier::fiber::before_suspend(&hook, handle);
         let handle = || self.under(gone, handle);
+        self.is_elsewhere.set(true);
         let ended = osier::shield(|| osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()));
+        self.is_elsewhere.set(false);
         match ended {
             Ok(handled) => handled.unwrap_or((Err(After::Gone), false)),
             Err(payload) => resume_unwind(payload),

@@ -10,6 +10,7 @@ mod h2;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod received;
 pub(crate) mod served;
+mod timing;
 
 use std::future::poll_fn;
 use std::io;

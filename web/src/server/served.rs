@@ -10,6 +10,7 @@ use osier_http::Head;
 use crate::RequestId;
 use crate::listen::ip_of_client;
 use crate::request::Marks;
+use crate::request::times::Times;
 
 /// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -89,6 +90,11 @@ impl<'a> Served<'a> {
     /// Time from the parsed head to the last byte handed to the connection.
     pub fn duration(&self) -> Duration {
         self.duration
+    }
+
+    /// Where the time went, as far as it was measured.
+    pub fn times(&self) -> Times {
+        self.marks.timing.times(self.duration)
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket.

@@ -15,6 +15,8 @@
 
 use std::any::Any;
 
+use osier::fiber::{Activity, waits_for};
+
 use super::affinity::Affinity;
 use super::claim::{Attempted, Search};
 use super::{Kept, Lease, Unavailable, Upstream};
@@ -43,6 +45,14 @@ impl Upstream {
     /// # Suspends
     /// While connecting, and where `attempt` suspends.
     pub(crate) fn attempt<T, F>(
+        &self,
+        affinity: Affinity,
+        attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
+    ) -> Result<(T, usize), Unanswered<F>> {
+        waits_for(Activity::Network, || self.attempt_twice(affinity, attempt))
+    }
+
+    fn attempt_twice<T, F>(
         &self,
         affinity: Affinity,
         mut attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
@@ -86,10 +96,13 @@ pub(crate) fn while_sending<S, R>(
     send: impl FnOnce() -> S,
     read: impl FnOnce() -> R,
 ) -> (R, Result<S, Box<dyn Any + Send>>) {
-    osier::scope(|s| {
-        let sending = s.spawn_local(send);
-        let outcome = read();
-        sending.cancel();
-        (outcome, sending.join())
-    })
+    let both = || {
+        osier::scope(|s| {
+            let sending = s.spawn_local(send);
+            let outcome = read();
+            sending.cancel();
+            (outcome, sending.join())
+        })
+    };
+    waits_for(Activity::Network, both)
 }

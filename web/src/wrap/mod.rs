@@ -15,6 +15,8 @@ pub mod rate;
 #[cfg(feature = "sessions")]
 pub mod session;
 
+use std::time::Duration;
+
 use http::StatusCode;
 
 use crate::request::base64;
@@ -34,6 +36,38 @@ pub fn request_id(name: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> 
     move |request, next| {
         let id = request.id();
         next.run(request).header(name, id.to_string())
+    }
+}
+
+/// Tells clients in `Server-Timing` where the time of a request has gone until its response is ready: in the browser's network
+/// view, for example. It tells strangers, too, how the application works.
+///
+/// ```
+/// use osier_web::{Router, test::Client, wrap};
+///
+/// let client = Client::new(Router::new().get("/", |_| "hello\n").wrap(wrap::server_timing()));
+/// assert!(client.get("/").send().header("server-timing").unwrap().contains("run;dur="));
+/// ```
+pub fn server_timing() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+    |request, next| {
+        request.measure();
+        let response = next.run(request);
+        response.header("server-timing", request.times().server_timing())
+    }
+}
+
+/// Logs each request that takes longer than `limit`, once and at that moment, by [`Request::set_slow`].
+///
+/// ```
+/// use osier_web::{Router, wrap};
+/// use std::time::Duration;
+///
+/// let router = Router::new().get("/", |_| "hello\n").wrap(wrap::slow(Duration::from_secs(2)));
+/// ```
+pub fn slow(limit: Duration) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+    move |request, next| {
+        request.set_slow(limit);
+        next.run(request)
     }
 }
 

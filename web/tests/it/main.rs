@@ -55,6 +55,7 @@ mod slow_peers;
 mod sse;
 mod strictness;
 mod test_client;
+mod times;
 mod timeouts;
 mod tls;
 mod tls_proxy;

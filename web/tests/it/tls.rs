@@ -45,7 +45,7 @@ fn acceptor() -> Acceptor {
     builder.build().expect("an acceptor")
 }
 
-fn connector() -> Connector {
+pub fn connector() -> Connector {
     let builder = Connector::builder().ca_pem(LOCALHOST.chain.as_bytes());
     builder.build().expect("a connector")
 }

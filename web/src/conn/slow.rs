@@ -1,0 +1,205 @@
+//! The log of slow requests: a request over its limit is logged once, at that moment, while it goes on.
+//!
+//! A request enters the list of its worker with its first suspension, if it has a limit. One fiber of the worker, the watch,
+//! sleeps until the first of them is due. It then asks the runtime where the fiber of that request waits
+//! (`osier::inspect::dump_fiber`). The watch ends with the last request.
+//!
+//! ```text
+//!   burst: set_slow ─▶ suspends ─▶ Watch::add ───────────────┐           ends in time ─▶ Watch::remove
+//!   watch:                          sleep until the first is due ─▶ dump its fiber ─▶ a line of the log
+//! ```
+//!
+//! A request that never suspends blocks its worker, and the watch with it. It is logged when it ends or first suspends. The
+//! runtime's watchdog reports such a worker meanwhile.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use osier::sync::Event;
+
+use crate::RequestId;
+use crate::conn::log::record::{Level, Record};
+use crate::conn::worker::ServerState;
+use crate::request::times::Timing;
+
+/// The most frames of a backtrace that a line shows.
+#[cfg(feature = "fibers")]
+const FRAMES: usize = 16;
+
+/// The part of a request's notes that the log of slow requests needs.
+#[derive(Clone, Default)]
+pub(crate) struct Slow {
+    limit: Cell<Option<Duration>>,
+    watched: RefCell<Option<Watched>>,
+}
+
+impl Slow {
+    #[inline]
+    pub(crate) fn clear(&self) {
+        if self.limit.take().is_some() {
+            self.watched.take();
+        }
+    }
+
+    pub(crate) fn set(&self, other: &Slow) {
+        self.limit.set(other.limit.get());
+        self.watched.replace(other.watched.borrow().clone());
+    }
+
+    pub(crate) fn set_limit(&self, limit: Duration) {
+        self.limit.set(Some(limit));
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.limit.get()
+    }
+
+    /// Has the request watched from now on.
+    pub(crate) fn watch(&self, watched: Watched) {
+        self.watched.replace(Some(watched));
+    }
+
+    /// Ends the watch. Returns the limit, unless the request has none or is logged already.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<Duration> {
+        let limit = self.limit.take()?;
+        let is_logged = self.watched.take().is_some_and(|watched| watched.0.is_logged.get());
+        (!is_logged).then_some(limit)
+    }
+}
+
+/// A request in the list of its worker, until the last copy is dropped.
+#[derive(Clone)]
+pub(crate) struct Watched(Rc<Entry>);
+
+/// A request as the watch sees it.
+pub(crate) struct Entry {
+    pub(crate) fiber: u64,
+    pub(crate) timing: Timing,
+    pub(crate) limit: Duration,
+    pub(crate) id: RequestId,
+    pub(crate) client: (SocketAddr, bool),
+    pub(crate) server: Arc<ServerState>,
+    pub(crate) is_logged: Cell<bool>,
+    pub(crate) place: Cell<Option<(Instant, u64)>>,
+    pub(crate) list: Weak<Watch>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let (Some(place), Some(list)) = (self.place.get(), self.list.upgrade()) {
+            list.waiting.borrow_mut().remove(&place);
+        }
+    }
+}
+
+/// The requests of one worker that have a limit and have suspended.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// By the time at which each is over its limit. The number tells those of one moment apart.
+    waiting: RefCell<BTreeMap<(Instant, u64), Weak<Entry>>>,
+    next: Cell<u64>,
+    is_running: Cell<bool>,
+    /// When the watch wakes.
+    wakes: Cell<Option<Instant>>,
+    /// Set for one that is due before that.
+    earlier: Arc<Event>,
+}
+
+impl Watch {
+    /// Adds a request that has begun at `started`.
+    pub(crate) fn add(self: &Rc<Self>, started: Instant, mut entry: Entry) -> Watched {
+        let place = (started + entry.limit, self.next.get());
+        self.next.set(place.1 + 1);
+        entry.place = Cell::new(Some(place));
+        entry.list = Rc::downgrade(self);
+        let entry = Rc::new(entry);
+        self.waiting.borrow_mut().insert(place, Rc::downgrade(&entry));
+        if !self.is_running.replace(true) {
+            let watch = Rc::clone(self);
+            drop(osier::spawn_local(move || watch.run()));
+        } else if self.wakes.get().is_some_and(|wakes| place.0 < wakes) {
+            self.earlier.set();
+        }
+        Watched(entry)
+    }
+
+    fn run(&self) {
+        struct Ends<'a>(&'a Watch);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.is_running.set(false);
+            }
+        }
+        let _ends = Ends(self);
+        while let Some((due, entry)) = self.first() {
+            let now = osier::time::now();
+            if now >= due {
+                if let Some(entry) = entry.upgrade() {
+                    entry.place.set(None);
+                    entry.log(now);
+                }
+                continue;
+            }
+            self.wakes.set(Some(due));
+            self.earlier.wait_timeout(due - now);
+            self.wakes.set(None);
+        }
+    }
+
+    /// The first request of the list. It leaves the list if it is due.
+    fn first(&self) -> Option<(Instant, Weak<Entry>)> {
+        let mut waiting = self.waiting.borrow_mut();
+        let first = waiting.first_entry()?;
+        let due = first.key().0;
+        match osier::time::now() >= due {
+            true => Some((due, first.remove())),
+            false => Some((due, Weak::new())),
+        }
+    }
+}
+
+impl Entry {
+    fn log(&self, now: Instant) {
+        let started = self.timing.started().unwrap_or(now);
+        self.is_logged.set(true);
+        let taken = now.saturating_duration_since(started);
+        // Read before the fiber is asked: the question takes time.
+        let times = self.timing.times(taken);
+        let current = self.timing.current();
+        let (what, place) = self.place();
+        let mut text = format!("{what} has taken {taken:.1?} so far ({times})");
+        if let Some((phase, since)) = current {
+            let for_ = now.saturating_duration_since(since);
+            let _ = write!(text, "; for the last {for_:.1?} it is in '{}'", phase.as_str());
+        }
+        text.push_str(&place);
+        let (client, is_proxied) = self.client;
+        let text = format_args!("{text}");
+        let record = Record::new(Level::Warning, text);
+        self.server.log(&record.of_client(client, is_proxied).of_request(None, self.id));
+    }
+
+    /// The request in words, and where its fiber waits.
+    #[cfg(feature = "fibers")]
+    fn place(&self) -> (String, String) {
+        let Some(fiber) = osier::inspect::dump_fiber(self.fiber) else {
+            return ("a request".to_owned(), ", without a fiber of its own".to_owned());
+        };
+        let wait = fiber.wait.map(|wait| format!(", {wait}")).unwrap_or_default();
+        let frames = fiber.frames.iter().take(FRAMES).map(ToString::to_string);
+        let frames = frames.collect::<Vec<_>>().join(" <- ");
+        let trace = if frames.is_empty() { frames } else { format!("; backtrace: {frames}") };
+        (fiber.doing.unwrap_or_else(|| "a request".to_owned()), wait + &trace)
+    }
+
+    #[cfg(not(feature = "fibers"))]
+    fn place(&self) -> (String, String) {
+        ("a request".to_owned(), format!("; its fiber has the number {}", self.fiber))
+    }
+}

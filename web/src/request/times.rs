@@ -1,0 +1,271 @@
+//! Where the time of a request goes.
+//!
+//! ```text
+//!   accepted ──▶ woken ──▶ handler ───────────────▶ response handed to the connection
+//!       accept      worker     run, worker, upstream, disk, lock, sleep, client, write, other
+//! ```
+//!
+//! Nothing is measured unless somebody asks: an observer, a limit for slow requests, or
+//! [`wrap::server_timing`](crate::wrap::server_timing). A request that never suspends then costs a look at the clock at its
+//! beginning and one at its end. The [`Meter`] of its fiber comes with the first suspension.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use osier::fiber::{Activity, Attached, Meter};
+
+/// A part of the time of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// From the acceptance of the connection to the first bytes of its first request, with the handshake of TLS. Exact to a
+    /// millisecond. Later requests of the connection have none.
+    Accept,
+    /// It could have gone on, and waited for the worker: before its beginning, or behind other fibers later.
+    Worker,
+    /// Its handler ran, or blocked its worker.
+    Run,
+    /// It waited for a backend, or for any other socket that its handler has opened.
+    Upstream,
+    /// It waited for a file.
+    Disk,
+    /// It waited for a lock or a permit.
+    Lock,
+    /// It slept.
+    Sleep,
+    /// It waited for bytes of its body.
+    Client,
+    /// It waited until its client took bytes of the response.
+    Write,
+    /// It waited for anything else: a channel, another fiber, work of `osier::unblock`.
+    Other,
+}
+
+impl Phase {
+    /// All phases, in the order in which logs have them.
+    pub const ALL: [Phase; 10] = [
+        Phase::Accept,
+        Phase::Worker,
+        Phase::Run,
+        Phase::Upstream,
+        Phase::Disk,
+        Phase::Lock,
+        Phase::Sleep,
+        Phase::Client,
+        Phase::Write,
+        Phase::Other,
+    ];
+
+    /// The name: the phase in lower case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Accept => "accept",
+            Phase::Worker => "worker",
+            Phase::Run => "run",
+            Phase::Upstream => "upstream",
+            Phase::Disk => "disk",
+            Phase::Lock => "lock",
+            Phase::Sleep => "sleep",
+            Phase::Client => "client",
+            Phase::Write => "write",
+            Phase::Other => "other",
+        }
+    }
+
+    fn of(activity: Activity) -> Phase {
+        match activity {
+            Activity::Running => Phase::Run,
+            Activity::Ready => Phase::Worker,
+            Activity::Network => Phase::Upstream,
+            Activity::Disk => Phase::Disk,
+            Activity::Lock => Phase::Lock,
+            Activity::Sleep => Phase::Sleep,
+            Activity::Client => Phase::Client,
+            Activity::Writing => Phase::Write,
+            _ => Phase::Other,
+        }
+    }
+}
+
+/// The time of a request by [`Phase`], displayed as `worker 0.012 ms, run 1.250 ms`, without the phases that have taken none.
+///
+/// The phases from [`Phase::Run`] on, and the part of [`Phase::Worker`] after the beginning, add up to the duration of the
+/// request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times([Duration; Phase::ALL.len()]);
+
+impl Times {
+    /// No time.
+    pub const ZERO: Times = Times([Duration::ZERO; Phase::ALL.len()]);
+
+    /// Adds to the time of a phase.
+    #[must_use]
+    pub fn with(mut self, phase: Phase, time: Duration) -> Times {
+        self.0[phase as usize] += time;
+        self
+    }
+
+    /// The time of a phase.
+    pub fn get(&self, phase: Phase) -> Duration {
+        self.0[phase as usize]
+    }
+
+    /// The phases that have taken time.
+    pub fn iter(&self) -> impl Iterator<Item = (Phase, Duration)> {
+        let all = Phase::ALL.into_iter().zip(self.0);
+        all.filter(|(_, time)| !time.is_zero())
+    }
+
+    /// The value of a `Server-Timing` field (W3C): each phase that has taken time, in milliseconds.
+    pub fn server_timing(&self) -> String {
+        let entry = |(phase, time): (Phase, Duration)| format!("{};dur={}", phase.as_str(), Millis(time));
+        self.iter().map(entry).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (phase, time)) in self.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}{} {} ms", phase.as_str(), Millis(time))?;
+        }
+        Ok(())
+    }
+}
+
+/// A time in milliseconds with three decimals.
+struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0.as_millis(), self.0.subsec_micros() % 1000)
+    }
+}
+
+/// The stopwatch of one request.
+#[derive(Default)]
+pub(crate) struct Timing {
+    /// When its head was parsed. `None` while nobody asks.
+    started: Cell<Option<Instant>>,
+    accept: Cell<Duration>,
+    /// How long the worker was busy with others before it began.
+    queued: Cell<Duration>,
+    /// Made at its first suspension.
+    meter: RefCell<Option<Rc<Meter>>>,
+    attached: Cell<Option<Attached>>,
+}
+
+impl Clone for Timing {
+    /// A stopwatch that shows the same, on no fiber.
+    fn clone(&self) -> Timing {
+        let clone = Timing::default();
+        clone.set(self);
+        clone
+    }
+}
+
+impl Timing {
+    /// Begins anew at `started`, the present. Not at all if that is `None`.
+    #[inline]
+    pub(crate) fn begin(&self, started: Option<Instant>, accept: Duration) {
+        self.end();
+        if let Some(started) = started {
+            self.started.set(Some(started));
+            self.accept.set(accept);
+            // The turn began when the worker saw that there was something to do.
+            self.queued.set(started.saturating_duration_since(osier::time::coarse_now()));
+        }
+    }
+
+    /// Begins now, unless it has begun.
+    pub(crate) fn begin_now(&self) {
+        if self.started.get().is_none() {
+            self.begin(Some(osier::time::now()), Duration::ZERO);
+        }
+    }
+
+    /// When it began.
+    pub(crate) fn started(&self) -> Option<Instant> {
+        self.started.get()
+    }
+
+    /// The fiber of the request is about to suspend. Returns whether that is the first time.
+    #[inline]
+    pub(crate) fn suspends(&self) -> bool {
+        match self.started.get() {
+            Some(started) if self.meter.borrow().is_none() => {
+                self.attach(started);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn attach(&self, started: Instant) {
+        self.attached.set(Some(self.meter(started).attach()));
+    }
+
+    fn meter(&self, started: Instant) -> Rc<Meter> {
+        let mut meter = self.meter.borrow_mut();
+        Rc::clone(meter.get_or_insert_with(|| Meter::since(started)))
+    }
+
+    fn set(&self, other: &Timing) {
+        self.started.set(other.started.get());
+        self.accept.set(other.accept.get());
+        self.queued.set(other.queued.get());
+        self.meter.replace(other.meter.borrow().clone());
+    }
+
+    /// Goes on, on this fiber, with what `other` shows.
+    pub(crate) fn go_on(&self, other: &Timing) {
+        self.set(other);
+        if let Some(meter) = &*self.meter.borrow() {
+            meter.enter(Activity::Running);
+            self.attached.set(Some(meter.attach()));
+        }
+    }
+
+    /// The request goes on without a fiber, and waits for its client.
+    pub(crate) fn leave_fiber(&self, activity: Activity) {
+        if let Some(started) = self.started.get() {
+            self.meter(started).enter(activity);
+        }
+        self.attached.take();
+    }
+
+    /// Ends the count. The fiber goes on with something else.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.started.set(None);
+        if self.meter.borrow().is_some() {
+            self.attached.take();
+            self.meter.take();
+        }
+    }
+
+    /// What the request does now, and since when, if it has suspended.
+    pub(crate) fn current(&self) -> Option<(Phase, Instant)> {
+        let (activity, since) = self.meter.borrow().as_ref()?.current();
+        Some((Phase::of(activity), since))
+    }
+
+    /// Where the time has gone. `duration` is the time since the beginning.
+    pub(crate) fn times(&self, duration: Duration) -> Times {
+        let mut times = Times::default();
+        times.0[Phase::Accept as usize] = self.accept.get();
+        match &*self.meter.borrow() {
+            None => times.0[Phase::Run as usize] = duration,
+            Some(meter) => {
+                for activity in Activity::ALL {
+                    times.0[Phase::of(activity) as usize] += meter.spent(activity);
+                }
+            }
+        }
+        times.0[Phase::Worker as usize] += self.queued.get();
+        times
+    }
+}

@@ -1,0 +1,58 @@
+//! The part of a burst that watches how long a request takes.
+
+use std::cell::Cell;
+use std::rc::Weak;
+
+use osier_http::Head;
+
+use crate::conn::log::record::Level;
+use crate::conn::slow::Entry;
+use crate::server::answer::client_of;
+use crate::server::burst::Burst;
+
+impl Burst<'_> {
+    /// Has the current request watched if it has a limit. Its fiber is about to suspend for the first time.
+    #[cold]
+    pub(crate) fn watch(&self) {
+        let marks = &self.marks;
+        let (Some(limit), Some(started), Some(fiber)) = (marks.slow.limit(), marks.timing.started(), osier::fiber::id())
+        else {
+            return;
+        };
+        let entry = Entry {
+            fiber,
+            timing: marks.timing.clone(),
+            limit,
+            id: marks.id(None),
+            client: client_of(self.peer, marks),
+            server: self.peer.worker.server.clone(),
+            is_logged: Cell::new(false),
+            place: Cell::new(None),
+            list: Weak::new(),
+        };
+        marks.slow.watch(self.peer.worker.slow.add(started, entry));
+    }
+
+    /// Ends the watch of the current request. Logs a request that was too slow and kept the watch from running.
+    #[inline]
+    pub(crate) fn end_watch(&self, head: &Head<'_>) {
+        if self.marks.slow.limit().is_some() {
+            self.log_if_slow(head);
+        }
+    }
+
+    #[cold]
+    fn log_if_slow(&self, head: &Head<'_>) {
+        let started = self.marks.timing.started();
+        let (Some(limit), Some(started)) = (self.marks.slow.end(), started) else {
+            return;
+        };
+        let taken = osier::time::now().saturating_duration_since(started);
+        if taken > limit {
+            let times = self.marks.timing.times(taken);
+            let (method, target) = (head.method(), head.target());
+            let text = format_args!("{method} {target} has taken {taken:.1?} ({times}), and its worker was busy meanwhile");
+            self.log(Level::Warning, Some(head), text);
+        }
+    }
+}
