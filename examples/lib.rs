@@ -36,6 +36,7 @@ chapters! {
     Tests: "tests.md",
     Deployment: "deployment.md",
     Debugging: "debugging.md",
+    WhySlow: "why-slow.md",
     Traps: "traps.md",
 }
 

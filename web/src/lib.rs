@@ -171,9 +171,9 @@ pub use request::extract::Validate;
 #[cfg(feature = "json")]
 pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
-pub use request::times::{Phase, Times};
 #[cfg(feature = "multipart")]
 pub use request::multipart;
+pub use request::times::{Phase, Times};
 #[cfg(feature = "tls")]
 pub use request::tls::Tls;
 pub use response::error::Error;

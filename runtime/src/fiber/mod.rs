@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread;
 
 pub use crate::worker::core::Fiber;
-pub use crate::worker::meter::{Activity, Attached, Meter, waits_for};
 pub use crate::worker::hook::{after_resume, before_suspend, describe};
+pub use crate::worker::meter::{Activity, Attached, Meter, waits_for};
 pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]
 pub use join_set::JoinSet;

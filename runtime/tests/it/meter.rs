@@ -21,7 +21,11 @@ fn run(body: impl FnOnce(&VirtualClock) + Send) {
 /// The activities of a meter that have taken time, in whole seconds.
 fn spent(meter: &Meter) -> Vec<(Activity, u64)> {
     let seconds = |activity| (activity, meter.spent(activity).as_secs());
-    Activity::ALL.into_iter().map(seconds).filter(|(_, seconds)| *seconds > 0).collect()
+    Activity::ALL
+        .into_iter()
+        .map(seconds)
+        .filter(|(_, seconds)| *seconds > 0)
+        .collect()
 }
 
 /// Runs `body` on this fiber under a meter.
@@ -179,7 +183,10 @@ fn one_fiber_of_many_is_shown() {
             let shown = osier::inspect::dump_fiber(id).unwrap();
             assert_eq!(shown.doing.as_deref(), Some("sleeper 7"));
             assert_eq!(shown.wait, Some(osier::inspect::Wait::Timer));
-            let here = shown.frames.iter().any(|frame| frame.file.as_deref().is_some_and(|file| file.ends_with("meter.rs")));
+            let here = shown
+                .frames
+                .iter()
+                .any(|frame| frame.file.as_deref().is_some_and(|file| file.ends_with("meter.rs")));
             assert!(here, "{:?}", shown.frames);
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
             assert!(osier::inspect::dump_fiber(id).is_none(), "it has ended");

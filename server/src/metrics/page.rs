@@ -5,8 +5,8 @@ use std::env::consts::{ARCH, OS};
 use std::time::Duration;
 
 use osier::inspect::WorkerMetrics;
-use osier_web::{CloseReason, Phase};
 use osier_web::upstream::{BackendStats, Latency};
+use osier_web::{CloseReason, Phase};
 
 use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;

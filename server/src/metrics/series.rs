@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use osier_web::{Phase, Served, Times};
 use osier_web::upstream::Latency;
+use osier_web::{Phase, Served, Times};
 
 /// The most status codes that a route counts apart.
 const CODES: usize = 16;

@@ -43,4 +43,5 @@ mod soak;
 mod starts;
 mod startup;
 mod static_files;
+mod times;
 mod welcome;

@@ -16,7 +16,7 @@ use crate::support::sites::{Sites, send, wait_for};
 const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
 const REQUESTS: &str = "osier_http_requests_total";
 
-fn admin_of(sites: &Sites) -> SocketAddr {
+pub fn admin_of(sites: &Sites) -> SocketAddr {
     let said = sites.said();
     let address = said.split("/health and /metrics are on ").nth(1);
     let address = address.expect("the line of the admin's listener").lines().next();
@@ -31,7 +31,7 @@ fn text_of(admin: SocketAddr) -> String {
     reply.text().to_owned()
 }
 
-fn page_of(admin: SocketAddr) -> Page {
+pub fn page_of(admin: SocketAddr) -> Page {
     Page::parse(&text_of(admin))
 }
 

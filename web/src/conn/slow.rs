@@ -182,7 +182,8 @@ impl Entry {
         let (client, is_proxied) = self.client;
         let text = format_args!("{text}");
         let record = Record::new(Level::Warning, text);
-        self.server.log(&record.of_client(client, is_proxied).of_request(None, self.id));
+        self.server
+            .log(&record.of_client(client, is_proxied).of_request(None, self.id));
     }
 
     /// The request in words, and where its fiber waits.
@@ -194,12 +195,19 @@ impl Entry {
         let wait = fiber.wait.map(|wait| format!(", {wait}")).unwrap_or_default();
         let frames = fiber.frames.iter().take(FRAMES).map(ToString::to_string);
         let frames = frames.collect::<Vec<_>>().join(" <- ");
-        let trace = if frames.is_empty() { frames } else { format!("; backtrace: {frames}") };
+        let trace = if frames.is_empty() {
+            frames
+        } else {
+            format!("; backtrace: {frames}")
+        };
         (fiber.doing.unwrap_or_else(|| "a request".to_owned()), wait + &trace)
     }
 
     #[cfg(not(feature = "fibers"))]
     fn place(&self) -> (String, String) {
-        ("a request".to_owned(), format!("; its fiber has the number {}", self.fiber))
+        (
+            "a request".to_owned(),
+            format!("; its fiber has the number {}", self.fiber),
+        )
     }
 }

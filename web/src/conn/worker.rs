@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     pub(crate) draining: Cell<bool>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
+    /// The age in milliseconds of the connection whose burst has begun last, if that is its first burst; otherwise 0.
+    age: Cell<u32>,
     /// The requests that have a limit of time.
     pub(crate) slow: Rc<Watch>,
     /// The zero of [`Worker::now`].
@@ -218,6 +220,7 @@ impl Worker {
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
+            age: Cell::new(0),
             slow: Rc::default(),
             epoch: osier::time::coarse_now(),
         })
@@ -331,6 +334,12 @@ impl Worker {
             .as_millis() as u32
     }
 
+    /// Takes the age of the connection whose first burst has just begun.
+    #[inline]
+    pub(crate) fn take_age(&self) -> Duration {
+        Duration::from_millis(self.age.take().into())
+    }
+
     /// Closes up to `count` connections that wait for their next request, and returns how many. Each
     /// is the one that has been idle longest among [`SAMPLE`] connections, where a list of any length
     /// costs the same. A request that has just arrived is still served.
@@ -394,7 +403,12 @@ impl Link {
     /// Marks the beginning of a burst.
     #[inline]
     pub(crate) fn begin(&self) {
-        self.phase.set(Phase::Busy);
+        let before = self.phase.replace(Phase::Busy);
+        let age = match before {
+            Phase::Fresh => self.idle_since.get().until(self.worker.now()),
+            _ => 0,
+        };
+        self.worker.age.set(age);
     }
 
     /// Marks the end of a burst.

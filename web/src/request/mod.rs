@@ -33,12 +33,12 @@ use percent_encoding::percent_decode;
 
 use crate::conn::log::id;
 use crate::conn::peer::Gone;
+use crate::conn::slow::Slow;
 use crate::listen::ip_of_client;
 use crate::request::changes::Changes;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::request::changes::Texts;
 use crate::request::hops::{ForwardedBy, RealClient};
-use crate::conn::slow::Slow;
 use crate::request::state::States;
 use crate::request::times::{Times, Timing};
 #[cfg(feature = "tls")]

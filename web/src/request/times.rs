@@ -21,7 +21,7 @@ use osier::fiber::{Activity, Attached, Meter};
 #[non_exhaustive]
 pub enum Phase {
     /// From the acceptance of the connection to the first bytes of its first request, with the handshake of TLS. Exact to a
-    /// millisecond. Later requests of the connection have none.
+    /// millisecond. Later requests of the connection have none, nor have streams of HTTP/2.
     Accept,
     /// It could have gone on, and waited for the worker: before its beginning, or behind other fibers later.
     Worker,
@@ -175,7 +175,8 @@ impl Timing {
             self.started.set(Some(started));
             self.accept.set(accept);
             // The turn began when the worker saw that there was something to do.
-            self.queued.set(started.saturating_duration_since(osier::time::coarse_now()));
+            self.queued
+                .set(started.saturating_duration_since(osier::time::coarse_now()));
         }
     }
 

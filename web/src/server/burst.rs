@@ -22,7 +22,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "h2")]
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
@@ -474,7 +474,7 @@ impl<'b> Burst<'b> {
             Some(received) => received.notes().1,
             None => {
                 let started = self.app.observer.is_some().then(osier::time::now);
-                self.marks.timing.begin(started, Duration::ZERO);
+                self.marks.timing.begin(started, self.peer.worker.take_age());
                 started
             }
         };

@@ -15,7 +15,8 @@ impl Burst<'_> {
     #[cold]
     pub(crate) fn watch(&self) {
         let marks = &self.marks;
-        let (Some(limit), Some(started), Some(fiber)) = (marks.slow.limit(), marks.timing.started(), osier::fiber::id())
+        let (Some(limit), Some(started), Some(fiber)) =
+            (marks.slow.limit(), marks.timing.started(), osier::fiber::id())
         else {
             return;
         };
@@ -51,7 +52,8 @@ impl Burst<'_> {
         if taken > limit {
             let times = self.marks.timing.times(taken);
             let (method, target) = (head.method(), head.target());
-            let text = format_args!("{method} {target} has taken {taken:.1?} ({times}), and its worker was busy meanwhile");
+            let text =
+                format_args!("{method} {target} has taken {taken:.1?} ({times}), and its worker was busy meanwhile");
             self.log(Level::Warning, Some(head), text);
         }
     }

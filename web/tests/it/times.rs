@@ -57,7 +57,11 @@ fn with_server(router: fn(&VirtualClock) -> Router, is_tls: bool, client: impl F
         .timeouts(timeouts)
         .on_request(move |served| {
             let mut said = noted.lock().unwrap();
-            let request = (served.path().to_owned(), phases(&served.times()), seconds(served.duration()));
+            let request = (
+                served.path().to_owned(),
+                phases(&served.times()),
+                seconds(served.duration()),
+            );
             said.served.push(request);
         })
         .on_log(move |record| {
@@ -253,14 +257,27 @@ fn a_request_behind_another_waits_for_the_worker() {
     }
     let said = with_server(router, false, |address| {
         let [mut first, mut second] = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        osier::sleep(8 * SECOND);
         get(&mut first, "/");
         get(&mut second, "/");
         // Both are there when the worker looks.
         ask(&mut first, "/busy");
         get(&mut second, "/");
     });
-    let last = said.served.last().unwrap();
-    assert_eq!(*last, ("/".to_owned(), vec![(Phase::Worker, 3)], 0));
+    let of = |phases: &[(Phase, u64)], duration| (phases.to_vec(), duration);
+    let served: Vec<_> = said
+        .served
+        .into_iter()
+        .map(|(_, phases, duration)| (phases, duration))
+        .collect();
+    let first = of(&[(Phase::Accept, 8)], 0);
+    let expected = [
+        first.clone(),
+        first,
+        of(&[(Phase::Run, 3)], 3),
+        of(&[(Phase::Worker, 3)], 0),
+    ];
+    assert_eq!(served, expected);
 }
 
 #[test]
@@ -276,7 +293,10 @@ fn a_gateway_waits_for_its_backend() {
     let said = with_server(router, false, |address| {
         let response = get(&mut TcpStream::connect(address).unwrap(), "/proxied");
         let field = response.lines().find_map(|line| line.strip_prefix("server-timing: "));
-        let upstream = field.unwrap().split(", ").find_map(|part| part.strip_prefix("upstream;dur="));
+        let upstream = field
+            .unwrap()
+            .split(", ")
+            .find_map(|part| part.strip_prefix("upstream;dur="));
         assert_eq!(upstream.unwrap().parse::<f64>().unwrap().round(), 3000.0, "{response}");
     });
     assert_eq!(said.served, [("/proxied".to_owned(), vec![(Phase::Upstream, 3)], 3)]);
@@ -326,8 +346,14 @@ fn a_slow_request_is_logged_once_while_it_waits() {
         let rest = rest.unwrap_or_else(|| panic!("{line}"));
         // At that moment, and not when it ends.
         assert!(rest.contains(" has taken 2.0s so far ("), "{line}");
-        assert!(rest.contains("sleep 2000.000 ms") || rest.contains("sleep 2001"), "{line}");
-        assert!(rest.contains("it is in 'sleep', waiting for a timer; backtrace: "), "{line}");
+        assert!(
+            rest.contains("sleep 2000.000 ms") || rest.contains("sleep 2001"),
+            "{line}"
+        );
+        assert!(
+            rest.contains("it is in 'sleep', waiting for a timer; backtrace: "),
+            "{line}"
+        );
         assert!(rest.contains("wait_here at ") && rest.contains("times.rs:"), "{line}");
     }
 }
@@ -339,5 +365,8 @@ fn a_request_that_blocks_its_worker_is_logged_when_it_lets_go() {
     });
     assert_eq!(said.log.len(), 1, "{:?}", said.log);
     let line = &said.log[0];
-    assert!(line.starts_with("16 GET /busy has taken 3.0s (run 3000.000 ms)"), "{line}");
+    assert!(
+        line.starts_with("16 GET /busy has taken 3.0s (run 3000.000 ms)"),
+        "{line}"
+    );
 }
