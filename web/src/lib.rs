@@ -154,6 +154,7 @@ pub use conn::log::id::RequestId;
 pub use conn::log::record::{Level, Record};
 pub use conn::network::ClientNetwork;
 pub use conn::settings::Timeouts;
+pub use conn::times::{Phase, Times};
 pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]
 pub use cookie;
@@ -173,7 +174,6 @@ pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
 #[cfg(feature = "multipart")]
 pub use request::multipart;
-pub use request::times::{Phase, Times};
 #[cfg(feature = "tls")]
 pub use request::tls::Tls;
 pub use response::error::Error;

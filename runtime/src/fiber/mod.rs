@@ -6,6 +6,7 @@
 #[cfg(feature = "sync")]
 mod join_set;
 pub(crate) mod local;
+mod metering;
 pub(crate) mod scope;
 pub(crate) mod try_scope;
 
@@ -15,11 +16,12 @@ use std::thread;
 
 pub use crate::worker::core::Fiber;
 pub use crate::worker::hook::{after_resume, before_suspend, describe};
-pub use crate::worker::meter::{Activity, Attached, Meter, waits_for};
+pub use crate::worker::meter::{Activity, Meter};
 pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]
 pub use join_set::JoinSet;
 pub use local::LocalKey;
+pub use metering::{Attached, waits_for};
 
 use crate::wait::NOT_HERE;
 use crate::worker::context::{self, Anchor, Caller};

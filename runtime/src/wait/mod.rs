@@ -40,6 +40,7 @@ use crate::wait::socket::{Direction, Entry, Waiting};
 use crate::worker::Worker;
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::Core;
+use crate::worker::meter::Activity;
 
 /// The description of a suspended fiber's wait, for a dump.
 pub(crate) struct Waits<'a> {
@@ -58,6 +59,22 @@ impl Waits<'_> {
             on: None,
             deadline: None,
             since: None,
+        }
+    }
+
+    /// The activity of a fiber that waits so.
+    pub(crate) fn activity(&self) -> Activity {
+        match self.on {
+            _ if self.leaf.is_empty() => Activity::Ready,
+            Some(On::Socket(_)) => Activity::Network,
+            #[cfg(feature = "sync")]
+            Some(On::Lock(_)) => Activity::Lock,
+            #[cfg(feature = "sync")]
+            Some(On::Permit) => Activity::Lock,
+            #[cfg(feature = "fs")]
+            Some(On::Disk) => Activity::Disk,
+            Some(On::Time) => Activity::Sleep,
+            None => Activity::Other,
         }
     }
 

@@ -240,6 +240,37 @@ impl<'a> Core<'a> {
         self.extra.get().is_some_and(|extra| extra.is_metered())
     }
 
+    /// The fiber suspends: its meter counts the wait from now on.
+    #[cold]
+    #[inline(never)]
+    fn meter_waits(&self, waits: &Waits<'_>) {
+        let Some(extra) = self.extra_if_any() else { return };
+        let activity = match (waits.activity(), extra.label.get()) {
+            (Activity::Network | Activity::Other, Some(label)) => label,
+            (activity, _) => activity,
+        };
+        // It may be woken already.
+        let is_queued = context::worker(|worker| worker.note_next_wake(self.word)) == Some(false);
+        let activity = if is_queued { Activity::Ready } else { activity };
+        if let Some(meter) = &*extra.meter.borrow() {
+            meter.enter_at(activity, context::now());
+        }
+    }
+
+    /// The fiber was resumed: its meter counts the time since its wake-up as waiting for the worker.
+    #[cold]
+    #[inline(never)]
+    fn meter_runs(&self) {
+        let Some(extra) = self.extra_if_any() else { return };
+        let woken = context::worker(|worker| worker.woken(self.word)).flatten();
+        if let Some(meter) = &*extra.meter.borrow() {
+            if let Some(woken) = woken {
+                meter.enter_at(Activity::Ready, woken.max(meter.current().1));
+            }
+            meter.enter_at(Activity::Running, context::now());
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn show(&self, waits: Waits<'_>) {

@@ -45,6 +45,7 @@ pub(crate) mod settings;
 pub(crate) mod shelf;
 pub(crate) mod slow;
 pub(crate) mod stream;
+pub(crate) mod times;
 pub(crate) mod transport;
 pub(crate) mod upgrade;
 pub(crate) mod worker;

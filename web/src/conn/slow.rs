@@ -24,8 +24,7 @@ use osier::sync::Event;
 
 use crate::RequestId;
 use crate::conn::log::record::{Level, Record};
-use crate::conn::worker::ServerState;
-use crate::request::times::Timing;
+use crate::conn::times::Timing;
 
 /// The most frames of a backtrace that a line shows.
 #[cfg(feature = "fibers")]
@@ -84,7 +83,7 @@ pub(crate) struct Entry {
     pub(crate) limit: Duration,
     pub(crate) id: RequestId,
     pub(crate) client: (SocketAddr, bool),
-    pub(crate) server: Arc<ServerState>,
+    pub(crate) log: Box<dyn Fn(&Record<'_>)>,
     pub(crate) is_logged: Cell<bool>,
     pub(crate) place: Cell<Option<(Instant, u64)>>,
     pub(crate) list: Weak<Watch>,
@@ -101,7 +100,7 @@ impl Drop for Entry {
 /// The requests of one worker that have a limit and have suspended.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// By the time at which each is over its limit. The number tells those of one moment apart.
+    /// The key is the time at which each is over its limit. The number tells those of one moment apart.
     waiting: RefCell<BTreeMap<(Instant, u64), Weak<Entry>>>,
     next: Cell<u64>,
     is_running: Cell<bool>,
@@ -142,7 +141,7 @@ impl Watch {
             if now >= due {
                 if let Some(entry) = entry.upgrade() {
                     entry.place.set(None);
-                    entry.log(now);
+                    entry.report(now);
                 }
                 continue;
             }
@@ -165,7 +164,7 @@ impl Watch {
 }
 
 impl Entry {
-    fn log(&self, now: Instant) {
+    fn report(&self, now: Instant) {
         let started = self.timing.started().unwrap_or(now);
         self.is_logged.set(true);
         let taken = now.saturating_duration_since(started);
@@ -182,8 +181,7 @@ impl Entry {
         let (client, is_proxied) = self.client;
         let text = format_args!("{text}");
         let record = Record::new(Level::Warning, text);
-        self.server
-            .log(&record.of_client(client, is_proxied).of_request(None, self.id));
+        (self.log)(&record.of_client(client, is_proxied).of_request(None, self.id));
     }
 
     /// The request in words, and where its fiber waits.

@@ -12,7 +12,6 @@ pub(crate) mod hops;
 #[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
-pub(crate) mod times;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 
@@ -34,13 +33,13 @@ use percent_encoding::percent_decode;
 use crate::conn::log::id;
 use crate::conn::peer::Gone;
 use crate::conn::slow::Slow;
+use crate::conn::times::{Times, Timing};
 use crate::listen::ip_of_client;
 use crate::request::changes::Changes;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::request::changes::Texts;
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
-use crate::request::times::{Times, Timing};
 #[cfg(feature = "tls")]
 use crate::request::tls::Tls;
 use crate::{Rejection, RequestBody, RequestId};

@@ -8,9 +8,9 @@ use http::StatusCode;
 use osier_http::Head;
 
 use crate::RequestId;
+use crate::conn::times::Times;
 use crate::listen::ip_of_client;
 use crate::request::Marks;
-use crate::request::times::Times;
 
 /// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;

@@ -20,13 +20,14 @@ impl Burst<'_> {
         else {
             return;
         };
+        let server = self.peer.worker.server.clone();
         let entry = Entry {
             fiber,
             timing: marks.timing.clone(),
             limit,
             id: marks.id(None),
             client: client_of(self.peer, marks),
-            server: self.peer.worker.server.clone(),
+            log: Box::new(move |record| server.log(record)),
             is_logged: Cell::new(false),
             place: Cell::new(None),
             list: Weak::new(),

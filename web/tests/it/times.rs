@@ -23,7 +23,7 @@ const BIG: usize = 12 << 20;
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// What a server has said.
+/// The words of a server.
 #[derive(Default)]
 struct Said {
     /// The path, the times in whole seconds, and the duration of each request.

@@ -20,7 +20,7 @@ use osier::fiber::{Activity, Attached, Meter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// From the acceptance of the connection to the first bytes of its first request, with the handshake of TLS. Exact to a
+    /// Its client connected: from the acceptance of the connection to the first bytes of its first request, with the handshake of TLS. Exact to a
     /// millisecond. Later requests of the connection have none, nor have streams of HTTP/2.
     Accept,
     /// It could have gone on, and waited for the worker: before its beginning, or behind other fibers later.
@@ -248,7 +248,7 @@ impl Timing {
         }
     }
 
-    /// What the request does now, and since when, if it has suspended.
+    /// The present phase, and since when, if the request has suspended.
     pub(crate) fn current(&self) -> Option<(Phase, Instant)> {
         let (activity, since) = self.meter.borrow().as_ref()?.current();
         Some((Phase::of(activity), since))

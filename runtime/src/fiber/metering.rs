@@ -1,0 +1,78 @@
+//! Meters on fibers: the stopwatches of `worker/meter.rs`, with the clock and the fiber of the caller.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::worker::context;
+use crate::worker::meter::{Activity, Meter};
+
+impl Meter {
+    /// Has the suspensions of the calling fiber counted until the value is dropped. On a plain thread it does nothing.
+    ///
+    /// A fiber has one meter. The one that it had before counts everything meanwhile as what it counted last.
+    pub fn attach(self: &Rc<Meter>) -> Attached {
+        let before = context::core(|core| core.extra().meter.replace(Some(Rc::clone(self)))).flatten();
+        Attached(before)
+    }
+
+    /// Counts the time from now on as spent on `activity`.
+    pub fn enter(&self, activity: Activity) {
+        self.enter_at(activity, context::now());
+    }
+
+    /// The time spent on `activity` until now.
+    pub fn spent(&self, activity: Activity) -> Duration {
+        self.spent_until(activity, context::now())
+    }
+}
+
+/// A [`Meter`] that counts; see [`Meter::attach`].
+#[derive(Debug)]
+#[must_use = "dropped, it counts nothing"]
+pub struct Attached(Option<Rc<Meter>>);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let before = self.0.take();
+        context::core(|core| {
+            if let Some(extra) = core.extra_if_any() {
+                extra.meter.replace(before);
+            }
+        });
+    }
+}
+
+/// Runs `body`, and has the meter of this fiber count waits inside it as `activity` if they are waits for a socket or for
+/// [something else](Activity::Other). Waits for locks, files and time stay what they are. The innermost call decides.
+///
+/// ```
+/// use osier::fiber::{self, Activity, Meter};
+/// use std::time::Duration;
+///
+/// osier::run(|| {
+///     let meter = Meter::since(osier::time::now());
+///     let _attached = meter.attach();
+///     let answer = fiber::waits_for(Activity::Client, || osier::spawn(|| osier::sleep(Duration::from_millis(2))).join());
+///     assert!(answer.is_ok() && meter.spent(Activity::Client) >= Duration::from_millis(2));
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+pub fn waits_for<T>(activity: Activity, body: impl FnOnce() -> T) -> T {
+    struct Reset(Option<Activity>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            set_label(self.0);
+        }
+    }
+    let _reset = Reset(set_label(Some(activity)));
+    body()
+}
+
+/// Sets how waits of the calling fiber count. Returns what was set before.
+#[inline]
+fn set_label(label: Option<Activity>) -> Option<Activity> {
+    context::core(|core| core.extra().label.replace(label)).flatten()
+}
