@@ -23,11 +23,13 @@ const BIG: usize = 12 << 20;
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
+/// The path, the times in whole seconds, and the duration of a request.
+type Report = (String, Vec<(Phase, u64)>, u64);
+
 /// The words of a server.
 #[derive(Default)]
 struct Said {
-    /// The path, the times in whole seconds, and the duration of each request.
-    served: Vec<(String, Vec<(Phase, u64)>, u64)>,
+    served: Vec<Report>,
     log: Vec<String>,
 }
 
@@ -180,7 +182,7 @@ fn over_http2(mut stream: Box<dyn Stream>) {
         path: "/work",
         protocol: None,
     };
-    let id = machine.request(&target, [].into_iter(), false).unwrap();
+    let id = machine.request(&target, [], false).unwrap();
     let flush = |machine: &mut Connection, stream: &mut Box<dyn Stream>| {
         while !machine.output().is_empty() {
             let count = stream.write(machine.output()).unwrap();
