@@ -338,8 +338,41 @@ macro_rules! stream_impls {
             ///
             /// Never.
             pub fn unacknowledged(&self) -> Option<usize> {
-                crate::net::unacknowledged::unacknowledged(self.0.watched.fd())
-                    .and_then(|count| usize::try_from(count).ok())
+                self.0.unacknowledged()
+            }
+
+            /// Sets how many bytes a peer must acknowledge within each [write timeout](Self::set_write_timeout). The
+            /// timeout fires for one that acknowledges fewer, unless it has acknowledged everything. 0, the default,
+            /// means one byte. The number is rounded up to a multiple of 64, and is at most 4 MiB.
+            ///
+            /// It ends a peer that takes a byte now and then. The system must report what the peer has acknowledged,
+            /// as Linux does.
+            ///
+            /// ```
+            /// use osier::net::{Stream, UnixStream};
+            /// use std::time::Duration;
+            /// let stream = Stream::from(UnixStream::pair()?.0);
+            /// stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+            /// stream.set_write_progress(10_000);
+            /// # std::io::Result::Ok(())
+            /// ```
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            pub fn set_write_progress(&self, bytes: usize) {
+                self.0.watched.set_progress(bytes);
+            }
+
+            /// Whether the peer has made progress since [`unacknowledged`](Self::unacknowledged) returned `before`: as
+            /// much as it must within a [write timeout](Self::set_write_progress). Nothing may have been written since
+            /// then.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            pub fn progressed(&self, before: Option<usize>) -> bool {
+                self.0.progressed(before)
             }
 
             /// Shuts down reading, writing or both, for all duplicates of the socket. Calls that wait on it wake.

@@ -116,6 +116,7 @@ impl Stream {
     pub(crate) fn try_clone(&self) -> io::Result<Stream> {
         let watched = Watched::from_outside(self.watched.export().try_clone_to_owned()?, self.watched.short_read())?;
         let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
+        watched.set_progress(self.watched.progress());
         Ok(Stream {
             watched,
             read_timeout: Timeout::new(read),
@@ -194,7 +195,7 @@ impl Stream {
         self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
     }
 
-    /// Makes a call that sends. The write timeout fires when the peer has acknowledged no byte for that long.
+    /// Makes a call that sends. The write timeout fires when the peer has made too little progress for that long.
     #[inline]
     pub(crate) fn send<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         loop {
@@ -202,7 +203,7 @@ impl Stream {
             let mut before = None;
             let deadline = || {
                 let deadline = self.write_timeout.deadline()?;
-                before = unacknowledged(self.watched.fd());
+                before = self.unacknowledged();
                 Some(deadline)
             };
             match self.watched.io(Direction::Write, deadline, &mut call) {
@@ -212,12 +213,24 @@ impl Stream {
         }
     }
 
-    /// Whether the peer acknowledged some of the `before` unacknowledged bytes during a wait that timed out.
+    /// Whether the peer has made progress since it had not acknowledged `before` bytes, during a wait that timed out.
     #[cold]
-    fn made_progress(&self, error: &io::Error, before: Option<i32>) -> bool {
+    fn made_progress(&self, error: &io::Error, before: Option<usize>) -> bool {
         // The kernel's own ETIMEDOUT means that the connection is dead.
         let is_ours = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
-        is_ours && before.is_some() && unacknowledged(self.watched.fd()) < before
+        is_ours && self.progressed(before)
+    }
+
+    pub(crate) fn unacknowledged(&self) -> Option<usize> {
+        usize::try_from(unacknowledged(self.watched.fd())?).ok()
+    }
+
+    /// Whether the peer has acknowledged as many of the `before` bytes as it must within a write timeout, or all of them.
+    pub(crate) fn progressed(&self, before: Option<usize>) -> bool {
+        let (Some(before), Some(now)) = (before, self.unacknowledged()) else {
+            return false;
+        };
+        now < before && (now == 0 || before - now >= self.watched.progress())
     }
 
     pub(crate) fn receive_async<T>(

@@ -14,7 +14,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -168,7 +168,13 @@ pub struct Watched {
     /// registration would outlive the close, so the close must remove it.
     exported: AtomicBool,
     short_read: ShortRead,
+    /// The least progress of a peer within a write timeout, in units of [`PROGRESS_UNIT`]. It lies in what would be padding:
+    /// only streams use it, and they are many.
+    progress: AtomicU16,
 }
+
+/// The unit of the least progress, in bytes.
+const PROGRESS_UNIT: usize = 64;
 
 /// The meaning of a read that is shorter than its buffer, for the bytes left in the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,6 +195,7 @@ impl Watched {
             entry: OnceLock::new(),
             exported: AtomicBool::new(false),
             short_read,
+            progress: AtomicU16::new(0),
         }
     }
 
@@ -203,6 +210,17 @@ impl Watched {
     #[inline]
     pub(crate) fn short_read(&self) -> ShortRead {
         self.short_read
+    }
+
+    /// Sets the least progress within a write timeout. It is rounded up, and is at most 4 MiB.
+    pub(crate) fn set_progress(&self, bytes: usize) {
+        let units = u16::try_from(bytes.div_ceil(PROGRESS_UNIT)).unwrap_or(u16::MAX);
+        self.progress.store(units, Ordering::Relaxed);
+    }
+
+    /// The least progress within a write timeout, in bytes.
+    pub(crate) fn progress(&self) -> usize {
+        usize::from(self.progress.load(Ordering::Relaxed)) * PROGRESS_UNIT
     }
 
     /// The descriptor for a system call of ours that copies it nowhere.

@@ -359,11 +359,10 @@ fn wait_writable(socket: &net::Stream) -> io::Result<()> {
     let limit = socket.write_timeout()?;
     let mut before = socket.unacknowledged();
     while !socket.wait_writable(limit.unwrap_or(Duration::MAX))? {
-        let after = socket.unacknowledged();
-        if after >= before {
+        if !socket.progressed(before) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        before = after;
+        before = socket.unacknowledged();
     }
     Ok(())
 }
