@@ -49,6 +49,9 @@ pub struct Limits {
     /// The time for which a body may wait for the peer's windows: then its stream is reset. The time for the peer to acknowledge our
     /// settings: then the connection ends. Default: 30 s.
     pub stall_timeout: Duration,
+    /// The bytes of a body that the peer's windows must let through within [`stall_timeout`](Limits::stall_timeout) while they hold
+    /// the body up. Default: 1 KiB.
+    pub stall_bytes: u32,
     /// The resets and refused streams that a peer may cause at once. A peer that cancels a response which has begun causes none.
     /// Default: 400.
     pub reset_burst: u32,
@@ -79,6 +82,7 @@ impl Limits {
         output_bytes: 64 << 10,
         head_timeout: Duration::from_secs(10),
         stall_timeout: Duration::from_secs(30),
+        stall_bytes: 1 << 10,
         reset_burst: 400,
         reset_rate: 200,
         frame_burst: 10_000,
@@ -92,6 +96,7 @@ impl Limits {
             connection_window: self.connection_window.clamp(INITIAL_WINDOW, MAX_WINDOW),
             max_frame: self.max_frame.clamp(DEFAULT_MAX_FRAME_SIZE, (1 << 24) - 1),
             output_bytes: self.output_bytes.max(1 << 10),
+            stall_bytes: self.stall_bytes.max(1),
             ..*self
         }
     }

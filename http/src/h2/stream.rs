@@ -64,6 +64,8 @@ pub(super) struct Stream {
     pub(super) waiting_since: Option<Instant>,
     /// Bytes sent in that time.
     pub(super) progress: u32,
+    /// Whether any progress in that time is enough.
+    pub(super) may_be_slow: bool,
 }
 
 /// Where a stream is between wanting to send and sending.
@@ -103,6 +105,7 @@ impl Stream {
             turn: Turn::None,
             waiting_since: None,
             progress: 0,
+            may_be_slow: false,
         }
     }
 

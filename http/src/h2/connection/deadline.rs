@@ -18,8 +18,10 @@ impl Connection {
             _ => None,
         };
         let block = self.incoming.as_ref().map(|incoming| incoming.deadline);
-        let stalled = self.queue.iter().filter_map(|&id| self.streams.get(id)?.waiting_since);
-        let stalled = stalled.min().map(|since| since + self.limits.stall_timeout);
+        // Also those that have been told to go on, and may have to wait again at once.
+        let stalled = self.streams.iter().filter(|stream| stream.reset.is_none());
+        let stalled = stalled.filter_map(|stream| stream.waiting_since).min();
+        let stalled = stalled.map(|since| since + self.limits.stall_timeout);
         [self.greeting, self.acknowledgement, announced, block, stalled]
             .into_iter()
             .flatten()
@@ -62,10 +64,8 @@ impl Connection {
         } else {
             self.progress.0
         };
-        for &id in &self.queue {
-            let Some(stream) = self.streams.get_mut(id) else {
-                continue;
-            };
+        let mut stalled = None;
+        for stream in self.streams.iter_mut().filter(|stream| stream.reset.is_none()) {
             let Some(since) = stream.waiting_since.filter(|since| is_due(*since)) else {
                 continue;
             };
@@ -75,10 +75,14 @@ impl Connection {
                 since
             };
             if is_due(since) {
-                return self.stream_error(id, ErrorCode::CANCEL, now);
+                stalled = Some(stream.id);
+                break;
             }
             stream.waiting_since = Some(since);
         }
-        Ok(None)
+        match stalled {
+            Some(id) => self.stream_error(id, ErrorCode::CANCEL, now),
+            None => Ok(None),
+        }
     }
 }

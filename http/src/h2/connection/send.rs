@@ -32,9 +32,6 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// Bytes of a body that count as progress of a slow client.
-const PROGRESS: u32 = 1 << 10;
-
 impl Connection {
     /// Sends the head of a response. A status below 200 is an interim response, and `end` has no effect then.
     ///
@@ -105,7 +102,7 @@ impl Connection {
         self.append_data(stream, &bytes[..count], end && is_whole);
         self.send_window.take(count);
         self.progress.1 = self.progress.1.saturating_add(count as u32);
-        if self.progress.1 >= PROGRESS {
+        if self.progress.1 >= self.limits.stall_bytes {
             self.progress = (now, 0);
         }
         let Some(state) = self.streams.get_mut(stream) else {
@@ -119,8 +116,9 @@ impl Connection {
             }
             return count;
         }
-        state.progress += count as u32;
-        if state.progress >= PROGRESS || state.waiting_since.is_none() {
+        state.progress = state.progress.saturating_add(count as u32);
+        let least = if state.may_be_slow { 1 } else { self.limits.stall_bytes };
+        if state.progress >= least || state.waiting_since.is_none() {
             (state.waiting_since, state.progress) = (Some(now), 0);
         }
         if state.turn == Turn::None {
@@ -128,6 +126,13 @@ impl Connection {
             self.queue.push(stream);
         }
         count
+    }
+
+    /// Lets a body take any time, as long as it makes any progress within [`stall_timeout`](crate::h2::Limits::stall_timeout).
+    pub fn allow_slow(&mut self, stream: StreamId) {
+        if let Some(state) = self.streams.get_mut(stream) {
+            state.may_be_slow = true;
+        }
     }
 
     /// Appends DATA frames. Nothing is appended for no bytes, unless they are the end.

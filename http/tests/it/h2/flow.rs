@@ -413,7 +413,7 @@ fn a_stream_that_waits_for_others_is_not_stalled_while_they_go_on() {
     // Now the client opens nothing any more: both streams are stalled.
     peer.frames();
     peer.now += stall;
-    for stream in [3, 1] {
+    for stream in [1, 3] {
         let event = peer.connection.expire(peer.now).unwrap().map(seen);
         assert_eq!(event, Some(Seen::Reset(stream, ErrorCode::CANCEL, false)));
     }
