@@ -64,6 +64,7 @@ pub(crate) struct Paused {
     /// Received bytes that are not yet decoded.
     unread: Box<[u8]>,
     failed: Option<BodyError>,
+    may_be_slow: bool,
 }
 
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
@@ -93,6 +94,7 @@ impl Paused {
         let body = RequestBody::new(client, output, decoder, buffer, received, false, count);
         RequestBody {
             failed: self.failed,
+            pace: Pace::new(self.may_be_slow),
             ..body
         }
     }
@@ -323,6 +325,16 @@ impl<'a> RequestBody<'a> {
         }
     }
 
+    /// Lets the body come at any rate.
+    pub(crate) fn allow_slow(&mut self) {
+        self.pace.may_be_slow = true;
+    }
+
+    #[inline]
+    pub(crate) fn may_be_slow(&self) -> bool {
+        self.pace.may_be_slow
+    }
+
     /// The connection of the request.
     pub(crate) fn client(&self) -> Peer<'a> {
         self.client
@@ -372,6 +384,10 @@ impl<'a> RequestBody<'a> {
             How::Arrived => client.read_arrived(into),
         };
         match read {
+            Ok(Some(count @ 1..)) => {
+                self.pace.received(count);
+                Ok(Some(count))
+            }
             // The end of its stream ends a body of HTTP/2.
             Ok(Some(0)) if self.decoder.at_end().is_err() => Err(self.fail(BodyError::Ended)),
             Err(error) => Err(self.broken(error)),
@@ -403,6 +419,7 @@ impl<'a> RequestBody<'a> {
             length: self.length,
             unread: self.buffer[self.unread.clone()].into(),
             failed: self.failed,
+            may_be_slow: self.pace.may_be_slow,
         }
     }
 

@@ -10,8 +10,10 @@
 //! ```
 
 use std::any::Any;
+use std::time::{Duration, Instant};
 
 use crate::conn::peer::Peer;
+use crate::conn::rates::{Rates, Span};
 use crate::conn::rest::Report;
 
 /// The bytes of a body that have come since the last look.
@@ -36,7 +38,10 @@ pub(crate) trait Receiving: Any {
     /// While a file is written.
     fn read_on(&mut self, client: Peer<'_>) -> Arrived;
 
-    /// Ends the body with an error: no bytes have come in time.
+    /// The bytes of the body that have arrived.
+    fn received(&self) -> u64;
+
+    /// Ends the body with an error: no bytes have come in time, or too few.
     fn time_out(&mut self);
 
     /// The received bytes behind the body.
@@ -51,6 +56,19 @@ pub(crate) struct Awaiting {
     pub(crate) request: Option<Box<dyn Receiving>>,
     /// Called if the body never comes, if there is an observer.
     pub(crate) report: Option<Report>,
+    pub(crate) pace: Span,
+    /// Since when the connection rests.
+    pub(crate) since: Instant,
+    /// Whether the body may come at any rate.
+    pub(crate) may_be_slow: bool,
+}
+
+impl Awaiting {
+    /// Whether the client is slower than its rate. The connection begins to rest, if not.
+    pub(crate) fn is_too_slow(&mut self, rates: &Rates, timeout: Duration) -> bool {
+        self.since = osier::time::coarse_now();
+        self.pace.is_too_slow(rates, timeout) && !self.may_be_slow
+    }
 }
 
 impl Drop for Awaiting {

@@ -37,6 +37,7 @@ pub(crate) mod output;
 pub(crate) mod peer;
 #[cfg(feature = "ws")]
 pub(crate) mod polled;
+pub(crate) mod rates;
 pub(crate) mod rest;
 #[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
 pub(crate) mod secured;
@@ -142,7 +143,8 @@ struct Partial {
     /// Length of the received part of `bytes`. Free bytes follow.
     filled: usize,
     scanner: HeadScanner,
-    deadline: Option<Instant>,
+    /// When the server began to wait for the rest.
+    since: Instant,
 }
 
 struct Linger {
@@ -171,6 +173,7 @@ impl Conn {
     pub(crate) fn open(local: &Rc<Local>, stream: Stream, peer: SocketAddr) {
         let worker = &local.worker;
         let timeouts = &worker.server.timeouts;
+        worker.server.set_pace(&stream);
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
@@ -340,9 +343,7 @@ impl Conn {
             Err(_) => return self.close(CloseReason::Client),
         }
         if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
-            let deadline = partial.deadline;
-            self.set_stage(Stage::Head(partial));
-            return AfterBurst::Sleep(deadline);
+            return self.rest_in_partial(partial);
         }
         let mut buffers = self.link.worker.take_buffers();
         let Partial { mut bytes, filled, .. } = *partial;
@@ -476,14 +477,21 @@ impl Conn {
         let mut bytes = Vec::with_capacity(received.len() + PARTIAL_ROOM);
         bytes.extend_from_slice(received);
         bytes.resize(bytes.capacity(), 0);
-        let deadline = after(self.link.worker.server.timeouts.header);
         self.link.end();
-        self.set_stage(Stage::Head(Box::new(Partial {
+        self.rest_in_partial(Box::new(Partial {
             bytes,
             filled: received.len(),
             scanner,
-            deadline,
-        })));
+            since: osier::time::coarse_now(),
+        }))
+    }
+
+    /// Rests until more of a head arrives.
+    fn rest_in_partial(&mut self, partial: Box<Partial>) -> AfterBurst {
+        let server = &self.link.worker.server;
+        let time = server.timeouts.header.min(server.rates.head_time(partial.filled));
+        let deadline = partial.since.checked_add(time);
+        self.set_stage(Stage::Head(partial));
         AfterBurst::Sleep(deadline)
     }
 
@@ -543,7 +551,7 @@ impl Conn {
 
     /// Gives the client more time if it has acknowledged bytes since the connection went to rest.
     fn expect_more(&mut self, sending: Box<Sending>) -> AfterBurst {
-        if sending.unacknowledged.is_some() && self.link.socket().unacknowledged() < sending.unacknowledged {
+        if self.link.socket().progressed(sending.unacknowledged) {
             return self.rest_until_writable(sending);
         }
         Link::abandon(self.link.socket());
@@ -556,6 +564,7 @@ impl Conn {
         let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
         unsent.end();
         let worker = self.link.worker.clone();
+        worker.server.set_pace(self.link.socket());
         if !keep_alive {
             self.link.end();
             let nothing_left = received.is_empty() && (!keep_alive_asked || worker.draining.get());
@@ -580,8 +589,12 @@ impl Conn {
     }
 
     /// Rests until bytes of a request's body arrive. The connection stays busy: a drain waits for the response.
-    fn rest_until_received(&mut self, awaiting: Box<Awaiting>) -> AfterBurst {
-        let deadline = after(self.link.worker.server.timeouts.body);
+    fn rest_until_received(&mut self, mut awaiting: Box<Awaiting>) -> AfterBurst {
+        let server = &self.link.worker.server;
+        if awaiting.is_too_slow(&server.rates, server.timeouts.body) {
+            return self.receive_on(awaiting, None, Cause::Deadline);
+        }
+        let deadline = after(server.timeouts.body);
         self.set_stage(Stage::Awaiting(awaiting, deadline));
         AfterBurst::Sleep(deadline)
     }
@@ -589,7 +602,9 @@ impl Conn {
     /// Receives more of a request's body, and serves the request once there is no more to come.
     fn receive_on(&mut self, mut awaiting: Box<Awaiting>, deadline: Option<Instant>, cause: Cause) -> AfterBurst {
         let client = (&*self.link).into();
+        awaiting.pace.waited(awaiting.since);
         let request = awaiting.request.as_mut().expect("only the last burst takes it");
+        let before = request.received();
         let arrived = match cause {
             Cause::Deadline => {
                 request.time_out();
@@ -597,9 +612,11 @@ impl Conn {
             }
             _ => request.read_on(client),
         };
+        awaiting.pace.received(request.received() - before);
         match arrived {
             Arrived::Some => return self.rest_until_received(awaiting),
             Arrived::Nothing => {
+                awaiting.since = osier::time::coarse_now();
                 self.set_stage(Stage::Awaiting(awaiting, deadline));
                 return AfterBurst::Sleep(deadline);
             }

@@ -666,11 +666,10 @@ impl Outlet for BodyWriter<'_, '_> {
         self.shrink();
         let now = osier::time::coarse_now();
         if limit.is_some_and(|limit| now.saturating_duration_since(since) >= limit) {
-            let after = stream.unacknowledged();
-            if before.is_none() || after >= before {
+            if !stream.progressed(before) {
                 self.sent(Err(io::ErrorKind::TimedOut.into()))?;
             }
-            self.stalled = Some((now, after));
+            self.stalled = Some((now, stream.unacknowledged()));
         }
         Ok(false)
     }

@@ -16,6 +16,7 @@ use osier::io::{HalfClose, while_connected};
 
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
+use crate::conn::rates::Span;
 use crate::conn::stream::ClientStream;
 use crate::conn::transport::Transport;
 use crate::conn::worker::{Link, RESTING, Worker};
@@ -139,6 +140,24 @@ impl<'w> Peer<'w> {
         matches!(self.end, End::Stream(_))
     }
 
+    /// Lets the client take the response at any rate. A connection of HTTP/2 is let to for all its streams.
+    pub(crate) fn allow_slow_response(self) {
+        if let End::Stream(stream) = self.end {
+            stream.allow_slow();
+        }
+        if let Some(link) = self.link() {
+            link.socket().set_write_progress(0);
+        }
+    }
+
+    /// Ends what [`allow_slow_response`](Peer::allow_slow_response) has begun. Streams of HTTP/2 share their socket with others, for
+    /// which it may go on.
+    pub(crate) fn restore_pace(self) {
+        if let End::Link(link) = self.end {
+            self.worker.server.set_pace(link.socket());
+        }
+    }
+
     /// Runs `body` and cancels it when the client has gone. The client of a test stays.
     ///
     /// # Suspends
@@ -177,13 +196,25 @@ fn while_open<T>(stream: &dyn ClientStream, body: impl FnOnce() -> T) -> io::Res
 /// Time after which a client is slow. Waiting for it costs as little memory as possible from then on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// When the memory of a fiber that reads a request's body was last given back.
+/// The pace of a client that sends a request's body.
 #[derive(Default)]
 pub(crate) struct Pace {
-    since: Option<Instant>,
+    /// When the memory of the fiber that reads was last given back.
+    shrunk: Option<Instant>,
+    span: Span,
+    /// Whether the body may come at any rate.
+    pub(crate) may_be_slow: bool,
 }
 
 impl Pace {
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn new(may_be_slow: bool) -> Pace {
+        Pace {
+            may_be_slow,
+            ..Pace::default()
+        }
+    }
+
     /// Makes a call that waits for bytes of the connection.
     fn wait_on<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
         let stream = link.socket();
@@ -199,28 +230,39 @@ impl Pace {
     /// bytes come one by one.
     fn wait<T>(&mut self, link: &Link, mut within: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
         let now = osier::time::coarse_now();
-        let since = *self.since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= PATIENCE {
+        let shrunk = *self.shrunk.get_or_insert(now);
+        if now.saturating_duration_since(shrunk) >= PATIENCE {
             self.shrink(now);
         }
-        let body = link.worker.server.timeouts.body;
-        if body <= PATIENCE {
-            return within(body);
+        let server = &link.worker.server;
+        let body = server.timeouts.body;
+        if self.span.is_too_slow(&server.rates, body) && !self.may_be_slow {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        match within(PATIENCE) {
+        let waited = match within(PATIENCE.min(body)) {
             // The kernel's own ETIMEDOUT means that the connection is dead.
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() && body > PATIENCE =>
+            {
                 self.shrink(osier::time::coarse_now());
                 within(body - PATIENCE)
             }
             done => done,
-        }
+        };
+        self.span.waited(now);
+        waited
+    }
+
+    /// Adds bytes that have arrived.
+    #[inline]
+    pub(crate) fn received(&mut self, count: usize) {
+        self.span.received(count as u64);
     }
 
     #[cold]
     fn shrink(&mut self, now: Instant) {
         osier::fiber::shrink_stack();
-        self.since = Some(now);
+        self.shrunk = Some(now);
     }
 }
 

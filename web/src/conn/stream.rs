@@ -59,6 +59,9 @@ pub(crate) trait ClientStream {
     /// `BrokenPipe` if the stream has ended. A client that takes nothing for the write timeout ends it.
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 
+    /// Lets the client take the response at any rate.
+    fn allow_slow(&self);
+
     /// Set when the client resets the stream or leaves.
     fn gone(&self) -> Interrupt;
 }

@@ -22,6 +22,7 @@ use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 use crate::conn::log::record::Record;
+use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
 use crate::conn::slow::Watch;
@@ -86,6 +87,7 @@ pub(crate) struct ServerState {
     #[cfg(feature = "h2")]
     pub(crate) http2: Option<osier_http::h2::Limits>,
     pub(crate) timeouts: Timeouts,
+    pub(crate) rates: Rates,
     pub(crate) max_connections: usize,
     /// Connections by client, if there is a limit for each.
     pub(crate) clients: Option<Clients>,
@@ -118,6 +120,12 @@ impl ServerState {
             return Transport::Tls(Box::new(acceptor.accept(stream)));
         }
         stream.into()
+    }
+
+    /// Sets how many bytes of a response the client must take within the write timeout.
+    pub(crate) fn set_pace(&self, socket: &Stream) {
+        let bytes = self.rates.response_bytes(self.timeouts.write);
+        socket.set_write_progress(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Counts a connection for worker `index`.

@@ -431,6 +431,28 @@ impl<'a> Request<'a> {
         self.marks.is_id_forwarded.get().then(|| self.id())
     }
 
+    /// Lets the client of this request send the body and take the response at any rate, in spite of the server's
+    /// [rates](crate::Server::rates). The timeouts apply. On a connection of HTTP/2, no later response has a rate either, apart from
+    /// that of its own stream.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router};
+    ///
+    /// // A sensor sends a few bytes a minute.
+    /// let router = Router::new().post("/samples", |request: &mut Request<'_>| {
+    ///     request.allow_slow_client();
+    ///     std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
+    /// });
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    pub fn allow_slow_client(&mut self) {
+        self.body.allow_slow();
+        self.body.client().allow_slow_response();
+    }
+
     /// Sets the label that [`Served::label`](crate::Served::label) returns. The application chooses
     /// its meaning, for example the number of the route.
     pub fn set_label(&self, label: u32) {

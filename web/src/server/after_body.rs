@@ -8,6 +8,7 @@ use osier::fiber::Activity;
 use crate::Request;
 use crate::body::spool::Spool;
 use crate::conn::awaiting::Awaiting;
+use crate::conn::rates::Span;
 use crate::conn::serve::After;
 use crate::router::answer::{AfterBody, Answer, Kind};
 use crate::server::burst::Burst;
@@ -61,6 +62,9 @@ impl Burst<'_> {
                     head: Box::default(),
                     request: Some(Box::new(received)),
                     report: self.report_later(started, CLIENT_GONE, 0),
+                    pace: Span::default(),
+                    since: osier::time::coarse_now(),
+                    may_be_slow: request.body.may_be_slow(),
                 })));
             }
         };

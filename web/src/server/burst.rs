@@ -496,6 +496,9 @@ impl<'b> Burst<'b> {
         self.end_watch(head);
         self.marks.timing.end();
         let body = &mut request.body;
+        if body.may_be_slow() && done.is_ok() {
+            self.restore_pace();
+        }
         let unread = body.unread();
         let nothing_left = !keep && body.is_done() && unread.is_empty();
         let place = (arrived.at + unread.start, arrived.at + unread.end);
@@ -516,6 +519,14 @@ impl<'b> Burst<'b> {
             Err(after) => Some(Step::Done(after)),
         };
         (step, place)
+    }
+
+    /// Ends an exception from the server's rates, after the response of its request.
+    #[cold]
+    fn restore_pace(&self) {
+        // The burst reports the error at its own end.
+        let _ = self.output.flush();
+        self.peer.restore_pace();
     }
 
     /// Runs `handle` on a fiber with a stack of this size. That fiber is cancelled when its client leaves, by the policy `gone`;

@@ -30,6 +30,7 @@ use osier_http::Limits;
 use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
 use crate::conn::log::record::{Record, to_stderr};
+use crate::conn::rates::Rates;
 use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, ServerState};
@@ -88,6 +89,7 @@ pub struct Server {
     handler: Handler,
     limits: Limits,
     timeouts: Timeouts,
+    rates: Rates,
     max_connections: usize,
     max_connections_per_client: Option<u32>,
     trusted: Option<Trusted>,
@@ -108,6 +110,7 @@ impl Server {
             handler: handler.into(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            rates: Rates::default(),
             max_connections: usize::MAX,
             max_connections_per_client: None,
             trusted: None,
@@ -130,6 +133,21 @@ impl Server {
     /// Sets how long the server waits for clients.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// Sets how slow clients may be: the least rates at which they send heads and bodies and take responses. Timeouts bound the silence
+    /// of a client; rates bound one that drips. By default a client moves at least 10,000 bytes in each 30 s in which the server
+    /// waits for it. A handler's own time does not count, and neither does the time in which nothing is to be sent, as between the
+    /// events of a stream. [`Request::allow_slow_client`](crate::Request::allow_slow_client) makes an exception.
+    ///
+    /// ```
+    /// use osier_web::{Rates, Router, Server};
+    ///
+    /// let server = Server::new(Router::new()).rates(Rates { body: 5_000, ..Rates::default() });
+    /// ```
+    pub fn rates(mut self, rates: Rates) -> Self {
+        self.rates = rates;
         self
     }
 
@@ -367,6 +385,13 @@ impl Server {
         })
     }
 
+    /// The bytes of a response that the windows of a stream must let through within the write timeout.
+    #[cfg(feature = "h2")]
+    fn stall_bytes(&self) -> u32 {
+        let bytes = self.rates.response_bytes(self.timeouts.write);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
     /// Makes the service of this many workers. `bound` is the local address of every connection, if
     /// there is only one.
     pub(crate) fn service(self, workers: usize, bound: Option<SocketAddr>) -> Service {
@@ -376,6 +401,7 @@ impl Server {
             header_count: u16::try_from(self.limits.header_count).unwrap_or(u16::MAX),
             head_timeout: self.timeouts.header.min(LONGEST),
             stall_timeout: self.timeouts.write.min(LONGEST),
+            stall_bytes: self.stall_bytes(),
             ..limits
         });
         let state = ServerState {
@@ -383,6 +409,7 @@ impl Server {
             #[cfg(feature = "h2")]
             http2,
             timeouts: self.timeouts,
+            rates: self.rates,
             max_connections: self.max_connections,
             clients: self.max_connections_per_client.map(Clients::new),
             bound,

@@ -89,6 +89,10 @@ impl Receiving for Received {
         }
     }
 
+    fn received(&self) -> u64 {
+        self.marks.received.get()
+    }
+
     fn time_out(&mut self) {
         self.failed = Some(Failed::Client(self.body.time_out()));
     }

@@ -46,6 +46,7 @@ mod proxy_protocol;
 mod proxy_streams;
 mod proxy_tunnel;
 mod pubsub_redis;
+mod rates;
 mod routing;
 mod sessions;
 mod slow_bodies;

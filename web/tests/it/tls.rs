@@ -40,7 +40,7 @@ impl Pem {
 
 pub static LOCALHOST: LazyLock<Pem> = LazyLock::new(|| Pem::of("localhost"));
 
-fn acceptor() -> Acceptor {
+pub fn acceptor() -> Acceptor {
     let builder = Acceptor::builder(LOCALHOST.identity()).alpn(["http/1.1"]);
     builder.build().expect("an acceptor")
 }

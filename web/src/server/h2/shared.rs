@@ -208,7 +208,7 @@ impl Shared {
             if socket.wait_writable(limit)? {
                 return Ok(());
             }
-            if before.is_none() || socket.unacknowledged() >= before {
+            if !socket.progressed(before) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }

@@ -166,6 +166,10 @@ impl ClientStream for Stream {
         }
     }
 
+    fn allow_slow(&self) {
+        self.shared.machine.borrow_mut().allow_slow(self.id);
+    }
+
     fn gone(&self) -> Interrupt {
         self.inlet.gone()
     }
