@@ -223,6 +223,7 @@ fn limits(section: Section<'_>) -> Limits {
     let limits = Limits {
         body: section.size("body"),
         time: section.duration("time"),
+        rates: section.boolean("rates"),
     };
     section.finish();
     limits

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use osier_web::{Timeouts, compress};
+use osier_web::{Rates, Timeouts, compress};
 use toml::de::DeValue;
 
 use crate::certificates::acme::issue::Subject;
@@ -195,6 +195,8 @@ pub struct Listener {
     pub mode: Option<u32>,
     /// `drain` is [`Config::drain`] for all listeners.
     pub timeouts: Timeouts,
+    /// Least rates of clients.
+    pub rates: Rates,
     /// Limits of a request's head. Each route has its own limit of the body.
     pub head: osier_web::Limits,
     pub tls: Option<ListenTls>,
@@ -241,6 +243,7 @@ impl Listener {
             max_connections_per_client: None,
             mode: None,
             timeouts: Timeouts::default(),
+            rates: Rates::default(),
             head: osier_web::Limits::default(),
             tls: None,
             http2: true,
@@ -370,6 +373,7 @@ impl Policies {
             limits: Limits {
                 body: self.limits.body.or(others.limits.body),
                 time: self.limits.time.or(others.limits.time),
+                rates: self.limits.rates.or(others.limits.rates),
             },
             allow,
             deny,
@@ -437,4 +441,6 @@ pub struct Limits {
     pub body: Option<u64>,
     /// Time until the handler has made its response.
     pub time: Option<Duration>,
+    /// Whether the least rates of the listener bind clients.
+    pub rates: Option<bool>,
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use osier_web::{Limits, Timeouts};
+use osier_web::{Limits, Rates, Timeouts};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -145,6 +145,20 @@ fn listen(section: Section<'_>) -> ListenAt {
         timeouts.finish();
         read
     });
+    let rates = section.section("rates").map(|rates| {
+        let default = Rates::default();
+        // The socket takes at most 4 MiB a write timeout.
+        let rate =
+            |key: &'static str, default: u32| rates.integer(key, 0..=100_000).map_or(default, |rate| rate as u32);
+        let read = Rates {
+            head: rate("head", default.head),
+            body: rate("body", default.body),
+            response: rate("response", default.response),
+            grace: rates.duration("grace").unwrap_or(default.grace),
+        };
+        rates.finish();
+        read
+    });
     let head = section.section("head").map(|head| {
         let (default, size) = (Limits::default(), |bytes: u64| {
             usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -176,6 +190,7 @@ fn listen(section: Section<'_>) -> ListenAt {
             max_connections_per_client: max_connections_per_client.map(|count| count as u32),
             mode: mode.map(|mode| mode.value),
             timeouts: timeouts.unwrap_or_default(),
+            rates: rates.unwrap_or_default(),
             head: head.unwrap_or_default(),
             tls,
             http2,

@@ -238,6 +238,7 @@ impl Running {
             ),
             ("mode", old.mode != settings.mode),
             ("timeouts", old.timeouts != settings.timeouts),
+            ("rates", old.rates != settings.rates),
             ("head", old.head != settings.head),
             ("tls", old.tls != settings.tls),
             ("http2", old.http2 != settings.http2),
@@ -335,6 +336,7 @@ fn server(
     let (log, logging, totals) = (process.say.clone(), Arc::clone(live), Arc::clone(&process.totals));
     let mut server = Server::new(Handler::answering(answer))
         .timeouts(timeouts)
+        .rates(settings.rates)
         .limits(limits)
         .http2(settings.http2)
         .on_log(move |record| {

@@ -359,6 +359,7 @@ impl Builder<'_> {
             cors: own.cors.or(&site.cors).map(Cors::new).transpose()?,
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
             time: own.limits.time.or(site.limits.time),
+            may_be_slow: own.limits.rates.or(site.limits.rates) == Some(false),
             headers: own.headers.over(&site.headers),
             request_id: own.request_id.or(&site.request_id).copied().unwrap_or_default(),
             errors: Arc::clone(errors),

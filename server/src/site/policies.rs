@@ -54,6 +54,8 @@ pub struct Around {
     pub body: u64,
     /// Time until the handler has made its response.
     pub time: Option<Duration>,
+    /// Whether clients may be slower than the listener's rates.
+    pub may_be_slow: bool,
     /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<Compress>,
     pub headers: Headers,
@@ -96,7 +98,7 @@ impl Around {
             || self.server_timing
             || self.slow.is_some()
             || !self.errors.is_empty();
-        self.bare = !admits && !changes && self.time.is_none();
+        self.bare = !admits && !changes && self.time.is_none() && !self.may_be_slow;
         self
     }
 
@@ -183,6 +185,9 @@ impl Around {
     }
 
     fn admit(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        if self.may_be_slow {
+            request.allow_slow_client();
+        }
         if let Some(access) = &self.access {
             access.check(request.client_ip())?;
         }
