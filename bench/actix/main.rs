@@ -1,4 +1,4 @@
-//! actix-web with one worker. Argument: PORT.
+//! actix-web with one worker: hello at `/`, and 1 KiB of JSON at `/json`. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -14,9 +14,11 @@ async fn main() -> std::io::Result<()> {
             .content_type("text/plain; charset=utf-8")
             .body("Hello, World!")
     };
-    HttpServer::new(move || App::new().route("/", web::get().to(hello)))
-        .workers(1)
-        .bind(("127.0.0.1", port))?
-        .run()
-        .await
+    let json = || async { web::Json(payload::page()) };
+    let app = move || {
+        App::new()
+            .route("/", web::get().to(hello))
+            .route("/json", web::get().to(json))
+    };
+    HttpServer::new(app).workers(1).bind(("127.0.0.1", port))?.run().await
 }

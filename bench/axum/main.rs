@@ -1,8 +1,8 @@
-//! axum on tokio's current_thread runtime. Argument: PORT.
+//! axum on tokio's current_thread runtime: hello at `/`, and 1 KiB of JSON at `/json`. Argument: PORT.
 #![forbid(unsafe_code)]
 
-use axum::Router;
 use axum::routing::get;
+use axum::{Json, Router};
 
 fn main() -> std::io::Result<()> {
     let port: u16 = std::env::args()
@@ -13,7 +13,9 @@ fn main() -> std::io::Result<()> {
         .enable_all()
         .build()?
         .block_on(async {
-            let router = Router::new().route("/", get(|| async { "Hello, World!" }));
+            let router = Router::new()
+                .route("/", get(|| async { "Hello, World!" }))
+                .route("/json", get(|| async { Json(payload::page()) }));
             let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
             axum::serve(listener, router).await
         })

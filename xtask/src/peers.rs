@@ -182,6 +182,12 @@ pub const FOR_BENCH: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "caddy",
+        package: "caddy",
+        purpose: "rival: compression",
+        is_large: false,
+    },
+    Peer {
         program: "h2o",
         package: "h2o",
         purpose: "rival: HTTP/2",

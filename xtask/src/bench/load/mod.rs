@@ -231,10 +231,11 @@ impl Held {
     }
 }
 
-/// A message on its way in each of `count` connections, sent again as soon as it is back.
-pub fn echoes(plan: &Plan, server: &Server, count: usize) -> Result<Served, String> {
+/// A message on its way in each of `count` connections, sent again as soon as it is back. With a path the connections are WebSockets.
+pub fn echoes(plan: &Plan, server: &Server, count: usize, path: Option<&str>) -> Result<Served, String> {
     let millis = (plan.load / 2).as_millis().to_string();
-    let args = [server.port.to_string(), count.to_string(), millis];
+    let numbers = [server.port.to_string(), count.to_string(), millis];
+    let args: Vec<String> = numbers.into_iter().chain(path.map(String::from)).collect();
     let mut held = Held::start(plan, "load-echo", &args)?.after("ready")?;
     let before = server.cpu();
     held.go();

@@ -24,7 +24,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
             let backend = backend(plan)?;
             let server = start(plan, backend.port)?;
             let figure = load::beside_downloads(plan, &server, "/", ("/text.txt", coding, DOWNLOADS))?;
-            Ok(Sample { figure, aside: None })
+            Ok(Sample::from(figure))
         }
     };
     vec![Row {

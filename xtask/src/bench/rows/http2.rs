@@ -68,7 +68,7 @@ fn requests<'a>(plan: &'a Plan, name: String, path: &'static str, tls: bool) -> 
 fn idle(plan: &Plan) -> Row<'_> {
     let (ours, rivals) = entered(plan, true, BELOW, move |server| {
         let figure = clients::idle_connections(plan, &server, "h2", "/", IDLE)?;
-        Ok(Sample { figure, aside: None })
+        Ok(Sample::from(figure))
     });
     Row {
         name: format!("idle HTTP/2 connection over TLS, of {IDLE}"),

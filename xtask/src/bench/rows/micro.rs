@@ -156,10 +156,25 @@ fn channels(plan: &Plan) -> Vec<Row<'_>> {
             &[
                 ("mpsc, fibers", OURS, "channel-4"),
                 ("mpsc, futures", OURS, "channel-4-futures"),
-                ("mpmc, fibers", OURS, "channel-4-mpmc"),
-                ("mpmc, futures", OURS, "channel-4-mpmc-futures"),
             ],
             &rivals("channel-4"),
+        ),
+        two(
+            plan,
+            "mpmc: one queue, 4 to 4, two workers",
+            &[
+                ("fibers", OURS, "channel-4-mpmc"),
+                ("futures", OURS, "channel-4-mpmc-futures"),
+            ],
+            &[
+                ("flume on tokio", "queues", "flume"),
+                ("kanal on tokio", "queues", "kanal"),
+                ("async-channel on tokio", "queues", "async-channel"),
+                ("async-channel on smol", "smol-channels", "channel-4"),
+                ("crossbeam, 8 threads", "queues", "crossbeam-threads"),
+                ("flume, 8 threads", "queues", "flume-threads"),
+                ("kanal, 8 threads", "queues", "kanal-threads"),
+            ],
         ),
     ]
 }

@@ -2,17 +2,20 @@
 //!
 //! A row is a list of contestants, Osier first. Each round runs them in turn. A contestant that fails is out for the rest of
 //! the row, and its line says why. `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` what
-//! their names say, on the servers of `secure.rs`. `proxy.rs` has the proxy, `downloads.rs` short responses beside long ones, `php.rs`
+//! their names say, on the servers of `secure.rs`. `json.rs` has answers of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets. `proxy.rs` has the proxy, `downloads.rs` short responses beside long ones, `php.rs`
 //! scripts, `rooms.rs` chats over WebSockets, and `micro.rs` primitives in a loop.
 
+mod codings;
 mod downloads;
 mod http2;
+mod json;
 mod micro;
 mod php;
 mod plain;
 mod proxy;
 mod rooms;
 mod secure;
+mod sockets;
 mod tls;
 
 use super::Plan;
@@ -38,6 +41,18 @@ struct Sample {
     figure: f64,
     /// Requests in a second and peak memory, where there are any.
     aside: Option<(f64, u64)>,
+    /// The length of an answer that each server makes in its own way.
+    bytes: Option<usize>,
+}
+
+impl From<f64> for Sample {
+    fn from(figure: f64) -> Sample {
+        Sample {
+            figure,
+            aside: None,
+            bytes: None,
+        }
+    }
 }
 
 struct Contestant<'a> {
@@ -75,9 +90,12 @@ fn all(plan: &Plan) -> Vec<Row<'_>> {
         plain::rows(plan),
         tls::rows(plan),
         http2::rows(plan),
+        json::rows(plan),
+        codings::rows(plan),
         php::rows(plan),
         proxy::rows(plan),
         downloads::rows(plan),
+        sockets::rows(plan),
         rooms::rows(plan),
         micro::rows(plan),
     ];
@@ -199,7 +217,13 @@ fn aside(samples: &[Sample]) -> Option<String> {
     let asides: Vec<(f64, u64)> = samples.iter().filter_map(|sample| sample.aside).collect();
     let throughput = median(&asides.iter().map(|(throughput, _)| *throughput).collect::<Vec<_>>())?;
     let memory = asides.iter().map(|(_, memory)| *memory).max()?;
-    Some(format!("{:.1} k/s {:.1} MB", throughput / 1e3, memory as f64 / 1e6))
+    let bytes = samples.iter().find_map(|sample| sample.bytes);
+    let bytes = bytes.map_or(String::new(), |bytes| format!(" {bytes} B"));
+    Some(format!(
+        "{:.1} k/s {:.1} MB{bytes}",
+        throughput / 1e3,
+        memory as f64 / 1e6
+    ))
 }
 
 fn contestant<'a>(
@@ -229,6 +253,7 @@ fn sample(served: Served) -> Sample {
     Sample {
         figure: served.micros,
         aside: Some((served.per_second, served.memory)),
+        bytes: None,
     }
 }
 
@@ -242,10 +267,7 @@ fn figure_on(cores: &[usize], binary: &str, printed_as: &str, args: &[String]) -
     let printed = load::figures(cores, &program(binary), args)?;
     let found = printed.iter().find(|(name, _)| name == printed_as);
     let (_, figure) = found.ok_or_else(|| format!("{binary}: printed no figure called {printed_as}"))?;
-    Ok(Sample {
-        figure: *figure,
-        aside: None,
-    })
+    Ok(Sample::from(*figure))
 }
 
 /// A server of `bench/`: takes its port as its one argument.

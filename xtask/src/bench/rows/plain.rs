@@ -95,7 +95,7 @@ fn echo(plan: &Plan) -> Row<'_> {
                 let args = args.iter().map(OsString::from);
                 Ok(std::iter::once(port.to_string().into()).chain(args).collect())
             })?;
-            load::echoes(plan, &server, CONNECTIONS).map(sample)
+            load::echoes(plan, &server, CONNECTIONS, None).map(sample)
         };
         contestant(name, goal, run).needs(&[binary])
     };
@@ -124,7 +124,7 @@ fn idle(plan: &Plan) -> Row<'_> {
     let held = move |server: Server| {
         server.check("/", HELLO)?;
         let figure = load::idle_connections(plan, &server, "/", CONNECTIONS)?;
-        Ok(Sample { figure, aside: None })
+        Ok(Sample::from(figure))
     };
     let on = |name, binary, goal| contestant(name, goal, move || held(on_port(plan, binary)?)).needs(&[binary]);
     let rivals = vec![

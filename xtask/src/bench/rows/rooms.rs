@@ -76,8 +76,8 @@ fn heard<'a>(
         let server = on_port(plan, binary)?;
         let heard = load::room(plan, &server, path, room)?;
         Ok(Sample {
-            figure: figure(&heard),
             aside: Some((heard.per_second, heard.memory)),
+            ..Sample::from(figure(&heard))
         })
     })
     .needs(&[binary])

@@ -133,7 +133,7 @@ fn handshakes<'a>(plan: &'a Plan, name: &str, key: Key, handshake: Handshake, go
 fn quiet_client(plan: &Plan) -> Row<'_> {
     let (ours, rivals) = entered(plan, Key::P256, BELOW, move |server| {
         let figure = clients::quiet_client(plan, &server, "/", STORM)?;
-        Ok(Sample { figure, aside: None })
+        Ok(Sample::from(figure))
     });
     Row {
         name: format!("median of a quiet client beside {STORM} handshakes"),
@@ -149,7 +149,7 @@ fn quiet_client(plan: &Plan) -> Row<'_> {
 fn idle(plan: &Plan) -> Row<'_> {
     let (ours, rivals) = entered(plan, Key::P256, Some(0.25), move |server| {
         let figure = clients::idle_connections(plan, &server, "http/1.1", "/", IDLE)?;
-        Ok(Sample { figure, aside: None })
+        Ok(Sample::from(figure))
     });
     Row {
         name: format!("idle TLS connection, of {IDLE}"),

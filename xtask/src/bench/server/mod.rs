@@ -59,7 +59,7 @@ impl Server {
 
     /// Asks for `path` once and compares status and body: a fast wrong answer is no result.
     pub fn check(&self, path: &str, body: &[u8]) -> Result<(), String> {
-        let (head, got) = ask(self.port, path).map_err(|error| format!("GET {path}: {error}"))?;
+        let (head, got) = self.ask(path)?;
         let status = head.lines().next().unwrap_or_default();
         if !status.starts_with("HTTP/1.1 200") {
             return Err(format!("GET {path}: answered {status:?} instead of 200"));
@@ -72,6 +72,35 @@ impl Server {
             ));
         }
         Ok(())
+    }
+
+    /// Asks for `path` once; returns the head and the body.
+    pub fn ask(&self, path: &str) -> Result<(String, Vec<u8>), String> {
+        ask(self.port, path).map_err(|error| format!("GET {path}: {error}"))
+    }
+
+    /// The length of a body in a content coding, which must be used.
+    pub fn length_by(&self, path: &str, coding: &str) -> Result<usize, String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--include",
+            "--max-time",
+            "10",
+            "--header",
+        ]);
+        curl.arg(format!("Accept-Encoding: {coding}")).arg(&url);
+        let output = curl.output().map_err(|error| format!("curl: {error}"))?;
+        let end = output.stdout.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let end = end.ok_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_string())?;
+        let head = String::from_utf8_lossy(&output.stdout[..end]).to_ascii_lowercase();
+        match head.contains(&format!("content-encoding: {coding}")) {
+            true => Ok(output.stdout.len() - end - 4),
+            false => Err(format!("GET {path}: not in {coding}")),
+        }
     }
 
     /// As [`check`](Server::check), by curl: "https" with any certificate, or "http" by HTTP/2 in the clear.
