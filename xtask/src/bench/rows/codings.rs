@@ -93,7 +93,7 @@ fn behind_nginx(plan: &Plan, backend: u16, _: &str) -> Result<Server, String> {
 fn caddy(plan: &Plan, backend: u16, coding: &str) -> Result<Server, String> {
     Server::start(plan, Path::new("caddy"), |port| {
         let config = format!(
-            "{{\n admin off\n auto_https off\n persist_config off\n}}\n\
+            "{{\n admin off\n auto_https off\n}}\n\
              http://127.0.0.1:{port} {{\n encode {coding}\n reverse_proxy 127.0.0.1:{backend}\n}}\n"
         );
         let path = plan.scratch.join(format!("Caddyfile-{port}"));
