@@ -74,6 +74,7 @@
 //! | `portable` | the second poller on Linux |
 //! | `sanitizer` | AddressSanitizer is told of every switch of stacks: for builds with `-Zsanitizer=address` |
 //! | `macros` | the attributes `main` and `test` |
+//! | `sim` | simulated hosts, for tests |
 //! | `hyper`, `tokio-io` | the traits of these libraries on streams |
 //! | `tokio-rt` | futures that need a tokio runtime |
 //!
@@ -119,6 +120,8 @@ mod runtime;
 pub mod select;
 #[cfg(feature = "signal")]
 pub mod signal;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod sync;
 pub mod time;
 // Features that are off leave parts of the scheduler without a caller.
@@ -146,6 +149,7 @@ pub use time::sleep;
 pub use wait::block_on::{block_on, unblock};
 pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};
 pub use worker::packet::JoinHandle;
+pub use worker::random::random;
 
 /// The program of the README, compiled.
 #[cfg(doctest)]

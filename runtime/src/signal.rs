@@ -171,13 +171,15 @@ impl Signals {
     /// The error of a cancelled call, and `WouldBlock` on a worker but not on a fiber.
     pub fn recv(&self) -> io::Result<Signal> {
         let shared = &*self.shared;
-        shared.event.io(Direction::Read, || None, |fd| shared.receive(fd))
+        shared
+            .event
+            .io(Direction::Read, || None, |fd| shared.receive(fd.of_system()))
     }
 
     /// [`recv`](Signals::recv) as a future. Dropping it loses no signal.
     pub fn recv_async(&self) -> impl Future<Output = io::Result<Signal>> + Send {
         let shared = &*self.shared;
-        Io::new(&shared.event, Direction::Read, |fd| shared.receive(fd))
+        Io::new(&shared.event, Direction::Read, |fd| shared.receive(fd.of_system()))
     }
 
     /// Takes a signal that has come already.
@@ -198,7 +200,7 @@ impl SignalState {
     fn ring(&self) {
         match &self.writer {
             Some(writer) => flag::set(writer),
-            None => flag::set(self.event.fd()),
+            None => flag::set(self.event.fd().of_system()),
         }
     }
 
@@ -237,7 +239,7 @@ impl futures_core::Stream for Signals {
         let shared = &*this.shared;
         let receiving = this
             .side
-            .poll_io(&shared.event, Direction::Read, cx, |fd| shared.receive(fd));
+            .poll_io(&shared.event, Direction::Read, cx, |fd| shared.receive(fd.of_system()));
         receiving.map(Some)
     }
 }

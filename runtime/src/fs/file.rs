@@ -28,7 +28,7 @@ use async_task::Task;
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
-use crate::wait::{self, Stop, pool};
+use crate::wait::{self, Stop, pool, simulated};
 use crate::worker::context::{self, Caller, hold};
 
 /// The most bytes that one operation moves.
@@ -202,7 +202,10 @@ impl Inner {
                 return Poll::Ready(Ok(0));
             }
             // If the bytes are not in memory, or the system cannot say, a thread that may block reads them.
-            if let Some(count) = read_from_memory(&self.file, buf) {
+            // What is in memory is not told by the seed of a simulation.
+            if !simulated::is_here()
+                && let Some(count) = read_from_memory(&self.file, buf)
+            {
                 return Poll::Ready(Ok(count));
             }
             state.taken = 0;
@@ -228,6 +231,7 @@ impl Inner {
             return Poll::Ready(Ok(0));
         }
         state.rewind(&self.file)?;
+        simulated::disk()?;
         let bytes = buf[..buf.len().min(CHUNK_BYTES)].to_vec();
         let count = bytes.len();
         let write = move |mut file: &fs::File| file.write_all(&bytes);

@@ -41,6 +41,8 @@ mod operation;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::wait::simulated;
+
 pub use std::fs::{FileType, Metadata, Permissions};
 
 pub use dir::{DirEntry, ReadDir, ReadDirAsync};
@@ -126,8 +128,10 @@ functions! {
     symlink_metadata, symlink_metadata_async(path) -> Metadata = std::fs::symlink_metadata(path);
 
     /// Writes these bytes as the whole content of a file. Creates the file if needed. Copies the bytes first.
-    write, write_async(path; contents: impl AsRef<[u8]> => contents.as_ref().to_vec()) -> () =
-        std::fs::write(path, contents);
+    write, write_async(path; contents: impl AsRef<[u8]> => (simulated::disk(), contents.as_ref().to_vec())) -> () = {
+        let (disk, bytes) = contents;
+        disk.and_then(|()| std::fs::write(path, bytes))
+    };
 }
 
 /// Opens a directory and iterates over its entries.

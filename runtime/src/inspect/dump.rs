@@ -27,6 +27,7 @@ pub use super::frames::StackFrame;
 use super::frames::{self, Symbols};
 use super::watchdog;
 pub use super::watchdog::Work;
+use crate::wait::fd::Fd;
 use crate::wait::socket::Direction;
 use crate::wait::{On, Socket, Waits};
 use crate::worker::Worker;
@@ -135,9 +136,20 @@ fn of_socket(socket: Socket<'_>) -> Wait {
         let path = || address.as_pathname().map(|path| path.display().to_string());
         address.as_socket().map(|address| address.to_string()).or_else(path)
     };
-    let socket2 = socket2::SockRef::from(&socket.fd);
+    let fd = match socket.fd {
+        Fd::System(fd) => fd,
+        Fd::Simulated(simulated) => {
+            return Wait::Socket {
+                fd: -1,
+                to_write: socket.direction == Direction::Write,
+                local: simulated.local_addr().ok().map(|addr| addr.to_string()),
+                peer: simulated.peer_addr().ok().map(|addr| addr.to_string()),
+            };
+        }
+    };
+    let socket2 = socket2::SockRef::from(&fd);
     Wait::Socket {
-        fd: socket.fd.as_raw_fd(),
+        fd: fd.as_raw_fd(),
         to_write: socket.direction == Direction::Write,
         local: name(socket2.local_addr()),
         peer: name(socket2.peer_addr()),
@@ -241,7 +253,7 @@ pub enum RunState {
 pub enum Wait {
     /// A socket of this runtime.
     Socket {
-        /// Its descriptor.
+        /// Its descriptor; -1 for a simulated socket.
         fd: RawFd,
         /// Whether it waits to write. Otherwise it waits to read or to accept.
         to_write: bool,
@@ -338,8 +350,12 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>, only: Option<u64>) -> Dump {
     }
 }
 
-/// Asks the workers. `own` is the answer of the worker whose thread waits for this call.
-pub(crate) fn collect(remotes: &[&'static Remote], only: Option<u64>, own: Option<(u16, Answer)>) -> Dump {
+/// Asks the workers. `own` has the answers of those that wait for this call.
+pub(crate) fn collect(
+    remotes: &[&'static Remote],
+    only: Option<u64>,
+    own: impl IntoIterator<Item = (u16, Answer)>,
+) -> Dump {
     let (sender, receiver) = mpsc::channel();
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
     let mut asked: Vec<&Remote> = Vec::new();

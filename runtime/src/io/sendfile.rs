@@ -17,11 +17,11 @@ use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-#[cfg(not(target_os = "linux"))]
-use crate::net::stream::call;
-use crate::net::stream::{FileSink, Stream};
+use crate::net::stream::{FileSink, Stream, call};
 use crate::wait;
 use crate::wait::block_on::pooled;
+use crate::wait::fd::Fd;
+use crate::wait::simulated;
 use crate::wait::socket::{Moved, Watched};
 use crate::worker::context::{self, Caller, now};
 
@@ -165,7 +165,7 @@ struct Part<'f> {
 }
 
 /// A call that sends.
-type Call<'c> = &'c mut dyn FnMut(BorrowedFd<'_>) -> io::Result<Moved<usize>>;
+type Call<'c> = &'c mut dyn FnMut(Fd<'_>) -> io::Result<Moved<usize>>;
 
 /// Sends the part, counts the bytes in `sent`, and keeps in `probed` what was found in memory. `send` makes a call, and waits if that is to wait.
 fn send_part(
@@ -178,7 +178,7 @@ fn send_part(
     let mut before = Some(before);
     // No file reaches beyond this.
     let len = len.min(u64::MAX - offset);
-    let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
+    let mut probe = !simulated::is_here() && context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     while *sent < len {
         let at = offset + *sent;
         let mut chunk = (len - *sent).min(CHUNK_BYTES);
@@ -227,14 +227,22 @@ fn in_memory(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
 }
 
 #[cfg(target_os = "linux")]
-fn send_piece(file: BorrowedFd<'_>, mut offset: u64, room: usize, out: BorrowedFd<'_>) -> io::Result<Moved<usize>> {
+fn send_piece(file: BorrowedFd<'_>, mut offset: u64, room: usize, out: Fd<'_>) -> io::Result<Moved<usize>> {
+    let Fd::System(out) = out else {
+        return copy_piece(file, offset, room, out);
+    };
     let count = rustix::fs::sendfile(out, file, Some(&mut offset), room)?;
     Ok(Moved::all(count))
 }
 
-/// Copies the bytes: the system has no sendfile(2), or none with the same meaning.
+/// The system has no sendfile(2), or none with the same meaning.
 #[cfg(not(target_os = "linux"))]
-fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: BorrowedFd<'_>) -> io::Result<Moved<usize>> {
+fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: Fd<'_>) -> io::Result<Moved<usize>> {
+    copy_piece(file, offset, room, out)
+}
+
+/// Sends a piece by copying it.
+fn copy_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: Fd<'_>) -> io::Result<Moved<usize>> {
     let mut buf = vec![0; room.min(64 << 10)];
     match rustix::io::pread(file, &mut buf, offset)? {
         0 => Ok(Moved::all(0)),

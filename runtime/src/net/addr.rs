@@ -15,6 +15,8 @@ use std::{io, option, slice, vec};
 use osier_queue::WaitList;
 
 use crate::wait::block_on::pooled;
+use crate::wait::simulated;
+use crate::wait::sleep::Sleep;
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
@@ -226,6 +228,11 @@ fn look_up(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
 }
 
 async fn look_up_async(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
+    if let Some((time, found)) = simulated::look_up(&host) {
+        Sleep::new(time).await;
+        let addrs: Vec<_> = found?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        return Ok(addrs.into_iter());
+    }
     let permit = PERMITS.acquire().await;
     let found = pooled(move || {
         let _permit = permit;

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use super::impls::stream_impls;
 use super::stream;
 use super::{TcpStream, UnixStream};
+use crate::wait::fd::Fd;
 use crate::wait::socket::ShortRead;
 
 /// A connected [`TcpStream`] or [`UnixStream`], made from either.
@@ -40,10 +41,13 @@ impl Stream {
     ///
     /// `Unsupported` for a Unix socket, or the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let fd = self.0.watched.fd();
-        let addr = socket2::SockRef::from(&fd).local_addr()?;
-        addr.as_socket()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "a Unix socket has no address with a port"))
+        match self.0.local_addr() {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a Unix socket has no address with a port",
+            )),
+            addr => addr,
+        }
     }
 }
 
@@ -61,7 +65,13 @@ impl From<UnixStream> for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fd = self.0.watched.fd();
+        let fd = match self.0.watched.fd() {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => {
+                let ends = [("local", socket.local_addr()), ("peer", socket.peer_addr())];
+                return stream::describe(f, "Stream", ends);
+            }
+        };
         let socket = socket2::SockRef::from(&fd);
         stream::describe(
             f,

@@ -169,7 +169,7 @@ macro_rules! socket_impls {
             ///
             /// The system's error.
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
-                socket2::SockRef::from(&self.0.watched.fd()).take_error()
+                self.0.take_error()
             }
         }
     };
@@ -431,8 +431,7 @@ macro_rules! listener_impls {
             ///
             /// The system's error for too many open files.
             pub fn try_clone(&self) -> std::io::Result<$type> {
-                let fd = self.0.export().try_clone_to_owned()?;
-                Ok($type(crate::wait::socket::Watched::from_outside(fd, crate::wait::socket::ShortRead::SaysNothing)?))
+                Ok($type(self.0.try_clone()?))
             }
 
             /// Takes the pending error of the socket, if there is one.
@@ -441,7 +440,7 @@ macro_rules! listener_impls {
             ///
             /// The system's error.
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
-                socket2::SockRef::from(&self.0.fd()).take_error()
+                crate::net::stream::take_error(&self.0)
             }
         }
 
@@ -530,7 +529,7 @@ macro_rules! socket_options {
     ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*) -> $output:ty = $call:ident;)*) => {$(
         $(#[$doc])*
         pub fn $name(&self $(, $value: $type)*) -> std::io::Result<$output> {
-            let fd = crate::wait::socket::Source::watched(self).fd();
+            let fd = crate::wait::socket::Source::watched(self).fd().of_system();
             Ok(rustix::net::sockopt::$call(fd $(, $value)*)?)
         }
     )*};

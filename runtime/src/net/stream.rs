@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::Shutdown;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use socket2::SockRef;
 
 use super::system;
 use super::unacknowledged::unacknowledged;
+use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
@@ -99,7 +100,7 @@ impl Stream {
     /// Makes a stream of a foreign socket, which may have duplicates.
     pub(crate) fn from_outside(fd: OwnedFd, short_read: ShortRead) -> Stream {
         let watched = adopt(fd, short_read);
-        let socket = watched.fd();
+        let socket = watched.fd().of_system();
         let socket = SockRef::from(&socket);
         // A descriptor that is not a socket has no timeouts. The first call reports its error.
         let (read, write) = (
@@ -114,7 +115,7 @@ impl Stream {
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Stream> {
-        let watched = Watched::from_outside(self.watched.export().try_clone_to_owned()?, self.watched.short_read())?;
+        let watched = self.watched.try_clone()?;
         let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
         watched.set_progress(self.watched.progress());
         Ok(Stream {
@@ -187,17 +188,52 @@ impl Stream {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        SockRef::from(&self.watched.fd()).shutdown(how)
+        match self.watched.fd() {
+            Fd::System(fd) => SockRef::from(&fd).shutdown(how),
+            Fd::Simulated(socket) => socket.shutdown(how),
+        }
+    }
+
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        take_error(&self.watched)
+    }
+
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        match self.watched.fd() {
+            Fd::System(fd) => SockRef::from(&fd).set_linger(linger),
+            Fd::Simulated(socket) => {
+                socket.set_linger(linger);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn linger(&self) -> io::Result<Option<Duration>> {
+        match self.watched.fd() {
+            Fd::System(fd) => SockRef::from(&fd).linger(),
+            Fd::Simulated(socket) => Ok(socket.linger()),
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        local_addr(&self.watched)
+    }
+
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self.watched.fd() {
+            Fd::System(fd) => ip(SockRef::from(&fd).peer_addr()?),
+            Fd::Simulated(socket) => socket.peer_addr(),
+        }
     }
 
     #[inline]
-    pub(crate) fn receive<T>(&self, call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+    pub(crate) fn receive<T>(&self, call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
     }
 
     /// Makes a call that sends. The write timeout fires when the peer has made too little progress for that long.
     #[inline]
-    pub(crate) fn send<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+    pub(crate) fn send<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         loop {
             // Read at the first wait only, so that a call that need not wait costs nothing more.
             let mut before = None;
@@ -235,14 +271,14 @@ impl Stream {
 
     pub(crate) fn receive_async<T>(
         &self,
-        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + Send,
+        call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>> + Send,
     ) -> impl Future<Output = io::Result<T>> + Send {
         Io::new(&self.watched, Direction::Read, call)
     }
 
     pub(crate) fn send_async<T>(
         &self,
-        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + Send,
+        call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>> + Send,
     ) -> impl Future<Output = io::Result<T>> + Send {
         Io::new(&self.watched, Direction::Write, call)
     }
@@ -253,9 +289,13 @@ pub(crate) mod call {
     use super::*;
 
     #[inline]
-    pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8], short: ShortRead) -> io::Result<Moved<usize>> {
+    pub(crate) fn read(fd: Fd<'_>, buf: &mut [u8], short: ShortRead) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.read(buf),
+        };
         if short == ShortRead::DrainsUnlessPassed {
-            return read_vectored(fd, &mut [IoSliceMut::new(buf)], short);
+            return read_vectored(Fd::System(fd), &mut [IoSliceMut::new(buf)], short);
         }
         let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?;
         Ok(Moved {
@@ -264,11 +304,11 @@ pub(crate) mod call {
         })
     }
 
-    pub(crate) fn read_vectored(
-        fd: BorrowedFd<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-        short: ShortRead,
-    ) -> io::Result<Moved<usize>> {
+    pub(crate) fn read_vectored(fd: Fd<'_>, bufs: &mut [IoSliceMut<'_>], short: ShortRead) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.read_vectored(bufs),
+        };
         let slices = bufs.len().min(SLICES_MAX);
         let bufs = &mut bufs[..slices];
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
@@ -288,49 +328,94 @@ pub(crate) mod call {
         })
     }
 
-    pub(crate) fn peek(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Moved<usize>> {
+    pub(crate) fn peek(fd: Fd<'_>, buf: &mut [u8]) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.peek(buf).map(Moved::all),
+        };
         let (count, _) = rustix::net::recv(fd, buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
         Ok(Moved::all(count))
     }
 
     /// Receives a datagram, which may be empty. With the flag it peeks, as [`peek`] does.
-    pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], flags: RecvFlags) -> io::Result<Moved<usize>> {
+    pub(crate) fn receive(fd: Fd<'_>, buf: &mut [u8], flags: RecvFlags) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return Ok(Moved::all(socket.receive(buf, flags.contains(RecvFlags::PEEK))?.0)),
+        };
         Ok(Moved::all(rustix::net::recv(fd, buf, flags | RecvFlags::DONTWAIT)?.0))
     }
 
     pub(crate) fn receive_from(
-        fd: BorrowedFd<'_>,
+        fd: Fd<'_>,
         buf: &mut [u8],
         flags: RecvFlags,
     ) -> io::Result<Moved<(usize, Option<SocketAddrAny>)>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => {
+                let (count, from) = socket.receive(buf, flags.contains(RecvFlags::PEEK))?;
+                return Ok(Moved::all((count, Some(from.into()))));
+            }
+        };
         let (count, _, from) = rustix::net::recvfrom(fd, buf, flags | RecvFlags::DONTWAIT)?;
         Ok(Moved::all((count, from)))
     }
 
     #[inline]
-    pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8], flags: SendFlags) -> io::Result<Moved<usize>> {
+    pub(crate) fn write(fd: Fd<'_>, buf: &[u8], flags: SendFlags) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.write(buf).map(Moved::all),
+        };
         let flags = flags | SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::send(fd, buf, flags)?))
     }
 
-    pub(crate) fn write_vectored(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<Moved<usize>> {
+    pub(crate) fn write_vectored(fd: Fd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.write_vectored(bufs).map(Moved::all),
+        };
         let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
         let mut control = rustix::net::SendAncillaryBuffer::default();
         let flags = SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::sendmsg(fd, bufs, &mut control, flags)?))
     }
 
-    pub(crate) fn send_to(fd: BorrowedFd<'_>, buf: &[u8], addr: &impl SocketAddrArg) -> io::Result<Moved<usize>> {
+    pub(crate) fn send_to(fd: Fd<'_>, buf: &[u8], addr: &impl SocketAddrArg) -> io::Result<Moved<usize>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => {
+                let addr = SocketAddr::try_from(addr.as_any())?;
+                return socket.send_to(buf, &addr).map(Moved::all);
+            }
+        };
         let flags = SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::sendto(fd, buf, flags, addr)?))
     }
 
-    pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<Moved<(OwnedFd, Option<SocketAddrAny>)>> {
-        Ok(Moved::all(system::accept(fd)?))
+    pub(crate) fn accept(fd: Fd<'_>) -> io::Result<Moved<(Opened, Option<SocketAddrAny>)>> {
+        match fd {
+            Fd::System(fd) => {
+                let (accepted, peer) = system::accept(fd)?;
+                Ok(Moved::all((accepted.into(), peer)))
+            }
+            Fd::Simulated(socket) => {
+                let (accepted, peer) = socket.accept()?;
+                Ok(Moved::all((accepted.into(), Some(peer.into()))))
+            }
+        }
     }
 
-    /// Tests whether the descriptor is ready. If not, it returns the error of a call that would block.
-    pub(crate) fn ready(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<Moved<()>> {
+    /// Tests whether the socket is ready. If not, it returns the error of a call that would block.
+    pub(crate) fn ready(fd: Fd<'_>, direction: Direction) -> io::Result<Moved<()>> {
+        let fd = match fd {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) if socket.is_ready(direction) => return Ok(Moved::all(())),
+            Fd::Simulated(_) => return Err(io::ErrorKind::WouldBlock.into()),
+        };
+        let flags = poll_flags(direction);
         let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
         match rustix::event::poll(&mut fds, Some(&Timespec::default()))? {
             0 => Err(io::ErrorKind::WouldBlock.into()),
@@ -348,13 +433,11 @@ pub(crate) fn adopt(fd: OwnedFd, short_read: ShortRead) -> Watched {
 }
 
 pub(crate) fn ready(source: &impl Source, direction: Direction) -> io::Result<()> {
-    let flags = poll_flags(direction);
-    source.watched().io(direction, || None, |fd| call::ready(fd, flags))
+    source.watched().io(direction, || None, |fd| call::ready(fd, direction))
 }
 
 pub(crate) fn ready_async(source: &impl Source, direction: Direction) -> impl Future<Output = io::Result<()>> + Send {
-    let flags = poll_flags(direction);
-    Io::new(source.watched(), direction, move |fd| call::ready(fd, flags))
+    Io::new(source.watched(), direction, move |fd| call::ready(fd, direction))
 }
 
 fn poll_flags(direction: Direction) -> PollFlags {
@@ -362,6 +445,27 @@ fn poll_flags(direction: Direction) -> PollFlags {
         Direction::Read => PollFlags::IN | system::READ_CLOSED,
         Direction::Write => PollFlags::OUT,
     }
+}
+
+/// Takes the pending error of a socket.
+pub(crate) fn take_error(watched: &Watched) -> io::Result<Option<io::Error>> {
+    match watched.fd() {
+        Fd::System(fd) => SockRef::from(&fd).take_error(),
+        Fd::Simulated(socket) => Ok(socket.take_error()),
+    }
+}
+
+/// The address of the local end of an internet socket.
+pub(crate) fn local_addr(watched: &Watched) -> io::Result<SocketAddr> {
+    match watched.fd() {
+        Fd::System(fd) => ip(SockRef::from(&fd).local_addr()?),
+        Fd::Simulated(socket) => socket.local_addr(),
+    }
+}
+
+fn ip(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
+    addr.as_socket()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the socket is not an internet socket"))
 }
 
 /// The `Debug` of a socket: its addresses.

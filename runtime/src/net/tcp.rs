@@ -3,18 +3,18 @@
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
-use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::impls::{listener_impls, socket_options, stream_impls};
-use super::stream::{Stream, call, zero_timeout};
+use super::stream::{self, Stream, call, zero_timeout};
 use super::system;
+use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
+use crate::wait::simulated;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 use crate::worker::context::now;
 
@@ -129,7 +129,7 @@ impl TcpStream {
     ///
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        ip(SockRef::from(&self.0.watched.fd()).peer_addr()?)
+        self.0.peer_addr()
     }
 
     /// The address of the local end.
@@ -138,7 +138,7 @@ impl TcpStream {
     ///
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        ip(SockRef::from(&self.0.watched.fd()).local_addr()?)
+        self.0.local_addr()
     }
 
     socket_options! {
@@ -167,7 +167,7 @@ impl TcpStream {
     ///
     /// The system's error.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        SockRef::from(&self.0.watched.fd()).set_linger(linger)
+        self.0.set_linger(linger)
     }
 
     /// The time that a close waits for unsent bytes.
@@ -176,7 +176,7 @@ impl TcpStream {
     ///
     /// The system's error.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
-        SockRef::from(&self.0.watched.fd()).linger()
+        self.0.linger()
     }
 
     socket_options! {
@@ -261,15 +261,20 @@ impl TcpListener {
     }
 
     fn listen(addr: SocketAddr, reuseport: bool) -> io::Result<TcpListener> {
-        let fd = socket(&addr, SocketType::STREAM)?;
-        // A port is free although old connections are in TIME_WAIT, as in std.
-        sockopt::set_socket_reuseaddr(&fd, true)?;
-        if reuseport {
-            sockopt::set_socket_reuseport(&fd, true)?;
+        let opened = socket(&addr, SocketType::STREAM)?;
+        match opened.fd() {
+            Fd::System(fd) => {
+                // A port is free although old connections are in TIME_WAIT, as in std.
+                sockopt::set_socket_reuseaddr(fd, true)?;
+                if reuseport {
+                    sockopt::set_socket_reuseport(fd, true)?;
+                }
+                rustix::net::bind(fd, &addr)?;
+                rustix::net::listen(fd, BACKLOG)?;
+            }
+            Fd::Simulated(socket) => socket.listen(&addr, reuseport)?,
         }
-        rustix::net::bind(&fd, &addr)?;
-        rustix::net::listen(&fd, BACKLOG)?;
-        Ok(TcpListener(Watched::new(fd, ShortRead::SaysNothing)))
+        Ok(TcpListener(Watched::new(opened, ShortRead::SaysNothing)))
     }
 
     /// Accepts the next connection. Returns it with the address of its peer.
@@ -307,7 +312,7 @@ impl TcpListener {
     ///
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        ip(SockRef::from(&self.0.fd()).local_addr()?)
+        stream::local_addr(&self.0)
     }
 
     socket_options! {
@@ -327,9 +332,9 @@ impl TcpListener {
     }
 }
 
-fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
+fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    let stream = TcpStream(Stream::new(Watched::new(fd, ShortRead::Drains)));
+    let stream = TcpStream(Stream::new(Watched::new(opened, ShortRead::Drains)));
     match peer {
         Some(peer) => Ok((stream, peer)),
         None => stream.peer_addr().map(|peer| (stream, peer)),
@@ -337,7 +342,11 @@ fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStre
 }
 
 /// Calls connect(2). A second call reports how the first one ended.
-fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
+fn connect(fd: Fd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
+    let fd = match fd {
+        Fd::System(fd) => fd,
+        Fd::Simulated(socket) => return socket.connect(addr),
+    };
     match rustix::net::connect(fd, addr) {
         Ok(()) | Err(Errno::ISCONN) => Ok(Moved::all(())),
         Err(Errno::INPROGRESS | Errno::ALREADY) => Err(io::ErrorKind::WouldBlock.into()),
@@ -347,16 +356,18 @@ fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
     }
 }
 
-/// Opens a socket for the family of `addr`.
-pub(crate) fn socket(addr: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+/// Opens a socket for the family of `addr`: on a simulated host a simulated one.
+pub(crate) fn socket(addr: &SocketAddr, kind: SocketType) -> io::Result<Opened> {
+    let endpoint = match kind == SocketType::STREAM {
+        true => simulated::stream_socket(),
+        false => simulated::datagram_socket(),
+    };
+    if let Some(endpoint) = endpoint {
+        return Ok(endpoint.into());
+    }
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    system::socket(family, kind)
-}
-
-pub(crate) fn ip(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
-    addr.as_socket()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the socket is not an internet socket"))
+    Ok(system::socket(family, kind)?.into())
 }

@@ -3,15 +3,14 @@
 use std::future::ready;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::BorrowedFd;
 
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketType};
-use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::impls::{socket_impls, socket_options};
 use super::stream::{Stream, call};
-use super::tcp::{ip, socket};
+use super::tcp::socket;
+use crate::wait::fd::Fd;
 use crate::wait::socket::{ShortRead, Watched};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
@@ -59,9 +58,12 @@ impl UdpSocket {
     }
 
     fn open(addr: SocketAddr) -> io::Result<UdpSocket> {
-        let fd = socket(&addr, SocketType::DGRAM)?;
-        rustix::net::bind(&fd, &addr)?;
-        Ok(UdpSocket(Stream::new(Watched::new(fd, ShortRead::SaysNothing))))
+        let opened = socket(&addr, SocketType::DGRAM)?;
+        match opened.fd() {
+            Fd::System(fd) => rustix::net::bind(fd, &addr)?,
+            Fd::Simulated(socket) => socket.bind(&addr)?,
+        }
+        Ok(UdpSocket(Stream::new(Watched::new(opened, ShortRead::SaysNothing))))
     }
 
     /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv). Datagrams of others are
@@ -79,7 +81,10 @@ impl UdpSocket {
     }
 
     fn connect_to(&self, addr: SocketAddr) -> io::Result<()> {
-        Ok(rustix::net::connect(self.fd(), &addr)?)
+        match self.0.watched.fd() {
+            Fd::System(fd) => Ok(rustix::net::connect(fd, &addr)?),
+            Fd::Simulated(socket) => socket.connect(&addr).map(drop),
+        }
     }
 
     /// Receives a datagram. Returns its length and sender. The bytes that do not fit into `buf` are lost.
@@ -145,13 +150,13 @@ impl UdpSocket {
 
     /// [`recv_from`](UdpSocket::recv_from) as a future.
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
+        let receive = |fd: Fd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
         received(self.0.receive_async(receive).await?)
     }
 
     /// [`peek_from`](UdpSocket::peek_from) as a future.
     pub async fn peek_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::PEEK);
+        let receive = |fd: Fd<'_>| call::receive_from(fd, buf, RecvFlags::PEEK);
         received(self.0.receive_async(receive).await?)
     }
 
@@ -188,12 +193,12 @@ impl UdpSocket {
 impl UdpSocket {
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        ip(SockRef::from(&self.fd()).peer_addr()?)
+        self.0.peer_addr()
     }
 
     /// The address of the local end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        ip(SockRef::from(&self.fd()).local_addr()?)
+        self.0.local_addr()
     }
 
     socket_options! {
@@ -238,10 +243,6 @@ impl UdpSocket {
 
         /// The number of hops that datagrams may take.
         ttl() -> u32 = ip_ttl;
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.watched.fd()
     }
 }
 

@@ -10,13 +10,21 @@
 
 use std::os::fd::BorrowedFd;
 
-/// The bytes in the send queue of `fd`: sent or waiting, and not acknowledged. `None` where the system does not
-/// report them.
+use crate::wait::fd::Fd;
+
+/// The bytes in the send queue of a socket: sent or waiting, and not acknowledged. `None` where the system does not report them.
+pub(crate) fn unacknowledged(fd: Fd<'_>) -> Option<i32> {
+    match fd {
+        Fd::System(fd) => of_system(fd),
+        Fd::Simulated(socket) => socket.unacknowledged(),
+    }
+}
+
 #[cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
-pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> Option<i32> {
+fn of_system(fd: BorrowedFd<'_>) -> Option<i32> {
     use rustix::ioctl::{Getter, ioctl};
     /// The generic request number (`TIOCOUTQ` in asm-generic/ioctls.h). Some architectures have their own.
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
@@ -28,6 +36,6 @@ pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> Option<i32> {
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
-pub(crate) fn unacknowledged(_: BorrowedFd<'_>) -> Option<i32> {
+fn of_system(_: BorrowedFd<'_>) -> Option<i32> {
     None
 }

@@ -16,6 +16,7 @@ use super::impls::{listener_impls, socket_impls, stream_impls};
 use super::stream::{Stream, call};
 use super::system;
 use super::tcp::BACKLOG;
+use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
 use crate::wait::sleep::Sleep;
 use crate::wait::socket::{Direction, ShortRead, Watched};
@@ -140,7 +141,7 @@ impl UnixStream {
     ///
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
-        peer(self.0.watched.fd())
+        peer(self.0.watched.fd().of_system())
     }
 
     /// The address of the local end.
@@ -149,7 +150,7 @@ impl UnixStream {
     ///
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        local(self.0.watched.fd())
+        local(self.0.watched.fd().of_system())
     }
 }
 
@@ -235,13 +236,13 @@ impl UnixListener {
     ///
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        local(self.0.fd())
+        local(self.0.fd().of_system())
     }
 }
 
-fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
+fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
     Ok((
-        UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))),
+        UnixStream(Stream::new(Watched::new(opened, ShortRead::DrainsUnlessPassed))),
         from_rustix(peer)?,
     ))
 }
@@ -308,7 +309,7 @@ impl UnixDatagram {
     /// Makes the socket at this path the peer of [`send`](UnixDatagram::send) and [`recv`](UnixDatagram::recv).
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::net::connect(
-            self.0.watched.fd(),
+            self.0.watched.fd().of_system(),
             &SocketAddrUnix::new(path.as_ref())?,
         )?)
     }
@@ -339,7 +340,7 @@ impl UnixDatagram {
 impl UnixDatagram {
     /// [`recv_from`](UnixDatagram::recv_from) as a future.
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
-        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
+        let receive = |fd: Fd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
         received(self.0.receive_async(receive).await?)
     }
 
@@ -367,12 +368,12 @@ impl UnixDatagram {
 impl UnixDatagram {
     /// The address of the local end.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        local(self.0.watched.fd())
+        local(self.0.watched.fd().of_system())
     }
 
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
-        peer(self.0.watched.fd())
+        peer(self.0.watched.fd().of_system())
     }
 }
 

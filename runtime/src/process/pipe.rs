@@ -39,7 +39,8 @@ impl Pipe {
         direction: Direction,
         mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> io::Result<T> {
-        self.watched()?.io(direction, || None, |fd| Ok(Moved::all(call(fd)?)))
+        self.watched()?
+            .io(direction, || None, |fd| Ok(Moved::all(call(fd.of_system())?)))
     }
 
     fn poll_io<T>(
@@ -50,7 +51,7 @@ impl Pipe {
     ) -> Poll<io::Result<T>> {
         let watched = self.watched.as_ref().ok_or_else(closed)?;
         self.side
-            .poll_io(watched, direction, cx, |fd| Ok(Moved::all(call(fd)?)))
+            .poll_io(watched, direction, cx, |fd| Ok(Moved::all(call(fd.of_system())?)))
     }
 
     fn close(&mut self) {

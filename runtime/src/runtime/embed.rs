@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -318,7 +319,7 @@ impl Builder {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let watch = self.watch()?;
-        let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(poller)))?;
+        let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(Arc::new(poller))))?;
         let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
         let (worker, claim) = vacancy.fill(0, scheduler)?;
         let watch = Box::new(watch(worker.remote));

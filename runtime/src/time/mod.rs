@@ -9,7 +9,7 @@ mod interval;
 mod until;
 
 pub use crate::worker::clock::{Hold, VirtualClock};
-pub use crate::worker::context::{coarse_now, now};
+pub use crate::worker::context::{coarse_now, now, system_now};
 pub use interval::{Interval, Tick, interval, interval_at};
 pub use until::{News, wait_until, wait_until_async};
 

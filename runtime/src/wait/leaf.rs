@@ -11,13 +11,13 @@
 
 use std::future::Future;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use osier_queue::Waiter;
 use pin_project_lite::pin_project;
 
+use crate::wait::fd::Fd;
 use crate::wait::socket::{Direction, Moved, Watched};
 
 pin_project! {
@@ -35,7 +35,7 @@ pin_project! {
 impl<'a, C> Io<'a, C> {
     pub(crate) fn new<T>(watched: &'a Watched, direction: Direction, call: C) -> Io<'a, C>
     where
-        C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        C: FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     {
         Io {
             watched,
@@ -46,7 +46,7 @@ impl<'a, C> Io<'a, C> {
     }
 }
 
-impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
+impl<T, C: FnMut(Fd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     type Output = io::Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
@@ -81,7 +81,7 @@ impl Side {
         watched: &Watched,
         direction: Direction,
         cx: &mut Context<'_>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
         let waiter = match &mut self.0 {
             Some(waiter) => waiter,

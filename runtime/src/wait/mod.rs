@@ -16,17 +16,20 @@ pub(crate) mod block_on;
 pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
+pub(crate) mod fd;
 pub(crate) mod flag;
 #[cfg(feature = "sync")]
 pub(crate) mod holder;
 pub(crate) mod leaf;
 pub(crate) mod pool;
+#[cfg_attr(feature = "sim", path = "../sim/endpoint.rs")]
+#[cfg_attr(not(feature = "sim"), path = "no_simulated.rs")]
+pub(crate) mod simulated;
 pub(crate) mod sleep;
 pub(crate) mod socket;
 
 use std::future;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -34,6 +37,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::wait::cancel::Cancelled;
+use crate::wait::fd::Fd;
 #[cfg(feature = "sync")]
 use crate::wait::holder::Holder;
 use crate::wait::socket::{Direction, Entry, Waiting};
@@ -110,7 +114,7 @@ pub(crate) enum On<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Socket<'a> {
     pub(crate) entry: &'static Entry,
-    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) fd: Fd<'a>,
     pub(crate) direction: Direction,
 }
 

@@ -13,6 +13,7 @@ use std::{io, thread};
 
 use async_task::{Builder, Runnable, Task};
 
+use crate::wait::simulated;
 use crate::worker::isolate::isolate;
 
 /// The most threads of the pool.
@@ -53,12 +54,20 @@ pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 /// The system's, if the pool has no thread and the system starts none. `work` is dropped then.
 pub(crate) fn try_spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Task<T>> {
     // The work is ready at its first poll, so nobody wakes it.
-    let schedule = |job| drop(POOL.push(job));
+    let schedule = |job| drop(queue(job));
     let (job, task) = Builder::new()
         .propagate_panic(true)
         .spawn(|()| async move { work() }, schedule);
-    POOL.push(job)?;
+    queue(job)?;
     Ok(task)
+}
+
+/// Queues a job: for a thread of the pool, or for the simulation that runs here.
+fn queue(job: Runnable) -> io::Result<()> {
+    match simulated::defer(job) {
+        Ok(()) => Ok(()),
+        Err(job) => POOL.push(job),
+    }
 }
 
 impl Pool {

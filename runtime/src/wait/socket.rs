@@ -12,7 +12,7 @@
 //! returns the kernel's answer: the end, or the error.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -26,6 +26,7 @@ use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::wait::descriptor::{Displaced, FOREIGN};
+use crate::wait::fd::{Fd, Opened};
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
@@ -162,7 +163,7 @@ fn mark(token: u64, bits: u64) -> Option<&'static Entry> {
 /// A non-blocking descriptor of ours, with its entry once it has one.
 pub struct Watched {
     /// Present until `into_fd`, which ends this value.
-    fd: Option<OwnedFd>,
+    opened: Option<Opened>,
     entry: OnceLock<u32>,
     /// Set when another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's). A ghost
     /// registration would outlive the close, so the close must remove it.
@@ -189,9 +190,9 @@ pub(crate) enum ShortRead {
 
 impl Watched {
     /// Takes a descriptor that is non-blocking already.
-    pub(crate) fn new(fd: OwnedFd, short_read: ShortRead) -> Watched {
+    pub(crate) fn new(opened: impl Into<Opened>, short_read: ShortRead) -> Watched {
         Watched {
-            fd: Some(fd),
+            opened: Some(opened.into()),
             entry: OnceLock::new(),
             exported: AtomicBool::new(false),
             short_read,
@@ -225,24 +226,32 @@ impl Watched {
 
     /// The descriptor for a system call of ours that copies it nowhere.
     #[inline]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd
+    pub(crate) fn fd(&self) -> Fd<'_> {
+        self.opened
             .as_ref()
             .expect("it is taken only by into_fd, which takes self")
-            .as_fd()
+            .fd()
     }
 
     /// The descriptor for code that may copy it.
     pub(crate) fn export(&self) -> BorrowedFd<'_> {
         self.exported.store(true, Ordering::Relaxed);
-        self.fd()
+        self.fd().of_system()
     }
 
     /// Gives the descriptor away, out of every poller.
     pub(crate) fn into_fd(mut self) -> OwnedFd {
         self.exported.store(true, Ordering::Relaxed);
         self.leave();
-        self.fd.take().expect("it is taken only here")
+        self.opened.take().expect("it is taken only here").into_fd()
+    }
+
+    /// Another value for the same socket.
+    pub(crate) fn try_clone(&self) -> io::Result<Watched> {
+        match self.fd() {
+            Fd::System(_) => Watched::from_outside(self.export().try_clone_to_owned()?, self.short_read),
+            Fd::Simulated(socket) => Ok(Watched::new(socket.clone_endpoint(), self.short_read)),
+        }
     }
 
     /// Makes a call that reads or writes, and waits for readiness in between, at most until `deadline`.
@@ -254,7 +263,7 @@ impl Watched {
         &self,
         direction: Direction,
         deadline: impl FnOnce() -> Option<Instant>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
         let anchor = Anchor;
         let Caller::Fiber(core, worker) = context::here(&anchor) else {
@@ -331,7 +340,7 @@ impl Watched {
     }
 
     /// Makes a call that writes, at once. After a would-block error the bit is clear, so the next event says when to try again.
-    pub(crate) fn write_now<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn write_now<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<T>) -> io::Result<T> {
         let seen = self.entry.get().map(|&index| at(index).state.snapshot());
         if let Some(done) = attempt(|| call(self.fd())) {
             return done;
@@ -348,7 +357,7 @@ impl Watched {
     }
 
     /// Makes a call that reads, at once. It makes none while the bit is clear: the next event says when to try again.
-    pub(crate) fn read_now<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+    pub(crate) fn read_now<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         let seen = self
             .entry
             .get()
@@ -383,7 +392,7 @@ impl Watched {
     /// Waits until the direction is ready, at most until `deadline`.
     pub(crate) fn wait_ready(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         match context::caller(|caller| matches!(caller, Caller::Thread)) {
-            true => block_thread(self.fd(), flags(direction), deadline).map(drop),
+            true => self.block_thread(direction, deadline),
             false => self.wait(direction, deadline),
         }
     }
@@ -439,9 +448,9 @@ impl Watched {
             return Ok(());
         }
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        if socket_type(self.fd()) == Ok(SocketType::STREAM)
-            && matches!(recv(self.fd(), &mut [0u8; 1], peek), Ok((_, 0)))
-        {
+        // Simulated workers have edges.
+        let Fd::System(fd) = self.fd() else { return Ok(()) };
+        if socket_type(fd) == Ok(SocketType::STREAM) && matches!(recv(fd, &mut [0u8; 1], peek), Ok((_, 0))) {
             entry.state.set(now.generation(), READ_CLOSED);
             return Ok(());
         }
@@ -473,7 +482,7 @@ impl Watched {
         direction: Direction,
         mut waiter: Pin<&mut Waiter<'static>>,
         cx: &mut Context<'_>,
-        call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        call: &mut impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
         let state = &self.entry().state;
         let Some(here) = context::driver_is_worker() else {
@@ -566,31 +575,39 @@ impl Watched {
             true => (interest_in(how.owned), Mode::Edge),
             false => (interest_in(how.wanted), Mode::Oneshot),
         };
+        let fd = match self.fd() {
+            Fd::System(fd) => fd,
+            Fd::Simulated(socket) => return socket.register(token, interest),
+        };
         let registered = driver.with_poller(|poller| {
             if how.again {
-                return poller.modify(self.fd(), token, interest, mode);
+                return poller.modify(fd, token, interest, mode);
             }
-            let added = poller.add(self.fd(), token, interest, mode);
+            let added = poller.add(fd, token, interest, mode);
             // A leaf waits here for this socket as for any descriptor, or was forgotten with a descriptor of this number.
-            *displaced = driver.descriptors.displace(poller, self.fd());
+            *displaced = driver.descriptors.displace(poller, fd);
             match added {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     if !displaced.as_ref().is_some_and(Displaced::is_registered) {
                         return Err(error);
                     }
-                    poller.delete(self.fd())?;
-                    poller.add(self.fd(), token, interest, mode)
+                    poller.delete(fd)?;
+                    poller.add(fd, token, interest, mode)
                 }
                 added => added,
             }
         });
-        registered.unwrap_or_else(|| Err(io::Error::other("the runtime of this thread has ended")))
+        registered.unwrap_or_else(|| {
+            Err(io::Error::other(
+                "this worker has no poller: its runtime has ended, or it is simulated",
+            ))
+        })
     }
 
     fn deregister(&self, owner: u16) {
-        if let Some(remote) = remote::of(owner) {
+        if let (Fd::System(fd), Some(remote)) = (self.fd(), remote::of(owner)) {
             // It fails only if the worker's poller has gone, and the registration with it.
-            let _ = remote.with_poller(|poller| poller.delete(self.fd()));
+            let _ = remote.with_poller(|poller| poller.delete(fd));
         }
     }
 
@@ -601,15 +618,22 @@ impl Watched {
             if let Some(done) = attempt(|| call(self.fd())) {
                 return done.map(drop);
             }
-            block_thread(self.fd(), flags(direction), deadline)?;
+            self.block_thread(direction, deadline)?;
+        }
+    }
+
+    fn block_thread(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
+        match self.fd() {
+            Fd::System(fd) => block_thread(fd, flags(direction), deadline).map(drop),
+            Fd::Simulated(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a plain thread cannot wait for a simulated socket: use it on a fiber",
+            )),
         }
     }
 
     /// Makes the call at once. `None` says that it would block.
-    pub(crate) fn attempt<T>(
-        &self,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-    ) -> Option<io::Result<T>> {
+    pub(crate) fn attempt<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> Option<io::Result<T>> {
         attempt(|| call(self.fd()).map(|moved| moved.value))
     }
 }
@@ -684,14 +708,14 @@ impl<T> Moved<T> {
 }
 
 /// A call that keeps its value to itself, and tells whether it has emptied the socket.
-type Call<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a;
+type Call<'a> = dyn FnMut(Fd<'_>) -> io::Result<bool> + 'a;
 
 /// The [`Call`] that leaves its value in `value`.
 #[inline]
 fn leaving<'a, T>(
     value: &'a mut Option<T>,
-    mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + 'a,
-) -> impl FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a {
+    mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>> + 'a,
+) -> impl FnMut(Fd<'_>) -> io::Result<bool> + 'a {
     move |fd| {
         let moved = call(fd)?;
         *value = Some(moved.value);
@@ -732,7 +756,7 @@ mod tests {
     use super::*;
 
     fn watched() -> (Watched, Token) {
-        let watched = Watched::new(std::io::pipe().unwrap().0.into(), ShortRead::SaysNothing);
+        let watched = Watched::new(OwnedFd::from(std::io::pipe().unwrap().0), ShortRead::SaysNothing);
         let generation = watched.entry().state.snapshot().generation();
         let token = token(*watched.entry.get().unwrap(), generation);
         (watched, token)

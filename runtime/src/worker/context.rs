@@ -19,8 +19,9 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
+use crate::wait::simulated;
 use crate::worker::Worker;
 use crate::worker::clock::Hold;
 use crate::worker::core::Core;
@@ -235,6 +236,20 @@ fn running_task_id() -> u64 {
     }
 }
 
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets whether panics on this thread go without a message. Returns what was set before.
+#[cfg(feature = "sim")]
+pub(crate) fn set_quiet(quiet: bool) -> bool {
+    QUIET.replace(quiet)
+}
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get()
+}
+
 /// Marks this thread as being inside the panic hook, or not. Returns the former mark, to be set back.
 pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
@@ -262,6 +277,16 @@ pub(crate) fn set_panic_hook(inside: bool) -> bool {
 #[inline]
 pub fn now() -> Instant {
     timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
+}
+
+/// The time of day: on a simulated host that of the simulation, elsewhere `SystemTime::now()`.
+///
+/// # Suspends
+///
+/// Never.
+#[inline]
+pub fn system_now() -> SystemTime {
+    simulated::system_now().unwrap_or_else(SystemTime::now)
 }
 
 /// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the

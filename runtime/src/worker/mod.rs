@@ -29,10 +29,13 @@ pub(crate) mod isolate;
 pub(crate) mod linger;
 pub(crate) mod meter;
 pub(crate) mod packet;
+pub(crate) mod random;
 pub(crate) mod remote;
 pub(crate) mod resting;
 pub(crate) mod running;
 pub(crate) mod scheduler;
+#[cfg(feature = "sim")]
+mod simulated;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod threads;

@@ -147,6 +147,12 @@ impl Remote {
             .push(self.id);
     }
 
+    /// Takes the poller away: the worker is driven by a simulation and waits for no descriptor.
+    #[cfg(feature = "sim")]
+    pub(crate) fn unplug(&self) {
+        *self.doorbell() = None;
+    }
+
     /// Makes the worker look at its queues. The caller has put something into one of them.
     pub(crate) fn ring(&self) {
         if self.parker.unpark()

@@ -120,7 +120,10 @@ impl Threads {
         workers: usize,
         watch: impl Fn(&'static Remote) -> W + Clone + Send + 'static,
     ) -> io::Result<Threads> {
-        let (scheduler, vacancies) = prepare(settings, std::iter::repeat_with(Poller::new).take(workers))?;
+        let (scheduler, vacancies) = prepare(
+            settings,
+            std::iter::repeat_with(|| Poller::new().map(Arc::new)).take(workers),
+        )?;
         let progress = Arc::new(Progress::default());
         let mut running = Threads {
             scheduler: Arc::clone(&scheduler),
@@ -227,7 +230,7 @@ fn message(payload: &(dyn Any + Send)) -> &str {
 /// Makes all that the workers need but threads: one place for each poller.
 pub(crate) fn prepare(
     settings: &Settings,
-    pollers: impl ExactSizeIterator<Item = io::Result<Poller>>,
+    pollers: impl ExactSizeIterator<Item = io::Result<Arc<Poller>>>,
 ) -> io::Result<(Arc<Scheduler>, Vec<Vacancy>)> {
     wrap_panic_hook();
     let runtime = desk::next_runtime();
@@ -236,7 +239,7 @@ pub(crate) fn prepare(
     let mut vacancies = Vec::new();
     let mut queues = Vec::new();
     for (index, poller) in pollers.enumerate() {
-        let poller = Arc::new(poller?);
+        let poller = poller?;
         let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
             return Err(io::Error::other("a process has at most 4096 workers and I/O queues"));
         };
@@ -328,6 +331,9 @@ fn wrap_panic_hook() {
     WRAPPED.call_once(|| {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            if context::is_quiet() {
+                return;
+            }
             let before = context::set_panic_hook(true);
             let outcome = catch_unwind(AssertUnwindSafe(|| hook(info)));
             context::set_panic_hook(before);

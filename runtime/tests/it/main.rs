@@ -40,6 +40,7 @@ mod pubsub;
 mod scope;
 mod select;
 mod select_sources;
+mod sim;
 mod slow_reader;
 mod sockets;
 mod splice;

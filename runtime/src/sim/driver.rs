@@ -1,0 +1,389 @@
+//! The loop of a simulation: one thread runs the workers of all hosts, one fiber at a time.
+//!
+//! ```text
+//!   orders ─▶ events that are due ─▶ news to the sockets' table ─▶ workers gather ─▶ one choice runs ─┐
+//!     ▲                                                                │ nothing can run              │
+//!     │                                                                ▼                              │
+//!     │                                             the clock moves to the next event or timer        │
+//!     └───────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A choice is a fiber or a task that is ready on any worker, or work for the pool. Which one runs is drawn from the seed.
+
+use std::any::Any;
+use std::fmt::Write;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use osier_coro::panic_count;
+use osier_poll::{Event, Poller};
+
+use super::choices::About;
+use super::here::{self, lock};
+use super::net::nanos;
+use super::world::{Failure, Order, Shared, Stop};
+use crate::inspect::dump;
+use crate::time::VirtualClock;
+use crate::wait::socket;
+use crate::worker::Worker;
+use crate::worker::context;
+use crate::worker::core::Header;
+use crate::worker::packet;
+use crate::worker::threads::{self, Claim, Settings};
+
+/// After so many choices at one time the clock moves a little with each: fibers that yield until the time has come see it come.
+const CALM: u32 = 10_000;
+/// That little.
+const LITTLE: u64 = 1000;
+/// The number of timers that a stopping host may wait for.
+const FAREWELLS: u32 = 1000;
+
+thread_local! {
+    /// The poller that stands behind the workers of all simulations of this thread. Nothing is registered with it, and nobody waits.
+    static POLLER: io::Result<Arc<Poller>> = Poller::new().map(Arc::new);
+}
+
+pub(super) struct Driver {
+    shared: Rc<Shared>,
+    machines: Vec<Machine>,
+    start: Instant,
+    /// The machine that is asked first.
+    turn: usize,
+    /// Choices since the clock has moved.
+    calm: u32,
+    pub(super) steps: u64,
+}
+
+/// The workers of a host, with their clock. `workers` is empty while it is down.
+struct Machine {
+    clock: VirtualClock,
+    // A worker must be dropped before its claim.
+    workers: Vec<(Box<Worker>, Claim)>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Rc<Shared>) -> Driver {
+        Driver {
+            shared,
+            machines: Vec::new(),
+            start: Instant::now(),
+            turn: 0,
+            calm: 0,
+            steps: 0,
+        }
+    }
+
+    /// Runs until `is_over`, or until something has failed.
+    pub(super) fn run(&mut self, is_over: impl Fn() -> bool) {
+        let limits = (nanos(self.shared.limit_time), self.shared.limit_steps);
+        loop {
+            self.obey();
+            if is_over() || self.shared.has_failed() {
+                return;
+            }
+            self.news();
+            self.gather();
+            let machines = self.machines.iter().flat_map(|machine| &machine.workers);
+            let total: u32 = machines.map(|(worker, _)| worker.choices()).sum();
+            let pool = u32::try_from(self.shared.pool.borrow().len()).unwrap_or(u32::MAX);
+            if total + pool == 0 {
+                if !self.advance() {
+                    let text = self.who_waits();
+                    return self.shared.fail(Failure::Deadlock(text));
+                }
+            } else {
+                let number = lock(&self.shared.net).choices.draw(About::Order, total + pool);
+                self.choose(number, total);
+                self.steps += 1;
+                self.calm += 1;
+                if self.calm > CALM {
+                    self.move_to(lock_now(&self.shared) + LITTLE);
+                }
+            }
+            if lock_now(&self.shared) > limits.0 || self.steps > limits.1 {
+                return self.shared.fail(Failure::Endless(self.who_waits()));
+            }
+        }
+    }
+
+    /// Does what the program has ordered: hosts start and stop between two fibers.
+    fn obey(&mut self) {
+        loop {
+            let order = self.shared.orders.borrow_mut().pop_front();
+            match order {
+                None => return,
+                Some(Order::Start(host)) => {
+                    if let Err(error) = self.start(host) {
+                        self.shared.fail(Failure::System(error.to_string()));
+                    }
+                }
+                Some(Order::Stop(host, how)) => self.stop(host, how),
+                Some(Order::Jump(host, step)) => {
+                    lock(&self.shared.net).hosts[host].ahead += nanos(step);
+                    self.machines[host].clock.advance(step);
+                    self.tell_time(host);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, host: usize) -> io::Result<()> {
+        let plan = self.shared.plan(host);
+        while self.machines.len() <= host {
+            let clock = VirtualClock::starting_at(self.start);
+            clock.auto_advance(false);
+            clock.advance(Duration::from_nanos(lock_now(&self.shared)));
+            let workers = Vec::new();
+            self.machines.push(Machine { clock, workers });
+        }
+        if !self.machines[host].workers.is_empty() {
+            return Ok(());
+        }
+        let settings = Settings {
+            name: plan.name.clone(),
+            clock: Some(self.machines[host].clock.clone()),
+            ..Settings::default()
+        };
+        let poller = POLLER.with(|poller| match poller {
+            Ok(poller) => Ok(Arc::clone(poller)),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        })?;
+        let pollers: Vec<_> = (0..plan.workers).map(|_| Ok(Arc::clone(&poller))).collect();
+        let (scheduler, vacancies) = threads::prepare(&settings, pollers.into_iter())?;
+        let mut workers = Vec::new();
+        for (index, vacancy) in vacancies.into_iter().enumerate() {
+            let (worker, claim) = vacancy.fill(index, Arc::clone(&scheduler))?;
+            claim.0.unplug();
+            claim.0.desk.work_begins();
+            workers.push((Box::new(worker), claim));
+        }
+        lock(&self.shared.net).hosts[host].up = true;
+        if host > 0 {
+            lock(&self.shared.net).note(host, format_args!("start"));
+        }
+        let header = Header::named(plan.place, Some(plan.name.as_str().into()), plan.stack_bytes);
+        let (job, handle) = packet::packet_local(header, move || (plan.body)());
+        drop(handle);
+        workers[0].0.spawn_local(job);
+        self.machines[host].workers = workers;
+        Ok(())
+    }
+
+    /// Stops a host: its sockets first, so that nobody hears of the destructors of its fibers.
+    fn stop(&mut self, host: usize, how: Stop) {
+        let Some(machine) = self.machines.get_mut(host) else {
+            return;
+        };
+        let workers = std::mem::take(&mut machine.workers);
+        if workers.is_empty() {
+            return;
+        }
+        let mut net = lock(&self.shared.net);
+        match how {
+            Stop::Crash => net.note(host, format_args!("crash")),
+            Stop::Kill => net.note(host, format_args!("kill")),
+        }
+        match how {
+            Stop::Crash => net.crash(host),
+            Stop::Kill => net.kill(host),
+        }
+        drop(net);
+        self.end(host, workers);
+        self.shared.stopped(host);
+    }
+
+    /// Cancels all fibers of some workers and runs them until they have ended. Nobody else runs meanwhile.
+    fn end(&self, host: usize, workers: Vec<(Box<Worker>, Claim)>) {
+        here::set_host(host);
+        let clock = &self.machines[host].clock;
+        if let Some((worker, _)) = workers.first() {
+            worker.scheduler.stopping.store(true, Ordering::SeqCst);
+        }
+        // The code that stops it may be unwinding. Its fibers are not.
+        let panics = panic_count::take();
+        for _ in 0..FAREWELLS {
+            loop {
+                let mut ran = false;
+                for (worker, _) in &workers {
+                    context::enter_worker(worker, || {
+                        worker.gather();
+                        for _ in 0..worker.choices() {
+                            worker.run_choice(0);
+                            ran = true;
+                        }
+                    });
+                }
+                ran |= self.run_pool();
+                if !ran {
+                    break;
+                }
+            }
+            let timers = workers.iter().filter_map(|(worker, _)| worker.next_timer());
+            let Some(next) = timers
+                .min()
+                .filter(|_| !workers.iter().all(|(worker, _)| worker.is_empty()))
+            else {
+                break;
+            };
+            clock.advance(next.saturating_duration_since(clock.now()));
+            workers.iter().for_each(|(worker, _)| worker.tell_time());
+        }
+        for (worker, _) in &workers {
+            context::enter_worker(worker, || worker.give_up());
+        }
+        panic_count::put(panics);
+    }
+
+    /// Runs all work for the pool.
+    fn run_pool(&self) -> bool {
+        let jobs: Vec<_> = self.shared.pool.borrow_mut().drain(..).collect();
+        let any = !jobs.is_empty();
+        jobs.into_iter().for_each(run_job);
+        any
+    }
+
+    /// Ends every host, and with them the simulation.
+    pub(super) fn finish(&mut self) {
+        for host in (0..self.machines.len()).rev() {
+            let workers = std::mem::take(&mut self.machines[host].workers);
+            if !workers.is_empty() {
+                lock(&self.shared.net).crash(host);
+                self.end(host, workers);
+            }
+        }
+        self.shared.orders.borrow_mut().clear();
+    }
+
+    /// Lets the events happen whose time has come, and tells the sockets' table.
+    fn news(&self) {
+        loop {
+            let ready = {
+                let mut net = lock(&self.shared.net);
+                while net.happen() {}
+                std::mem::take(&mut net.ready)
+            };
+            if ready.is_empty() {
+                return;
+            }
+            let Some((worker, _)) = self.machines.iter().flat_map(|machine| &machine.workers).next() else {
+                return;
+            };
+            for (token, readiness) in ready {
+                socket::dispatch(worker.remote, Event { token, readiness });
+            }
+        }
+    }
+
+    /// Lets workers take in what was sent to them. A worker that has nothing to do may take jobs of its neighbours first.
+    fn gather(&mut self) {
+        for (host, machine) in self.machines.iter().enumerate() {
+            here::set_host(host);
+            let workers = || machine.workers.iter().map(|(worker, _)| worker);
+            if machine.workers.len() > 1 {
+                for worker in
+                    workers().filter(|worker| worker.choices() == 0 && worker.scheduler.has_work(worker.index))
+                {
+                    if lock(&self.shared.net).choices.draw(About::Order, 2) == 1 {
+                        context::enter_worker(worker, || worker.steal());
+                    }
+                }
+            }
+            for worker in workers().filter(|worker| worker.has_news()) {
+                context::enter_worker(worker, || worker.gather());
+            }
+        }
+    }
+
+    /// Runs a choice: `number` counts from the machine whose turn it is, and the pool comes last.
+    fn choose(&mut self, mut number: u32, total: u32) {
+        if number >= total {
+            let job = self.shared.pool.borrow_mut().remove((number - total) as usize);
+            return job.into_iter().for_each(run_job);
+        }
+        let count = self.machines.len();
+        for step in 0..count {
+            let host = (self.turn + step) % count;
+            for (worker, _) in &self.machines[host].workers {
+                let choices = worker.choices();
+                if number < choices {
+                    here::set_host(host);
+                    self.turn = (host + 1) % count;
+                    context::enter_worker(worker, || worker.run_choice(number));
+                    return;
+                }
+                number -= choices;
+            }
+        }
+    }
+
+    /// Moves the clock to the next event or timer. Returns false if there is none.
+    fn advance(&mut self) -> bool {
+        let mut next = lock(&self.shared.net).next_event();
+        for (host, machine) in self.machines.iter().enumerate() {
+            let timers = machine.workers.iter().filter_map(|(worker, _)| worker.next_timer());
+            if let Some(timer) = timers.min() {
+                let ahead = lock(&self.shared.net).hosts[host].ahead;
+                let at = nanos(timer.saturating_duration_since(self.start)).saturating_sub(ahead);
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        let Some(next) = next else { return false };
+        self.move_to(next);
+        true
+    }
+
+    fn move_to(&mut self, time: u64) {
+        let mut net = lock(&self.shared.net);
+        let step = time.saturating_sub(net.now);
+        net.now += step;
+        drop(net);
+        if step == 0 {
+            return;
+        }
+        if self.calm <= CALM || step > LITTLE {
+            self.calm = 0;
+        }
+        for host in 0..self.machines.len() {
+            self.machines[host].clock.advance(Duration::from_nanos(step));
+            self.tell_time(host);
+        }
+    }
+
+    fn tell_time(&self, host: usize) {
+        self.machines[host]
+            .workers
+            .iter()
+            .for_each(|(worker, _)| worker.tell_time());
+    }
+
+    /// Every fiber with what it waits for.
+    fn who_waits(&self) -> String {
+        let mut text = String::new();
+        let workers = || self.machines.iter().flat_map(|machine| &machine.workers);
+        let answers = workers().map(|(worker, _)| {
+            (
+                worker.remote.id,
+                context::enter_worker(worker, || dump::answer(worker, None)),
+            )
+        });
+        let answers: Vec<_> = answers.collect();
+        let remotes: Vec<_> = workers().map(|(worker, _)| worker.remote).collect();
+        // A String takes every write.
+        let _ = write!(text, "{}", dump::collect(&remotes, None, answers));
+        text
+    }
+}
+
+/// Runs work for the pool as a plain thread does.
+fn run_job(job: async_task::Runnable) {
+    // The task has the outcome. Only a waker that panics is caught here.
+    let _: Result<bool, Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| job.run()));
+}
+
+fn lock_now(shared: &Shared) -> u64 {
+    lock(&shared.net).now
+}

@@ -1,0 +1,74 @@
+//! The simulation that runs on this thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_task::Runnable;
+
+use super::net::Net;
+use crate::worker::context;
+
+/// The work that a fiber has given to the pool for blocking work.
+pub(crate) type Pool = Rc<RefCell<VecDeque<Runnable>>>;
+
+struct Running {
+    net: Arc<Mutex<Net>>,
+    pool: Pool,
+}
+
+thread_local! {
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+    static HOST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The simulation, as code on one of its hosts sees it.
+pub(crate) struct Here<'a> {
+    pub(crate) net: &'a Arc<Mutex<Net>>,
+    pub(crate) pool: &'a Pool,
+    pub(crate) host: usize,
+}
+
+/// Runs `with` on the simulation, unless the caller is outside of its hosts.
+pub(crate) fn get<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
+    context::worker(|_| ())?;
+    RUNNING.with_borrow(|running| {
+        let running = running.as_ref()?;
+        Some(with(Here {
+            net: &running.net,
+            pool: &running.pool,
+            host: HOST.get(),
+        }))
+    })
+}
+
+/// Makes the simulation that of this thread while the value lives.
+pub(super) struct Entered(());
+
+impl Entered {
+    pub(super) fn new(net: &Arc<Mutex<Net>>, pool: &Pool) -> Entered {
+        let running = Running {
+            net: Arc::clone(net),
+            pool: Rc::clone(pool),
+        };
+        let before = RUNNING.replace(Some(running));
+        assert!(before.is_none(), "osier::sim: a simulation inside of a simulation");
+        Entered(())
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        RUNNING.set(None);
+    }
+}
+
+/// Sets the host whose worker runs next.
+pub(super) fn set_host(host: usize) {
+    HOST.set(host);
+}
+
+pub(crate) fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
+    net.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

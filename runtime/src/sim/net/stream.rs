@@ -1,0 +1,657 @@
+//! Connections: both directions of a stream, from the first packet to the last.
+//!
+//! A direction is the sender's queue of segments, of which only the first has an event. So segments arrive in order, and one that
+//! is lost keeps the others waiting, as with TCP. The sender counts as `outstanding` what its peer has not read: it bounds what is
+//! under way and what has arrived together.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use osier_poll::Ready;
+use rustix::io::Errno;
+
+use super::{About, Event, Id, Kind, Listener, Net, again_after, nanos, takes};
+use crate::wait::socket::Moved;
+
+/// The most connections that wait to be accepted.
+const BACKLOG: usize = 4096;
+/// A client that gets no answer asks so many times again, the first time after a second.
+const ASKS: u32 = 6;
+/// A segment is sent so many times before the connection is given up.
+const SENDS: u32 = 15;
+/// How long a closed end waits for its peer's.
+const ORPHAN: Duration = Duration::from_secs(60);
+/// How long a packet to an address without a host takes to be given up.
+const NO_HOST: Duration = Duration::from_secs(3);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Connecting,
+    Open,
+    /// Reset, refused or given up.
+    Dead,
+}
+
+pub(super) struct Stream {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) phase: Phase,
+    peer: Option<Id>,
+    peer_host: usize,
+    /// The bytes that have arrived, and whether the peer's end has.
+    arrived: VecDeque<u8>,
+    ended: bool,
+    read_shut: bool,
+    write_shut: bool,
+    /// The segments that this end has sent and that have not arrived.
+    sent: VecDeque<Segment>,
+    outstanding: usize,
+    room: usize,
+    /// The time at which the last segment arrives, and at which the link is free.
+    last_at: u64,
+    free_at: u64,
+    losses: u32,
+    /// Closed by its program.
+    orphan: bool,
+    /// Its end has arrived.
+    end_arrived: bool,
+}
+
+struct Segment {
+    at: u64,
+    bytes: Vec<u8>,
+    is_end: bool,
+}
+
+impl Stream {
+    fn new(local: SocketAddr, remote: SocketAddr, peer_host: usize, room: usize) -> Stream {
+        Stream {
+            local,
+            remote,
+            phase: Phase::Connecting,
+            peer: None,
+            peer_host,
+            arrived: VecDeque::new(),
+            ended: false,
+            read_shut: false,
+            write_shut: false,
+            sent: VecDeque::new(),
+            outstanding: 0,
+            room,
+            last_at: 0,
+            free_at: 0,
+            losses: 0,
+            orphan: false,
+            end_arrived: false,
+        }
+    }
+
+    pub(super) fn readiness(&self) -> Ready {
+        let mut ready = Ready::NONE;
+        if !self.arrived.is_empty() || self.ended || self.read_shut {
+            ready |= Ready::READABLE;
+        }
+        if self.ended || self.read_shut {
+            ready |= Ready::READ_CLOSED;
+        }
+        if self.phase == Phase::Open && (self.outstanding < self.room || self.write_shut) {
+            ready |= Ready::WRITABLE;
+        }
+        if self.phase == Phase::Dead || (self.ended && self.write_shut) {
+            ready |= Ready::HUP | Ready::READABLE | Ready::WRITABLE;
+        }
+        ready
+    }
+
+    fn is_over(&self) -> bool {
+        self.orphan && self.end_arrived && self.ended
+    }
+}
+
+impl Net {
+    pub(crate) fn listen(&mut self, id: Id, addr: &SocketAddr, shares: bool) -> io::Result<()> {
+        let host = self.socket(id)?.host;
+        self.bindable(host, addr)?;
+        let port = match addr.port() {
+            0 => self.port(host),
+            port => port,
+        };
+        for other in self.hosts[host].listeners.get(&port).into_iter().flatten() {
+            if let Some(Kind::Listener(other)) = self.sockets.get(other).map(|socket| &socket.kind) {
+                let overlaps = takes(addr.ip(), other.addr.ip()) || takes(other.addr.ip(), addr.ip());
+                if overlaps && !(shares && other.shares) {
+                    return Err(Errno::ADDRINUSE.into());
+                }
+            }
+        }
+        let addr = SocketAddr::new(addr.ip(), port);
+        self.hosts[host].listeners.entry(port).or_default().push(id);
+        self.socket(id)?.kind = Kind::Listener(Listener {
+            addr,
+            shares,
+            backlog: VecDeque::new(),
+        });
+        self.note(host, format_args!("listen {addr}"));
+        Ok(())
+    }
+
+    pub(crate) fn accept(&mut self, id: Id) -> io::Result<(Id, SocketAddr)> {
+        let socket = self.socket(id)?;
+        let Kind::Listener(listener) = &mut socket.kind else {
+            return Err(Errno::INVAL.into());
+        };
+        let accepted = listener.backlog.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+        let host = socket.host;
+        let Kind::Stream(stream) = &self.socket(accepted)?.kind else {
+            unreachable!("a backlog has streams")
+        };
+        let (local, remote) = (stream.local, stream.remote);
+        self.note(host, format_args!("accept {remote}>{local}"));
+        Ok((accepted, remote))
+    }
+
+    /// Begins a connection the first time, and tells how far it is afterwards.
+    pub(crate) fn connect(&mut self, id: Id, addr: &SocketAddr) -> io::Result<()> {
+        let socket = self.socket(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error.into());
+        }
+        match &socket.kind {
+            Kind::Stream(stream) => match stream.phase {
+                Phase::Connecting => Err(io::ErrorKind::WouldBlock.into()),
+                Phase::Open => Ok(()),
+                Phase::Dead => Err(Errno::CONNABORTED.into()),
+            },
+            Kind::Datagrams(_) => self.connect_datagrams(id, addr),
+            Kind::Listener(_) => Err(Errno::ISCONN.into()),
+            Kind::Fresh => {
+                let host = socket.host;
+                self.begin(id, host, *addr);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+    }
+
+    fn begin(&mut self, id: Id, host: usize, addr: SocketAddr) {
+        let local = SocketAddr::new(self.local_ip(host, addr.ip()), self.port(host));
+        self.note(host, format_args!("connect {local}>{addr}"));
+        let Some(target) = self.host_of(host, addr.ip()) else {
+            let room = self.link.buffer;
+            self.set_stream(id, Stream::new(local, addr, host, room));
+            return self.schedule(self.now + nanos(NO_HOST), Event::Ask(id, ASKS));
+        };
+        let link = self.link(host, target);
+        self.set_stream(id, Stream::new(local, addr, target, link.buffer));
+        let at = self.now + self.latency(&link);
+        self.schedule(at, Event::Ask(id, 0));
+    }
+
+    fn set_stream(&mut self, id: Id, stream: Stream) {
+        if let Ok(socket) = self.socket(id) {
+            socket.kind = Kind::Stream(Box::new(stream));
+        }
+    }
+
+    fn stream(&mut self, id: Id) -> Option<(usize, &mut Stream)> {
+        let socket = self.sockets.get_mut(&id)?;
+        match &mut socket.kind {
+            Kind::Stream(stream) => Some((socket.host, stream)),
+            _ => None,
+        }
+    }
+
+    /// A client's first packet arrives.
+    pub(super) fn ask(&mut self, client: Id, attempt: u32) {
+        let Some((from, stream)) = self.stream(client) else {
+            return;
+        };
+        let (local, remote, to) = (stream.local, stream.remote, stream.peer_host);
+        if self.host_of(from, remote.ip()).is_none() {
+            return self.fail(client, Errno::HOSTUNREACH);
+        }
+        let loss = self.faults.loss;
+        let listener = match self.is_lost(from, to) || self.choices.once_in(About::Fault, loss) {
+            true => None,
+            false => Some(self.listener(to, remote)),
+        };
+        let refuse = self.faults.refuse;
+        match listener {
+            // Lost, or no room in the backlog.
+            None | Some(Some(None)) if attempt >= ASKS => self.fail(client, Errno::TIMEDOUT),
+            None | Some(Some(None)) => {
+                let at = self.now + (1_000_000_000 << attempt);
+                self.schedule(at, Event::Ask(client, attempt + 1));
+            }
+            Some(Some(Some(listener))) if !self.choices.once_in(About::Fault, refuse) => {
+                self.establish(client, listener, (to, from), (remote, local));
+            }
+            Some(_) => {
+                let at = self.now + self.latency_between(to, from);
+                self.schedule(at, Event::Answer(client, None));
+            }
+        }
+    }
+
+    /// The listener for an address, if there is one, and whether its backlog has room.
+    fn listener(&mut self, host: usize, addr: SocketAddr) -> Option<Option<Id>> {
+        let listening: Vec<(Id, usize)> = self.hosts[host]
+            .listeners
+            .get(&addr.port())?
+            .iter()
+            .filter_map(|id| match &self.sockets.get(id)?.kind {
+                Kind::Listener(listener) => {
+                    takes(listener.addr.ip(), addr.ip()).then_some((*id, listener.backlog.len()))
+                }
+                _ => None,
+            })
+            .collect();
+        if listening.is_empty() {
+            return None;
+        }
+        let drawn = self.choices.draw(About::Listener, listening.len() as u32) as usize;
+        let (id, waiting) = listening[drawn];
+        Some((waiting < BACKLOG).then_some(id))
+    }
+
+    /// Makes the server's end.
+    fn establish(
+        &mut self,
+        client: Id,
+        listener: Id,
+        (host, towards): (usize, usize),
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        let link = self.link(host, towards);
+        let at = self.now + self.latency(&link);
+        let mut stream = Stream::new(local, remote, towards, link.buffer);
+        stream.phase = Phase::Open;
+        stream.peer = Some(client);
+        // Its first bytes arrive after the answer.
+        stream.last_at = at;
+        let server = self.add(host, Kind::Stream(Box::new(stream)));
+        if let Ok(socket) = self.socket(listener)
+            && let Kind::Listener(listener) = &mut socket.kind
+        {
+            listener.backlog.push_back(server);
+        }
+        self.tell(listener, Ready::READABLE);
+        self.schedule(at, Event::Answer(client, Some(server)));
+    }
+
+    pub(super) fn answer(&mut self, client: Id, server: Option<Id>) {
+        let Some((host, stream)) = self.stream(client) else {
+            // The client is gone.
+            return server
+                .into_iter()
+                .for_each(|server| self.fail(server, Errno::CONNRESET));
+        };
+        let (peer_host, local, remote) = (stream.peer_host, stream.local, stream.remote);
+        if self.is_lost(peer_host, host) {
+            return self.schedule(self.now + nanos(super::RETRANSMIT), Event::Answer(client, server));
+        }
+        let Some(server) = server else {
+            self.note(host, format_args!("refused {local}>{remote}"));
+            return self.fail(client, Errno::CONNREFUSED);
+        };
+        let Some((_, stream)) = self.stream(client) else { return };
+        stream.phase = Phase::Open;
+        stream.peer = Some(server);
+        self.note(host, format_args!("connected {local}>{remote}"));
+        self.tell(client, Ready::WRITABLE);
+    }
+
+    /// Takes bytes to send, as many as there is room for.
+    pub(crate) fn write(&mut self, id: Id, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let socket = self.socket(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error.into());
+        }
+        let room = match &socket.kind {
+            Kind::Stream(stream) if stream.phase == Phase::Connecting => return Err(Errno::NOTCONN.into()),
+            Kind::Stream(stream) if stream.write_shut || stream.phase == Phase::Dead => return Err(Errno::PIPE.into()),
+            Kind::Stream(stream) => stream.room.saturating_sub(stream.outstanding),
+            Kind::Datagrams(_) => return self.send_connected(id, bufs),
+            Kind::Fresh | Kind::Listener(_) => return Err(Errno::NOTCONN.into()),
+        };
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if len == 0 {
+            return Ok(0);
+        }
+        if room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut count = len.min(room);
+        let short = self.faults.short_write;
+        if self.choices.once_in(About::Fault, short) {
+            count -= self.draw_size(count);
+        }
+        let mut bytes = Vec::with_capacity(count);
+        for buf in bufs {
+            bytes.extend_from_slice(&buf[..buf.len().min(count - bytes.len())]);
+        }
+        let split = self.faults.split;
+        if self.choices.once_in(About::Fault, split) {
+            let second = bytes.split_off(count - self.draw_size(count));
+            self.send(id, bytes, false);
+            bytes = second;
+        }
+        if !bytes.is_empty() {
+            self.send(id, bytes, false);
+        }
+        Ok(count)
+    }
+
+    fn draw_size(&mut self, count: usize) -> usize {
+        self.choices.draw(About::Size, u32::try_from(count).unwrap_or(u32::MAX)) as usize
+    }
+
+    /// Sends a segment.
+    fn send(&mut self, id: Id, bytes: Vec<u8>, is_end: bool) {
+        let Some((host, stream)) = self.stream(id) else { return };
+        let to = stream.peer_host;
+        let link = self.link(host, to);
+        let mut latency = self.latency(&link);
+        let loss = self.faults.loss;
+        if host != to && self.choices.once_in(About::Fault, loss) {
+            latency += nanos(super::RETRANSMIT);
+        }
+        let now = self.now;
+        let Some((_, stream)) = self.stream(id) else { return };
+        let transmission = match link.bandwidth {
+            Some(bandwidth) => bytes.len() as u64 * 1_000_000_000 / bandwidth.max(1),
+            None => 0,
+        };
+        stream.free_at = stream.free_at.max(now) + transmission;
+        stream.last_at = stream.last_at.max(stream.free_at + latency);
+        stream.outstanding += bytes.len();
+        let at = stream.last_at;
+        stream.sent.push_back(Segment { at, bytes, is_end });
+        if stream.sent.len() == 1 {
+            self.schedule(at, Event::Arrive(id));
+        }
+    }
+
+    /// The first segment of a sender arrives, if it is not lost.
+    pub(super) fn arrive(&mut self, sender: Id) {
+        let Some((from, stream)) = self.stream(sender) else {
+            return;
+        };
+        let (to, peer, names) = (stream.peer_host, stream.peer, (stream.local, stream.remote));
+        let Some(segment) = stream.sent.front() else { return };
+        let (len, is_end) = (segment.bytes.len(), segment.is_end);
+        let peer = match peer.filter(|&peer| self.stream(peer).is_some()) {
+            Some(peer) => self
+                .stream(peer)
+                .is_some_and(|(_, stream)| stream.phase != Phase::Connecting)
+                .then_some(Some(peer)),
+            None => Some(None),
+        };
+        if self.is_lost(from, to) || peer.is_none() {
+            return self.lose(sender);
+        }
+        let reset = self.faults.reset;
+        if self.choices.once_in(About::Fault, reset) {
+            self.note(from, format_args!("fault: reset {}>{}", names.0, names.1));
+            return self.reset_both(sender);
+        }
+        let takes_bytes = |net: &mut Net, peer| {
+            net.stream(peer)
+                .is_some_and(|(_, peer)| !peer.orphan && peer.phase == Phase::Open)
+        };
+        let Some(peer) = peer.flatten().filter(|&peer| is_end || takes_bytes(self, peer)) else {
+            // Nobody is there to read it.
+            peer.flatten()
+                .into_iter()
+                .for_each(|peer| drop(self.sockets.remove(&peer)));
+            let at = self.now + self.latency_between(to, from);
+            return self.schedule(at, Event::Reset(sender));
+        };
+        let segment = self.next_segment(sender).expect("looked at above");
+        self.note(
+            to,
+            format_args!(
+                "arrive {}>{} {len}{}",
+                names.0,
+                names.1,
+                if is_end { " end" } else { "" }
+            ),
+        );
+        self.deliver(peer, segment);
+        if is_end && let Some((_, stream)) = self.stream(sender) {
+            stream.end_arrived = true;
+        }
+        for end in [sender, peer] {
+            if self.stream(end).is_some_and(|(_, stream)| stream.is_over()) {
+                self.sockets.remove(&end);
+            }
+        }
+    }
+
+    /// Takes the first segment, and lets the next one arrive.
+    fn next_segment(&mut self, sender: Id) -> Option<Segment> {
+        let now = self.now;
+        let (_, stream) = self.stream(sender)?;
+        let segment = stream.sent.pop_front()?;
+        stream.losses = 0;
+        let next = stream.sent.front().map(|next| next.at.max(now));
+        if let Some(at) = next {
+            self.schedule(at, Event::Arrive(sender));
+        }
+        Some(segment)
+    }
+
+    fn deliver(&mut self, peer: Id, segment: Segment) {
+        let Some((_, stream)) = self.stream(peer) else { return };
+        stream.arrived.extend(segment.bytes);
+        stream.ended |= segment.is_end;
+        let mut news = Ready::READABLE;
+        if segment.is_end {
+            news |= Ready::READ_CLOSED;
+            if stream.write_shut {
+                news |= Ready::HUP | Ready::WRITABLE;
+            }
+        }
+        self.tell(peer, news);
+    }
+
+    /// Sends the first segment again later.
+    fn lose(&mut self, sender: Id) {
+        let Some((_, stream)) = self.stream(sender) else { return };
+        stream.losses += 1;
+        let losses = stream.losses;
+        match losses > SENDS {
+            true => self.fail(sender, Errno::TIMEDOUT),
+            false => self.schedule(self.now + again_after(losses - 1), Event::Arrive(sender)),
+        }
+    }
+
+    /// Reads what has arrived.
+    pub(crate) fn read(&mut self, id: Id, bufs: &mut [IoSliceMut<'_>], takes: bool) -> io::Result<Moved<usize>> {
+        let socket = self.socket(id)?;
+        let (host, error) = (socket.host, &mut socket.error);
+        let Kind::Stream(stream) = &mut socket.kind else {
+            return Err(Errno::NOTCONN.into());
+        };
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if stream.arrived.is_empty() {
+            return match error.take() {
+                Some(error) => Err(error.into()),
+                None if stream.phase == Phase::Connecting => Err(Errno::NOTCONN.into()),
+                None if stream.ended || stream.read_shut || stream.phase == Phase::Dead || len == 0 => {
+                    Ok(Moved::all(0))
+                }
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            };
+        }
+        let mut count = len.min(stream.arrived.len());
+        if count == 0 {
+            return Ok(Moved::all(0));
+        }
+        let short = self.faults.short_read;
+        if takes && self.choices.once_in(About::Fault, short) {
+            count -= self.draw_size(count);
+        }
+        let (_, stream) = self.stream(id).expect("looked at above");
+        let mut copied = 0;
+        for buf in bufs {
+            let part = buf.len().min(count - copied);
+            for (to, from) in buf[..part].iter_mut().zip(stream.arrived.iter().skip(copied)) {
+                *to = *from;
+            }
+            copied += part;
+        }
+        if !takes {
+            return Ok(Moved::all(count));
+        }
+        stream.arrived.drain(..count);
+        let drained = stream.arrived.is_empty() && !stream.ended && stream.phase == Phase::Open;
+        let (peer, peer_host) = (stream.peer, stream.peer_host);
+        if let Some(peer) = peer {
+            let at = self.now + self.latency_between(host, peer_host);
+            self.schedule(at, Event::Credit(peer, count));
+        }
+        Ok(Moved { value: count, drained })
+    }
+
+    pub(super) fn credit(&mut self, sender: Id, count: usize) {
+        let Some((host, stream)) = self.stream(sender) else {
+            return;
+        };
+        let peer_host = stream.peer_host;
+        if self.is_cut(peer_host, host) {
+            return self.schedule(self.now + nanos(super::RETRANSMIT), Event::Credit(sender, count));
+        }
+        let Some((_, stream)) = self.stream(sender) else { return };
+        stream.outstanding = stream.outstanding.saturating_sub(count);
+        if stream.phase == Phase::Open {
+            self.tell(sender, Ready::WRITABLE);
+        }
+    }
+
+    pub(crate) fn unacknowledged(&self, id: Id) -> Option<i32> {
+        match &self.sockets.get(&id)?.kind {
+            Kind::Stream(stream) => Some(stream.sent.iter().map(|segment| segment.bytes.len()).sum::<usize>() as i32),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn shutdown(&mut self, id: Id, how: Shutdown) -> io::Result<()> {
+        self.socket(id)?;
+        let (_, stream) = self.stream(id).ok_or(Errno::NOTCONN)?;
+        if stream.phase != Phase::Open {
+            return Err(Errno::NOTCONN.into());
+        }
+        if how != Shutdown::Write {
+            stream.read_shut = true;
+        }
+        let ends = how != Shutdown::Read && !stream.write_shut;
+        if ends {
+            stream.write_shut = true;
+            self.send(id, Vec::new(), true);
+        }
+        let news = self.readiness(id);
+        self.tell(id, news);
+        Ok(())
+    }
+
+    /// Ends the sending direction of every connection from one host to another.
+    pub(crate) fn half_close(&mut self, from: usize, to: usize) -> usize {
+        let ends = self.ends(from, to);
+        ends.into_iter()
+            .filter(|&id| self.shutdown(id, Shutdown::Write).is_ok())
+            .count()
+    }
+
+    /// Resets every connection between two hosts.
+    pub(crate) fn reset(&mut self, from: usize, to: usize) -> usize {
+        let ends = self.ends(from, to);
+        ends.iter().for_each(|&id| self.reset_both(id));
+        ends.len()
+    }
+
+    /// The open ends at one host whose peers are at another.
+    fn ends(&self, from: usize, to: usize) -> Vec<Id> {
+        let between = |(&id, socket): (&Id, &super::Socket)| match &socket.kind {
+            Kind::Stream(stream) => {
+                (socket.host == from && stream.peer_host == to && stream.phase == Phase::Open).then_some(id)
+            }
+            _ => None,
+        };
+        self.sockets.iter().filter_map(between).collect()
+    }
+
+    fn reset_both(&mut self, id: Id) {
+        let peer = self.stream(id).and_then(|(_, stream)| stream.peer);
+        self.fail(id, Errno::CONNRESET);
+        peer.into_iter().for_each(|peer| self.fail(peer, Errno::CONNRESET));
+    }
+
+    /// The connection is over for this end.
+    pub(super) fn fail(&mut self, id: Id, error: Errno) {
+        let Some((_, stream)) = self.stream(id) else { return };
+        if stream.phase == Phase::Dead {
+            return;
+        }
+        if stream.orphan {
+            self.sockets.remove(&id);
+            return;
+        }
+        stream.phase = Phase::Dead;
+        stream.peer = None;
+        stream.sent.clear();
+        if let Ok(socket) = self.socket(id) {
+            socket.error = Some(error);
+        }
+        self.tell(id, Ready::READABLE | Ready::WRITABLE | Ready::HUP | Ready::ERROR);
+    }
+
+    /// The program has closed its last value of this end.
+    pub(super) fn close_stream(&mut self, id: Id) {
+        let now = self.now;
+        let Some(socket) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        let Kind::Stream(stream) = &mut socket.kind else { return };
+        let aborts = socket.linger == Some(Duration::ZERO) || !stream.arrived.is_empty();
+        if stream.phase != Phase::Open {
+            self.sockets.remove(&id);
+        } else if aborts {
+            self.abort(id);
+        } else {
+            stream.orphan = true;
+            let ends = !stream.write_shut;
+            stream.write_shut = true;
+            if ends {
+                self.send(id, Vec::new(), true);
+            }
+            match self.stream(id).is_some_and(|(_, stream)| stream.is_over()) {
+                true => drop(self.sockets.remove(&id)),
+                false => self.schedule(now + nanos(ORPHAN), Event::Reap(id)),
+            }
+        }
+    }
+
+    /// Takes an end away whose peer learns that it is reset.
+    pub(super) fn abort(&mut self, id: Id) {
+        let Some((host, stream)) = self.stream(id) else { return };
+        let (peer, peer_host) = (stream.peer, stream.peer_host);
+        self.sockets.remove(&id);
+        if let Some(peer) = peer
+            && !self.is_lost(host, peer_host)
+        {
+            let at = self.now + self.latency_between(host, peer_host);
+            self.schedule(at, Event::Reset(peer));
+        }
+    }
+
+    /// An end that was closed long ago is forgotten, unless it still sends.
+    pub(super) fn reap(&mut self, id: Id) {
+        let Some((_, stream)) = self.stream(id) else { return };
+        match stream.sent.is_empty() {
+            true => drop(self.sockets.remove(&id)),
+            false => self.schedule(self.now + nanos(ORPHAN), Event::Reap(id)),
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The world of a simulation as its program sees it: hosts, and what happens to them.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::fault::{Faults, Link};
+use super::here::{Pool, lock};
+use super::net::Net;
+use crate::Cancelled;
+use crate::fiber::yield_now;
+use crate::sync::Event;
+
+/// The state that the program and the driver share.
+pub(super) struct Shared {
+    pub(super) net: Arc<Mutex<Net>>,
+    pub(super) pool: Pool,
+    pub(super) orders: RefCell<VecDeque<Order>>,
+    hosts: RefCell<Vec<HostState>>,
+    failure: RefCell<Option<Failure>>,
+    pub(super) limit_time: Duration,
+    pub(super) limit_steps: u64,
+}
+
+/// A task of the driver, done before the next fiber runs.
+pub(super) enum Order {
+    Start(usize),
+    Stop(usize, Stop),
+    Jump(usize, Duration),
+}
+
+/// The way a host stops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Its power is gone.
+    Crash,
+    /// Its program is.
+    Kill,
+}
+
+/// Why a run has failed.
+pub(super) enum Failure {
+    /// A panic, of this host's body or of the program itself.
+    Panic(String, Box<dyn Any + Send>),
+    /// Everybody waits for ever.
+    Deadlock(String),
+    /// The run does not end.
+    Endless(String),
+    /// The machine that runs the simulation has failed.
+    System(String),
+}
+
+struct HostState {
+    plan: Plan,
+    /// Set while its body does not run: it has returned, or the host is down.
+    ended: Rc<Event>,
+    /// Which start of the host this is.
+    life: Rc<Cell<u32>>,
+}
+
+/// The program of a host, with its settings.
+#[derive(Clone)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) place: &'static Location<'static>,
+    pub(super) workers: usize,
+    pub(super) stack_bytes: Option<usize>,
+    pub(super) body: Rc<dyn Fn()>,
+}
+
+impl Shared {
+    pub(super) fn new(net: Arc<Mutex<Net>>, limit_time: Duration, limit_steps: u64) -> Shared {
+        Shared {
+            net,
+            pool: Pool::default(),
+            orders: RefCell::default(),
+            hosts: RefCell::default(),
+            failure: RefCell::default(),
+            limit_time,
+            limit_steps,
+        }
+    }
+
+    pub(super) fn plan(&self, host: usize) -> Plan {
+        self.hosts.borrow()[host].plan.clone()
+    }
+
+    pub(super) fn add(&self, plan: Plan, ip: Option<IpAddr>) -> usize {
+        let host = lock(&self.net).add_host(&plan.name, ip);
+        self.hosts.borrow_mut().push(HostState {
+            plan,
+            ended: Rc::new(Event::manual()),
+            life: Rc::default(),
+        });
+        self.orders.borrow_mut().push_back(Order::Start(host));
+        host
+    }
+
+    pub(super) fn stopped(&self, host: usize) {
+        self.hosts.borrow()[host].ended.set();
+    }
+
+    /// Notes the first failure.
+    pub(super) fn fail(&self, failure: Failure) {
+        self.failure.borrow_mut().get_or_insert(failure);
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// The message of the failure.
+    pub(super) fn failure_text(&self) -> Option<String> {
+        Some(match self.failure.borrow().as_ref()? {
+            Failure::Panic(what, payload) => format!("{what}: {}", message(&**payload)),
+            Failure::Deadlock(waiting) => format!("everybody waits, and no timer is set\n{waiting}"),
+            Failure::Endless(waiting) => format!("the run does not end\n{waiting}"),
+            Failure::System(error) => error.clone(),
+        })
+    }
+
+    pub(super) fn take_failure(&self) -> Option<Failure> {
+        self.failure.borrow_mut().take()
+    }
+
+    /// Lets go of the bodies of hosts, which may hold the world.
+    pub(super) fn forget_bodies(&self) {
+        let bodies: Vec<HostState> = self.hosts.borrow_mut().drain(..).collect();
+        drop(bodies);
+    }
+}
+
+/// The text of a panic.
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("its payload is not text")
+}
+
+/// A value that the body of a host may return.
+pub trait Outcome {
+    /// The text of a failure.
+    #[doc(hidden)]
+    fn failure(self) -> Option<String>;
+}
+
+impl Outcome for () {
+    fn failure(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: fmt::Debug> Outcome for Result<(), E> {
+    fn failure(self) -> Option<String> {
+        self.err().map(|error| format!("{error:?}"))
+    }
+}
+
+/// The world of a simulation: its hosts and the network between them. The program of a run gets it, and may give clones to the
+/// bodies of hosts.
+///
+/// The program runs on a host of its own with the name `world`, which is on the network as the others are.
+#[derive(Clone)]
+pub struct World {
+    pub(super) shared: Rc<Shared>,
+}
+
+/// A host of a [`World`].
+#[derive(Clone)]
+pub struct Host {
+    shared: Rc<Shared>,
+    number: usize,
+}
+
+impl World {
+    /// Adds a host with one worker that runs `body`, and runs it again after each [`restart`](Host::restart). Other hosts find it
+    /// by its name.
+    ///
+    /// A body that panics or returns an error fails the run. A host whose body has returned stays up, with its other fibers.
+    ///
+    /// ```
+    /// use osier::net::{TcpListener, TcpStream};
+    /// use osier::sim;
+    /// use std::io::{Read, Write};
+    ///
+    /// sim::run(1, |world| {
+    ///     world.host("greeter", || -> std::io::Result<()> {
+    ///         let listener = TcpListener::bind("0.0.0.0:80")?;
+    ///         loop {
+    ///             listener.accept()?.0.write_all(b"hello")?;
+    ///         }
+    ///     });
+    ///     osier::sleep(std::time::Duration::from_millis(10));
+    ///     let mut text = String::new();
+    ///     TcpStream::connect("greeter:80").unwrap().read_to_string(&mut text).unwrap();
+    ///     assert_eq!(text, "hello");
+    /// });
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Never. The body begins to run later.
+    #[track_caller]
+    pub fn host<R: Outcome>(&self, name: &str, body: impl Fn() -> R + 'static) -> Host {
+        self.host_with(name, HostOptions::default(), body)
+    }
+
+    /// Adds a host with other settings.
+    #[track_caller]
+    pub fn host_with<R: Outcome>(&self, name: &str, options: HostOptions, body: impl Fn() -> R + 'static) -> Host {
+        assert!(options.workers > 0, "osier::sim: host {name} needs a worker");
+        let shared = Rc::clone(&self.shared);
+        let number = shared.hosts.borrow().len();
+        let weak = Rc::downgrade(&shared);
+        let plan = Plan {
+            name: name.to_owned(),
+            place: Location::caller(),
+            workers: options.workers,
+            stack_bytes: options.stack_bytes,
+            body: Rc::new(move || {
+                if let Some(shared) = weak.upgrade() {
+                    run_body(&shared, number, &body);
+                }
+            }),
+        };
+        shared.add(plan, options.ip);
+        Host { shared, number }
+    }
+
+    /// The host with this name.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn find(&self, name: &str) -> Host {
+        let hosts = self.shared.hosts.borrow();
+        let number = hosts.iter().position(|host| host.plan.name == name);
+        let number = number.unwrap_or_else(|| panic!("osier::sim: no host has the name {name:?}"));
+        drop(hosts);
+        Host {
+            shared: Rc::clone(&self.shared),
+            number,
+        }
+    }
+
+    /// The host that the program runs on.
+    pub fn here(&self) -> Host {
+        self.find("world")
+    }
+
+    /// Cuts two hosts off from one another: every packet between them is lost until they are [healed](World::heal). Connections
+    /// stay, and send again what was lost, less and less often; after some 15 minutes they fail with `TimedOut`.
+    pub fn partition(&self, one: &Host, two: &Host) {
+        self.cut(one, two);
+        self.cut(two, one);
+    }
+
+    /// Cuts the way from one host to another, and leaves the way back.
+    pub fn cut(&self, from: &Host, to: &Host) {
+        let mut net = lock(&self.shared.net);
+        net.cut(from.number, to.number);
+        let to = net.hosts[to.number].name.clone();
+        net.note(from.number, format_args!("cut off from {to}"));
+    }
+
+    /// Ends a partition.
+    pub fn heal(&self, one: &Host, two: &Host) {
+        let mut net = lock(&self.shared.net);
+        net.heal(one.number, two.number);
+        net.heal(two.number, one.number);
+        let name = net.hosts[two.number].name.clone();
+        net.note(one.number, format_args!("reaches {name}"));
+    }
+
+    /// Sets what the way between two hosts is like, in both directions. Connections have the buffers of their beginning.
+    pub fn link(&self, one: &Host, two: &Host, link: Link) {
+        let mut net = lock(&self.shared.net);
+        net.set_link(one.number, two.number, link.clone());
+        net.set_link(two.number, one.number, link);
+    }
+
+    /// Makes the connections from one host to another end in the direction from the first: the second reads an end, and may
+    /// still write. Returns how many there were.
+    pub fn half_close(&self, from: &Host, to: &Host) -> usize {
+        let mut net = lock(&self.shared.net);
+        net.note(from.number, format_args!("half-close"));
+        net.half_close(from.number, to.number)
+    }
+
+    /// Resets all connections between two hosts. Returns how many there were.
+    pub fn reset(&self, one: &Host, two: &Host) -> usize {
+        let mut net = lock(&self.shared.net);
+        net.note(one.number, format_args!("reset"));
+        net.reset(one.number, two.number)
+    }
+
+    /// Sets the faults that happen by chance from now on.
+    pub fn faults(&self, faults: Faults) {
+        lock(&self.shared.net).faults = faults;
+    }
+
+    /// The time since the beginning of the run.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(lock(&self.shared.net).now)
+    }
+}
+
+/// Settings of a host.
+///
+/// ```
+/// use osier::sim::HostOptions;
+///
+/// let options = HostOptions { workers: 4, ..HostOptions::default() };
+/// assert!(options.ip.is_none());
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The number of its workers.
+    pub workers: usize,
+    /// Its address; `None` for the next one of 10.0.0.0/16.
+    pub ip: Option<IpAddr>,
+    /// The bytes of the stack of its first fiber; `None` for those of every fiber.
+    pub stack_bytes: Option<usize>,
+}
+
+impl Default for HostOptions {
+    fn default() -> HostOptions {
+        HostOptions {
+            workers: 1,
+            ip: None,
+            stack_bytes: None,
+        }
+    }
+}
+
+/// Runs a host's body, and notes its end.
+fn run_body<R: Outcome>(shared: &Shared, number: usize, body: &dyn Fn() -> R) {
+    let (ended, life) = {
+        let hosts = shared.hosts.borrow();
+        (Rc::clone(&hosts[number].ended), Rc::clone(&hosts[number].life))
+    };
+    ended.reset();
+    let this = life.get() + 1;
+    life.set(this);
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    if life.get() == this {
+        ended.set();
+    }
+    let name = lock(&shared.net).hosts[number].name.clone();
+    match outcome {
+        Err(payload) if Cancelled::is_payload(&*payload) => resume_unwind(payload),
+        Err(payload) => shared.fail(Failure::Panic(format!("host {name} panicked"), payload)),
+        // A call that a crash has cancelled is no failure of the body.
+        Ok(outcome) if crate::fiber::is_cancelled() => drop(outcome),
+        Ok(outcome) => {
+            if let Some(error) = outcome.failure() {
+                let payload = Box::new(error.clone());
+                shared.fail(Failure::Panic(
+                    format!("host {name} returned an error: {error}"),
+                    payload,
+                ));
+            }
+        }
+    }
+}
+
+impl Host {
+    /// Its name, which other hosts look up.
+    pub fn name(&self) -> String {
+        lock(&self.shared.net).hosts[self.number].name.clone()
+    }
+
+    /// Its address.
+    pub fn ip(&self) -> IpAddr {
+        lock(&self.shared.net).hosts[self.number].ip
+    }
+
+    /// Whether it has power.
+    pub fn is_up(&self) -> bool {
+        lock(&self.shared.net).hosts[self.number].up
+    }
+
+    /// The number of sockets that its program has open.
+    pub fn open_sockets(&self) -> usize {
+        lock(&self.shared.net).open_sockets(self.number)
+    }
+
+    /// Takes its power: its fibers are gone, its connections are forgotten, and no peer is told. Its destructors
+    /// reach nobody.
+    ///
+    /// # Suspends
+    ///
+    /// Once. The host is down when it returns.
+    pub fn crash(&self) {
+        self.stop(Stop::Crash);
+    }
+
+    /// Ends its program as a signal would: its fibers are gone, and its system closes the connections. The host stays up and
+    /// refuses connections.
+    ///
+    /// # Suspends
+    ///
+    /// Once.
+    pub fn kill(&self) {
+        self.stop(Stop::Kill);
+    }
+
+    fn stop(&self, how: Stop) {
+        assert!(self.number > 0, "osier::sim: the host of the program cannot be stopped");
+        self.shared.orders.borrow_mut().push_back(Order::Stop(self.number, how));
+        yield_now();
+    }
+
+    /// Starts a host that has crashed or was killed: its body runs again. Has no effect on one that runs.
+    ///
+    /// # Suspends
+    ///
+    /// Once. The body begins to run later.
+    pub fn restart(&self) {
+        self.shared.hosts.borrow()[self.number].ended.reset();
+        self.shared.orders.borrow_mut().push_back(Order::Start(self.number));
+        yield_now();
+    }
+
+    /// Moves its clock ahead, as when a machine is suspended. Its timers fire, and the other hosts do not notice.
+    ///
+    /// # Suspends
+    ///
+    /// Once.
+    pub fn jump(&self, step: Duration) {
+        self.shared
+            .orders
+            .borrow_mut()
+            .push_back(Order::Jump(self.number, step));
+        yield_now();
+    }
+
+    /// Sets whether every write to a file fails there with `StorageFull`.
+    pub fn fill_disk(&self, full: bool) {
+        lock(&self.shared.net).hosts[self.number].disk_full = full;
+    }
+
+    /// Waits until its body has returned, or the host is down.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub fn wait(&self) {
+        let ended = Rc::clone(&self.shared.hosts.borrow()[self.number].ended);
+        ended.wait();
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("elapsed", &self.elapsed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("name", &self.name())
+            .field("ip", &self.ip())
+            .finish()
+    }
+}

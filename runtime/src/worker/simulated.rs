@@ -1,0 +1,83 @@
+//! The loop of a worker in pieces, for a simulation that drives many workers on one thread and says what runs next.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use osier_queue::tick_at;
+
+use super::Worker;
+use crate::worker::isolate::isolate;
+
+impl Worker {
+    /// Takes in what was sent to it, and puts all that can run into its queues.
+    pub(crate) fn gather(&self) {
+        self.take_inbox();
+        self.fire_timers();
+        if !self.local.borrow().is_empty() || !self.fresh.is_empty() {
+            self.prepare_all();
+        }
+    }
+
+    /// Whether [`gather`](Worker::gather) may find something.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.remote.inbox.is_empty()
+            || !self.local.borrow().is_empty()
+            || !self.fresh.is_empty()
+            || self.scheduler.has_work(self.index)
+            || self.is_to_stop()
+            || self.next_timer().is_some_and(|due| due <= self.now())
+    }
+
+    /// Takes jobs of a neighbour.
+    pub(crate) fn steal(&self) -> bool {
+        self.search()
+    }
+
+    /// How many fibers and tasks can run.
+    pub(crate) fn choices(&self) -> u32 {
+        self.slots.ready() + u32::try_from(self.tasks.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Runs one of them.
+    pub(crate) fn run_choice(&self, number: u32) {
+        let fibers = self.slots.ready();
+        if number < fibers {
+            for _ in 0..number {
+                self.slots.pop().into_iter().for_each(|slot| self.slots.queue(slot));
+            }
+            if let Some(slot) = self.slots.pop() {
+                self.resume(slot);
+            }
+            return;
+        }
+        for _ in fibers..number {
+            self.tasks
+                .pop()
+                .into_iter()
+                .for_each(|task| self.tasks.push_local(task));
+        }
+        if let Some(task) = self.tasks.pop() {
+            match self.scheduler.stopping.load(Ordering::Acquire) {
+                true => drop(isolate(|| drop(task))),
+                false => drop(task.run()),
+            }
+        }
+    }
+
+    /// Takes over the time of its clock.
+    pub(crate) fn tell_time(&self) {
+        let now: Instant = self.clock.now();
+        self.now.set(now);
+        self.tick.set(tick_at(now.duration_since(self.epoch)));
+    }
+
+    /// Whether everything that lived here has ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.live() == 0 && self.remote.tasks.len() == 0 && !self.has_work()
+    }
+
+    /// Gives up what has not ended.
+    pub(crate) fn give_up(&self) {
+        self.abandon();
+    }
+}

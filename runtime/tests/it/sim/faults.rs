@@ -1,0 +1,211 @@
+//! Faults by program and by chance.
+
+use super::{SECOND, echo, echo_server};
+use osier::net::{TcpListener, TcpStream, UdpSocket};
+use osier::sim::{self, Faults, Sim};
+use std::cell::Cell;
+use std::io::{ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+#[test]
+fn a_partition_delays_and_then_ends_a_connection() {
+    sim::run(1, |world| {
+        let server = world.host("server", echo_server);
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        world.partition(&world.here(), &server);
+        stream.write_all(b"x").unwrap();
+        stream.set_read_timeout(Some(10 * SECOND)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+        world.heal(&world.here(), &server);
+        assert_eq!(stream.read(&mut [0]).unwrap(), 1, "it is sent again");
+
+        world.partition(&world.here(), &server);
+        stream.write_all(b"x").unwrap();
+        stream.set_read_timeout(None).unwrap();
+        let before = world.elapsed();
+        let error = stream.read(&mut [0]).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.raw_os_error().is_some()),
+            (ErrorKind::TimedOut, true)
+        );
+        let took = world.elapsed() - before;
+        assert!((600 * SECOND..2000 * SECOND).contains(&took), "{took:?}");
+    });
+}
+
+#[test]
+fn a_host_that_crashes_is_silent_and_forgets() {
+    sim::run(1, |world| {
+        let dropped = Rc::new(Cell::new(0));
+        let count = Rc::clone(&dropped);
+        struct Counts(Rc<Cell<u32>>);
+        impl Drop for Counts {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
+        let server = world.host("server", move || {
+            let _counts = Counts(Rc::clone(&count));
+            echo_server()
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        server.crash();
+        assert_eq!((dropped.get(), server.is_up()), (1, false));
+        stream.set_read_timeout(Some(60 * SECOND)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+        server.restart();
+        osier::sleep(SECOND);
+        assert_eq!(echo("server", b"again").unwrap(), b"again");
+        stream.write_all(b"x").unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_a_system_that_closes() {
+    sim::run(1, |world| {
+        let server = world.host("server", echo_server);
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        server.kill();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        assert_eq!(
+            TcpStream::connect("server:7").unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
+        assert_eq!(server.open_sockets(), 0);
+        server.restart();
+        osier::sleep(SECOND);
+        assert_eq!(echo("server", b"again").unwrap(), b"again");
+    });
+}
+
+#[test]
+fn a_clock_jumps_for_its_host_alone() {
+    sim::run(1, |world| {
+        let woken = Rc::new(Cell::new(None));
+        let (seen, clock) = (Rc::clone(&woken), world.clone());
+        let sleeper = world.host("sleeper", move || {
+            osier::sleep(3600 * SECOND);
+            seen.set(Some(clock.elapsed()));
+        });
+        osier::sleep(SECOND);
+        let (here, day) = (osier::time::now(), osier::time::system_now());
+        sleeper.jump(3600 * SECOND);
+        sleeper.wait();
+        assert!(woken.get().unwrap() < 2 * SECOND);
+        assert!(osier::time::now() - here < SECOND);
+        assert!(osier::time::system_now().duration_since(day).unwrap() < SECOND);
+    });
+}
+
+#[test]
+fn connections_between_two_hosts_are_reset_or_half_closed() {
+    sim::run(1, |world| {
+        let server = world.host("server", || {
+            let listener = TcpListener::bind("0.0.0.0:7")?;
+            let (mut one, mut two) = (listener.accept()?.0, listener.accept()?.0);
+            assert_eq!(one.read(&mut [0])?, 0);
+            assert_eq!(two.read(&mut [0])?, 0);
+            one.write_all(b"1")?;
+            two.write_all(b"2")?;
+            osier::sleep(3600 * SECOND);
+            std::io::Result::Ok(())
+        });
+        osier::sleep(SECOND);
+        let connect = || TcpStream::connect("server:7").unwrap();
+        let (mut one, mut two) = (connect(), connect());
+        assert_eq!(world.half_close(&world.here(), &server), 2);
+        one.read_exact(&mut [0]).unwrap();
+        two.read_exact(&mut [0]).unwrap();
+        assert_eq!(world.reset(&world.here(), &server), 2);
+        assert_eq!(one.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(two.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+/// How many of 200 echoes fail on a network with these faults, over some seeds.
+fn failures(faults: &Faults) -> usize {
+    let failed = Rc::new(Cell::new(0));
+    for seed in 0..20 {
+        let failed = Rc::clone(&failed);
+        Sim::new(seed).faults(faults.clone()).run(move |world| {
+            world.host("server", echo_server);
+            osier::sleep(SECOND);
+            for _ in 0..10 {
+                match echo("server", &[1; 500]) {
+                    Ok(answer) => assert_eq!(answer, [1; 500]),
+                    Err(_) => failed.set(failed.get() + 1),
+                }
+            }
+        });
+    }
+    failed.get()
+}
+
+#[test]
+fn mild_faults_break_no_connection_and_rough_ones_do() {
+    assert_eq!(failures(&Faults::mild()), 0);
+    let rough = failures(&Faults {
+        reset: 20,
+        ..Faults::rough()
+    });
+    assert!((10..150).contains(&rough), "{rough}");
+    let refused = failures(&Faults {
+        refuse: 2,
+        ..Faults::none()
+    });
+    assert!((60..140).contains(&refused), "{refused}");
+}
+
+#[test]
+fn a_full_disk_refuses_what_is_written() {
+    let folder = testkit::Folder::new();
+    let path = folder.path().join("file");
+    sim::run(1, move |world| {
+        osier::fs::write(&path, "first").unwrap();
+        world.here().fill_disk(true);
+        assert_eq!(
+            osier::fs::write(&path, "second").unwrap_err().kind(),
+            ErrorKind::StorageFull
+        );
+        let mut file = osier::fs::File::create(&path).unwrap();
+        assert_eq!(file.write(b"third").unwrap_err().kind(), ErrorKind::StorageFull);
+        world.here().fill_disk(false);
+        file.write_all(b"fourth").unwrap();
+        assert_eq!(osier::fs::read_to_string(&path).unwrap(), "fourth");
+    });
+}
+
+#[test]
+fn datagrams_are_lost_and_doubled() {
+    sim::run(1, |world| {
+        world.faults(Faults {
+            loss: 4,
+            duplicate: 4,
+            ..Faults::none()
+        });
+        let server = world.host("server", || {
+            let socket = UdpSocket::bind("0.0.0.0:9")?;
+            let mut counts = [0u32; 100];
+            let mut byte = [0];
+            while let Ok(received) = osier::timeout(60 * SECOND, || socket.recv(&mut byte)) {
+                received?;
+                counts[usize::from(byte[0])] += 1;
+            }
+            let with = |count| counts.iter().filter(|&&times| times == count).count();
+            assert!((10..40).contains(&with(0)) && (10..40).contains(&with(2)), "{counts:?}");
+            std::io::Result::Ok(())
+        });
+        osier::sleep(SECOND);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for number in 0..100 {
+            socket.send_to(&[number], "server:9").unwrap();
+            osier::sleep(Duration::from_millis(20));
+        }
+        server.wait();
+    });
+}

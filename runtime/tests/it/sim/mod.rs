@@ -1,0 +1,285 @@
+//! Simulations: one seed is one run, the sockets keep the promises of the system's, and faults are what they say.
+
+mod faults;
+mod sockets;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use osier::net::{TcpListener, TcpStream};
+use osier::sim::{self, Faults, Sim, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server that gives back what it gets, on port 7.
+pub fn echo_server() -> std::io::Result<()> {
+    let listener = TcpListener::bind("0.0.0.0:7")?;
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        osier::spawn(move || -> std::io::Result<()> {
+            let mut buf = [0; 1000];
+            loop {
+                match stream.read(&mut buf)? {
+                    0 => return Ok(()),
+                    count => stream.write_all(&buf[..count])?,
+                }
+            }
+        });
+    }
+}
+
+/// Sends `bytes` to the echo server of a host, and reads the answer.
+pub fn echo(host: &str, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let stream = TcpStream::connect((host, 7))?;
+    let sending = stream.try_clone()?;
+    let all = bytes.to_vec();
+    let sender = osier::spawn(move || -> std::io::Result<()> {
+        (&sending).write_all(&all)?;
+        sending.shutdown(Shutdown::Write)
+    });
+    let mut answer = Vec::new();
+    (&stream).read_to_end(&mut answer)?;
+    sender.join().unwrap()?;
+    Ok(answer)
+}
+
+/// Three clients and a server, on a network that is as bad as connections survive.
+fn three_clients(world: &World) {
+    world.faults(Faults::mild());
+    world.host("server", echo_server);
+    osier::sleep(Duration::from_millis(100));
+    let clients: Vec<_> = (0..3u8)
+        .map(|number| {
+            world.host(&format!("client-{number}"), move || {
+                for round in 0..3u32 {
+                    let bytes: Vec<u8> = (0..5000 * round).map(|at| number ^ at as u8).collect();
+                    assert!(echo("server", &bytes).unwrap() == bytes);
+                }
+            })
+        })
+        .collect();
+    clients.iter().for_each(|client| client.wait());
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let traces: Vec<_> = (0..20).map(|seed| Sim::new(seed).report(three_clients)).collect();
+    for (seed, first) in (0..).zip(&traces) {
+        assert_eq!(first.failure, None, "seed {seed}");
+        let again = Sim::new(seed).report(three_clients);
+        assert!(
+            first.trace == again.trace,
+            "seed {seed}:\n{}\n{}",
+            first.trace,
+            again.trace
+        );
+        assert_eq!((first.steps, first.elapsed), (again.steps, again.elapsed));
+    }
+    let different: BTreeSet<_> = traces.iter().map(|report| &report.trace).collect();
+    assert_eq!(different.len(), traces.len(), "every seed is another run");
+}
+
+#[test]
+fn a_trace_is_the_same_on_every_machine() {
+    let report = Sim::new(11).report(|world| {
+        world.host("server", echo_server);
+        osier::sleep(Duration::from_millis(10));
+        echo("server", b"hello").unwrap();
+        sim::note(format_args!("random {}", osier::random()));
+    });
+    assert_eq!(report.failure, None);
+    let expected = include_str!("trace.txt");
+    if std::env::var_os("OSIER_WRITE_TRACE").is_some() {
+        std::fs::write(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/sim/trace.txt"),
+            &report.trace,
+        )
+        .unwrap();
+    }
+    assert!(report.trace == expected, "{}", report.trace);
+}
+
+#[test]
+fn an_hour_costs_what_its_events_cost() {
+    let report = Sim::new(1).report(|world| {
+        let start = osier::time::now();
+        for _ in 0..60 {
+            osier::sleep(60 * SECOND);
+        }
+        assert_eq!(osier::time::now() - start, 3600 * SECOND);
+        assert_eq!(world.elapsed(), 3600 * SECOND);
+        assert!(osier::timeout(SECOND, || osier::sleep(2 * SECOND)).is_err());
+    });
+    assert_eq!(report.failure, None);
+    assert!(report.steps < 200, "{} steps", report.steps);
+}
+
+/// The orders in which five fibers, each of which yields once, end.
+fn orders(seeds: u64) -> BTreeSet<Vec<usize>> {
+    (0..seeds)
+        .map(|seed| {
+            sim::run(seed, |_| {
+                let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+                let fibers: Vec<_> = (0..4)
+                    .map(|number| {
+                        let order = Arc::clone(&order);
+                        osier::spawn(move || {
+                            osier::yield_now();
+                            order.lock().unwrap().push(number);
+                        })
+                    })
+                    .collect();
+                fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+                std::mem::take(&mut *order.lock().unwrap())
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn every_order_of_ready_fibers_comes_up() {
+    assert_eq!(orders(1000).len(), 24);
+}
+
+#[test]
+fn tasks_and_fibers_of_several_workers_take_part() {
+    let places: BTreeSet<Vec<Option<usize>>> = (0..60)
+        .map(|seed| {
+            sim::run(seed, |world| {
+                let places = Arc::new(std::sync::Mutex::new(Vec::new()));
+                let seen = Arc::clone(&places);
+                let options = sim::HostOptions {
+                    workers: 3,
+                    ..Default::default()
+                };
+                let host = world.host_with("many", options, move || {
+                    assert_eq!(osier::workers(), 3);
+                    let fibers: Vec<_> = (0..4)
+                        .map(|_| {
+                            let seen = Arc::clone(&seen);
+                            osier::spawn(move || seen.lock().unwrap().push(osier::fiber::worker()))
+                        })
+                        .collect();
+                    let task = osier::spawn_future(async { osier::time::Sleep::new(SECOND).await });
+                    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+                    osier::block_on(task).unwrap();
+                });
+                host.wait();
+                std::mem::take(&mut *places.lock().unwrap())
+            })
+        })
+        .collect();
+    assert!(places.len() > 10, "{places:?}");
+}
+
+#[test]
+fn a_run_in_which_everybody_waits_fails_and_names_them() {
+    let report = Sim::new(1).report(|_| {
+        let never = Arc::new(osier::sync::Event::new());
+        let waiter = osier::fiber::Builder::new().name("patient").spawn(move || never.wait());
+        waiter.join().unwrap();
+    });
+    let failure = report.failure.unwrap();
+    assert!(failure.starts_with("everybody waits, and no timer is set"), "{failure}");
+    assert!(failure.contains("'patient' spawned at"), "{failure}");
+}
+
+#[test]
+fn fibers_that_yield_until_a_time_see_it_come() {
+    sim::run(1, |_| {
+        let start = osier::time::now();
+        while osier::time::now() - start < Duration::from_millis(2) {
+            osier::yield_now();
+        }
+    });
+}
+
+#[test]
+fn a_run_that_does_not_end_fails() {
+    let endless = |_: &World| {
+        loop {
+            osier::sleep(SECOND);
+        }
+    };
+    let report = Sim::new(1).limit(60 * SECOND).report(endless);
+    assert!(report.failure.unwrap().starts_with("the run does not end"));
+    let report = Sim::new(1).limit_steps(50).report(endless);
+    assert!(report.steps < 60 && report.failure.is_some());
+}
+
+#[test]
+fn the_panic_of_a_program_and_of_a_host_is_that_of_the_run() {
+    let panicked = std::panic::catch_unwind(|| sim::run(1, |_| panic!("on purpose")));
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
+    let report = Sim::new(1).report(|world| world.host("bad", || Err::<(), _>("out of luck")).wait());
+    assert_eq!(
+        report.failure.unwrap(),
+        "host bad returned an error: \"out of luck\": \"out of luck\""
+    );
+}
+
+#[test]
+fn check_runs_every_seed_and_stops_at_the_first_that_fails() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let failed = std::panic::catch_unwind(|| {
+        sim::check(0..100, |_| {
+            RUNS.fetch_add(1, Ordering::Relaxed);
+            assert!(sim::random() % 10 != 3, "an unlucky number");
+        });
+    });
+    assert!(failed.is_err());
+    // The one that failed ran twice, for its trace.
+    let unlucky = (0..100)
+        .find(|&seed| sim::run(seed, |_| sim::random() % 10 == 3))
+        .unwrap();
+    assert_eq!(RUNS.load(Ordering::Relaxed) as u64, unlucky + 2);
+}
+
+#[test]
+fn unblock_runs_on_this_thread_and_plain_threads_are_no_part_of_it() {
+    sim::run(1, |_| {
+        let here = std::thread::current().id();
+        assert_eq!(osier::unblock(move || std::thread::current().id()), here);
+        assert!(sim::is_simulated());
+        assert!(osier::unblock(|| !sim::is_simulated()));
+    });
+    assert!(!sim::is_simulated());
+}
+
+/// A counter that two fibers read and write, with a yield in between.
+fn lost_update(_: &World) {
+    let counter = Arc::new(AtomicUsize::new(0));
+    let fibers: Vec<_> = (0..2)
+        .map(|_| {
+            let counter = Arc::clone(&counter);
+            osier::spawn(move || {
+                for _ in 0..3 {
+                    let read = counter.load(Ordering::Relaxed);
+                    if read == 4 {
+                        osier::yield_now();
+                    }
+                    counter.store(read + 1, Ordering::Relaxed);
+                    osier::yield_now();
+                }
+            })
+        })
+        .collect();
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    assert_eq!(counter.load(Ordering::Relaxed), 6, "an update is lost");
+}
+
+#[test]
+fn shrinking_leaves_the_choices_that_matter() {
+    let shrunk = (0..200)
+        .find_map(|seed| Sim::new(seed).shrink(500, lost_update))
+        .expect("some order loses an update");
+    assert!(shrunk.schedule.choices().unwrap() <= shrunk.choices_before);
+    assert!(shrunk.schedule.choices().unwrap() <= 1, "{shrunk:?}");
+    let again = Sim::new(shrunk.schedule.clone()).report(lost_update);
+    assert!(again.failure.unwrap().contains("an update is lost"));
+    assert!(again.trace == shrunk.report.trace);
+}
