@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use osier_tls::Identity;
 
-use super::acme::storage::{Storage, Stored};
+use super::acme::storage::{Folder, Stored};
 use super::{Source, locked};
 use crate::log::operator::Say;
 
@@ -13,7 +13,7 @@ use crate::log::operator::Say;
 pub struct Auto {
     /// The first host of the site, whose name the files have.
     name: String,
-    storage: Storage,
+    storage: Folder,
     current: Mutex<Current>,
     say: Say,
 }
@@ -25,7 +25,7 @@ enum Current {
 }
 
 impl Auto {
-    pub fn new(name: &str, storage: Storage, say: Say) -> Auto {
+    pub fn new(name: &str, storage: Folder, say: Say) -> Auto {
         Auto {
             name: name.to_owned(),
             storage,

@@ -34,9 +34,9 @@ use crate::log::operator::Say;
 use self::acme::challenge::Board;
 use self::acme::https::Https;
 use self::acme::issue::{Means, Subject};
-use self::acme::keeper::{Keeper, Shelf};
+use self::acme::keeper::{Keeper, Shelf, system_clock};
 use self::acme::order::Presented;
-use self::acme::storage::{Storage, Stored};
+use self::acme::storage::{Folder, Pooled, Stored};
 use self::auto::Auto;
 use self::challenges::{Challenges, Given};
 use self::files::Files;
@@ -235,25 +235,32 @@ impl Certificates {
         if subjects.is_empty() {
             return;
         }
-        let means = Means {
-            storage,
-            board: Arc::clone(self) as Arc<dyn Board>,
-            connect: Box::new(|issuer| {
+        let means = Means::new(
+            Arc::new(Pooled(storage)),
+            Arc::clone(self) as Arc<dyn Board>,
+            Box::new(|issuer| {
                 let issuer = issuer.clone();
                 let https = osier::shield(|| osier::unblock(move || Https::to(&issuer)));
-                Ok(Box::new(https?))
+                Ok(Arc::new(https?))
             }),
-        };
+        );
         let shelf = Arc::clone(self) as Arc<dyn Shelf>;
-        let next = Keeper::new(subjects, means, shelf, self.say.clone(), before.as_deref());
+        let next = Keeper::new(
+            subjects,
+            means,
+            shelf,
+            self.say.clone(),
+            system_clock(),
+            before.as_deref(),
+        );
         let running = Arc::clone(keeper.insert(next));
         let fiber = osier::fiber::Builder::new().name("renewals");
         drop(fiber.spawn(move || running.run()));
     }
 
-    fn storage(&self) -> Option<Storage> {
+    fn storage(&self) -> Option<Folder> {
         let state = self.place.get()?.state.as_deref()?;
-        Some(Storage::new(state.join("acme")))
+        Some(Folder::new(state.join("acme")))
     }
 
     /// The internal authority, opened when a site first needs it.

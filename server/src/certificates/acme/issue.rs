@@ -1,10 +1,12 @@
-//! One certificate, from the look into the state folder to the stored chain.
+//! One certificate, from the account to the stored chain, and the questions when it should be renewed.
 //!
-//! The lock of the name keeps other processes from ordering the same certificate. It is tried, not waited for: who does not get it
-//! looks again later, and finds what the other one has stored.
+//! The lock of the name keeps other processes from ordering the same certificate. Connections to issuers and their directories are
+//! kept in [`Means`], so that thousands of certificates do not ask for them one by one.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use osier_tls::Identity;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
@@ -17,11 +19,20 @@ use time::format_description::well_known::Rfc3339;
 use super::challenge::{Board, Proofs};
 use super::jose::AccountKey;
 use super::order::{self, Kind, Wanted};
-use super::protocol::{Client, Directory, Error, Transport};
+use super::protocol::{Client, Directory, Error, Received, Transport};
 use super::schedule::{Validity, Window};
 use super::settings::{Issuer, Settings};
-use super::storage::{Pending, Storage, Stored};
+use super::storage::{Advice, Pending, Storage, Stored};
 use crate::certificates::x509::Certificate;
+
+/// Time for which the directory of an issuer counts.
+const DIRECTORY_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Time between two questions for the issuer's renewal window: the shortest, that without an answer, and the longest (RFC 9773
+/// section 4.3).
+const ASK_MIN: Duration = Duration::from_secs(3600);
+pub const ASK: Duration = Duration::from_secs(6 * 3600);
+const ASK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A certificate that a site wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,13 +44,68 @@ pub struct Subject {
 
 /// The parts of the server that issuing needs.
 pub struct Means {
-    pub storage: Storage,
+    pub storage: Arc<dyn Storage>,
     pub board: Arc<dyn Board>,
-    pub connect: Connect,
+    connect: Connect,
+    /// The issuers that were needed, by the URL of their directory.
+    issuers: Mutex<HashMap<String, Known>>,
+}
+
+/// A connection to an issuer, and the time at which its directory was fetched.
+#[derive(Clone)]
+struct Known {
+    transport: Arc<dyn Transport>,
+    directory: Option<(Instant, Directory)>,
 }
 
 /// Makes connections to an issuer. It may suspend while files are read. The error is one line.
-pub type Connect = Box<dyn Fn(&Issuer) -> Result<Box<dyn Transport>, String> + Send + Sync>;
+pub type Connect = Box<dyn Fn(&Issuer) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+
+impl Means {
+    pub fn new(storage: Arc<dyn Storage>, board: Arc<dyn Board>, connect: Connect) -> Means {
+        Means {
+            storage,
+            board,
+            connect,
+            issuers: Mutex::default(),
+        }
+    }
+
+    /// The connection to an issuer, and its directory.
+    fn issuer(&self, issuer: &Issuer) -> Result<(Arc<dyn Transport>, Directory), Error> {
+        let url = &issuer.directory;
+        let known = self.issuers().get(url).cloned();
+        let now = osier::time::now();
+        let transport = match known {
+            Some(Known {
+                transport,
+                directory: Some((since, directory)),
+            }) if now.saturating_duration_since(since) < DIRECTORY_AGE => return Ok((transport, directory)),
+            Some(known) => known.transport,
+            None => (self.connect)(issuer).map_err(Error::Failed)?,
+        };
+        let directory = Directory::fetch(&*transport, url)?;
+        let known = Known {
+            transport: Arc::clone(&transport),
+            directory: Some((now, directory.clone())),
+        };
+        self.issuers().insert(url.clone(), known);
+        Ok((transport, directory))
+    }
+
+    /// Forgets what is known of an issuer, so that the next order finds what has changed.
+    fn forget(&self, issuer: &Issuer) {
+        self.issuers().remove(&issuer.directory);
+    }
+
+    fn issuers(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.issuers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stored<T>(&self, done: io::Result<T>) -> Result<T, Error> {
+        done.map_err(|error| Error::Failed(format!("{}: {error}", self.storage.place())))
+    }
+}
 
 /// The dates of a certificate, and its identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,30 +146,47 @@ fn leaf(chain: &str) -> Option<Certificate> {
     Certificate::parse(&der).ok()
 }
 
+/// A certificate that an issuer has just given.
+pub struct Obtained {
+    pub stored: Stored,
+    /// Why it could not be stored. It is served all the same.
+    pub unstored: Option<io::Error>,
+}
+
 /// Gets a certificate from an issuer and stores it. The caller holds the lock of the name.
 ///
 /// # Suspends
 /// For minutes, while the issuer checks the names by one of `kinds`, the best one first.
 ///
 /// # Errors
-/// Those of the issuer and of the state folder.
+/// Those of the issuer and of the storage.
 pub fn obtain(
     subject: &Subject,
     issuer: &Issuer,
     means: &Means,
     kinds: &[Kind],
     replaces: Option<&str>,
-) -> Result<Stored, Error> {
-    let transport = (means.connect)(issuer).map_err(Error::Failed)?;
-    let storage = means.storage.clone();
-    let url = issuer.directory.clone();
-    let account: AccountKey = unblock(move || storage.account(&url))?;
-    let directory = Directory::fetch(&*transport, &issuer.directory)?;
+) -> Result<Obtained, Error> {
+    let obtained = order(subject, issuer, means, kinds, replaces);
+    if obtained.is_err() {
+        means.forget(issuer);
+    }
+    obtained
+}
+
+fn order(
+    subject: &Subject,
+    issuer: &Issuer,
+    means: &Means,
+    kinds: &[Kind],
+    replaces: Option<&str>,
+) -> Result<Obtained, Error> {
+    let account: AccountKey = means.stored(means.storage.account(&issuer.directory))?;
+    let (transport, directory) = means.issuer(issuer)?;
     let (email, binding) = (subject.settings.email.as_deref(), issuer.binding.as_ref());
     let mut client = Client::sign_in(&*transport, directory, &account, email, binding)?;
 
-    let (storage, name) = (means.storage.clone(), subject.name().to_owned());
-    let pending = unblock(move || storage.pending(&name))?;
+    let pending = means.stored(means.storage.pending(subject.name()))?;
     if let Some(pending) =
         pending.filter(|pending| pending.issuer == issuer.directory && pending.names == subject.names)
         && let Some(chain) = order::resume(&mut client, &pending.url)?
@@ -131,35 +214,49 @@ pub fn obtain(
         names: subject.names.clone(),
         key: key.clone(),
     };
-    let (storage, name) = (means.storage.clone(), subject.name().to_owned());
-    unblock(move || storage.put_pending(&name, &pending))?;
+    match means.storage.put_pending(subject.name(), &pending) {
+        // The certificate will be served from memory. Only a crash could lose it now.
+        Err(error) if is_full(&error) => {}
+        put => means.stored(put)?,
+    }
     let chain = order::finalize(&mut client, &order, &request)?;
     store(subject, means, Stored { key, chain })
 }
 
-/// The time in which the issuer wants the certificate to be renewed. `None` if it has no opinion.
+/// Whether a place has no room, which says nothing about what it holds.
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+}
+
+/// Asks an issuer when it wants a certificate to be renewed. `now` is in seconds since 1970.
 ///
 /// # Suspends
 /// Until the issuer has answered.
 ///
 /// # Errors
 /// When it cannot be reached.
-pub fn window(issuer: &Issuer, means: &Means, id: &str) -> Result<Option<Window>, Error> {
-    let transport = (means.connect)(issuer).map_err(Error::Failed)?;
-    let directory = Directory::fetch(&*transport, &issuer.directory)?;
-    let Some(base) = directory.renewal_info else {
-        return Ok(None);
+pub fn advice(issuer: &Issuer, means: &Means, id: &str, now: i64) -> Result<Advice, Error> {
+    let (transport, directory) = means.issuer(issuer)?;
+    let received = match directory.renewal_info {
+        Some(base) => {
+            let url = format!("{}/{id}", base.trim_end_matches('/'));
+            Some(transport.send("GET", &url, None)?)
+        }
+        None => None,
     };
-    let url = format!("{}/{id}", base.trim_end_matches('/'));
-    let received = transport.send("GET", &url, None)?;
-    if received.status != 200 {
-        return Ok(None);
-    }
-    let body = received.json()?;
+    let pause = received.as_ref().and_then(Received::pause).unwrap_or(ASK);
+    let body = match received.filter(|received| received.status == 200) {
+        Some(received) => received.json()?,
+        None => Value::Null,
+    };
     let time = |name: &str| seconds(&body["suggestedWindow"][name]);
-    Ok(time("start")
-        .zip(time("end"))
-        .map(|(begins, ends)| Window { begins, ends }))
+    let window = time("start").zip(time("end"));
+    Ok(Advice {
+        id: id.to_owned(),
+        window: window.map(|(begins, ends)| Window { begins, ends }),
+        again: now.saturating_add(pause.clamp(ASK_MIN, ASK_MAX).as_secs().cast_signed()),
+    })
 }
 
 /// Seconds since 1970 of a date as RFC 3339 writes it.
@@ -168,7 +265,7 @@ fn seconds(date: &Value) -> Option<i64> {
     Some(date.unix_timestamp())
 }
 
-fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Stored, Error> {
+fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Obtained, Error> {
     if read(&stored.chain).is_none() || !subject.is_served_by(&stored) {
         return Err(Error::Malformed(
             "a certificate that is not for the names of the order".into(),
@@ -180,9 +277,8 @@ fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Stored, Err
             "a certificate that cannot be served: {error}"
         )));
     }
-    let (storage, name, copy) = (means.storage.clone(), subject.name().to_owned(), stored.clone());
-    unblock(move || storage.put_certificate(&name, &copy))?;
-    Ok(stored)
+    let unstored = means.storage.put_certificate(subject.name(), &stored).err();
+    Ok(Obtained { stored, unstored })
 }
 
 /// A new key in PEM, and the request that its public key be certified, in DER.
@@ -193,10 +289,4 @@ fn request(names: &[String]) -> Result<(String, Vec<u8>), rcgen::Error> {
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key)?;
     Ok((key.serialize_pem(), request.der().to_vec()))
-}
-
-/// Works on the state folder on the blocking pool.
-fn unblock<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Error> {
-    let done = osier::shield(|| osier::unblock(work));
-    done.map_err(|error| Error::Failed(format!("the state folder: {error}")))
 }

@@ -3,26 +3,30 @@
 //! ```text
 //!              due: the earliest first                     ┌──▶ shelf: served from the next handshake on
 //!   queue ───────────────────────────▶ attend (a fiber) ───┤
-//!     ▲                                                    └──▶ state folder
+//!     ▲                                                    └──▶ storage
 //!     └──────────── the next time: renewal, back-off ◀─────┘
 //! ```
+//!
+//! The first look at a certificate loads and serves it. Issuers are asked for renewal windows later, at times that are spread over
+//! [`ASK`](issue::ASK), and their answers are stored with the certificates. So ten thousand certificates do not ask at once after a start.
 //!
 //! The first fiber takes from the queue. At most [`AT_ONCE`] certificates are attended at once. The wall clock decides when one is
 //! due, and it is looked at again at least every [`LOOK`]. After a jump forward, what is due meanwhile is attended. After a jump back,
 //! what lies farther ahead than any pause is long ([`FARTHEST`]) is attended, too.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use osier::sync::Event;
 
-use super::issue::{self, Means, Read, Subject};
+use super::issue::{self, ASK, Means, Obtained, Read, Subject};
 use super::order::Kind;
 use super::protocol::Error;
 use super::schedule;
-use super::storage::Stored;
+use super::storage::{Advice, Locking, Stored};
 use crate::log::operator::Say;
 
 /// Orders on their way at once.
@@ -31,14 +35,11 @@ const AT_ONCE: usize = 4;
 /// Longest time between two looks at the wall clock.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Time between two questions for the issuer's renewal window (RFC 9773 section 4.3.2).
-const ASK: Duration = Duration::from_secs(6 * 3600);
-
 /// Time before the next look at a certificate that was just issued. An issuer may suggest a renewal at once; it gets one an hour.
 const SETTLED: Duration = Duration::from_secs(3600);
 
-/// Pause before another look at a name whose lock another process has.
-const LOCKED: Duration = Duration::from_secs(30);
+/// Pause before another look at a name while the storage is away. Its return ends the pause, see [`Keeper::look_again`].
+const AWAY: Duration = Duration::from_secs(60);
 
 /// Seconds to the next look at a certificate, at most. The longest pause after a failure is two and a half days.
 const FARTHEST: i64 = 3 * 24 * 3600;
@@ -50,6 +51,20 @@ pub trait Shelf: Send + Sync {
     /// # Errors
     /// One line: the certificate cannot be used with its key.
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String>;
+
+    /// There is no certificate for these names yet.
+    fn missing(&self, _subject: &Subject) {}
+}
+
+/// Tells the seconds since 1970. Tests have a clock of their own.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// The clock of the system.
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs().cast_signed())
+    })
 }
 
 /// The certificates that a configuration wants.
@@ -58,6 +73,9 @@ pub struct Keeper {
     means: Means,
     shelf: Arc<dyn Shelf>,
     say: Say,
+    clock: Clock,
+    /// The time at which the first keeper of the process began.
+    began: i64,
     state: Mutex<State>,
     /// Set when a certificate has been attended, or when the keeper is to end.
     news: Event,
@@ -71,6 +89,10 @@ struct State {
     failures: Vec<u32>,
     /// The subjects whose certificates are served.
     served: HashSet<usize>,
+    /// The subjects that wait for another process, or for the storage.
+    waiting: HashSet<usize>,
+    /// Certificates that the storage has not taken, by their subject.
+    unstored: HashMap<usize, Stored>,
     is_ended: bool,
 }
 
@@ -79,6 +101,8 @@ struct Next {
     /// The pause until then.
     after: Duration,
     has_failed: bool,
+    /// Whether news from other processes, or from the storage, end the pause.
+    is_waiting: bool,
 }
 
 impl Next {
@@ -86,7 +110,43 @@ impl Next {
         Next {
             after,
             has_failed: false,
+            is_waiting: false,
         }
+    }
+
+    fn wait(after: Duration) -> Next {
+        Next {
+            is_waiting: true,
+            ..Next::look(after)
+        }
+    }
+}
+
+/// The work on one subject. Its drop puts the subject back into the queue, also when the work panics.
+struct Attending<'k> {
+    keeper: &'k Keeper,
+    index: usize,
+    next: Option<Next>,
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        let Attending { keeper, index, .. } = *self;
+        let next = self.next.take().unwrap_or_else(|| {
+            let error = Error::Failed("the work on it has panicked, which is a bug of this server".into());
+            keeper.failed(index, &error)
+        });
+        let due = keeper.wall();
+        let mut state = keeper.state();
+        state.busy -= 1;
+        state.failures[index] = if next.has_failed { state.failures[index] + 1 } else { 0 };
+        if next.is_waiting {
+            state.waiting.insert(index);
+        }
+        let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
+        state.queue.push(Reverse((due.saturating_add(after), index)));
+        drop(state);
+        keeper.news.set();
     }
 }
 
@@ -98,35 +158,39 @@ impl Keeper {
         means: Means,
         shelf: Arc<dyn Shelf>,
         say: Say,
+        clock: Clock,
         before: Option<&Keeper>,
     ) -> Arc<Keeper> {
-        let now = wall();
+        let now = clock();
         let mut state = State {
             failures: vec![0; subjects.len()],
             ..State::default()
         };
         for (index, subject) in subjects.iter().enumerate() {
             let known = before.and_then(|before| before.known(subject));
-            let (due, failures) = known.unwrap_or((now, 0));
+            let (due, failures, unstored) = known.unwrap_or((now, 0, None));
             state.queue.push(Reverse((due, index)));
             state.failures[index] = failures;
+            state.unstored.extend(unstored.map(|stored| (index, stored)));
         }
         Arc::new(Keeper {
             subjects,
             means,
             shelf,
             say,
+            clock,
+            began: before.map_or(now, |before| before.began),
             state: Mutex::new(state),
             news: Event::new(),
         })
     }
 
-    /// The next time and the failures of a certificate. `None` for one that is new or being attended.
-    fn known(&self, subject: &Subject) -> Option<(i64, u32)> {
+    /// The next time and the failures of a certificate, and what the storage has not taken. `None` for one that is new or being attended.
+    fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
         let index = self.subjects.iter().position(|known| known == subject)?;
         let state = self.state();
-        let waiting = state.queue.iter().find(|Reverse((_, waiting))| *waiting == index)?;
-        Some((waiting.0.0, state.failures[index]))
+        let queued = state.queue.iter().find(|Reverse((_, queued))| *queued == index)?;
+        Some((queued.0.0, state.failures[index], state.unstored.get(&index).cloned()))
     }
 
     /// Attends to the certificates until [`end`](Keeper::end).
@@ -141,7 +205,7 @@ impl Keeper {
                     return;
                 }
                 self.news.reset();
-                state.next_due(wall())
+                state.next_due(self.wall())
             };
             match due {
                 Ok(index) => {
@@ -166,23 +230,46 @@ impl Keeper {
         self.news.set();
     }
 
-    fn attend(&self, index: usize) {
-        let next = self.look(index);
+    /// Looks again at the certificates that wait for another process or for the storage: there are news of them.
+    #[expect(dead_code, reason = "a storage that several machines share calls it")]
+    pub fn look_again(&self) {
+        let now = self.wall();
         let mut state = self.state();
-        state.busy -= 1;
-        state.failures[index] = if next.has_failed { state.failures[index] + 1 } else { 0 };
-        let due = wall().saturating_add(i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX));
-        state.queue.push(Reverse((due, index)));
+        let State { queue, waiting, .. } = &mut *state;
+        if waiting.is_empty() {
+            return;
+        }
+        let due = queue
+            .drain()
+            .map(|Reverse((due, index))| match waiting.contains(&index) {
+                true => Reverse((now, index)),
+                false => Reverse((due, index)),
+            });
+        let due: Vec<_> = due.collect();
+        queue.extend(due);
+        waiting.clear();
         drop(state);
         self.news.set();
     }
 
+    fn attend(&self, index: usize) {
+        let mut attending = Attending {
+            keeper: self,
+            index,
+            next: None,
+        };
+        attending.next = Some(self.look(index));
+    }
+
     fn look(&self, index: usize) -> Next {
         let subject = &self.subjects[index];
-        let (storage, name) = (self.means.storage.clone(), subject.name().to_owned());
-        let found = osier::shield(|| osier::unblock(move || storage.certificate(&name)));
-        let found = match found {
+        let unstored = self.state().unstored.get(&index).cloned();
+        if let Some(stored) = unstored {
+            return self.store_again(index, &stored);
+        }
+        let found = match self.means.storage.certificate(subject.name()) {
             Ok(found) => found.filter(|stored| subject.is_served_by(stored)),
+            Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
             Err(error) => {
                 let name = subject.name();
                 self.say.error(format_args!(
@@ -192,41 +279,79 @@ impl Keeper {
             }
         };
         let read = found.as_ref().and_then(|stored| issue::read(&stored.chain));
-        if let Some(stored) = &found {
-            self.serve(index, stored);
+        match &found {
+            Some(stored) => self.serve(index, stored),
+            None => self.shelf.missing(subject),
         }
-        if let Some(read) = &read {
-            let left = self.renewal(subject, read).saturating_sub(wall());
-            if let Ok(left @ 1..) = u64::try_from(left) {
-                // The issuer may change its mind: a revocation is announced by an earlier window.
-                return Next::look(Duration::from_secs(left).min(ASK));
-            }
+        match read.as_ref().and_then(|read| self.not_before(subject, read)) {
+            Some(pause) => Next::look(pause),
+            None => self.order(index, read.as_ref()),
         }
-        self.order(index, read.as_ref())
     }
 
-    /// The time of the renewal, in seconds since 1970.
-    fn renewal(&self, subject: &Subject, read: &Read) -> i64 {
-        let window = read.id.as_ref().and_then(|id| {
-            // Only the one that has issued it has an opinion.
-            let mut issuers = subject.settings.issuers.iter();
-            issuers.find_map(|issuer| issue::window(issuer, &self.means, id).ok().flatten())
-        });
-        schedule::renewal(read.validity, window, chance(subject.name()))
+    /// The pause until the next look at a certificate that is not to be renewed yet.
+    fn not_before(&self, subject: &Subject, read: &Read) -> Option<Duration> {
+        let (now, chance) = (self.wall(), chance(subject.name()));
+        let left = |until: i64| u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
+        let mut asks_again = None;
+        let mut window = None;
+        if let Some(id) = &read.id {
+            let stored = self.means.storage.advice(subject.name()).ok().flatten();
+            let stored = stored.filter(|advice| advice.id == *id);
+            // An answer that lies farther ahead than any is valid comes from before a jump of the clock.
+            let is_valid = |advice: &Advice| left(advice.again).is_some_and(|left| left.cast_signed() <= FARTHEST);
+            let first = self.began.saturating_add((ASK.as_secs_f64() * chance) as i64);
+            let advice = match stored {
+                Some(advice) if is_valid(&advice) => advice,
+                // The first questions after a start are spread.
+                stored if left(first).is_some_and(|left| left <= ASK.as_secs()) => Advice {
+                    id: id.clone(),
+                    window: stored.and_then(|advice| advice.window),
+                    again: first,
+                },
+                stored => self.ask(subject, id, stored),
+            };
+            window = advice.window;
+            asks_again = left(advice.again);
+        }
+        let renewal = left(schedule::renewal(read.validity, window, chance))?;
+        // The issuer may change its mind: a revocation is announced by an earlier window.
+        Some(Duration::from_secs(renewal.min(asks_again.unwrap_or(ASK.as_secs()))))
+    }
+
+    /// Asks the issuer when it wants the certificate to be renewed, and stores the answer.
+    fn ask(&self, subject: &Subject, id: &str, before: Option<Advice>) -> Advice {
+        let now = self.wall();
+        let mut advice = Advice {
+            id: id.to_owned(),
+            window: before.and_then(|advice| advice.window),
+            again: now.saturating_add(ASK.as_secs().cast_signed()),
+        };
+        // Only the one that has issued it has an opinion.
+        for issuer in &subject.settings.issuers {
+            match issue::advice(issuer, &self.means, id, now) {
+                Ok(given) => advice = given,
+                Err(_) => continue,
+            }
+            if advice.window.is_some() {
+                break;
+            }
+        }
+        // An answer that is lost is asked for again at the next start.
+        let _ = self.means.storage.put_advice(subject.name(), &advice);
+        advice
     }
 
     fn order(&self, index: usize, old: Option<&Read>) -> Next {
         let subject = &self.subjects[index];
         let name = subject.name();
-        let (storage, locked) = (self.means.storage.clone(), name.to_owned());
-        let lock = match osier::shield(|| osier::unblock(move || storage.lock(&locked))) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Next::look(LOCKED),
-            Err(error) => return self.failed(index, &Error::Failed(format!("the state folder: {error}"))),
+        let lock = match self.means.storage.lock(name) {
+            Ok(Locking::Taken(lock)) => lock,
+            Ok(Locking::Busy(pause)) => return Next::wait(pause),
+            Err(error) => return self.not_stored(index, &error),
         };
         // Another process may have renewed it between the look and the lock.
-        let (storage, again) = (self.means.storage.clone(), name.to_owned());
-        if let Ok(Some(stored)) = osier::shield(|| osier::unblock(move || storage.certificate(&again)))
+        if let Ok(Some(stored)) = self.means.storage.certificate(name)
             && subject.is_served_by(&stored)
             && issue::read(&stored.chain).as_ref() != old
         {
@@ -240,15 +365,8 @@ impl Keeper {
         for issuer in &subject.settings.issuers {
             let replaces = old.and_then(|old| old.id.as_deref());
             match issue::obtain(subject, issuer, &self.means, &kinds, replaces) {
-                Ok(stored) => {
-                    self.serve(index, &stored);
-                    let names = subject.names.join(", ");
-                    self.say.info(format_args!(
-                        "{} has issued a certificate for {names}",
-                        issuer.directory
-                    ));
-                    return Next::look(SETTLED);
-                }
+                Ok(obtained) => return self.obtained(index, &issuer.directory, obtained),
+                Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
                 Err(error) => {
                     let issuer = &issuer.directory;
                     self.say
@@ -260,6 +378,71 @@ impl Keeper {
         drop(lock);
         let error = last.unwrap_or_else(|| Error::Failed("there is no issuer".into()));
         self.back_off(index, &error)
+    }
+
+    fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
+        let Obtained { stored, unstored } = obtained;
+        self.serve(index, &stored);
+        let names = self.subjects[index].names.join(", ");
+        self.say
+            .info(format_args!("{issuer} has issued a certificate for {names}"));
+        let Some(error) = unstored else {
+            return Next::look(SETTLED);
+        };
+        self.state().unstored.insert(index, stored);
+        self.cannot_store(index, &error)
+    }
+
+    /// Stores a certificate that the storage has not taken before. It is not ordered again meanwhile.
+    fn store_again(&self, index: usize, stored: &Stored) -> Next {
+        let (storage, name) = (&self.means.storage, self.subjects[index].name());
+        self.serve(index, stored);
+        let _lock = match storage.lock(name) {
+            Ok(Locking::Taken(lock)) => lock,
+            Ok(Locking::Busy(pause)) => return Next::wait(pause),
+            Err(error) => return self.cannot_store(index, &error),
+        };
+        // Another process may have renewed it meanwhile.
+        let begins = |stored: &Stored| issue::read(&stored.chain).map(|read| read.validity.begins);
+        let newer = storage.certificate(name).ok().flatten();
+        let newer = newer.filter(|newer| self.subjects[index].is_served_by(newer) && begins(newer) > begins(stored));
+        if newer.is_none() {
+            if let Err(error) = storage.put_certificate(name, stored) {
+                return self.cannot_store(index, &error);
+            }
+            self.say
+                .info(format_args!("the certificate of {name} is stored now, after all"));
+        }
+        self.state().unstored.remove(&index);
+        Next::look(Duration::ZERO)
+    }
+
+    fn cannot_store(&self, index: usize, error: &io::Error) -> Next {
+        if self.means.storage.is_away() {
+            return Next::wait(AWAY);
+        }
+        let failures = self.state().failures[index];
+        let (name, place) = (self.subjects[index].name(), self.means.storage.place());
+        let pause = schedule::pause(failures + 1, None, chance(name));
+        let minutes = pause.as_secs().div_ceil(60);
+        self.say.error(format_args!(
+            "the certificate of {name} cannot be stored: {place}: {error}; it is served from memory, and lost when this process ends; \
+             the next try to store it is in {minutes} min"
+        ));
+        Next {
+            has_failed: true,
+            ..Next::look(pause)
+        }
+    }
+
+    fn not_stored(&self, index: usize, error: &io::Error) -> Next {
+        match self.means.storage.is_away() {
+            true => Next::wait(AWAY),
+            false => self.failed(
+                index,
+                &Error::Failed(format!("{}: {error}", self.means.storage.place())),
+            ),
+        }
     }
 
     fn failed(&self, index: usize, error: &Error) -> Next {
@@ -285,8 +468,8 @@ impl Keeper {
             "the next try for {name} is in {minutes} min; until then {meanwhile}"
         ));
         Next {
-            after: pause,
             has_failed: true,
+            ..Next::look(pause)
         }
     }
 
@@ -302,6 +485,11 @@ impl Keeper {
                     .error(format_args!("the certificate of {name} cannot be used: {why}"));
             }
         }
+    }
+
+    /// Seconds since 1970.
+    fn wall(&self) -> i64 {
+        (self.clock)()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -322,6 +510,7 @@ impl State {
             return Err(Duration::from_secs(due.abs_diff(now)));
         }
         self.queue.pop();
+        self.waiting.remove(&index);
         self.busy += 1;
         Ok(index)
     }
@@ -335,12 +524,6 @@ fn proofs(kinds: &[Kind], failures: u32) -> Vec<Kind> {
         kinds.rotate_left(first);
     }
     kinds
-}
-
-/// Seconds since 1970.
-fn wall() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs().cast_signed())
 }
 
 /// A number between 0 and 1 that spreads renewals, the same for a name each time.

@@ -24,7 +24,7 @@ const NONCES: usize = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// Carries requests to an issuer.
-pub trait Transport {
+pub trait Transport: Send + Sync {
     /// Sends one request and returns the whole response. A body is `application/jose+json`.
     ///
     /// # Suspends

@@ -1,9 +1,10 @@
-//! An issuer in memory, for tests: it checks every signature and nonce, looks at proofs as a real one would, and fails on demand.
+//! An issuer and a storage in memory, for tests. The issuer checks every signature and nonce, looks at proofs as a real one would, and fails on demand.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use data_encoding::BASE64URL_NOPAD as BASE64;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer as Signer, KeyPair};
@@ -11,8 +12,10 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use serde_json::{Value, json};
 
 use super::challenge::Board;
+use super::jose::AccountKey;
 use super::order::Presented;
 use super::protocol::{Received, Transport};
+use super::storage::{Advice, Held, Locking, Pending, Storage, Stored};
 
 pub const DIRECTORY: &str = "https://issuer.test/dir";
 
@@ -72,6 +75,8 @@ pub struct Script {
     pub is_down: bool,
     /// Connections break after the order was finalized.
     pub breaks_after_finalize: bool,
+    /// The next new order makes the client panic.
+    pub makes_panic: bool,
     /// The answer to a new order, instead of an order.
     pub refuses_orders: Option<(u16, Value, Option<String>)>,
 }
@@ -89,6 +94,8 @@ type Asked = (Option<String>, Option<String>);
 #[derive(Default)]
 struct State {
     requests: usize,
+    directories: usize,
+    questions: usize,
     nonces: HashSet<String>,
     /// Public keys by the URL of their accounts.
     accounts: HashMap<String, Value>,
@@ -104,6 +111,77 @@ struct Order {
     proved: HashSet<String>,
     looks: usize,
     chain: Option<String>,
+}
+
+/// A storage in memory, which may have no room.
+#[derive(Default)]
+pub struct Memory {
+    pub is_full: AtomicBool,
+    texts: Mutex<HashMap<String, String>>,
+    account: OnceLock<Vec<u8>>,
+}
+
+impl Memory {
+    fn put(&self, name: &str, kind: &str, text: String) -> io::Result<()> {
+        match self.is_full.load(Relaxed) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => {
+                self.texts.lock().unwrap().insert(format!("{name} {kind}"), text);
+                Ok(())
+            }
+        }
+    }
+
+    fn text(&self, name: &str, kind: &str) -> Option<String> {
+        self.texts.lock().unwrap().get(&format!("{name} {kind}")).cloned()
+    }
+}
+
+impl Held for () {}
+
+impl Storage for Memory {
+    fn place(&self) -> &'static str {
+        "the memory"
+    }
+
+    fn lock(&self, _: &str) -> io::Result<Locking> {
+        Ok(Locking::Taken(Box::new(())))
+    }
+
+    fn certificate(&self, name: &str) -> io::Result<Option<Stored>> {
+        self.text(name, "pem").map(|text| Stored::from_text(&text)).transpose()
+    }
+
+    fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()> {
+        self.put(name, "pem", stored.to_text())?;
+        self.texts.lock().unwrap().remove(&format!("{name} order"));
+        Ok(())
+    }
+
+    fn pending(&self, name: &str) -> io::Result<Option<Pending>> {
+        self.text(name, "order")
+            .map(|text| Pending::from_text(&text))
+            .transpose()
+    }
+
+    fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
+        self.put(name, "order", pending.to_text())
+    }
+
+    fn advice(&self, name: &str) -> io::Result<Option<Advice>> {
+        self.text(name, "advice")
+            .map(|text| Advice::from_text(&text))
+            .transpose()
+    }
+
+    fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()> {
+        self.put(name, "advice", advice.to_text())
+    }
+
+    fn account(&self, _: &str) -> io::Result<AccountKey> {
+        let pkcs8 = self.account.get_or_init(|| AccountKey::generate().pkcs8().to_vec());
+        Ok(AccountKey::from_pkcs8(pkcs8).unwrap())
+    }
 }
 
 thread_local! {
@@ -126,6 +204,23 @@ impl Issuer {
     pub fn counts(&self) -> (usize, Vec<Asked>) {
         let state = self.state.lock().unwrap();
         (state.accounts.len(), state.asked.clone())
+    }
+
+    /// How often the directory was fetched, and how often a renewal window was asked for.
+    pub fn looks(&self) -> (usize, usize) {
+        let state = self.state.lock().unwrap();
+        (state.directories, state.questions)
+    }
+
+    /// A certificate for these names, without an order.
+    pub fn issue(&self, names: &[String]) -> Stored {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.use_authority_key_identifier_extension = true;
+        Stored {
+            chain: params.signed_by(&key, &self.signer).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
     }
 
     fn post(&self, url: &str, body: &str) -> Received {
@@ -302,8 +397,12 @@ impl Transport for Arc<Issuer> {
         if is_down || (breaks && self.state.lock().unwrap().finalized) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
+        if url.ends_with("/new-order") && std::mem::take(&mut self.script.lock().unwrap().makes_panic) {
+            panic!("the script says so");
+        }
         let mut received = match (method, url) {
             ("GET", DIRECTORY) => {
+                self.state.lock().unwrap().directories += 1;
                 let script = self.script.lock().unwrap();
                 let profiles: HashMap<_, _> = script.profiles.iter().map(|name| (name, "")).collect();
                 let mut directory = json!({
@@ -322,6 +421,7 @@ impl Transport for Arc<Issuer> {
                 ..Received::default()
             },
             ("GET", url) if url.starts_with("https://issuer.test/renewal/") => {
+                self.state.lock().unwrap().questions += 1;
                 let script = self.script.lock().unwrap();
                 let (start, end) = script.window.as_ref().unwrap();
                 json_reply(200, &json!({ "suggestedWindow": { "start": start, "end": end } }))

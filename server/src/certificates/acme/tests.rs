@@ -1,21 +1,22 @@
 //! The whole client against an issuer in memory.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use testkit::Folder;
 
-use super::issue::{self, Means, Subject, window};
+use super::issue::{self, Means, Subject, advice};
 use super::jose::Binding;
-use super::keeper::{Keeper, Shelf};
+use super::keeper::{Clock, Keeper, Shelf, system_clock};
 use super::order::Kind;
 use super::protocol::Error;
 use super::schedule::Window;
-use super::scripted::{DIRECTORY, Issuer, Script};
+use super::scripted::{DIRECTORY, Issuer, Memory, Script};
 use super::settings::{Issuer as At, Settings};
-use super::storage::{Storage, Stored};
+use super::storage::{Advice, Folder as Place, Locking, Pooled, Storage, Stored};
 use crate::log::operator::Say;
 
 fn script() -> Script {
@@ -45,18 +46,22 @@ fn subject(names: &[&str]) -> Subject {
 /// Orders a certificate from the first issuer.
 fn obtain(subject: &Subject, means: &Means) -> Result<Stored, Error> {
     let settings = &subject.settings;
-    issue::obtain(subject, &settings.issuers[0], means, &settings.kinds, None)
+    let obtained = issue::obtain(subject, &settings.issuers[0], means, &settings.kinds, None)?;
+    assert!(obtained.unstored.is_none());
+    Ok(obtained.stored)
 }
 
 fn means(issuer: &Arc<Issuer>, folder: &Path) -> Means {
-    Means {
-        storage: Storage::new(folder.to_owned()),
-        board: Arc::new(issuer.shown.clone()),
-        connect: Box::new({
-            let issuer = issuer.clone();
-            move |_| Ok(Box::new(issuer.clone()))
-        }),
-    }
+    means_on(issuer, Arc::new(Pooled(Place::new(folder.to_owned()))))
+}
+
+fn means_on(issuer: &Arc<Issuer>, storage: Arc<dyn Storage>) -> Means {
+    let transport = issuer.clone();
+    Means::new(
+        storage,
+        Arc::new(issuer.shown.clone()),
+        Box::new(move |_| Ok(Arc::new(transport.clone()))),
+    )
 }
 
 /// Runs on a fiber with a clock that jumps to the next deadline.
@@ -83,7 +88,7 @@ fn a_certificate_is_ordered_by_each_proof_and_nothing_stays_behind() {
         let stored = done.unwrap();
         assert!(wanted.is_served_by(&stored));
         assert!(stored.key.contains("PRIVATE KEY") && issuer.shown.is_empty());
-        let storage = Storage::new(folder.path().to_owned());
+        let storage = Place::new(folder.path().to_owned());
         assert!(storage.certificate("a.example").unwrap() == Some(stored));
         assert!(storage.pending("a.example").unwrap().is_none());
     }
@@ -113,7 +118,7 @@ fn a_certificate_for_another_key_is_not_stored_and_ordered_anew() {
     let (done, issuer, folder) = order(mixes_up, wanted.clone());
     let why = done.err().unwrap().to_string();
     assert!(why.contains("cannot be served"), "{why}");
-    let storage = Storage::new(folder.path().to_owned());
+    let storage = Place::new(folder.path().to_owned());
     assert!(storage.certificate("a.example").unwrap().is_none());
     let means = means(&issuer, folder.path());
     let stored = run(move || obtain(&wanted, &means)).unwrap();
@@ -231,7 +236,7 @@ fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
     let copy = wanted.clone();
     let broken = run(move || obtain(&copy, &first));
     assert!(matches!(broken, Err(Error::Io(_))));
-    assert!(Storage::new(path.clone()).pending("a.example").unwrap().is_some());
+    assert!(Place::new(path.clone()).pending("a.example").unwrap().is_some());
     issuer.script.lock().unwrap().breaks_after_finalize = false;
     let stored = run(move || obtain(&wanted, &again)).unwrap();
     assert!(stored.key.contains("PRIVATE KEY"));
@@ -255,14 +260,13 @@ fn the_issuers_window_is_asked_for() {
     let read = issue::read(&done.unwrap().chain).unwrap();
     let means = means(&issuer, folder.path());
     let id = read.id.expect("the certificate names its authority");
-    let got = window(&At::new(DIRECTORY), &means, &id).unwrap();
-    assert_eq!(
-        got,
-        Some(Window {
-            begins: 1_767_323_045,
-            ends: 1_767_405_845
-        })
-    );
+    let window = Some(Window {
+        begins: 1_767_323_045,
+        ends: 1_767_405_845,
+    });
+    let again = 1000 + 6 * 3600;
+    let got = advice(&At::new(DIRECTORY), &means, &id, 1000).unwrap();
+    assert_eq!(got, Advice { id, window, again });
 }
 
 /// Collects what is served.
@@ -276,6 +280,190 @@ impl Shelf for Served {
     }
 }
 
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// The system's clock at this moment, carried on by the virtual clock of the caller.
+fn virtual_clock() -> Clock {
+    let (began, since) = (system_clock()(), osier::time::now());
+    Arc::new(move || {
+        began
+            + osier::time::now()
+                .saturating_duration_since(since)
+                .as_secs()
+                .cast_signed()
+    })
+}
+
+/// A keeper on a storage, for the virtual clock. `lines` gets what it says.
+struct Kept {
+    storage: Arc<Memory>,
+    served: Arc<Served>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Kept {
+    fn on(storage: Arc<Memory>) -> Kept {
+        Kept {
+            storage,
+            served: Arc::default(),
+            lines: Arc::default(),
+        }
+    }
+
+    /// Runs a keeper for a time.
+    fn run(&self, issuer: &Arc<Issuer>, subjects: Vec<Subject>, clock: &Clock, time: Duration) {
+        let lines = self.lines.clone();
+        let say = Say::new(move |line| lines.lock().unwrap().push(line.text.to_string()));
+        let (means, shelf) = (means_on(issuer, self.storage.clone()), self.served.clone());
+        let keeper = Keeper::new(subjects, means, shelf, say, clock.clone(), None);
+        let running = keeper.clone();
+        let running = osier::spawn(move || running.run());
+        osier::sleep(time);
+        keeper.end();
+        running.join().unwrap();
+    }
+
+    fn lines(&self) -> Vec<String> {
+        std::mem::take(&mut self.lines.lock().unwrap())
+    }
+
+    fn served(&self) -> usize {
+        std::mem::take(&mut *self.served.0.lock().unwrap()).len()
+    }
+}
+
+#[test]
+fn a_start_with_ten_thousand_certificates_asks_their_issuer_for_little() {
+    const COUNT: usize = 10_000;
+    let (begins, ends) = ("2126-01-02T03:04:05Z".to_owned(), "2126-01-03T03:04:05Z".to_owned());
+    let issuer = Issuer::new(Script {
+        window: Some((begins, ends)),
+        ..script()
+    });
+    let (storage, wanted) = (Arc::new(Memory::default()), subject(&["*.many.example"]));
+    let subjects: Vec<Subject> = (0..COUNT)
+        .map(|number| subject(&[&format!("n{number}.many.example")]))
+        .collect();
+    let counted = issuer.clone();
+    let looks = run(move || {
+        let stored = issuer.issue(&wanted.names);
+        for subject in &subjects {
+            storage.put_certificate(subject.name(), &stored).unwrap();
+        }
+        let (kept, clock) = (Kept::on(storage), virtual_clock());
+        let mut looks = Vec::new();
+        let mut run_for = |time| {
+            kept.run(&issuer, subjects.clone(), &clock, time);
+            assert_eq!(kept.lines(), [""; 0]);
+            assert!(kept.served() >= COUNT, "all are served");
+            looks.push(counted.looks());
+        };
+        run_for(Duration::from_secs(60));
+        run_for(6 * HOUR + Duration::from_secs(60));
+        run_for(Duration::from_secs(60));
+        looks
+    });
+    let [at_start, after_hours, at_the_next_start] = looks[..] else {
+        unreachable!()
+    };
+    // A minute has a 360th of the questions.
+    assert!(at_start.0 == 1 && (1..100).contains(&at_start.1), "{at_start:?}");
+    assert!(
+        after_hours.0 == 2 && (COUNT..COUNT + 100).contains(&after_hours.1),
+        "{after_hours:?}"
+    );
+    assert!(at_the_next_start.1 - after_hours.1 < 100, "{looks:?}");
+}
+
+#[test]
+fn a_certificate_that_finds_no_room_is_served_and_not_ordered_again() {
+    let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
+    storage.is_full.store(true, Relaxed);
+    let (orders, lines, served) = run({
+        let issuer = issuer.clone();
+        move || {
+            let (kept, clock) = (Kept::on(storage.clone()), virtual_clock());
+            let free = storage.clone();
+            let freed = osier::spawn(move || {
+                osier::sleep(3 * HOUR);
+                free.is_full.store(false, Relaxed);
+            });
+            kept.run(&issuer, vec![subject(&["a.example"])], &clock, 12 * HOUR);
+            freed.join().unwrap();
+            assert!(
+                storage.certificate("a.example").unwrap().is_some(),
+                "{:?}",
+                kept.lines()
+            );
+            (issuer.counts().1.len(), kept.lines(), kept.served())
+        }
+    });
+    assert_eq!(orders, 1);
+    assert!(served > 0);
+    assert!(lines[0].contains("has issued a certificate for a.example"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("the certificate of a.example cannot be stored: the memory: no storage space")
+            && lines[1].contains("it is served from memory"),
+        "{lines:?}"
+    );
+    // The pauses double: a few tries in three hours.
+    assert!((5..12).contains(&lines.len()), "{lines:?}");
+    assert_eq!(
+        lines.last().unwrap(),
+        "the certificate of a.example is stored now, after all"
+    );
+}
+
+#[test]
+fn a_panic_in_an_order_is_told_and_the_order_is_tried_again() {
+    let panics = Script {
+        makes_panic: true,
+        ..script()
+    };
+    let (issuer, storage) = (Issuer::new(panics), Arc::new(Memory::default()));
+    let lines = run(move || {
+        let kept = Kept::on(storage.clone());
+        kept.run(&issuer, vec![subject(&["a.example"])], &virtual_clock(), HOUR);
+        assert!(storage.certificate("a.example").unwrap().is_some());
+        kept.lines()
+    });
+    assert!(
+        lines[0].contains("no certificate for a.example: the work on it has panicked"),
+        "{lines:?}"
+    );
+    assert!(lines.last().unwrap().contains("has issued a certificate"), "{lines:?}");
+}
+
+#[test]
+fn certificates_are_renewed_in_time_also_after_jumps_of_the_clock() {
+    let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
+    let orders = run(move || {
+        let jump = Arc::new(AtomicI64::new(0));
+        let clock: Clock = {
+            let (clock, jump) = (virtual_clock(), jump.clone());
+            Arc::new(move || clock() + jump.load(Relaxed))
+        };
+        let kept = Kept::on(storage);
+        let running = osier::spawn({
+            let issuer = issuer.clone();
+            move || kept.run(&issuer, vec![subject(&["a.example"])], &clock, 30 * DAY)
+        });
+        let mut orders = Vec::new();
+        let year = 366 * DAY.as_secs().cast_signed();
+        // The certificates of this issuer are valid for two thousand years, so a jump must be far.
+        for to in [0, year, 3000 * year, -3000 * year, 0] {
+            jump.store(to, Relaxed);
+            osier::sleep(HOUR);
+            orders.push(issuer.counts().1.len());
+        }
+        running.cancel();
+        let _ = running.join();
+        orders
+    });
+    assert_eq!(orders, [1, 1, 2, 2, 2]);
+}
+
 /// Runs a keeper for a time of the virtual clock. Returns what it serves and what it says.
 fn keep(issuer: &Arc<Issuer>, folder: &Path, subjects: Vec<Subject>, time: Duration) -> (Vec<String>, Vec<String>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -284,7 +472,14 @@ fn keep(issuer: &Arc<Issuer>, folder: &Path, subjects: Vec<Subject>, time: Durat
         move |line| lines.lock().unwrap().push(line.text.to_string())
     });
     let served = Arc::new(Served::default());
-    let keeper = Keeper::new(subjects, means(issuer, folder), served.clone(), say, None);
+    let keeper = Keeper::new(
+        subjects,
+        means(issuer, folder),
+        served.clone(),
+        say,
+        system_clock(),
+        None,
+    );
     run(move || {
         let running = osier::spawn({
             let keeper = keeper.clone();
@@ -352,8 +547,10 @@ fn the_next_issuer_is_asked_and_failures_are_told_with_the_next_try() {
 #[test]
 fn who_has_no_lock_waits_for_what_the_other_process_stores() {
     let (issuer, folder) = (Issuer::new(script()), Folder::new());
-    let storage = Storage::new(folder.path().to_owned());
-    let lock = storage.lock("a.example").unwrap();
+    let storage = Place::new(folder.path().to_owned());
+    let Locking::Taken(lock) = storage.lock("a.example").unwrap() else {
+        panic!("nobody has it");
+    };
     let (served, _) = keep(
         &issuer,
         folder.path(),
@@ -384,7 +581,14 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
     let (first, second) = (means(&issuer, folder.path()), means(&issuer, folder.path()));
     run(move || {
         let shelf = Arc::new(Served::default());
-        let keeper = Keeper::new(vec![subject(&["a.example"])], first, shelf.clone(), say.clone(), None);
+        let keeper = Keeper::new(
+            vec![subject(&["a.example"])],
+            first,
+            shelf.clone(),
+            say.clone(),
+            system_clock(),
+            None,
+        );
         let run_for = |keeper: &Arc<Keeper>| {
             let (running, ended) = (keeper.clone(), keeper.clone());
             let running = osier::spawn(move || running.run());
@@ -394,7 +598,7 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
         };
         run_for(&keeper);
         let two = vec![subject(&["a.example"]), subject(&["b.example"])];
-        run_for(&Keeper::new(two, second, shelf, say, Some(&keeper)));
+        run_for(&Keeper::new(two, second, shelf, say, system_clock(), Some(&keeper)));
     });
     let lines = lines.lock().unwrap();
     let tries = |name: &str| {

@@ -1,63 +1,54 @@
-//! Accounts and certificates in the state folder, which several processes may share.
+//! Accounts and certificates in the state folder, which several processes of one machine may share.
 //!
 //! ```text
 //!   accounts/ISSUER.json         the account's key
 //!   certificates/NAME.pem        private key and chain in one file, so that they always belong together
 //!   certificates/NAME.order      an order on its way: its URL, its issuer and the private key
+//!   certificates/NAME.advice     what the issuer has said about the renewal
 //!   locks/NAME                   locked by the process that orders the certificate of NAME
 //! ```
 //!
-//! `state.rs` writes the files, so a reader sees the old one or the new one, and nobody else reads them. `NAME` is the first name of a certificate; `_` stands for the `*` of a wildcard.
+//! `state.rs` writes the files, so a reader sees the old one or the new one, and nobody else reads them. `NAME` is the first name of a
+//! certificate; `_` stands for the `*` of a wildcard. [`Folder`] blocks the thread; [`Pooled`] is the same on the blocking pool.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use std::time::Duration;
 
-use super::jose::AccountKey;
+use super::{Advice, Held, Locking, Pending, Storage, Stored, account_from_text, account_to_text, malformed};
+use crate::certificates::acme::jose::AccountKey;
 use crate::certificates::state;
+
+/// The pause before another look at a lock that another process has.
+const BUSY: Duration = Duration::from_secs(30);
 
 /// The state folder.
 #[derive(Debug, Clone)]
-pub struct Storage {
+pub struct Folder {
     folder: PathBuf,
 }
 
-/// A certificate with its key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// The private key, in PEM.
-    pub key: String,
-    /// The chain, in PEM.
-    pub chain: String,
-}
+/// The state folder, on the threads of the blocking pool.
+pub struct Pooled(pub Folder);
 
-/// An order on its way.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Pending {
-    pub issuer: String,
-    pub url: String,
-    /// The names, in the order of the request.
-    pub names: Vec<String>,
-    /// The private key of the certificate, in PEM.
-    pub key: String,
-}
-
-/// The right to order the certificate of a name. It ends with the value, or with the process.
+/// An open file with a lock, which the kernel gives back when the file is closed.
 #[derive(Debug)]
-pub struct Lock {
+struct Locked {
     _file: File,
 }
+
+impl Held for Locked {}
 
 /// The largest file that is read.
 const FILE_MAX: u64 = 1 << 20;
 
-impl Storage {
+impl Folder {
     /// Uses the folder, which is made at the first write.
-    pub fn new(folder: PathBuf) -> Storage {
-        Storage { folder }
+    pub fn new(folder: PathBuf) -> Folder {
+        Folder { folder }
     }
 
     /// Whether there is a certificate of a name.
@@ -68,18 +59,18 @@ impl Storage {
         self.path("certificates", name, "pem").exists()
     }
 
-    /// Takes the lock of a name. `None` if another process has it.
+    /// Takes the lock of a name, unless another process has it.
     ///
     /// # Blocks the thread
     /// While the file is opened.
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
+    pub fn lock(&self, name: &str) -> io::Result<Locking> {
         let file = self.lock_file(name)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
+            Ok(()) => Ok(Locking::Taken(Box::new(Locked { _file: file }))),
+            Err(TryLockError::WouldBlock) => Ok(Locking::Busy(BUSY)),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
@@ -92,16 +83,8 @@ impl Storage {
     /// # Errors
     /// When the file cannot be read, or holds something else.
     pub fn certificate(&self, name: &str) -> io::Result<Option<Stored>> {
-        let Some(text) = read(&self.path("certificates", name, "pem"))? else {
-            return Ok(None);
-        };
-        let split = text.find("-----BEGIN CERTIFICATE-----").filter(|&at| at > 0);
-        let split = split.ok_or_else(|| malformed("it has no key before its certificates"))?;
-        let (key, chain) = text.split_at(split);
-        Ok(Some(Stored {
-            key: key.to_owned(),
-            chain: chain.to_owned(),
-        }))
+        let text = read(&self.path("certificates", name, "pem"))?;
+        text.map(|text| Stored::from_text(&text)).transpose()
     }
 
     /// Stores the certificate of a name, and forgets the order.
@@ -112,8 +95,7 @@ impl Storage {
     /// # Errors
     /// When the file cannot be written. The old one is there then.
     pub fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()> {
-        let text = format!("{}\n{}", stored.key.trim_end(), stored.chain);
-        self.write("certificates", name, "pem", text.as_bytes())?;
+        self.write("certificates", name, "pem", &stored.to_text())?;
         match fs::remove_file(self.path("certificates", name, "order")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -128,22 +110,8 @@ impl Storage {
     /// # Errors
     /// When the file cannot be read, or holds something else.
     pub fn pending(&self, name: &str) -> io::Result<Option<Pending>> {
-        let Some(value) = self.json("certificates", name, "order")? else {
-            return Ok(None);
-        };
-        let text = |key: &str| value[key].as_str().map(str::to_owned);
-        let names = value["names"].as_array().into_iter().flatten();
-        let names = names.filter_map(|name| name.as_str().map(str::to_owned)).collect();
-        let read = (text("issuer"), text("url"), text("key"));
-        let (Some(issuer), Some(url), Some(key)) = read else {
-            return Err(malformed("it is no order"));
-        };
-        Ok(Some(Pending {
-            issuer,
-            url,
-            names,
-            key,
-        }))
+        let text = read(&self.path("certificates", name, "order"))?;
+        text.map(|text| Pending::from_text(&text)).transpose()
     }
 
     /// Stores an order before it is finalized. [`put_certificate`](Storage::put_certificate) forgets it.
@@ -154,14 +122,7 @@ impl Storage {
     /// # Errors
     /// When the file cannot be written.
     pub fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
-        let Pending {
-            issuer,
-            url,
-            names,
-            key,
-        } = pending;
-        let value = json!({ "issuer": issuer, "url": url, "names": names, "key": key });
-        self.write("certificates", name, "order", value.to_string().as_bytes())
+        self.write("certificates", name, "order", &pending.to_text())
     }
 
     /// The key of the account at an issuer, which is made at the first use.
@@ -174,24 +135,21 @@ impl Storage {
     /// account's rights would be lost.
     pub fn account(&self, issuer: &str) -> io::Result<AccountKey> {
         let _lock = self.wait_for("accounts")?;
-        if let Some(value) = self.json("accounts", issuer, "json")? {
-            let bytes = value["key"]
-                .as_str()
-                .and_then(|key| data_encoding::BASE64.decode(key.as_bytes()).ok());
-            let key = bytes.and_then(|bytes| AccountKey::from_pkcs8(&bytes).ok());
-            return key.ok_or_else(|| malformed("it is no account key; remove it to open another account"));
+        let path = self.path("accounts", issuer, "json");
+        if let Some(text) = read(&path)? {
+            let key = account_from_text(&text);
+            return key.map_err(|error| malformed(&format!("'{}': {error}", path.display())));
         }
         let key = AccountKey::generate();
-        let value = json!({ "issuer": issuer, "key": data_encoding::BASE64.encode(key.pkcs8()) });
-        self.write("accounts", issuer, "json", value.to_string().as_bytes())?;
+        self.write("accounts", issuer, "json", &account_to_text(issuer, &key))?;
         Ok(key)
     }
 
     /// Waits for a lock that is held for moments only.
-    fn wait_for(&self, name: &str) -> io::Result<Lock> {
+    fn wait_for(&self, name: &str) -> io::Result<Locked> {
         let file = self.lock_file(name)?;
         file.lock()?;
-        Ok(Lock { _file: file })
+        Ok(Locked { _file: file })
     }
 
     fn lock_file(&self, name: &str) -> io::Result<File> {
@@ -199,17 +157,6 @@ impl Storage {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.open(path)
-    }
-
-    fn json(&self, folder: &str, name: &str, extension: &str) -> io::Result<Option<Value>> {
-        let path = self.path(folder, name, extension);
-        let Some(text) = read(&path)? else {
-            return Ok(None);
-        };
-        let value = serde_json::from_str(&text);
-        value
-            .map(Some)
-            .map_err(|_| malformed(&format!("'{}' is not JSON", path.display())))
     }
 
     fn path(&self, folder: &str, name: &str, extension: &str) -> PathBuf {
@@ -224,9 +171,66 @@ impl Storage {
         Ok(path)
     }
 
-    fn write(&self, folder: &str, name: &str, extension: &str, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, folder: &str, name: &str, extension: &str, text: &str) -> io::Result<()> {
         self.folder(folder)?;
-        state::write(&self.path(folder, name, extension), bytes)
+        state::write(&self.path(folder, name, extension), text.as_bytes())
+    }
+}
+
+impl Pooled {
+    /// Works on the folder on the blocking pool. What has begun is finished, also for a caller that is cancelled.
+    fn with<T: Send + 'static>(&self, work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        let folder = self.0.clone();
+        osier::shield(|| osier::unblock(move || work(&folder)))
+    }
+}
+
+impl Storage for Pooled {
+    fn place(&self) -> &'static str {
+        "the state folder"
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Locking> {
+        let name = name.to_owned();
+        self.with(move |folder| folder.lock(&name))
+    }
+
+    fn certificate(&self, name: &str) -> io::Result<Option<Stored>> {
+        let name = name.to_owned();
+        self.with(move |folder| folder.certificate(&name))
+    }
+
+    fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()> {
+        let (name, stored) = (name.to_owned(), stored.clone());
+        self.with(move |folder| folder.put_certificate(&name, &stored))
+    }
+
+    fn pending(&self, name: &str) -> io::Result<Option<Pending>> {
+        let name = name.to_owned();
+        self.with(move |folder| folder.pending(&name))
+    }
+
+    fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
+        let (name, pending) = (name.to_owned(), pending.clone());
+        self.with(move |folder| folder.put_pending(&name, &pending))
+    }
+
+    fn advice(&self, name: &str) -> io::Result<Option<Advice>> {
+        let name = name.to_owned();
+        self.with(move |folder| {
+            let text = read(&folder.path("certificates", &name, "advice"))?;
+            text.map(|text| Advice::from_text(&text)).transpose()
+        })
+    }
+
+    fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()> {
+        let (name, text) = (name.to_owned(), advice.to_text());
+        self.with(move |folder| folder.write("certificates", &name, "advice", &text))
+    }
+
+    fn account(&self, issuer: &str) -> io::Result<AccountKey> {
+        let issuer = issuer.to_owned();
+        self.with(move |folder| folder.account(&issuer))
     }
 }
 
@@ -255,18 +259,14 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use testkit::Folder;
+    use testkit::Folder as Temporary;
 
-    fn storage(folder: &Folder) -> Storage {
-        Storage::new(folder.join("state"))
+    fn storage(folder: &Temporary) -> Folder {
+        Folder::new(folder.join("state"))
     }
 
     fn mode(path: &Path) -> u32 {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_private_and_read_again() {
-        let folder = Folder::new();
+        let folder = Temporary::new();
         let storage = storage(&folder);
         assert!(storage.certificate("*.example.org").unwrap().is_none());
         let stored = Stored {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn an_order_is_kept_until_its_certificate_is_there() {
-        let folder = Folder::new();
+        let folder = Temporary::new();
         let storage = storage(&folder);
         assert!(storage.pending("a.example").unwrap().is_none());
         let pending = Pending {
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_account_is_made_once_and_a_damaged_one_is_not_replaced() {
-        let folder = Folder::new();
+        let folder = Temporary::new();
         let storage = storage(&folder);
         let made = storage.account("https://issuer.example:14000/dir").unwrap();
         let again = storage.account("https://issuer.example:14000/dir").unwrap();
@@ -330,14 +330,18 @@ mod tests {
 
     #[test]
     fn one_process_orders_a_name_at_a_time() {
-        let folder = Folder::new();
+        let folder = Temporary::new();
         let storage = storage(&folder);
-        let first = storage.lock("a.example").unwrap();
+        let take = |name: &str| match storage.lock(name).unwrap() {
+            Locking::Taken(lock) => Some(lock),
+            Locking::Busy(_) => None,
+        };
+        let first = take("a.example");
         assert!(first.is_some());
         // A lock belongs to the open file, so a second opening in this process stands for another process.
-        assert!(storage.lock("a.example").unwrap().is_none());
-        assert!(storage.lock("b.example").unwrap().is_some());
+        assert!(take("a.example").is_none());
+        assert!(take("b.example").is_some());
         drop(first);
-        assert!(storage.lock("a.example").unwrap().is_some());
+        assert!(take("a.example").is_some());
     }
 }

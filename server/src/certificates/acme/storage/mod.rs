@@ -1,0 +1,195 @@
+//! The places that keep accounts, certificates and orders between runs. Several processes may share one.
+//!
+//! ```text
+//!   keeper, issue ──▶ Storage ──┬── folder.rs   the state folder of one machine
+//!                               └── redis.rs    a Redis server, for several machines
+//! ```
+//!
+//! Only the process that holds the lock of a name orders its certificate. The lock is tried, not waited for. A process that dies loses
+//! its locks: the kernel gives back those of a folder at once, and Redis gives back a lease when it has run out.
+
+mod folder;
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::jose::AccountKey;
+use super::schedule::Window;
+
+pub use self::folder::{Folder, Pooled};
+
+/// Keeps what the ACME client must not lose.
+///
+/// # Suspends
+/// All functions may, until the place has answered.
+///
+/// # Errors
+/// All functions fail when the place cannot be used, or holds something else.
+pub trait Storage: Send + Sync {
+    /// The place, for messages.
+    fn place(&self) -> &'static str;
+
+    /// Whether the place cannot be reached. Whoever finds that out says so, and tells when it is back: callers stay silent.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Tries to take the right to order the certificate of a name.
+    fn lock(&self, name: &str) -> io::Result<Locking>;
+
+    /// The certificate of a name. `None` if there is none.
+    fn certificate(&self, name: &str) -> io::Result<Option<Stored>>;
+
+    /// Stores the certificate of a name, and forgets the order. Fails when the lock of the name was lost.
+    fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()>;
+
+    /// The order of a name that was on its way when it was last stored.
+    fn pending(&self, name: &str) -> io::Result<Option<Pending>>;
+
+    /// Stores an order before it is finalized. Fails when the lock of the name was lost.
+    fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()>;
+
+    /// The issuer's last answer about the renewal of a name's certificate.
+    fn advice(&self, name: &str) -> io::Result<Option<Advice>>;
+
+    /// Stores the issuer's answer.
+    fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()>;
+
+    /// The key of the account at an issuer, which is made at the first use. A key that is damaged is not replaced in silence: the
+    /// account's rights would be lost.
+    fn account(&self, issuer: &str) -> io::Result<AccountKey>;
+}
+
+/// The outcome of a try to take a lock.
+pub enum Locking {
+    Taken(Lock),
+    /// Another process has it, and perhaps for this time.
+    Busy(Duration),
+}
+
+/// The right to order the certificate of a name, until this is dropped. It ends with the process, too.
+pub type Lock = Box<dyn Held>;
+
+/// A lock that is given back when it is dropped.
+pub trait Held: Send {}
+
+/// A certificate with its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The private key, in PEM.
+    pub key: String,
+    /// The chain, in PEM.
+    pub chain: String,
+}
+
+/// An order on its way.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pending {
+    pub issuer: String,
+    pub url: String,
+    /// The names, in the order of the request.
+    pub names: Vec<String>,
+    /// The private key of the certificate, in PEM.
+    pub key: String,
+}
+
+/// An issuer's answer to the question when a certificate should be renewed (RFC 9773).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    /// The certificate, by its identifier for this question.
+    pub id: String,
+    /// `None` if the issuer has no opinion.
+    pub window: Option<Window>,
+    /// The time of the next question, in seconds since 1970.
+    pub again: i64,
+}
+
+impl Stored {
+    /// Key and chain in one text, so that they always belong together.
+    pub(super) fn to_text(&self) -> String {
+        format!("{}\n{}", self.key.trim_end(), self.chain)
+    }
+
+    pub(super) fn from_text(text: &str) -> io::Result<Stored> {
+        let split = text.find("-----BEGIN CERTIFICATE-----").filter(|&at| at > 0);
+        let split = split.ok_or_else(|| malformed("it has no key before its certificates"))?;
+        let (key, chain) = text.split_at(split);
+        Ok(Stored {
+            key: key.to_owned(),
+            chain: chain.to_owned(),
+        })
+    }
+}
+
+impl Pending {
+    pub(super) fn to_text(&self) -> String {
+        let Pending {
+            issuer,
+            url,
+            names,
+            key,
+        } = self;
+        json!({ "issuer": issuer, "url": url, "names": names, "key": key }).to_string()
+    }
+
+    pub(super) fn from_text(text: &str) -> io::Result<Pending> {
+        let value = json(text)?;
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        let names = value["names"].as_array().into_iter().flatten();
+        let names = names.filter_map(|name| name.as_str().map(str::to_owned)).collect();
+        let read = (text("issuer"), text("url"), text("key"));
+        let (Some(issuer), Some(url), Some(key)) = read else {
+            return Err(malformed("it is no order"));
+        };
+        Ok(Pending {
+            issuer,
+            url,
+            names,
+            key,
+        })
+    }
+}
+
+impl Advice {
+    pub(super) fn to_text(&self) -> String {
+        let window = self.window.map(|window| [window.begins, window.ends]);
+        json!({ "id": self.id, "window": window, "again": self.again }).to_string()
+    }
+
+    pub(super) fn from_text(text: &str) -> io::Result<Advice> {
+        let value = json(text)?;
+        let (id, again) = (value["id"].as_str(), value["again"].as_i64());
+        let (id, again) = id.zip(again).ok_or_else(|| malformed("it is no advice"))?;
+        let window = &value["window"];
+        let window = window[0].as_i64().zip(window[1].as_i64());
+        Ok(Advice {
+            id: id.to_owned(),
+            window: window.map(|(begins, ends)| Window { begins, ends }),
+            again,
+        })
+    }
+}
+
+/// The key of an account, in the form in which it is stored.
+fn account_to_text(issuer: &str, key: &AccountKey) -> String {
+    json!({ "issuer": issuer, "key": data_encoding::BASE64.encode(key.pkcs8()) }).to_string()
+}
+
+fn account_from_text(text: &str) -> io::Result<AccountKey> {
+    let value = json(text)?;
+    let bytes = value["key"]
+        .as_str()
+        .and_then(|key| data_encoding::BASE64.decode(key.as_bytes()).ok());
+    let key = bytes.and_then(|bytes| AccountKey::from_pkcs8(&bytes).ok());
+    key.ok_or_else(|| malformed("it is no account key; remove it to open another account"))
+}
+
+fn json(text: &str) -> io::Result<Value> {
+    serde_json::from_str(text).map_err(|_| malformed("it is not JSON"))
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
