@@ -222,6 +222,10 @@ impl Running {
         &self.settings.bind
     }
 
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
     pub fn slot(&self) -> usize {
         self.slot
     }

@@ -225,8 +225,7 @@ impl Sites {
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
         for settings in &config.listeners {
-            let known = self.running.iter().find(|running| *running.bind() == settings.bind);
-            let Some(running) = known else {
+            let Some(running) = self.known(&config, settings, &slots) else {
                 let slot = self.slots + fresh.len();
                 let given = match &self.admin {
                     Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
@@ -250,6 +249,7 @@ impl Sites {
         }
         let (means, admin) = self.admin_of(&config)?;
         let (old, building) = (self.live.current(), means.clone());
+        let kept = slots.clone();
         let (config, snapshot) = osier::unblock(move || {
             let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), &building);
             (config, snapshot)
@@ -272,7 +272,7 @@ impl Sites {
         let (log, settings) = (Arc::clone(&self.process.log), config.error_log.clone());
         osier::unblock(move || log.open(&settings));
         self.means = means;
-        self.end_gone(&config, &mut fresh, admin);
+        self.end_gone(&config, &kept, &mut fresh, admin);
         self.slots += fresh.len();
         for bound in &fresh {
             self.process.say.info(format_args!("listening on {}", url(bound)));
@@ -301,14 +301,25 @@ impl Sites {
         Ok(())
     }
 
-    /// Ends the listeners that `config` has no more, and lets the new `[admin]` accept. The address of an ended listener may belong to
+    /// The running listener that goes on as `settings`. Those of `taken` have another part already. Several listeners may have the same
+    /// address when the system chooses their ports; then names tell which is which.
+    fn known(&self, config: &Config, settings: &config::Listener, taken: &[usize]) -> Option<&Running> {
+        let is_named =
+            |running: &Running, by: &config::Listener| *running.bind() == by.bind && running.name() == by.name;
+        let is_free = |running: &&Running| *running.bind() == settings.bind && !taken.contains(&running.slot());
+        let mut free = self.running.iter().filter(is_free);
+        let named = free.clone().find(|running| is_named(running, settings));
+        named.or_else(|| free.find(|running| !config.listeners.iter().any(|other| is_named(running, other))))
+    }
+
+    /// Ends the listeners whose slots are not in `kept`, and lets the new `[admin]` accept. The address of an ended listener may belong to
     /// a new one now, which has taken over its sockets and takes over its socket file here. The ended one must accept no more then.
     ///
     /// # Suspends
     ///
     /// Until a listener whose address has moved accepts no more, for a second at most.
-    fn end_gone(&mut self, config: &Config, fresh: &mut [Bound], admin: Option<admin::Bound>) {
-        let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
+    fn end_gone(&mut self, config: &Config, kept: &[usize], fresh: &mut [Bound], admin: Option<admin::Bound>) {
+        let stays = |running: &Running| kept.contains(&running.slot());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
         self.running = kept;
         let has_moved = |bind: &Bind| {

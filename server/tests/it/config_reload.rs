@@ -425,3 +425,29 @@ fn logs_are_opened_anew() {
         lines(&sites.folder.join("other.log")).contains("/third")
     });
 }
+
+#[test]
+fn two_listeners_whose_ports_the_system_chooses_stay_two() {
+    let file = |first: &str, text: &str| {
+        let listen = |name: &str| format!("[[listen]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\n");
+        let site = |name: &str| {
+            format!("[[site]]\nlisten = [\"{name}\"]\ndefault = true\n[[site.route]]\nrespond = \"{text} {name}\"\n")
+        };
+        [listen(first), listen("b"), site(first), site("b")].concat()
+    };
+    let sites = Sites::start(&file("a", "old"));
+    let answers = || {
+        let answer = |address| {
+            let mut client = Client::new(address);
+            send(&mut client, "GET", "x", "/", &[]);
+            client.receive("GET").text().to_owned()
+        };
+        [answer(sites.addresses[0]), answer(sites.addresses[1])]
+    };
+    assert_eq!(answers(), ["old a", "old b"]);
+    sites.reload(&file("a", "new"));
+    assert_eq!(answers(), ["new a", "new b"]);
+    // A name that has changed: the listener is the one that is left.
+    sites.reload(&file("c", "new"));
+    assert_eq!(answers(), ["new c", "new b"]);
+}
