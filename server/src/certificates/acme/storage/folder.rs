@@ -178,7 +178,7 @@ impl Folder {
 }
 
 impl Pooled {
-    /// Works on the folder on the blocking pool. What has begun is finished, also for a caller that is cancelled.
+    /// Works on the folder on the blocking pool. The work is finished, also when its caller is cancelled.
     fn with<T: Send + 'static>(&self, work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let folder = self.0.clone();
         osier::shield(|| osier::unblock(move || work(&folder)))

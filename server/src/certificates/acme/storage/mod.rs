@@ -31,7 +31,7 @@ pub trait Storage: Send + Sync {
     /// The place, for messages.
     fn place(&self) -> &'static str;
 
-    /// Whether the place cannot be reached. Whoever finds that out says so, and tells when it is back: callers stay silent.
+    /// Whether the place cannot be reached. The storage itself reports that, and its return: callers stay silent.
     fn is_away(&self) -> bool {
         false
     }
