@@ -50,6 +50,17 @@ impl Connector {
         Ok(Stream::new(socket.into(), self.session(name)?))
     }
 
+    /// Makes a connector that offers these protocols (ALPN), the preferred one first, and is the same otherwise.
+    #[must_use]
+    pub fn with_alpn<P: AsRef<[u8]>>(&self, protocols: impl IntoIterator<Item = P>) -> Connector {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols = protocols
+            .into_iter()
+            .map(|protocol| protocol.as_ref().to_vec())
+            .collect();
+        Connector(Arc::new(config))
+    }
+
     pub(crate) fn session(&self, name: &str) -> Result<Session, Error> {
         let unusable = |_| Error::unusable(format_args!("`{name}` is not the name of a server"));
         let name = ServerName::try_from(name).map_err(unusable)?.to_owned();
