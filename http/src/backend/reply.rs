@@ -15,6 +15,8 @@ use std::fmt;
 
 use memchr::memchr;
 
+#[cfg(feature = "h2")]
+use crate::message::Fields;
 use crate::message::{Headers, Limits, Method, Reject, Slots, Version};
 use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 
@@ -100,7 +102,7 @@ pub enum ReplyLength {
 /// assert!(reply.connection_names("X-Hop"));
 /// # Ok::<(), osier_http::Reject>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Reply<'a> {
     status: u16,
     version: Version,
@@ -109,7 +111,7 @@ pub struct Reply<'a> {
     keep_alive: bool,
     upgrade: Option<&'a [u8]>,
     has_connection: bool,
-    fields: &'a [httparse::Header<'a>],
+    fields: Headers<'a>,
 }
 
 impl<'a> Reply<'a> {
@@ -142,6 +144,33 @@ impl<'a> Reply<'a> {
         let fields: &'a [httparse::Header<'a>] = response.headers;
         let version = if version == 1 { Version::Http11 } else { Version::Http10 };
         Seen::of(fields)?.verdict(status, version, asked, fields)
+    }
+
+    /// Makes the head of a response that came on a stream of HTTP/2, to a request with the method `asked`. `ended`: the stream has
+    /// ended with it.
+    ///
+    /// The body has no framing. Its length is [`ReplyLength::Chunked`] unless it is known: the end of the stream ends it.
+    #[cfg(feature = "h2")]
+    pub fn from_http2(head: &'a crate::h2::ResponseHead, asked: Method<'_>, ended: bool) -> Reply<'a> {
+        let fields = Headers(Fields::Section(head.fields(), 0));
+        let declared = head.fields().first("content-length");
+        let declared = declared.and_then(|value| framing::content_length(value, false).ok());
+        let body = match declared {
+            _ if matches!(head.status(), 100..=199 | 204 | 304) || asked == Method::Head => ReplyLength::None,
+            _ if ended => ReplyLength::Known(0),
+            Some(length) => ReplyLength::Known(length),
+            None => ReplyLength::Chunked,
+        };
+        Reply {
+            status: head.status(),
+            version: Version::Http2,
+            body,
+            declared,
+            keep_alive: true,
+            upgrade: None,
+            has_connection: false,
+            fields,
+        }
     }
 
     /// The status, a number of three digits.
@@ -181,13 +210,15 @@ impl<'a> Reply<'a> {
 
     /// The value of the first field with that name. Names are compared without regard to case.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
-        field.map(|field| field.value)
+        let mut fields = self.headers();
+        fields
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// All fields, in the order received.
     pub fn headers(&self) -> Headers<'a> {
-        Headers::parsed(self.fields)
+        self.fields.clone()
     }
 
     /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
@@ -292,7 +323,7 @@ impl<'a> Seen<'a> {
             keep_alive,
             upgrade: self.upgrade.filter(|_| status == 101 && self.options & UPGRADE != 0),
             has_connection: self.has_connection,
-            fields,
+            fields: Headers::parsed(fields),
         })
     }
 }

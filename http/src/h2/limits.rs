@@ -23,8 +23,10 @@ pub struct Limits {
     /// The most bytes of the heads of all streams, in memory. A stream beyond it is refused. Default: 512 KiB.
     pub heads_bytes: usize,
     /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
-    /// half of `connection_window`. At most 2^31 - 1. Default: 65,535.
+    /// `grown_window`. At most 2^31 - 1. Default: 65,535.
     pub stream_window: u32,
+    /// The size to which the window of one body grows, but at most half of `connection_window`. Default: no other bound.
+    pub grown_window: u32,
     /// The most bytes of all bodies that wait for their handlers. At least 65,535, and at most 2^31 - 1. Default: 256 KiB.
     pub connection_window: u32,
     /// The most bytes of a frame's payload. At least 16,384, and at most 2^24 - 1. Default: 16,384.
@@ -72,6 +74,7 @@ impl Limits {
         max_streams: 100,
         heads_bytes: 512 << 10,
         stream_window: 65_535,
+        grown_window: u32::MAX,
         connection_window: 256 << 10,
         max_frame: 16_384,
         head_bytes: 32 << 10,

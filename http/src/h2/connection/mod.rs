@@ -312,7 +312,8 @@ impl Connection {
         if state.receiving == Direction::Body && state.reset.is_none() {
             if state.held == 0 && state.receive_window.announces(count) {
                 // The handler is as fast as the peer. The connection's window still bounds what may wait for it.
-                state.receive_window.grow(self.limits.connection_window / 2);
+                let most = self.limits.grown_window.min(self.limits.connection_window / 2);
+                state.receive_window.grow(most);
             }
             if let Some(increment) = state.receive_window.give(count) {
                 frame::window_update(self.output.frames(), stream, increment);
