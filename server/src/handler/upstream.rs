@@ -35,14 +35,17 @@ pub struct Backends {
     health: Option<Check>,
     /// None for backends without TLS.
     tls: Option<BackendTls>,
+    /// Whether requests go over HTTP/2.
+    http2: bool,
 }
 
 impl Backends {
     /// One backend, with default settings.
-    pub fn one(Place { address, is_tls }: Place) -> Backends {
+    pub fn one(Place { address, scheme }: Place) -> Backends {
         Backends {
             list: vec![(address, BackendOptions::default())],
-            tls: is_tls.then(BackendTls::default),
+            tls: (scheme == Scheme::Https).then(BackendTls::default),
+            http2: scheme == Scheme::H2c,
             ..Backends::default()
         }
     }
@@ -50,7 +53,7 @@ impl Backends {
     /// Reads the keys of a gateway. Only an HTTP backend has a health check with a `path`.
     pub fn read(table: &Section<'_>, timeouts: &Timeouts, http: bool) -> Backends {
         let count = |count: u64| count as usize;
-        let (list, is_tls) = backends(table, "to", http);
+        let (list, scheme) = backends(table, "to", http);
         Backends {
             list,
             balancing: Balancing::read(table),
@@ -58,7 +61,8 @@ impl Backends {
             keep: table.integer("keep", 0..=MAX_KEPT).map(count),
             max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(count),
             health: health(table, http),
-            tls: http.then(|| BackendTls::read(table, is_tls)).flatten(),
+            tls: http.then(|| BackendTls::read(table, scheme == Scheme::Https)).flatten(),
+            http2: http && http2(table, scheme),
         }
     }
 
@@ -91,8 +95,20 @@ impl Backends {
         if let Some(tls) = &self.tls {
             builder = tls.apply(builder)?;
         }
-        builder.build()
+        builder.http2(self.http2).build()
     }
+}
+
+/// Reads `http2`. Only backends with TLS have a choice of versions.
+fn http2(table: &Section<'_>, scheme: Scheme) -> bool {
+    let at = table.key("http2");
+    let wanted = table.boolean("http2");
+    if let (Some(at), Some(_), Scheme::Http | Scheme::H2c) = (at, wanted, scheme) {
+        let text = "'http2' is for addresses with https://, whose backends choose the version; a backend that speaks HTTP/2 without \
+                    TLS has the address h2c://HOST:PORT";
+        table.source().problem(&at, text);
+    }
+    wanted.unwrap_or(scheme == Scheme::H2c)
 }
 
 /// The table `timeouts`. None for the gateway's own default.
@@ -108,10 +124,11 @@ pub struct Timeouts {
 /// The forms of `to`, for messages.
 const LISTED: &str = "an address, a table with an 'address', or a list of them";
 
-/// Reads a list of backends, each an address or a table. Returns also whether they speak TLS, which only HTTP backends may.
-fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Address, BackendOptions)>, bool) {
+/// Reads a list of backends, each an address or a table. Returns also their scheme: only HTTP backends have another
+/// than `Http`.
+fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Address, BackendOptions)>, Scheme) {
     let Some(value) = table.any(key) else {
-        return (Vec::new(), false);
+        return (Vec::new(), Scheme::Http);
     };
     let items = match value.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
@@ -126,7 +143,7 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
     }
     let read = items.iter().copied().filter_map(|item| backend(table, key, item, http));
     let list: Vec<(At<Place>, BackendOptions)> = read.collect();
-    let is_tls = list.first().is_some_and(|(first, _)| first.value.is_tls);
+    let scheme = list.first().map_or(Scheme::Http, |(first, _)| first.value.scheme);
     for (index, (place, options)) in list.iter().enumerate() {
         let (address, before) = (place, &list[..index]);
         expect(source, &place.span, &place.value.address);
@@ -137,9 +154,13 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
             let text = format!("'{}' is named twice", place.value.address);
             source.problem(&place.span, text);
         }
-        if place.value.is_tls != is_tls {
-            let text =
-                "some backends have https:// and others do not: write it before all addresses of 'to', or before none";
+        if place.value.scheme != scheme {
+            let mixed = match (scheme, place.value.scheme) {
+                (Scheme::Http, scheme) | (scheme, _) => scheme.text(),
+            };
+            let text = format!(
+                "some backends have {mixed} and others do not: write it before all addresses of 'to', or before none"
+            );
             source.problem(&place.span, text);
         }
         let id = options.id.as_ref();
@@ -164,7 +185,7 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
     let list = list.into_iter();
     (
         list.map(|(place, options)| (place.value.address, options)).collect(),
-        is_tls,
+        scheme,
     )
 }
 
@@ -228,21 +249,50 @@ pub fn expect(source: &Source<'_>, at: &Range<usize>, address: &Address) {
     }
 }
 
-/// A backend's address, and whether the backend speaks TLS.
+/// How an HTTP backend is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+    /// HTTP/2 without TLS, from the first byte.
+    H2c,
+}
+
+impl Scheme {
+    fn text(self) -> &'static str {
+        match self {
+            Scheme::Http => "http://",
+            Scheme::Https => "https://",
+            Scheme::H2c => H2C,
+        }
+    }
+}
+
+const H2C: &str = "h2c://";
+
+/// A backend's address and scheme.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub address: Address,
-    is_tls: bool,
+    scheme: Scheme,
 }
 
 impl From<Address> for Place {
     fn from(address: Address) -> Place {
-        Place { address, is_tls: false }
+        let scheme = Scheme::Http;
+        Place { address, scheme }
     }
 }
 
-/// Parses an [`address`], or `https://` with a host, and a port unless it is 443.
+/// Parses an [`address`], `h2c://` and an address, or `https://` with a host, and a port unless it is 443.
 pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
+    if let Some(rest) = text.strip_prefix(H2C) {
+        let scheme = Scheme::H2c;
+        return match address(source, rest.trim_end_matches('/')) {
+            Ok(address) if !rest.starts_with("http://") => Ok(Place { address, scheme }),
+            _ => Err("write h2c://HOST:PORT or h2c://unix:PATH".into()),
+        };
+    }
     let Some(rest) = text.strip_prefix("https://") else {
         return address(source, text).map(Place::from);
     };
@@ -253,7 +303,10 @@ pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
         false => address(source, &format!("{host}:443")),
     };
     match parsed {
-        Ok(address @ Address::Tcp(_)) => Ok(Place { address, is_tls: true }),
+        Ok(address @ Address::Tcp(_)) => Ok(Place {
+            address,
+            scheme: Scheme::Https,
+        }),
         _ => Err("write https://HOST or https://HOST:PORT, without a path".into()),
     }
 }
@@ -275,6 +328,9 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     let wanted = "write HOST:PORT or unix:PATH";
     if text.starts_with("https://") {
         return Err(format!("only HTTP backends of 'proxy' speak TLS; {wanted}"));
+    }
+    if text.starts_with(H2C) {
+        return Err(format!("only backends of 'proxy' speak HTTP/2; {wanted}"));
     }
     let Some((host, port)) = bare.unwrap_or(text).rsplit_once(':') else {
         return Err(wanted.into());

@@ -462,6 +462,17 @@ fn handlers() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nproxy = { to = [\"a:1\", \"h2c://b:1\"], http2 = true }\n[[site.route]]\npath = \"/b\"\n\
+             proxy = \"h2c://b\"\n[[site.route]]\npath = \"/c\"\nfastcgi = { to = \"h2c://c:1\", root = \".\" }\n",
+            &[
+                "4:24: some backends have h2c:// and others do not: write it before all addresses of 'to', or before none",
+                "4:38: 'http2' is for addresses with https://, whose backends choose the version; a backend that speaks HTTP/2 without \
+                 TLS has the address h2c://HOST:PORT",
+                "7:9: 'proxy' cannot be \"h2c://b\": write h2c://HOST:PORT or h2c://unix:PATH",
+                "10:18: 'to' cannot be \"h2c://c:1\": only backends of 'proxy' speak HTTP/2; write HOST:PORT or unix:PATH",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443/x\"\n[[site.route]]\n\
              proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
             &[

@@ -31,6 +31,8 @@ pub(crate) mod close;
 pub(crate) mod date;
 #[cfg(feature = "tls")]
 mod handshake;
+#[cfg(feature = "h2")]
+pub(crate) mod inlet;
 pub(crate) mod log;
 pub(crate) mod network;
 pub(crate) mod output;
@@ -50,6 +52,8 @@ pub(crate) mod times;
 pub(crate) mod transport;
 pub(crate) mod upgrade;
 pub(crate) mod worker;
+#[cfg(feature = "h2")]
+pub(crate) mod written;
 
 use std::io::{self, Read};
 use std::mem;

@@ -13,6 +13,9 @@ use crate::conn::transport::Transport;
 #[derive(Clone)]
 pub(crate) struct Secured {
     connector: Connector,
+    /// The same for HTTP/2, or else HTTP/1.1.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    http2: Connector,
     /// The name that the server is told, and that its certificate must have.
     name: String,
 }
@@ -26,6 +29,8 @@ impl Secured {
         };
         let name = name.unwrap_or(host.trim_start_matches('[').trim_end_matches(']'));
         Secured {
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            http2: connector.with_alpn(["h2", "http/1.1"]),
             connector,
             name: name.to_owned(),
         }
@@ -41,7 +46,17 @@ impl Secured {
     ///
     /// `TimedOut`, `InvalidData` for a server that is not trusted, and the errors of the socket.
     pub(crate) fn shake_hands(&self, stream: Stream, limit: Duration) -> io::Result<Transport> {
-        let stream = self.connector.connect(&self.name, stream)?;
+        self.shake_hands_as(&self.connector, stream, limit)
+    }
+
+    /// Makes the handshake as [`shake_hands`](Secured::shake_hands) does, and offers HTTP/2 and HTTP/1.1.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(crate) fn shake_hands_for_http2(&self, stream: Stream, limit: Duration) -> io::Result<Transport> {
+        self.shake_hands_as(&self.http2, stream, limit)
+    }
+
+    fn shake_hands_as(&self, connector: &Connector, stream: Stream, limit: Duration) -> io::Result<Transport> {
+        let stream = connector.connect(&self.name, stream)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         stream.handshake()?;

@@ -72,6 +72,16 @@ impl Transport {
         }
     }
 
+    /// The protocol that the two ends have chosen (ALPN). `None` without TLS; empty if they have not chosen.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(crate) fn protocol(&self) -> Option<&[u8]> {
+        match self {
+            Transport::Plain(_) => None,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => Some(stream.protocol().unwrap_or_default()),
+        }
+    }
+
     /// Reads bytes that have arrived. Returns 0 at the end.
     ///
     /// # Errors

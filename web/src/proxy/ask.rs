@@ -15,9 +15,11 @@ use super::backend_response::{BackendResponse, NoHead};
 use super::client_response::passing;
 use super::forwarded;
 use super::sender::Progress;
+use crate::Address;
 use crate::upstream::affinity::Affinity;
 use crate::upstream::attempt::{Failed, Unanswered};
-use crate::upstream::{Lease, Unavailable, Upstream};
+use crate::upstream::carrier::Carrier;
+use crate::upstream::{Unavailable, Upstream};
 
 /// The time beyond the limit in which a response that drips in byte by byte is cut.
 const GRACE: Duration = Duration::from_secs(1);
@@ -80,12 +82,12 @@ pub(crate) fn get(
     upstream: &Upstream,
     bounds: &Bounds,
     needs_body: &dyn Fn(StatusCode) -> bool,
-    head: &dyn Fn(&Lease) -> Vec<u8>,
+    head: &dyn Fn(&Address) -> Vec<u8>,
 ) -> Result<Answer, Silence> {
     let deadline = osier::time::now() + bounds.time;
     let exchange = || {
-        upstream.attempt(Affinity::default(), |lease| {
-            attempt(lease, bounds, deadline, needs_body, head)
+        upstream.attempt_http(Affinity::default(), false, |carrier| {
+            attempt(carrier, bounds, deadline, needs_body, head)
         })
     };
     match osier::timeout(bounds.time + GRACE, exchange) {
@@ -98,20 +100,20 @@ pub(crate) fn get(
 }
 
 fn attempt(
-    lease: Lease,
+    carrier: Carrier,
     bounds: &Bounds,
     deadline: Instant,
     needs_body: &dyn Fn(StatusCode) -> bool,
-    head: &dyn Fn(&Lease) -> Vec<u8>,
+    head: &dyn Fn(&Address) -> Vec<u8>,
 ) -> Result<Answer, Failed<Silence>> {
-    let reused = lease.is_reused();
-    let (head, progress) = (head(&lease), Rc::new(Progress::default()));
-    let outcome = send(&lease, &head, bounds, deadline);
+    let reused = carrier.ticket().is_reused();
+    let (head, progress) = (head(carrier.ticket().address()), Rc::new(Progress::default()));
+    let outcome = send(&carrier, &head, bounds, deadline);
     if outcome.is_ok() {
         progress.taken.set(head.len() as u64);
         progress.over.set(Some(osier::time::coarse_now()));
     }
-    let mut response = BackendResponse::new(lease, progress);
+    let mut response = BackendResponse::new(carrier, progress);
     let outcome = outcome
         .map_err(|error| Failure::Io { error, begun: false })
         .and_then(|()| read(&mut response, bounds, needs_body));
@@ -119,12 +121,13 @@ fn attempt(
         Ok(answer) => return Ok(answer),
         Err(failure) => failure,
     };
-    let may_repeat = reused && matches!(failure, Failure::Io { begun: false, .. });
-    let label = response.lease().map_or_else(String::new, |lease| {
+    let is_unprocessed = response.carrier().is_some_and(|carrier| carrier.is_unprocessed());
+    let may_repeat = (reused || is_unprocessed) && matches!(failure, Failure::Io { begun: false, .. });
+    let label = response.carrier().map_or_else(String::new, |carrier| {
         if !may_repeat && !failure.is_cancelled() {
-            lease.failed(&failure);
+            carrier.ticket().failed(&failure);
         }
-        lease.address().to_string()
+        carrier.ticket().address().to_string()
     });
     let failure = match failure {
         Failure::Io { error, .. } if Cancelled::is(&error) => Silence::Cancelled(error),
@@ -135,15 +138,19 @@ fn attempt(
     Err(Failed { failure, may_repeat })
 }
 
-fn send(lease: &Lease, head: &[u8], bounds: &Bounds, deadline: Instant) -> io::Result<()> {
+fn send(carrier: &Carrier, head: &[u8], bounds: &Bounds, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(osier::time::now());
     let left = left.clamp(Duration::from_millis(1), bounds.time);
-    let stream = lease.stream();
-    stream.set_write_timeout(Some(left))?;
-    stream.set_read_timeout(Some(left))?;
-    let mut transport = lease.transport();
-    transport.write_all(head)?;
-    transport.flush()
+    carrier.set_timeouts(left, left)?;
+    match carrier {
+        Carrier::Bytes(lease) => {
+            let mut transport = lease.transport();
+            transport.write_all(head)?;
+            transport.flush()
+        }
+        #[cfg(feature = "h2")]
+        Carrier::Stream(stream) => stream.send_head(head, true),
+    }
 }
 
 enum Failure {
@@ -208,8 +215,8 @@ fn read(
         Err(NoHead::Refused(reject)) => return Err(Failure::Malformed(reject.reason())),
         Err(NoHead::TooManyInterims) => return Err(Failure::Malformed("too many interim responses")),
     };
-    if let Some(lease) = response.lease() {
-        lease.answered();
+    if let Some(carrier) = response.carrier() {
+        carrier.ticket().answered();
     }
     let mut body = Vec::new();
     let is_short = match length {

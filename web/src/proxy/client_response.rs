@@ -113,15 +113,14 @@ pub(super) fn make(
     if let Some(protocol) = head.protocol {
         return Ok(upgrade(settings, backend, &protocol, head.fields, head.has_date));
     }
-    let lease = backend.lease().expect("the body has not been read");
-    let number = lease.backend();
+    let carrier = backend.carrier().expect("the body has not been read");
+    let number = carrier.ticket().backend();
     let fail = |error: io::Error| match Cancelled::is(&error) {
         true => Failure::Cancelled(error),
         false => Failure::Backend(number, Why::Body(error)),
     };
-    lease
-        .stream()
-        .set_read_timeout(Some(settings.options.between))
+    carrier
+        .set_timeouts(settings.options.between, settings.options.first_byte)
         .map_err(fail)?;
 
     let is_sending = !sender.is_done() && sender.progress().over.get().is_none();
@@ -151,8 +150,13 @@ pub(super) fn make(
         let (mut filled, length) = (received.len(), length as usize);
         received.resize(length, 0);
         while filled < length {
-            filled += backend.read(&mut received[filled..]).map_err(fail)?;
+            match backend.read(&mut received[filled..]).map_err(fail)? {
+                0 => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
+                count => filled += count,
+            }
         }
+        // The end of a stream may come behind the last byte.
+        backend.read(&mut [0]).map_err(fail)?;
         Kind::Owned(received)
     } else {
         let length = match head.body {
@@ -192,13 +196,13 @@ fn send_and_relay(
     bounds: &Bounds,
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
-    let lease = backend.lease().expect("nothing has been read").clone();
+    let carrier = backend.carrier().expect("nothing has been read").clone();
     backend.while_sending();
     // A backend that does not read the rest may still answer. A failing client ends the connection.
-    let send = move || match sender.send(body, &lease) {
+    let send = move || match sender.send(body, &carrier) {
         Ok(()) => None,
         // A connection with a second owner is not kept: the next request would be read as the rest of this one.
-        Err(_) => Some(lease),
+        Err(_) => Some(carrier),
     };
     while_sending(send, || relay::relay(backend, Vec::new(), bounds, out)).0
 }
@@ -214,8 +218,14 @@ fn upgrade(
         both: settings.options.tunnel_idle,
         half_closed: settings.options.tunnel_half_closed,
     };
-    let (lease, received) = backend.into_tunnel().expect("nothing has been read");
-    let mut response = Response::upgrade(protocol, move |client| tunnel::run(client, &lease, &received, idle));
+    let (carrier, received) = backend
+        .into_tunnel()
+        .expect("only a connection of HTTP/1.1 changes the protocol");
+    let mut response = Response::upgrade(protocol, move |client| {
+        if let Some(lease) = carrier.lease() {
+            tunnel::run(client, lease, &received, idle);
+        }
+    });
     response.fields = fields;
     response.has_date = has_date;
     response

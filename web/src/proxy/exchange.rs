@@ -13,8 +13,8 @@ use super::backend_response::{BackendResponse, NoHead};
 use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::{Settings, client_response, forwarded, outgoing};
-use crate::upstream::Lease;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
+use crate::upstream::carrier::Carrier;
 use crate::{IntoResponse, Request, Response};
 
 /// Returns the request target for the backend.
@@ -53,16 +53,19 @@ pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<O
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
     let is_idempotent = is_idempotent(request.method());
     let affinity = settings.upstream.affinity(request);
-    let answered = settings.upstream.attempt(affinity, |lease| {
-        let upgrade = request.head.upgrade();
-        let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
-        if outgoing::write_head(settings, request, target, &lease, upgrade, &mut sender.head).is_err() {
+    let upgrade = request.head.upgrade();
+    let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
+    let answered = settings.upstream.attempt_http(affinity, upgrade.is_some(), |carrier| {
+        let address = carrier.ticket().address();
+        // A stream of HTTP/2 does not leave HTTP.
+        let upgrade = upgrade.filter(|_| carrier.lease().is_some());
+        if outgoing::write_head(settings, request, target, address, upgrade, &mut sender.head).is_err() {
             // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
             return Ok(Response::internal_error(
                 "the proxy's host or prefix cannot be written in a request",
             ));
         }
-        attempt(settings, request, sender, lease, upgrade).map_err(|failure| {
+        attempt(settings, request, sender, carrier, upgrade).map_err(|failure| {
             let may_repeat = may_repeat(&failure, sender, is_idempotent);
             if may_repeat {
                 sender.restart();
@@ -104,6 +107,7 @@ fn may_repeat(failure: &Failure, sender: &Sender, is_idempotent: bool) -> bool {
         Why::Unsent(error) if error.kind() == io::ErrorKind::TimedOut => false,
         Why::Unsent(_) => sender.is_untouched() || is_repeatable,
         Why::Broken { begun: false, .. } => is_repeatable,
+        Why::Unprocessed(_) => sender.is_untouched() || sender.can_restart(),
         _ => false,
     }
 }
@@ -112,26 +116,27 @@ fn attempt(
     settings: &Settings,
     request: &mut Request<'_>,
     sender: &mut Sender,
-    lease: Lease,
+    carrier: Carrier,
     upgrade: Option<&[u8]>,
 ) -> Result<Response, Failure> {
-    let reused = lease.is_reused();
-    let stream = lease.stream();
-    let set = stream.set_write_timeout(Some(settings.options.first_byte));
-    let set = set.and_then(|()| stream.set_read_timeout(Some(settings.options.first_byte)));
-    set.map_err(|error| of_backend(&lease, Why::Unsent(error)))?;
+    let limit = settings.options.first_byte;
+    let set = carrier.set_timeouts(limit, limit);
+    set.map_err(|error| of_backend(&carrier, Why::Unsent(error)))?;
 
     sender.collect(&mut request.body).map_err(Failure::of_client)?;
-    let whole = match sender.send_collected(&lease) {
+    let whole = match sender.send_collected(&carrier) {
         Ok(whole) => whole,
         Err(Unsent::Backend(error)) => {
-            let why = Why::Unsent(error);
-            blame(&lease, &why, reused);
-            return Err(of_backend(&lease, why));
+            let why = match carrier.is_unprocessed() {
+                true => Why::Unprocessed(error),
+                false => Why::Unsent(error),
+            };
+            blame(&carrier, &why);
+            return Err(of_backend(&carrier, why));
         }
         Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(Failure::of_client(error)),
     };
-    let mut backend = BackendResponse::new(lease, sender.progress());
+    let mut backend = BackendResponse::new(carrier, sender.progress());
     let found = match whole {
         true => {
             let (asked, output) = (request.head, request.body.output());
@@ -142,10 +147,10 @@ fn attempt(
         }
         false => send_and_await(settings, request, sender, &mut backend, upgrade)?,
     };
-    let lease = backend.lease().expect("the response's body has not been read");
+    let carrier = backend.carrier().expect("the response's body has not been read");
     let why = match found {
         Ok(Ok(head)) => {
-            lease.answered();
+            carrier.ticket().answered();
             return client_response::make(settings, request, sender, backend, head);
         }
         Ok(Err(why)) => why,
@@ -160,18 +165,24 @@ fn attempt(
             );
             Why::Broken { error, begun: false }
         }
+        Err(NoHead::Broken { error, .. }) if carrier.is_unprocessed() => Why::Unprocessed(error),
         Err(NoHead::Broken { error, begun }) => Why::Broken { error, begun },
         Err(NoHead::Refused(reject)) => Why::Malformed(reject.reason()),
         Err(NoHead::TooManyInterims) => Why::Malformed("too many interim responses"),
     };
-    blame(lease, &why, reused);
-    Err(of_backend(lease, why))
+    blame(carrier, &why);
+    Err(of_backend(carrier, why))
 }
 
 /// Counts the failure against the backend. A reused connection that ends before the response says nothing about the backend, so
-/// it is not counted.
-fn blame(lease: &Lease, why: &Why, reused: bool) {
-    let is_stale = matches!(why, Why::Broken { begun: false, .. } | Why::Unsent(_)) && reused;
+/// it is not counted. Neither is a request that the backend has left unprocessed in the way that HTTP/2 has for that.
+fn blame(carrier: &Carrier, why: &Why) {
+    let ticket = carrier.ticket();
+    let is_stale = match why {
+        Why::Broken { begun: false, .. } | Why::Unsent(_) => ticket.is_reused(),
+        Why::Unprocessed(_) => true,
+        _ => false,
+    };
     let is_late = match why {
         Why::TooLate(_) => true,
         Why::Unsent(error) => error.kind() == io::ErrorKind::TimedOut,
@@ -179,8 +190,8 @@ fn blame(lease: &Lease, why: &Why, reused: bool) {
     };
     match is_late {
         _ if is_stale => {}
-        true => lease.timed_out(why),
-        false => lease.failed(why),
+        true => ticket.timed_out(why),
+        false => ticket.failed(why),
     }
 }
 
@@ -193,13 +204,13 @@ fn send_and_await(
     backend: &mut BackendResponse,
     upgrade: Option<&[u8]>,
 ) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
-    let lease = backend.lease().expect("nothing has been read").clone();
+    let carrier = backend.carrier().expect("nothing has been read").clone();
     backend.while_sending();
     request.body.invite().map_err(Failure::of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
     let (found, sent) = while_sending(
-        move || sender.send(body, &lease),
+        move || sender.send(body, &carrier),
         || {
             let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
             backend.read_head(&settings.limits, asked.method(), interim, |reply| {
@@ -216,6 +227,6 @@ fn send_and_await(
     }
 }
 
-fn of_backend(lease: &Lease, why: Why) -> Failure {
-    Failure::Backend(lease.backend(), why)
+fn of_backend(carrier: &Carrier, why: Why) -> Failure {
+    Failure::Backend(carrier.ticket().backend(), why)
 }

@@ -25,6 +25,8 @@ pub(super) enum Failure {
 pub(super) enum Why {
     /// The backend has not taken the request.
     Unsent(io::Error),
+    /// The backend has not processed the request: it has refused the stream, or ends the connection.
+    Unprocessed(io::Error),
     /// The connection ended inside or before the head. `begun`: a byte of the head had arrived.
     Broken { error: io::Error, begun: bool },
     /// The body is incomplete.
@@ -99,6 +101,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Unsent(error) => write!(f, "has not taken the request: {error}"),
+            Why::Unprocessed(error) => write!(f, "has not processed the request: {error}"),
             Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
             Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its response: {error}"),
             Why::Body(error) => write!(f, "broke off inside the body of its response: {error}"),

@@ -1,4 +1,5 @@
-//! A reverse proxy as a handler: it forwards requests to an [`Upstream`] over HTTP/1.1 and the responses to the client.
+//! A reverse proxy as a handler: it forwards requests to an [`Upstream`] over HTTP/1.1 or HTTP/2, and the responses
+//! to the client.
 //!
 //! ```text
 //!   Proxy::answer ─▶ outgoing: a new request head ─▶ lease ─▶ sender: head and body, while the client sends them

@@ -8,7 +8,6 @@ use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 use super::{Host, Settings, forwarded};
 use crate::conn::log::id;
 use crate::request::changes::is_same_name;
-use crate::upstream::Lease;
 use crate::{Address, Request, RequestId};
 
 /// The request target for the backend.
@@ -42,12 +41,12 @@ fn with_query<'r>(mut path: String, query: Option<&str>) -> Cow<'r, str> {
     Cow::Owned(path)
 }
 
-/// Appends the head for the backend of `lease` to `out`.
+/// Appends the head for the backend at `address` to `out`.
 pub(super) fn write_head(
     settings: &Settings,
     request: &Request<'_>,
     target: &str,
-    lease: &Lease,
+    address: &Address,
     upgrade: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
@@ -58,7 +57,7 @@ pub(super) fn write_head(
         false => request.client_ip(),
     };
     let asked = request.host().unwrap_or_default();
-    let host = match (&settings.options.host, lease.address()) {
+    let host = match (&settings.options.host, address) {
         (Host::Preserve, _) => asked,
         (Host::Fixed(host), _) => host,
         (Host::Backend, Address::Tcp(host)) => host,

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::Shutdown;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -17,7 +17,9 @@ use crate::RequestBody;
 use crate::body::spool::Spool;
 use crate::conn::buffers;
 use crate::conn::transport::Transport;
-use crate::upstream::Lease;
+use crate::upstream::carrier::Carrier;
+#[cfg(feature = "h2")]
+use crate::upstream::carrier::Stream;
 
 /// The most bytes read from the client in one call.
 const PIECE: usize = 32 << 10;
@@ -37,6 +39,13 @@ pub(super) struct Sender {
     /// A framed piece of the body. `piece[sent..]` is still to be sent.
     piece: Vec<u8>,
     sent: usize,
+    /// The place of the piece's data, which a stream of HTTP/2 takes without framing.
+    data: Range<usize>,
+    /// How many bytes of the data a stream has taken.
+    data_sent: usize,
+    /// A stream has taken the end of the request.
+    #[cfg(feature = "h2")]
+    has_ended_stream: bool,
     chunked: bool,
     /// The body has been read to its end.
     read_all: bool,
@@ -76,6 +85,10 @@ impl Sender {
             head_sent: 0,
             piece: Vec::new(),
             sent: 0,
+            data: 0..0,
+            data_sent: 0,
+            #[cfg(feature = "h2")]
+            has_ended_stream: false,
             chunked: body == BodyLength::Chunked,
             read_all: body.is_empty(),
             whole: body.is_empty().then_some(0),
@@ -117,10 +130,14 @@ impl Sender {
         if let Some(begin) = self.whole {
             self.sent = begin;
         } else if self.spool.is_some() {
-            (self.unspooled, self.read_all, self.sent) = (0, false, 0);
+            (self.unspooled, self.read_all, self.sent, self.data) = (0, false, 0, 0..0);
             self.piece.clear();
         }
-        (self.head_sent, self.done) = (0, false);
+        (self.head_sent, self.data_sent, self.done) = (0, 0, false);
+        #[cfg(feature = "h2")]
+        {
+            self.has_ended_stream = false;
+        }
         self.progress.taken.set(0);
         self.progress.over.set(None);
     }
@@ -144,8 +161,13 @@ impl Sender {
     }
 
     /// Sends the head and the current piece. Returns whether that was the whole request.
-    pub(super) fn send_collected(&mut self, lease: &Lease) -> Result<bool, Unsent> {
-        self.write(lease.transport()).map_err(backend)?;
+    pub(super) fn send_collected(&mut self, carrier: &Carrier) -> Result<bool, Unsent> {
+        let sent = match carrier {
+            Carrier::Bytes(lease) => self.write(lease.transport()),
+            #[cfg(feature = "h2")]
+            Carrier::Stream(stream) => self.write_to_stream(stream),
+        };
+        sent.map_err(backend)?;
         self.done = self.read_all;
         if self.done {
             self.progress.over.set(Some(osier::time::coarse_now()));
@@ -153,11 +175,12 @@ impl Sender {
         Ok(self.done)
     }
 
-    /// Sends the rest of the request. If the client fails, the connection is shut down, and the reader of the response fails too.
-    pub(super) fn send(&mut self, body: &mut RequestBody<'_>, lease: &Lease) -> Result<(), Unsent> {
-        let sent = self.send_rest(body, lease);
+    /// Sends the rest of the request. If the client fails, the connection is shut down, or the stream is reset, and the reader of the
+    /// response fails too.
+    pub(super) fn send(&mut self, body: &mut RequestBody<'_>, carrier: &Carrier) -> Result<(), Unsent> {
+        let sent = self.send_rest(body, carrier);
         if let Err(Unsent::Client(_)) = sent {
-            let _ = lease.stream().shutdown(Shutdown::Both);
+            carrier.cancel();
         }
         if !matches!(sent, Err(Unsent::Cancelled(_))) {
             self.progress.over.set(Some(osier::time::coarse_now()));
@@ -165,8 +188,8 @@ impl Sender {
         sent
     }
 
-    fn send_rest(&mut self, body: &mut RequestBody<'_>, lease: &Lease) -> Result<(), Unsent> {
-        while !self.send_collected(lease)? {
+    fn send_rest(&mut self, body: &mut RequestBody<'_>, carrier: &Carrier) -> Result<(), Unsent> {
+        while !self.send_collected(carrier)? {
             self.next_piece(body).map_err(|error| match Cancelled::is(&error) {
                 true => Unsent::Cancelled(error),
                 false => Unsent::Client(error),
@@ -196,11 +219,32 @@ impl Sender {
         }
     }
 
+    #[cfg(feature = "h2")]
+    fn write_to_stream(&mut self, stream: &Stream) -> io::Result<()> {
+        if self.head_sent == 0 {
+            let end = self.read_all && self.data.is_empty();
+            stream.send_head(&self.head, end)?;
+            (self.head_sent, self.has_ended_stream) = (self.head.len(), end);
+            self.progress.taken.update(|taken| taken + self.head.len() as u64);
+        }
+        loop {
+            let data = &self.piece[self.data.clone()][self.data_sent..];
+            if self.has_ended_stream || (data.is_empty() && !self.read_all) {
+                return Ok(());
+            }
+            let count = stream.send(data, self.read_all)?;
+            self.has_ended_stream = self.read_all && count == data.len();
+            self.data_sent += count;
+            self.progress.taken.update(|taken| taken + count as u64);
+        }
+    }
+
     /// Reads the next piece of the body and frames it. The current piece has been sent.
     fn next_piece(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
         let is_first = self.piece.is_empty();
         let start = if self.chunked { CHUNK_ROOM } else { 0 };
         // The read may be cancelled: until it returns, no byte of the piece may be sent.
+        (self.data, self.data_sent) = (0..0, 0);
         let count = match &self.spool {
             Some(spool) => {
                 self.piece.clear();
@@ -224,6 +268,7 @@ impl Sender {
             }
         };
         self.sent = start;
+        self.data = start..start + count;
         if self.chunked && count > 0 {
             let line = ChunkHead::new(count as u64);
             let line = line.as_bytes();

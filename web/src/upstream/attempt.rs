@@ -17,9 +17,14 @@ use std::any::Any;
 
 use osier::fiber::{Activity, waits_for};
 
+#[cfg(feature = "fastcgi")]
+use super::Lease;
 use super::affinity::Affinity;
+#[cfg(feature = "proxy")]
+use super::carrier::Carrier;
 use super::claim::{Attempted, Search};
-use super::{Kept, Lease, Unavailable, Upstream};
+use super::ticket::Ticket;
+use super::{Kept, Unavailable, Upstream};
 
 /// A failed attempt.
 pub(crate) struct Failed<F> {
@@ -44,40 +49,53 @@ impl Upstream {
     ///
     /// # Suspends
     /// While connecting, and where `attempt` suspends.
+    #[cfg(feature = "fastcgi")]
     pub(crate) fn attempt<T, F>(
         &self,
         affinity: Affinity,
         attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
     ) -> Result<(T, usize), Unanswered<F>> {
-        waits_for(Activity::Network, || self.attempt_twice(affinity, attempt))
+        let find = |search, kept| self.find(None, search, kept);
+        waits_for(Activity::Network, || twice(affinity, find, |lease| &lease.ticket, attempt))
     }
 
-    fn attempt_twice<T, F>(
+    /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades`: it may leave HTTP.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn attempt_http<T, F>(
         &self,
         affinity: Affinity,
-        mut attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
+        upgrades: bool,
+        attempt: impl FnMut(Carrier) -> Result<T, Failed<F>>,
     ) -> Result<(T, usize), Unanswered<F>> {
-        let mut search = Search {
-            affinity,
-            ..Search::default()
-        };
-        let lease = self.find(None, search, Kept::Taken);
-        let lease = lease.map_err(Unanswered::Unavailable)?;
-        let (backend, reused) = (lease.backend(), lease.is_reused());
-        let failed = match attempt(lease) {
-            Ok(response) => return Ok((response, backend)),
-            Err(failed) => failed,
-        };
-        if !failed.may_repeat {
-            return Err(Unanswered::Failed(failed.failure));
-        }
-        search.after = Some(Attempted { backend, reused });
-        let lease = self.find(None, search, Kept::Never);
-        let lease = lease.map_err(Unanswered::Unavailable)?;
-        let backend = lease.backend();
-        let answered = attempt(lease).map_err(|failed| Unanswered::Failed(failed.failure));
-        answered.map(|response| (response, backend))
+        let find = |search, kept| self.find_carrier(search, kept, upgrades);
+        waits_for(Activity::Network, || twice(affinity, find, Carrier::ticket, attempt))
     }
+}
+
+fn twice<C, T, F>(
+    affinity: Affinity,
+    find: impl Fn(Search, Kept) -> Result<C, Unavailable>,
+    ticket: impl Fn(&C) -> &Ticket,
+    mut attempt: impl FnMut(C) -> Result<T, Failed<F>>,
+) -> Result<(T, usize), Unanswered<F>> {
+    let mut search = Search {
+        affinity,
+        ..Search::default()
+    };
+    let carrier = find(search, Kept::Taken).map_err(Unanswered::Unavailable)?;
+    let (backend, reused) = (ticket(&carrier).backend(), ticket(&carrier).is_reused());
+    let failed = match attempt(carrier) {
+        Ok(response) => return Ok((response, backend)),
+        Err(failed) => failed,
+    };
+    if !failed.may_repeat {
+        return Err(Unanswered::Failed(failed.failure));
+    }
+    search.after = Some(Attempted { backend, reused });
+    let carrier = find(search, Kept::Never).map_err(Unanswered::Unavailable)?;
+    let backend = ticket(&carrier).backend();
+    let answered = attempt(carrier).map_err(|failed| Unanswered::Failed(failed.failure));
+    answered.map(|response| (response, backend))
 }
 
 /// Whether a method is idempotent: it may be repeated even if the backend has executed it (RFC 9110

@@ -1,6 +1,8 @@
 //! One backend: its address, idle connections, health and counters, and how to connect to it.
 
 use std::io;
+#[cfg(all(feature = "h2", feature = "proxy"))]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,12 @@ pub(super) struct Backend {
     /// How TLS with it begins, if it speaks TLS.
     #[cfg(feature = "tls")]
     tls: Option<Secured>,
+    /// Whether it is asked for HTTP/2.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    http2: bool,
+    /// Whether it has chosen HTTP/1.1 at the last handshake.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(super) chooses_http1: AtomicBool,
     names: Names,
     total: AtomicU64,
     reused: AtomicU64,
@@ -116,6 +124,10 @@ impl Backend {
             shelves: Shelves::new(),
             #[cfg(feature = "tls")]
             tls: None,
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            http2: false,
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            chooses_http1: AtomicBool::new(false),
             names: Names::new(resolve_every),
             total: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -131,6 +143,23 @@ impl Backend {
     #[cfg(feature = "tls")]
     pub(super) fn secured(self, tls: Option<Secured>) -> Backend {
         Backend { tls, ..self }
+    }
+
+    /// Makes it speak HTTP/2.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(super) fn multiplexed(self, http2: bool) -> Backend {
+        Backend { http2, ..self }
+    }
+
+    /// Whether a request may go on a stream of HTTP/2. `upgrades`: the request may leave HTTP, for which only TLS offers a choice of
+    /// versions.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(super) fn takes_streams(&self, upgrades: bool) -> bool {
+        #[cfg(feature = "tls")]
+        let has_choice = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let has_choice = false;
+        self.http2 && !(upgrades && has_choice)
     }
 
     pub(super) fn stats(&self, now: u64) -> BackendStats {
@@ -177,8 +206,30 @@ impl Backend {
         self.shelves.sweep(now, &self.stale);
     }
 
-    /// Connects within `limit` and before `deadline`.
+    /// Connects within `limit` and before `deadline`, for bytes or HTTP/1.1.
     pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Transport> {
+        self.dial_for(limit, deadline, false)
+    }
+
+    /// Connects for a check, as the requests do. Returns also whether the connection speaks HTTP/2.
+    pub(super) fn dial_checked(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<(Transport, bool)> {
+        #[cfg(all(feature = "h2", feature = "proxy"))]
+        if self.http2 {
+            return self.dial_http(limit);
+        }
+        Ok((self.dial(limit, deadline)?, false))
+    }
+
+    /// Connects within `limit`. Returns also whether the connection speaks HTTP/2: without TLS it does, and with TLS the backend
+    /// chooses.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub(super) fn dial_http(&self, limit: Duration) -> io::Result<(Transport, bool)> {
+        let transport = self.dial_for(limit, None, true)?;
+        let is_http2 = transport.protocol().is_none_or(|protocol| protocol == b"h2");
+        Ok((transport, is_http2))
+    }
+
+    fn dial_for(&self, limit: Duration, deadline: Option<Instant>, http2: bool) -> io::Result<Transport> {
         let now = osier::time::now();
         let limit = match deadline {
             Some(deadline) => limit.min(deadline.saturating_duration_since(now)),
@@ -189,7 +240,7 @@ impl Backend {
             Address::Unix(path) => within(limit, || UnixStream::connect(path)).map(Stream::from),
             Address::Tcp(host) => self.dial_tcp(host, limit, now).map(Stream::from),
         };
-        let connected = connected.and_then(|stream| self.secure(stream, limit, now));
+        let connected = connected.and_then(|stream| self.secure(stream, limit, now, http2));
         match &connected {
             Ok(_) => {
                 self.connects.fetch_add(1, Relaxed);
@@ -207,16 +258,20 @@ impl Backend {
     }
 
     /// Makes the TLS handshake on a new connection, if the backend speaks TLS.
-    fn secure(&self, stream: Stream, limit: Duration, began: Instant) -> io::Result<Transport> {
+    fn secure(&self, stream: Stream, limit: Duration, began: Instant, http2: bool) -> io::Result<Transport> {
         #[cfg(feature = "tls")]
         if let Some(secured) = &self.tls {
             let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            return within(left, || secured.shake_hands(stream, left));
+            return within(left, || match http2 {
+                #[cfg(all(feature = "h2", feature = "proxy"))]
+                true => secured.shake_hands_for_http2(stream, left),
+                _ => secured.shake_hands(stream, left),
+            });
         }
-        let _ = (limit, began);
+        let _ = (limit, began, http2);
         Ok(stream.into())
     }
 

@@ -3,8 +3,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
+#[cfg(all(feature = "h2", feature = "proxy"))]
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
+
+use osier::sync::Event;
 
 use super::backend::Backend;
 use super::health::Policy;
@@ -17,6 +21,11 @@ use crate::conn::settings::Log;
 
 /// Maximum backends of an upstream: sets of backends have 64 bits.
 const BACKENDS_MAX: usize = 64;
+
+/// The id of the next upstream.
+#[cfg(all(feature = "h2", feature = "proxy"))]
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 /// Builder of an upstream; see [`Upstream::builder`].
 pub struct Builder {
     name: String,
@@ -37,6 +46,8 @@ pub struct Builder {
     tls: Option<osier_tls::Connector>,
     #[cfg(feature = "tls")]
     tls_name: Option<String>,
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    http2: bool,
     log: Log,
 }
 
@@ -61,6 +72,8 @@ impl Builder {
             tls: None,
             #[cfg(feature = "tls")]
             tls_name: None,
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            http2: false,
             log: Box::new(to_stderr),
         }
     }
@@ -201,6 +214,18 @@ impl Builder {
         self
     }
 
+    /// Makes the requests of a [`Proxy`](crate::proxy::Proxy) go over HTTP/2. Each worker has one connection to a backend, and more
+    /// while the backend allows fewer concurrent streams than it gets requests. Off by default.
+    ///
+    /// With TLS, the backend chooses between HTTP/2 and HTTP/1.1 (ALPN), and requests that may leave HTTP, for a WebSocket, go over
+    /// HTTP/1.1. Without TLS, the backend must speak HTTP/2 from the first byte (prior knowledge). [`keep`](Builder::keep) has no
+    /// effect on connections of HTTP/2, and a [`Lease`](super::Lease) is always a connection of its own.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    pub fn http2(mut self, on: bool) -> Self {
+        self.http2 = on;
+        self
+    }
+
     /// Sets the receiver of log lines, for example when a backend goes out or comes back; standard
     /// error by default.
     pub fn on_log(mut self, log: impl Fn(&Record<'_>) + Send + Sync + 'static) -> Self {
@@ -236,11 +261,15 @@ impl Builder {
                 let backend = Backend::new(address, options, self.resolve_every);
                 #[cfg(feature = "tls")]
                 let backend = backend.secured(tls);
+                #[cfg(all(feature = "h2", feature = "proxy"))]
+                let backend = backend.multiplexed(self.http2);
                 backend
             })
             .collect();
         Ok(Upstream(Arc::new(Inner {
             name: self.name,
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            id: NEXT_ID.fetch_add(1, Relaxed),
             backups,
             balance: self.balance,
             sticky: self.sticky,
@@ -257,7 +286,7 @@ impl Builder {
             check: self.check,
             log: self.log,
             kept: AtomicBool::new(false),
-            gone: Arc::default(),
+            gone: Arc::new(Event::manual()),
         })))
     }
 

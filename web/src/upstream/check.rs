@@ -110,9 +110,9 @@ impl Check {
     /// Checks the backend once.
     pub(super) fn run(&self, backend: &Backend) -> io::Result<()> {
         let deadline = osier::time::now().checked_add(self.limit);
-        let stream = backend.dial(self.limit, deadline)?;
+        let (stream, is_http2) = backend.dial_checked(self.limit, deadline)?;
         let Some(http) = &self.http else { return Ok(()) };
-        let status = osier::timeout(self.limit, || http.run(&stream, &backend.address))
+        let status = osier::timeout(self.limit, || http.run(&stream, is_http2, &backend.address))
             .unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))?;
         match http.status.contains(&status) {
             true => Ok(()),
@@ -123,12 +123,17 @@ impl Check {
 
 impl Http {
     /// Sends the request. Returns the status of the response.
-    fn run(&self, mut stream: &Transport, address: &Address) -> io::Result<u16> {
+    fn run(&self, mut stream: &Transport, is_http2: bool, address: &Address) -> io::Result<u16> {
         let host = match (&self.host, address) {
             (Some(host), _) => host,
             (None, Address::Tcp(host)) => host,
             (None, _) => "localhost",
         };
+        #[cfg(all(feature = "h2", feature = "proxy"))]
+        if is_http2 {
+            return super::h2::get(stream, &self.path, host);
+        }
+        let _ = is_http2;
         let mut head = Vec::new();
         RequestWriter::begin(&mut head, "GET", &self.path, host)
             .map_err(io::Error::other)?

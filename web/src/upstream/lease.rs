@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::claim::Claim;
-use super::health::Failed;
 use super::keeper;
+use super::ticket::Ticket;
 use crate::conn::peer::PATIENCE;
 use crate::conn::transport::Transport;
 use crate::{Address, Stream};
@@ -18,22 +18,16 @@ use crate::{Address, Stream};
 /// a backend that is out never comes back. [`failed`](Lease::failed) reports a failure of the
 /// backend.
 pub struct Lease {
-    /// Declared before the claim: the connection closes before the place is free.
+    /// Declared before the ticket: the connection closes before the place is free.
     transport: Transport,
-    claim: Claim,
-    reused: bool,
-    since: Instant,
+    pub(super) ticket: Ticket,
 }
 
 impl Lease {
     pub(super) fn new(claim: Claim, transport: Transport, reused: bool) -> Lease {
-        let backend = claim.backend();
-        backend.count_lease(reused);
         Lease {
             transport,
-            claim,
-            reused,
-            since: osier::time::now(),
+            ticket: Ticket::new(claim, reused),
         }
     }
 
@@ -73,42 +67,38 @@ impl Lease {
     /// nothing about the backend. Repeat a request that is safe to repeat on [a new
     /// connection](super::Upstream::lease_anew).
     pub fn is_reused(&self) -> bool {
-        self.reused
+        self.ticket.is_reused()
     }
 
     /// The backend's number, for [`lease_anew`](super::Upstream::lease_anew) and
     /// [`stats`](super::Upstream::stats).
     pub fn backend(&self) -> usize {
-        self.claim.backend
+        self.ticket.backend()
     }
 
     /// The backend's address.
     pub fn address(&self) -> &Address {
-        &self.claim.backend().address
+        self.ticket.address()
     }
 
     /// Reports the head of a response: the backend's failures are reset, and a backend that was out
     /// is in again.
     #[inline]
     pub fn answered(&self) {
-        let time = osier::time::now().saturating_duration_since(self.since);
-        self.claim.backend().counts.answered(time);
-        self.claim.answered();
+        self.ticket.answered();
     }
 
     /// Reports a failed request: the backend broke off, or violated its protocol. A client may have
     /// provoked it. [`failures`](super::Builder::failures) consecutive ones therefore
     /// put the backend out only if it gave no response for a second, and another backend is in.
     pub fn failed(&self, why: impl fmt::Display) {
-        self.claim.backend().counts.failed(false);
-        self.claim.failed(Failed::Request, &why);
+        self.ticket.failed(why);
     }
 
     /// Reports a request that the backend did not take or respond to in time. It counts as
     /// [`failed`](Lease::failed) does, and has a counter of its own.
     pub fn timed_out(&self, why: impl fmt::Display) {
-        self.claim.backend().counts.failed(true);
-        self.claim.failed(Failed::Request, &why);
+        self.ticket.timed_out(why);
     }
 
     /// Whether bytes that have just been received cannot be the response to this request, of which
@@ -118,17 +108,18 @@ impl Lease {
     /// is made.
     pub(crate) fn is_too_early(&self, sent: u64) -> bool {
         let unheard = || self.stream().unacknowledged().is_some_and(|count| count as u64 >= sent);
-        self.reused && sent > 0 && self.claim.backend().is_remote && unheard()
+        self.is_reused() && sent > 0 && self.ticket.claim.backend().is_remote && unheard()
     }
 
     /// Returns the connection for the next lease. The connection must be at the beginning of a
     /// request. It is closed if enough idle connections are kept already.
     pub fn keep(self) {
-        let upstream = &self.claim.upstream;
+        let Lease { transport, ticket } = self;
+        let upstream = &ticket.claim.upstream;
         let until = osier::time::coarse_now().checked_add(upstream.idle_timeout);
         if let Some(until) = until
             && upstream.keep > 0
-            && self.claim.backend().shelves.put(self.transport, upstream.keep, until)
+            && ticket.claim.backend().shelves.put(transport, upstream.keep, until)
         {
             keeper::ensure(upstream);
         }
@@ -155,7 +146,7 @@ impl Write for &Lease {
     }
 }
 
-osier_queue::impl_debug!(Lease, self => { backend: self.claim.backend().label, reused: self.reused, .. });
+osier_queue::impl_debug!(Lease, self => { backend: self.ticket.claim.backend().label, reused: self.is_reused(), .. });
 
 #[cfg(test)]
 mod tests {

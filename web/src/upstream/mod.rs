@@ -29,16 +29,21 @@ pub(crate) mod attempt;
 mod backend;
 mod balance;
 mod builder;
+#[cfg(feature = "proxy")]
+pub(crate) mod carrier;
 mod check;
 mod claim;
 pub(crate) mod client;
 mod counts;
+#[cfg(all(feature = "h2", feature = "proxy"))]
+mod h2;
 mod health;
 mod keeper;
 mod lease;
 mod names;
 mod pick;
 mod shelves;
+mod ticket;
 mod unavailable;
 
 use std::sync::Arc;
@@ -54,7 +59,9 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::settings::Log;
 use crate::{Address, Request};
 use backend::Backend;
-use claim::{Attempted, Search};
+#[cfg(feature = "proxy")]
+use carrier::Carrier;
+use claim::{Attempted, Claim, Search};
 use health::{Failed, Policy};
 
 pub use backend::BackendStats;
@@ -94,6 +101,9 @@ pub struct Upstream(Arc<Inner>);
 /// The state that all clones and leases of an upstream share.
 struct Inner {
     name: String,
+    /// No other upstream of this process has it.
+    #[cfg(all(feature = "h2", feature = "proxy"))]
+    id: u64,
     backends: Vec<Backend>,
     /// The set of the backups.
     backups: u64,
@@ -116,7 +126,7 @@ struct Inner {
     log: Log,
     /// Whether the keeper's fiber runs; see `keeper.rs`.
     kept: AtomicBool,
-    /// Set when the upstream is dropped, to end the keeper.
+    /// Set when the upstream is dropped, to end the keeper and the shared connections.
     gone: Arc<Event>,
 }
 
@@ -237,7 +247,34 @@ impl Upstream {
         self.0.backends.iter().map(|backend| backend.stats(now)).collect()
     }
 
-    fn find(&self, deadline: Option<Instant>, mut search: Search, kept: Kept) -> Result<Lease, Unavailable> {
+    fn find(&self, deadline: Option<Instant>, search: Search, kept: Kept) -> Result<Lease, Unavailable> {
+        self.reach(deadline, search, |claim| self.0.open(claim, deadline, kept))
+    }
+
+    /// Finds a carrier for a request. `upgrades`: the request may leave HTTP.
+    #[cfg(feature = "proxy")]
+    fn find_carrier(&self, search: Search, kept: Kept, upgrades: bool) -> Result<Carrier, Unavailable> {
+        let _ = upgrades;
+        self.reach(None, search, |claim| {
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            if claim.backend().takes_streams(upgrades) {
+                let reached = h2::reach(claim, self.0.connect_timeout, kept == Kept::Taken);
+                return reached.map(|reach| match reach {
+                    h2::Reach::Stream(stream) => Carrier::Stream(stream),
+                    h2::Reach::Bytes(claim, transport, reused) => Carrier::Bytes(Lease::new(claim, transport, reused)),
+                });
+            }
+            self.0.open(claim, None, kept).map(Carrier::Bytes)
+        })
+    }
+
+    /// Claims a place at one backend after the other, until `open` has made a connection or `deadline` has passed.
+    fn reach<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut search: Search,
+        mut open: impl FnMut(Claim) -> Result<T, (Claim, io::Error)>,
+    ) -> Result<T, Unavailable> {
         let inner = &self.0;
         self.start();
         let mut last = None;
@@ -247,27 +284,22 @@ impl Upstream {
                 Err(nobody) => return Err(last.unwrap_or(nobody)),
             };
             search.tried |= 1 << claim.backend;
-            let backend = &inner.backends[claim.backend];
-            if kept == Kept::Taken
-                && let Some(stream) = backend.take_kept()
-            {
-                return Ok(Lease::new(claim, stream, true));
+            let (claim, error) = match open(claim) {
+                Ok(opened) => return Ok(opened),
+                Err(failed) => failed,
+            };
+            if Cancelled::is(&error) {
+                return Err(Unavailable::Cancelled(error));
             }
-            match backend.dial(inner.connect_timeout, deadline) {
-                Ok(stream) => return Ok(Lease::new(claim, stream, false)),
-                Err(error) if Cancelled::is(&error) => return Err(Unavailable::Cancelled(error)),
-                Err(error) => {
-                    // A lack of this process's own resources is not the backend's failure.
-                    if !is_out_of_resources(&error) {
-                        claim.failed(Failed::Connecting, &error);
-                    }
-                    let backend = backend.label.clone();
-                    last = Some(match error.kind() {
-                        io::ErrorKind::TimedOut => Unavailable::TimedOut { backend },
-                        _ => Unavailable::Connect { backend, error },
-                    });
-                }
+            // A lack of this process's own resources is not the backend's failure.
+            if !is_out_of_resources(&error) {
+                claim.failed(Failed::Connecting, &error);
             }
+            let backend = claim.backend().label.clone();
+            last = Some(match error.kind() {
+                io::ErrorKind::TimedOut => Unavailable::TimedOut { backend },
+                _ => Unavailable::Connect { backend, error },
+            });
             if deadline.is_some_and(|deadline| deadline <= osier::time::now()) {
                 return Err(last.expect("an attempt has just failed"));
             }
@@ -295,6 +327,20 @@ osier_queue::impl_debug!(Upstream, self => {
 });
 
 impl Inner {
+    /// Takes a kept connection to the backend of `claim`, or makes one.
+    fn open(&self, claim: Claim, deadline: Option<Instant>, kept: Kept) -> Result<Lease, (Claim, io::Error)> {
+        let backend = claim.backend();
+        if kept == Kept::Taken
+            && let Some(transport) = backend.take_kept()
+        {
+            return Ok(Lease::new(claim, transport, true));
+        }
+        match backend.dial(self.connect_timeout, deadline) {
+            Ok(transport) => Ok(Lease::new(claim, transport, false)),
+            Err(error) => Err((claim, error)),
+        }
+    }
+
     /// Milliseconds since the upstream was built.
     fn now(&self) -> u64 {
         let since = osier::time::coarse_now().saturating_duration_since(self.born);

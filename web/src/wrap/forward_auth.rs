@@ -40,8 +40,8 @@ use crate::body::outgoing::Kind;
 use crate::proxy::ask::{self, Answer, Bounds, Silence};
 use crate::proxy::forwarded;
 use crate::request::changes::is_same_name;
+use crate::upstream::Upstream;
 use crate::upstream::client::while_client_stays;
-use crate::upstream::{Lease, Upstream};
 use crate::{Address, Body, Next, Request, Response};
 
 /// The settings of a [`ForwardAuth`].
@@ -192,17 +192,17 @@ impl ForwardAuth {
             head_bytes: options.head_bytes,
             body_bytes: options.body_bytes,
         };
-        ask::get(&self.upstream, &bounds, &|status| !status.is_success(), &|lease| {
+        ask::get(&self.upstream, &bounds, &|status| !status.is_success(), &|address| {
             let mut head = Vec::new();
             // The parts were checked when this was made, or are those of a parsed request.
-            let written = self.write_head(request, lease, &mut head);
+            let written = self.write_head(request, address, &mut head);
             debug_assert!(written.is_ok(), "{written:?}");
             head
         })
     }
 
-    fn write_head(&self, request: &Request<'_>, lease: &Lease, out: &mut Vec<u8>) -> Result<(), HeaderError> {
-        let host = match (&self.options.host, lease.address()) {
+    fn write_head(&self, request: &Request<'_>, address: &Address, out: &mut Vec<u8>) -> Result<(), HeaderError> {
+        let host = match (&self.options.host, address) {
             (Some(host), _) | (None, Address::Tcp(host)) => host,
             _ => "localhost",
         };

@@ -11,11 +11,11 @@ use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event, RequestHead};
 
 use crate::conn::close::CloseReason;
+use crate::conn::inlet::Inlet;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
 use crate::conn::worker::Link;
 use crate::server::h2::exchange::{self, Running};
-use crate::server::h2::inlet::Inlet;
 use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
 

@@ -19,8 +19,6 @@
 
 mod connection;
 mod exchange;
-mod head;
-mod inlet;
 mod shared;
 mod stream;
 mod tunnel;

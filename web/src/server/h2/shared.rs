@@ -11,9 +11,9 @@ use osier::sync::Event;
 use osier_http::h2::{self, StreamId};
 
 use crate::conn::close::CloseReason;
+use crate::conn::inlet::Inlet;
 use crate::conn::serve::Local;
 use crate::conn::worker::Link;
-use crate::server::h2::inlet::Inlet;
 
 pub(super) struct Shared {
     pub(super) link: Rc<Link>,

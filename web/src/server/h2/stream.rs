@@ -8,10 +8,10 @@ use std::time::Duration;
 use osier::sync::Interrupt;
 use osier_http::h2::StreamId;
 
+use crate::conn::inlet::Inlet;
 use crate::conn::stream::ClientStream;
 use crate::conn::worker::Link;
-use crate::server::h2::head::ResponseHead;
-use crate::server::h2::inlet::Inlet;
+use crate::conn::written::WrittenHead;
 use crate::server::h2::shared::Shared;
 
 pub(super) struct Stream {
@@ -56,9 +56,9 @@ impl Stream {
     /// has ended the stream.
     fn send_heads<'b>(&self, mut bytes: &'b [u8], end: bool) -> io::Result<Option<&'b [u8]>> {
         while !self.is_answered.get() && !bytes.is_empty() {
-            let (head, rest) = ResponseHead::split(bytes);
+            let (head, rest) = WrittenHead::split(bytes);
             // A 101 answers an extended CONNECT, where HTTP/2 has a 200 (RFC 8441 section 5).
-            let status = match head.status {
+            let status = match head.status() {
                 101 => 200,
                 200..300 if self.asks_for_protocol => return Err(self.refuse_protocol()),
                 status => status,

@@ -7,6 +7,7 @@ mod handlers;
 mod memory;
 mod peers;
 mod streams;
+mod upstream;
 
 use std::time::Duration;
 

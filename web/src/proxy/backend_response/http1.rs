@@ -1,8 +1,7 @@
-//! One response of the backend: its head, then its body, parsed strictly from a leased connection.
+//! A response on a leased connection of HTTP/1.1, parsed strictly.
 //!
-//! The response owns the lease until its end. Then it gives the connection back if the connection can serve another request, and
-//! closes it by dropping the lease otherwise. A fiber that still sends the request shares the lease; the connection is not kept
-//! then.
+//! At its end the connection is given back if it can serve another request, and closed otherwise. It is not kept while another fiber
+//! still sends the request.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -13,16 +12,15 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
 
-use super::sender::Progress;
+use super::{INTERIM_MAX, NoHead, patiently};
 use crate::conn::buffers::{self, Size};
+use crate::proxy::sender::Progress;
 use crate::upstream::Lease;
+use crate::upstream::carrier::Carrier;
 
-/// The most interim responses before the final response.
-const INTERIM_MAX: usize = 16;
-
-pub(super) struct BackendResponse {
+pub(in crate::proxy) struct Http1Response {
     /// The leased connection. `None` once the body has been read.
-    lease: Option<Rc<Lease>>,
+    carrier: Option<Rc<Carrier>>,
     /// The input buffer. It grows for a long head. It is empty, without memory, while the backend is waited for.
     buffer: Box<[u8]>,
     /// The received bytes that have not been taken.
@@ -35,25 +33,11 @@ pub(super) struct BackendResponse {
     is_sending: bool,
 }
 
-/// Why there is no head.
-#[derive(Debug)]
-pub(super) enum NoHead {
-    /// The connection failed or ended. `begun`: a byte of a response had arrived.
-    Broken {
-        error: io::Error,
-        begun: bool,
-    },
-    /// The first bytes were sent before the backend got the request.
-    TooEarly,
-    Refused(Reject),
-    TooManyInterims,
-}
-
-impl BackendResponse {
+impl Http1Response {
     /// Makes a response of which nothing has been read.
-    pub(super) fn new(lease: Lease, progress: Rc<Progress>) -> BackendResponse {
-        BackendResponse {
-            lease: Some(Rc::new(lease)),
+    pub(super) fn new(carrier: Rc<Carrier>, progress: Rc<Progress>) -> Http1Response {
+        Http1Response {
+            carrier: Some(carrier),
             buffer: Box::default(),
             unread: 0..0,
             decoder: BodyDecoder::of_reply(osier_http::ReplyLength::None, &Limits::DEFAULT),
@@ -77,14 +61,19 @@ impl BackendResponse {
         self.keep = false;
     }
 
-    pub(super) fn lease(&self) -> Option<&Rc<Lease>> {
-        self.lease.as_ref()
+    pub(super) fn carrier(&self) -> Option<&Rc<Carrier>> {
+        self.carrier.as_ref()
+    }
+
+    fn lease(&self) -> io::Result<&Lease> {
+        let lease = self.carrier.as_deref().and_then(Carrier::lease);
+        lease.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// The connection, for another protocol, and the bytes received after the head.
-    pub(super) fn into_tunnel(mut self) -> Option<(Rc<Lease>, Vec<u8>)> {
+    pub(super) fn into_tunnel(mut self) -> Option<(Rc<Carrier>, Vec<u8>)> {
         let received = self.buffer[self.unread.clone()].to_vec();
-        self.lease.take().map(|lease| (lease, received))
+        self.carrier.take().map(|carrier| (carrier, received))
     }
 
     /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`.
@@ -146,7 +135,7 @@ impl BackendResponse {
             self.unread = 0..0;
             buffers::give(std::mem::take(&mut self.buffer));
         }
-        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
         patiently(self.sending(), || match lease.wait_readable(limit)? {
             true => Ok(()),
@@ -175,13 +164,14 @@ impl BackendResponse {
     }
 
     fn is_too_early(&self) -> bool {
-        let lease = self.lease.as_ref();
-        lease.is_some_and(|lease| lease.is_too_early(self.progress.taken.get()))
+        self.lease()
+            .is_ok_and(|lease| lease.is_too_early(self.progress.taken.get()))
     }
 
     fn receive(&mut self) -> io::Result<usize> {
         self.make_room();
-        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let carrier = self.carrier.as_deref();
+        let lease = carrier.and_then(Carrier::lease).ok_or(io::ErrorKind::NotConnected)?;
         let sending = self.is_sending.then_some(&*self.progress);
         let count = read(lease, &mut self.buffer[self.unread.end..], sending)?;
         self.unread.end += count;
@@ -213,7 +203,7 @@ impl BackendResponse {
                 let plain = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX);
                 if plain > 0 {
                     let end = plain.min(into.len());
-                    let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                    let lease = self.lease()?;
                     match read(lease, &mut into[..end], self.sending())? {
                         0 => self.decoder.at_end().map_err(invalid)?,
                         count => {
@@ -256,10 +246,10 @@ impl BackendResponse {
     }
 
     /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are appended to `rest`. Requires
-    /// [`is_plain_for`](BackendResponse::is_plain_for) one byte.
+    /// [`is_plain_for`](Http1Response::is_plain_for) one byte.
     pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
         debug_assert!(self.is_plain_for(1));
-        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let lease = self.lease()?;
         let from = lease.transport().plain().ok_or(io::ErrorKind::Unsupported)?;
         let most = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX).min(most);
         let Spliced { taken, sent } = patiently(self.sending(), || osier::io::splice(from, to, most, rest))?;
@@ -286,7 +276,7 @@ impl BackendResponse {
     /// Ends the response. The connection is kept unless the backend closes it, the request is still being sent, or unexpected
     /// bytes follow.
     fn finish(&mut self) {
-        if let Some(lease) = self.lease.take().and_then(Rc::into_inner)
+        if let Some(Carrier::Bytes(lease)) = self.carrier.take().and_then(Rc::into_inner)
             && self.keep
             && self.unread.is_empty()
         {
@@ -295,7 +285,7 @@ impl BackendResponse {
     }
 }
 
-impl Drop for BackendResponse {
+impl Drop for Http1Response {
     fn drop(&mut self) {
         buffers::give(std::mem::take(&mut self.buffer));
     }
@@ -305,20 +295,6 @@ impl Drop for BackendResponse {
 fn read(lease: &Lease, into: &mut [u8], sending: Option<&Progress>) -> io::Result<usize> {
     let mut stream = lease.transport();
     patiently(sending, || stream.read(into))
-}
-
-fn patiently<T>(sending: Option<&Progress>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        let begun = osier::time::now();
-        match receive() {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
-                // The request was sent completely during this wait, or is still being sent.
-                Some(progress) if progress.over.get().is_none_or(|over| over > begun) => {}
-                _ => return Err(error),
-            },
-            other => return other,
-        }
-    }
 }
 
 fn invalid(reject: Reject) -> io::Error {

@@ -1,4 +1,4 @@
-//! The inlet of a stream, which its connection fills: the bytes of the request's body, the word that it may send more, its reset.
+//! The inlet of a stream of HTTP/2, which its connection fills: the bytes of a body, the word that it may send more, its reset.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -6,12 +6,12 @@ use std::io::{self, Read};
 
 use osier::sync::{Event, Interrupt};
 
-pub(super) struct Inlet {
+pub(crate) struct Inlet {
     inbox: RefCell<Inbox>,
     /// Set when a read may return, for the one fiber that reads.
-    pub(super) arrived: Event,
+    pub(crate) arrived: Event,
     /// Set when the stream may send more, for the one fiber that writes.
-    pub(super) writable: Event,
+    pub(crate) writable: Event,
     /// Made at the first need.
     gone: OnceCell<Interrupt>,
     is_reset: Cell<bool>,
@@ -27,8 +27,8 @@ struct Inbox {
 }
 
 impl Inlet {
-    /// Makes the inlet of a new stream. With `has_ended` its request has no body.
-    pub(super) fn new(has_ended: bool) -> Inlet {
+    /// Makes the inlet of a new stream. With `has_ended` no body comes.
+    pub(crate) fn new(has_ended: bool) -> Inlet {
         Inlet {
             inbox: RefCell::new(Inbox {
                 bytes: VecDeque::new(),
@@ -41,8 +41,8 @@ impl Inlet {
         }
     }
 
-    /// Adds bytes of the request's body.
-    pub(super) fn receive(&self, bytes: &[u8], end: bool) {
+    /// Adds bytes of the body.
+    pub(crate) fn receive(&self, bytes: &[u8], end: bool) {
         let mut inbox = self.inbox.borrow_mut();
         inbox.bytes.extend(bytes);
         inbox.has_ended |= end;
@@ -51,7 +51,7 @@ impl Inlet {
     }
 
     /// Notes that the stream is reset.
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.is_reset.set(true);
         let mut inbox = self.inbox.borrow_mut();
         if !inbox.has_ended {
@@ -66,12 +66,12 @@ impl Inlet {
         self.writable.set();
     }
 
-    pub(super) fn is_reset(&self) -> bool {
+    pub(crate) fn is_reset(&self) -> bool {
         self.is_reset.get()
     }
 
     /// Set when the stream is reset.
-    pub(super) fn gone(&self) -> Interrupt {
+    pub(crate) fn gone(&self) -> Interrupt {
         let gone = self.gone.get_or_init(Interrupt::new);
         if self.is_reset.get() {
             gone.set();
@@ -80,7 +80,7 @@ impl Inlet {
     }
 
     /// Reads received bytes, or their end. `None` if bytes have to arrive.
-    pub(super) fn take(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn take(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let mut inbox = self.inbox.borrow_mut();
         match inbox.bytes.read(into)? {
             0 if inbox.has_ended => Ok(Some(0)),
@@ -96,7 +96,7 @@ impl Inlet {
     }
 
     /// Whether a read would not wait.
-    pub(super) fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         let inbox = self.inbox.borrow();
         !inbox.bytes.is_empty() || inbox.has_ended || self.is_reset.get()
     }

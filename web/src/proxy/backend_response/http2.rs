@@ -1,0 +1,135 @@
+//! A response on a stream of HTTP/2. The connection has checked its head and its framing.
+
+use std::io;
+use std::rc::Rc;
+
+use osier_http::{Limits, Method, Reject, Reply};
+
+use super::{INTERIM_MAX, NoHead, patiently};
+use crate::proxy::sender::Progress;
+use crate::upstream::carrier::{Carrier, Stream};
+
+/// The most bytes of a body that are taken at once.
+const PIECE: usize = 16 << 10;
+
+pub(in crate::proxy) struct Http2Response {
+    /// The stream. `None` once the body has been read.
+    carrier: Option<Rc<Carrier>>,
+    progress: Rc<Progress>,
+    /// The request is sent meanwhile. The read timeout does not count before it was sent completely.
+    is_sending: bool,
+    is_done: bool,
+}
+
+impl Http2Response {
+    pub(super) fn new(carrier: Rc<Carrier>, progress: Rc<Progress>) -> Http2Response {
+        Http2Response {
+            carrier: Some(carrier),
+            progress,
+            is_sending: false,
+            is_done: false,
+        }
+    }
+
+    pub(super) fn while_sending(&mut self) {
+        self.is_sending = true;
+    }
+
+    fn sending(&self) -> Option<&Progress> {
+        self.is_sending.then_some(&self.progress)
+    }
+
+    pub(super) fn carrier(&self) -> Option<&Rc<Carrier>> {
+        self.carrier.as_ref()
+    }
+
+    fn stream(&self) -> io::Result<&Stream> {
+        match self.carrier.as_deref() {
+            Some(Carrier::Stream(stream)) => Ok(stream),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(super) fn read_head<T>(
+        &mut self,
+        limits: &Limits,
+        asked: Method<'_>,
+        mut interim: impl FnMut(&Reply<'_>),
+        look: impl FnOnce(&Reply<'_>) -> T,
+    ) -> Result<T, NoHead> {
+        let mut interims = 0;
+        while interims < INTERIM_MAX {
+            let begun = interims > 0;
+            let taken = self.stream().and_then(Stream::take_head);
+            let (head, end) = match taken.map_err(|error| NoHead::Broken { error, begun })? {
+                Some(taken) => taken,
+                None => {
+                    self.wait().map_err(|error| NoHead::Broken { error, begun })?;
+                    continue;
+                }
+            };
+            let bytes: usize = head
+                .fields()
+                .iter()
+                .map(|(name, value)| name.len() + value.len() + 4)
+                .sum();
+            if bytes > limits.head_bytes {
+                return Err(NoHead::Refused(Reject::HeadTooLarge));
+            }
+            let reply = Reply::from_http2(&head, asked, end);
+            if !reply.is_interim() {
+                return Ok(look(&reply));
+            }
+            interim(&reply);
+            interims += 1;
+        }
+        Err(NoHead::TooManyInterims)
+    }
+
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        patiently(self.sending(), || self.stream()?.wait_readable())
+    }
+
+    pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        while !self.is_done {
+            let filled = into.len();
+            into.resize(filled + PIECE, 0);
+            let read = self.try_read(&mut into[filled..]);
+            into.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+            if read?.is_none() {
+                break;
+            }
+        }
+        Ok(self.is_done)
+    }
+
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.is_done {
+                return Ok(0);
+            }
+            if let Some(count) = self.try_read(into)? {
+                return Ok(count);
+            }
+            self.wait()?;
+        }
+    }
+
+    fn try_read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let read = self.stream()?.try_read(into)?;
+        if read == Some(0) {
+            self.is_done = true;
+            // The stream is over for this end.
+            self.carrier = None;
+        }
+        Ok(read)
+    }
+
+    pub(super) fn may_wait(&self) -> bool {
+        !self.is_done
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+}

@@ -1,0 +1,174 @@
+//! One response of the backend: its head, then its body, from a connection of HTTP/1.1 or from a stream of HTTP/2.
+//!
+//! The response owns its carrier until its end. A fiber that still sends the request shares the carrier.
+
+mod http1;
+#[cfg(feature = "h2")]
+mod http2;
+
+use std::io;
+use std::rc::Rc;
+
+use osier::net::Stream;
+use osier_http::{Limits, Method, Reject, Reply};
+
+use super::sender::Progress;
+use crate::upstream::carrier::Carrier;
+use http1::Http1Response;
+#[cfg(feature = "h2")]
+use http2::Http2Response;
+
+/// The most interim responses before the final response.
+const INTERIM_MAX: usize = 16;
+
+pub(super) enum BackendResponse {
+    Http1(Http1Response),
+    #[cfg(feature = "h2")]
+    Http2(Http2Response),
+}
+
+/// Why there is no head.
+#[derive(Debug)]
+pub(super) enum NoHead {
+    /// The connection or the stream failed or ended. `begun`: a byte of a response had arrived.
+    Broken {
+        error: io::Error,
+        begun: bool,
+    },
+    /// The first bytes were sent before the backend got the request.
+    TooEarly,
+    Refused(Reject),
+    TooManyInterims,
+}
+
+macro_rules! each {
+    ($self:ident, $response:ident => $call:expr) => {
+        match $self {
+            BackendResponse::Http1($response) => $call,
+            #[cfg(feature = "h2")]
+            BackendResponse::Http2($response) => $call,
+        }
+    };
+}
+
+impl BackendResponse {
+    /// Makes a response of which nothing has been read.
+    pub(super) fn new(carrier: Carrier, progress: Rc<Progress>) -> BackendResponse {
+        let carrier = Rc::new(carrier);
+        match &*carrier {
+            Carrier::Bytes(_) => BackendResponse::Http1(Http1Response::new(carrier, progress)),
+            #[cfg(feature = "h2")]
+            Carrier::Stream(_) => BackendResponse::Http2(Http2Response::new(carrier, progress)),
+        }
+    }
+
+    /// Notes that the request is still being sent.
+    pub(super) fn while_sending(&mut self) {
+        each!(self, response => response.while_sending());
+    }
+
+    /// Notes that the connection cannot serve another request.
+    pub(super) fn close_after(&mut self) {
+        match self {
+            BackendResponse::Http1(response) => response.close_after(),
+            #[cfg(feature = "h2")]
+            BackendResponse::Http2(_) => {}
+        }
+    }
+
+    /// What carries the request. `None` once the body has been read.
+    pub(super) fn carrier(&self) -> Option<&Rc<Carrier>> {
+        each!(self, response => response.carrier())
+    }
+
+    /// The connection, for another protocol, and the bytes received after the head.
+    pub(super) fn into_tunnel(self) -> Option<(Rc<Carrier>, Vec<u8>)> {
+        match self {
+            BackendResponse::Http1(response) => response.into_tunnel(),
+            #[cfg(feature = "h2")]
+            BackendResponse::Http2(_) => None,
+        }
+    }
+
+    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`.
+    ///
+    /// # Suspends
+    ///
+    /// Until the final head has arrived.
+    pub(super) fn read_head<T>(
+        &mut self,
+        limits: &Limits,
+        asked: Method<'_>,
+        interim: impl FnMut(&Reply<'_>),
+        look: impl FnOnce(&Reply<'_>) -> T,
+    ) -> Result<T, NoHead> {
+        each!(self, response => response.read_head(limits, asked, interim, look))
+    }
+
+    /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        each!(self, response => response.wait())
+    }
+
+    /// Appends the received part of the body to `into`. Returns whether that is the whole body.
+    pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        each!(self, response => response.take_received(into))
+    }
+
+    /// Reads bytes of the body. Returns 0 at its end.
+    ///
+    /// # Suspends
+    ///
+    /// Until there are bytes.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        each!(self, response => response.read(into))
+    }
+
+    /// Whether the next `count` bytes on the connection belong to the body, and none has been received.
+    pub(super) fn is_plain_for(&self, count: u64) -> bool {
+        match self {
+            BackendResponse::Http1(response) => response.is_plain_for(count),
+            #[cfg(feature = "h2")]
+            BackendResponse::Http2(_) => false,
+        }
+    }
+
+    /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are
+    /// appended to `rest`. Requires [`is_plain_for`](BackendResponse::is_plain_for) one byte.
+    pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
+        match self {
+            BackendResponse::Http1(response) => response.splice(to, most, rest),
+            #[cfg(feature = "h2")]
+            BackendResponse::Http2(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Whether a read of the body may have to wait for the backend.
+    pub(super) fn may_wait(&self) -> bool {
+        each!(self, response => response.may_wait())
+    }
+
+    /// Whether the body has ended.
+    pub(super) fn is_done(&self) -> bool {
+        each!(self, response => response.is_done())
+    }
+}
+
+/// Receives within the read timeout, which counts from the end of the request.
+fn patiently<T>(sending: Option<&Progress>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        let begun = osier::time::now();
+        match receive() {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
+                // The request was sent completely during this wait, or is still being sent.
+                Some(progress) if progress.over.get().is_none_or(|over| over > begun) => {}
+                _ => return Err(error),
+            },
+            other => return other,
+        }
+    }
+}

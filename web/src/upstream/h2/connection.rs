@@ -1,0 +1,427 @@
+//! The state of one connection to a backend: the machine, the streams, and the writer's fiber.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use osier_http::h2::{self, Event, Limits, StreamId};
+
+use super::stream::{Answer, Cut};
+use crate::conn::buffers::{self, Size};
+use crate::conn::transport::Transport;
+
+/// The most concurrent streams of one connection. A backend may allow fewer.
+const STREAMS: u32 = 100;
+
+/// The size to which the window of one stream grows, in bytes.
+const STREAM_WINDOW: u32 = 128 << 10;
+
+/// The bounds of a connection to a backend. Its window has room for all streams with windows of the largest size.
+pub(super) const LIMITS: Limits = Limits {
+    max_streams: STREAMS,
+    grown_window: STREAM_WINDOW,
+    connection_window: STREAMS * STREAM_WINDOW,
+    head_bytes: 64 << 10,
+    encoder_table: 4_096,
+    extended_connect: false,
+    ..Limits::DEFAULT
+};
+
+/// The time in which the backend has to take the bytes of the connection, after which the connection ends.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The time in which a backend has to answer a PING.
+const PONG_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a connection ended.
+#[derive(Clone, Debug)]
+pub(super) struct Lost {
+    kind: io::ErrorKind,
+    text: Rc<str>,
+}
+
+impl Lost {
+    pub(super) fn new(kind: io::ErrorKind, text: impl Into<Rc<str>>) -> Lost {
+        Lost {
+            kind,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn of(error: &io::Error) -> Lost {
+        Lost::new(error.kind(), error.to_string())
+    }
+
+    pub(super) fn to_error(&self) -> io::Error {
+        io::Error::new(self.kind, &*self.text)
+    }
+}
+
+pub(super) struct Connection {
+    pub(super) transport: Transport,
+    pub(super) machine: RefCell<h2::Connection>,
+    streams: RefCell<BTreeMap<StreamId, Rc<Answer>>>,
+    /// Streams that are promised to leases and have not begun.
+    promised: Cell<usize>,
+    /// Whether the machine has a buffer of the worker for its output.
+    has_buffer: Cell<bool>,
+    /// Whether the writer's fiber exists.
+    is_writing: Cell<bool>,
+    lost: RefCell<Option<Lost>>,
+    /// Whether a response has come.
+    pub(super) has_answered: Cell<bool>,
+    /// When the connection had no stream for the last time.
+    idle_since: Cell<Instant>,
+    /// When bytes arrived for the last time.
+    received_at: Cell<Instant>,
+    /// The time by which the backend has to answer a PING. No new stream begins before.
+    pong_until: Cell<Option<Instant>>,
+}
+
+impl Connection {
+    pub(super) fn new(transport: Transport) -> Rc<Connection> {
+        let now = osier::time::coarse_now();
+        Rc::new(Connection {
+            transport,
+            machine: RefCell::new(h2::Connection::client(&LIMITS, now)),
+            streams: RefCell::new(BTreeMap::new()),
+            promised: Cell::new(0),
+            has_buffer: Cell::new(false),
+            is_writing: Cell::new(false),
+            lost: RefCell::new(None),
+            has_answered: Cell::new(false),
+            idle_since: Cell::new(now),
+            received_at: Cell::new(now),
+            pong_until: Cell::new(None),
+        })
+    }
+
+    /// Promises a stream to a lease. Returns false if the connection has none.
+    ///
+    /// An idle connection is read first: the backend may have ended it, and the worker's poller may not have reported that yet.
+    pub(super) fn promise(self: &Rc<Self>) -> bool {
+        if self.is_idle() && self.is_usable() {
+            self.read();
+        }
+        let has_room = self.is_usable() && self.slots() > self.promised.get();
+        self.promised.update(|count| count + usize::from(has_room));
+        has_room
+    }
+
+    pub(super) fn break_promise(&self) {
+        self.promised.update(|count| count - 1);
+        self.note_idle();
+    }
+
+    fn is_usable(&self) -> bool {
+        self.lost.borrow().is_none() && self.pong_until.get().is_none()
+    }
+
+    fn slots(&self) -> usize {
+        self.machine.borrow().slots()
+    }
+
+    /// Whether no stream runs or is promised.
+    pub(super) fn is_idle(&self) -> bool {
+        self.streams.borrow().is_empty() && self.promised.get() == 0
+    }
+
+    /// Whether the connection is of no use any more, as the backend takes no more streams on it.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_idle() && self.slots() == 0
+    }
+
+    pub(super) fn idle_since(&self) -> Instant {
+        self.idle_since.get()
+    }
+
+    pub(super) fn lost(&self) -> Option<Lost> {
+        self.lost.borrow().clone()
+    }
+
+    /// Begins a promised stream. `begin` sends the head.
+    ///
+    /// # Errors
+    ///
+    /// Those of `begin`, and the reason why the connection has ended.
+    pub(super) fn begin(
+        self: &Rc<Self>,
+        answer: &Rc<Answer>,
+        begin: impl FnOnce(&mut h2::Connection) -> Result<StreamId, h2::RequestError>,
+    ) -> io::Result<StreamId> {
+        if let Some(lost) = &*self.lost.borrow() {
+            return Err(lost.to_error());
+        }
+        self.lend();
+        let begun = begin(&mut self.machine.borrow_mut());
+        let stream = begun.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
+        self.promised.update(|count| count - 1);
+        self.streams.borrow_mut().insert(stream, answer.clone());
+        self.flush_soon();
+        Ok(stream)
+    }
+
+    /// Ends a stream, whose request is over for its owner.
+    pub(super) fn end(self: &Rc<Self>, stream: StreamId) {
+        self.machine.borrow_mut().finish(stream);
+        self.streams.borrow_mut().remove(&stream);
+        self.wake_writable();
+        self.flush_soon();
+        self.note_idle();
+    }
+
+    fn note_idle(&self) {
+        if self.is_idle() {
+            self.idle_since.set(osier::time::coarse_now());
+            self.machine.borrow_mut().rest();
+            if self.is_spent() && self.lost.borrow().is_none() {
+                self.lose(Lost::new(
+                    io::ErrorKind::ConnectionAborted,
+                    "the backend takes no more requests on this connection",
+                ));
+            }
+        }
+    }
+
+    /// Asks the backend for a sign of life if it has sent nothing for `silence`. No new request comes onto the connection before.
+    #[cold]
+    pub(super) fn doubt(self: &Rc<Self>, silence: Duration) {
+        let silent = osier::time::coarse_now().saturating_duration_since(self.received_at.get());
+        if silent < silence || !self.is_usable() {
+            return;
+        }
+        self.pong_until.set(osier::time::coarse_now().checked_add(PONG_TIMEOUT));
+        self.machine.borrow_mut().ping();
+        self.flush_soon();
+        let connection = self.clone();
+        drop(osier::spawn_local(move || {
+            osier::sleep(PONG_TIMEOUT);
+            if connection
+                .pong_until
+                .get()
+                .is_some_and(|until| until <= osier::time::now())
+            {
+                connection.lose(Lost::new(
+                    io::ErrorKind::TimedOut,
+                    "the backend has not answered a PING",
+                ));
+            }
+        }));
+    }
+
+    /// Reads what has arrived, once. Returns false if that was nothing.
+    pub(super) fn read(self: &Rc<Self>) -> bool {
+        let mut buffer = buffers::take(Size::K32);
+        let read = self.transport.try_read(&mut buffer);
+        let has_read = match read {
+            Ok(0) => {
+                self.lose(Lost::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the backend has closed the connection",
+                ));
+                false
+            }
+            Ok(count) => {
+                self.receive(&buffer[..count]);
+                true
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => false,
+            Err(error) => {
+                self.lose(Lost::of(&error));
+                false
+            }
+        };
+        buffers::give(buffer);
+        has_read
+    }
+
+    fn receive(self: &Rc<Self>, mut bytes: &[u8]) {
+        let now = osier::time::coarse_now();
+        self.received_at.set(now);
+        self.lend();
+        loop {
+            let received = self.machine.borrow_mut().receive(bytes, now);
+            let (count, event) = match received {
+                Ok(received) => received,
+                Err(error) => return self.fail(error),
+            };
+            bytes = &bytes[count..];
+            match event {
+                Some(event) => self.handle(event),
+                None if bytes.is_empty() => break,
+                None => {}
+            }
+        }
+        self.wake_writable();
+        self.flush_soon();
+        self.reclaim();
+    }
+
+    fn handle(&self, event: Event<'_>) {
+        let answer = |stream: StreamId| self.streams.borrow().get(&stream).cloned();
+        match event {
+            Event::Response { stream, head, end } => {
+                self.has_answered.set(true);
+                if let Some(answer) = answer(stream) {
+                    answer.take_head(head, end);
+                }
+            }
+            Event::Data { stream, bytes, end } => {
+                if let Some(answer) = answer(stream) {
+                    answer.inlet.receive(bytes, end);
+                }
+            }
+            Event::Trailers { stream, .. } => {
+                if let Some(answer) = answer(stream) {
+                    answer.inlet.receive(&[], true);
+                }
+            }
+            Event::Reset { stream, code, by_peer } => {
+                if let Some(answer) = answer(stream) {
+                    answer.cut(Cut::Stream { code, by_peer });
+                }
+            }
+            Event::Pong => self.pong_until.set(None),
+            // The machine opens no more streams after GOAWAY, and a server sends no requests.
+            _ => {}
+        }
+    }
+
+    /// Does what is due. Returns the time of the next call.
+    pub(super) fn expire(self: &Rc<Self>) -> Option<Instant> {
+        let now = osier::time::coarse_now();
+        loop {
+            let expired = self.machine.borrow_mut().expire(now);
+            match expired {
+                Ok(Some(event)) => self.handle(event),
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(error);
+                    return None;
+                }
+            }
+        }
+        self.wake_writable();
+        self.flush_soon();
+        self.machine.borrow().next_deadline()
+    }
+
+    /// Ends the connection because the backend has violated the protocol.
+    #[cold]
+    fn fail(self: &Rc<Self>, error: h2::Error) {
+        // GOAWAY leaves if the socket takes it at once.
+        if let Ok(count) = self.transport.try_write(self.machine.borrow().output()) {
+            self.machine.borrow_mut().advance(count);
+        }
+        self.lose(Lost::new(io::ErrorKind::InvalidData, error.to_string()));
+    }
+
+    /// Ends an idle connection with a word to the backend.
+    pub(super) fn close(self: &Rc<Self>) {
+        self.machine.borrow_mut().close(h2::ErrorCode::NO_ERROR);
+        if let Ok(count) = self.transport.try_write(self.machine.borrow().output()) {
+            self.machine.borrow_mut().advance(count);
+        }
+        self.transport.say_goodbye();
+        self.lose(Lost::new(io::ErrorKind::ConnectionAborted, "the connection was idle"));
+    }
+
+    /// Ends the connection: every stream fails. The end of the socket wakes the driver.
+    pub(super) fn lose(&self, lost: Lost) {
+        if self.lost.borrow().is_some() {
+            return;
+        }
+        *self.lost.borrow_mut() = Some(lost.clone());
+        let _ = self.transport.socket().shutdown(std::net::Shutdown::Both);
+        let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
+        streams
+            .iter()
+            .for_each(|answer| answer.cut(Cut::Connection(lost.clone())));
+    }
+
+    /// Wakes the streams that may go on sending.
+    pub(super) fn wake_writable(&self) {
+        loop {
+            let next = self.machine.borrow_mut().next_writable();
+            let Some(id) = next else { return };
+            if let Some(answer) = self.streams.borrow().get(&id) {
+                answer.inlet.writable.set();
+            }
+        }
+    }
+
+    /// Writes the output soon, after the fibers that are ready now.
+    pub(super) fn flush_soon(self: &Rc<Self>) {
+        let has_output = !self.machine.borrow().output().is_empty() && self.lost.borrow().is_none();
+        if !has_output || osier::fiber::worker().is_none() || self.is_writing.replace(true) {
+            return;
+        }
+        let writing = Writing(self.clone());
+        drop(osier::spawn_local(move || writing.0.write()));
+    }
+
+    /// The work of the writer's fiber.
+    fn write(self: &Rc<Self>) {
+        while self.lost.borrow().is_none() {
+            let machine = self.machine.borrow();
+            let written = match machine.output() {
+                [] => self.transport.try_flush().map(|()| None),
+                bytes => self.transport.try_write(bytes).map(Some),
+            };
+            drop(machine);
+            let done = match written {
+                Ok(None) => break,
+                Ok(Some(0)) => Err(io::ErrorKind::WriteZero.into()),
+                Ok(Some(count)) => {
+                    self.machine.borrow_mut().advance(count);
+                    self.wake_writable();
+                    Ok(())
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                self.lose(Lost::of(&error));
+                break;
+            }
+        }
+        self.reclaim();
+    }
+
+    fn wait_writable(&self) -> io::Result<()> {
+        match self.transport.socket().wait_writable(WRITE_TIMEOUT)? {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the backend does not read")),
+        }
+    }
+
+    /// Lends the machine a buffer for its output.
+    fn lend(&self) {
+        if !self.has_buffer.replace(true) {
+            self.machine.borrow_mut().lend(buffers::take_head());
+        }
+    }
+
+    /// Takes the buffer back, if nothing waits there.
+    fn reclaim(&self) {
+        let mut machine = self.machine.borrow_mut();
+        if machine.output().is_empty() {
+            self.has_buffer.set(false);
+            if let Some(buffer) = machine.reclaim() {
+                buffers::give_head(buffer);
+            }
+        }
+    }
+}
+
+/// The writer's fiber. Its drop says that there is none.
+struct Writing(Rc<Connection>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.is_writing.set(false);
+    }
+}

@@ -1,0 +1,28 @@
+//! HTTP/2 to backends: connections that many requests share, one stream each.
+//!
+//! ```text
+//!   lease ─▶ Pool (one for each backend and worker) ─▶ a connection with a free stream, or a new one ─▶ Stream
+//!                                                                                                         │ request, body
+//!   socket readable ─▶ Driver::wake ─▶ osier_http::h2 ─▶ Answer of the stream: heads, inbox, reset       ▼
+//!                                           output ─▶ the writer's fiber ─▶ one write for all that waits
+//! ```
+//!
+//! # Protocol
+//! - Everything of a connection lives on one worker, in `Rc`s. No borrow of the machine or of a table is held across a suspension.
+//! - The [`Driver`](driver::Driver) is dormant while nothing arrives, also while streams run. It is the only owner of the
+//!   connection that ends it: whoever finds the connection unusable calls [`Connection::lose`](connection::Connection::lose), which
+//!   shuts the socket down, and that wakes the driver.
+//! - A stream that reads a body opens the windows. The window of the connection has room for the largest windows of all streams, so
+//!   no slow client stops the streams of others.
+//! - A request that the backend has certainly not processed (REFUSED_STREAM, or a stream above the last one of GOAWAY) may go to
+//!   another connection, whatever its method is.
+
+mod check;
+mod connection;
+mod driver;
+mod pool;
+mod stream;
+
+pub(super) use check::get;
+pub(super) use pool::{Reach, reach};
+pub(crate) use stream::Stream;

@@ -1,0 +1,248 @@
+//! A stream as the gateway's fibers see it: the request goes out, the heads and the body of the response come in.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
+
+use super::connection::{Connection, Lost};
+use crate::conn::inlet::Inlet;
+use crate::conn::peer::PATIENCE;
+use crate::conn::written::WrittenHead;
+use crate::upstream::claim::Claim;
+use crate::upstream::ticket::Ticket;
+
+/// The most interim responses that wait for their reader. Further ones are dropped.
+const INTERIM_MAX: usize = 8;
+
+/// The end of a stream before the end of its response.
+#[derive(Clone, Debug)]
+pub(super) enum Cut {
+    Stream {
+        code: ErrorCode,
+        by_peer: bool,
+    },
+    Connection(Lost),
+    /// By this end.
+    Cancelled,
+}
+
+/// The receiving side of a stream, which the connection fills.
+pub(super) struct Answer {
+    pub(super) inlet: Inlet,
+    /// Heads that nobody has taken, each with whether the stream has ended with it.
+    heads: RefCell<VecDeque<(Box<ResponseHead>, bool)>>,
+    cut: RefCell<Option<Cut>>,
+}
+
+impl Answer {
+    pub(super) fn take_head(&self, head: Box<ResponseHead>, end: bool) {
+        let mut heads = self.heads.borrow_mut();
+        if head.status() >= 200 || heads.len() < INTERIM_MAX {
+            heads.push_back((head, end));
+        }
+        drop(heads);
+        self.inlet.receive(&[], end);
+    }
+
+    pub(super) fn cut(&self, cut: Cut) {
+        self.cut.borrow_mut().get_or_insert(cut);
+        self.inlet.reset();
+    }
+
+    /// The error of a stream that is cut.
+    fn error(&self) -> io::Error {
+        match &*self.cut.borrow() {
+            Some(Cut::Stream { code, by_peer: true }) => {
+                let text = format!("the stream was reset with {code}");
+                io::Error::new(io::ErrorKind::ConnectionReset, text)
+            }
+            Some(Cut::Stream { code, by_peer: false }) => {
+                let text = format!("the response breaks the rules of HTTP/2 ({code})");
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            }
+            Some(Cut::Connection(lost)) => lost.to_error(),
+            Some(Cut::Cancelled) | None => io::ErrorKind::ConnectionReset.into(),
+        }
+    }
+}
+
+/// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is not over.
+pub(crate) struct Stream {
+    connection: Rc<Connection>,
+    answer: Rc<Answer>,
+    /// Set once the request has begun.
+    id: Cell<Option<StreamId>>,
+    pub(crate) ticket: Ticket,
+    read_timeout: Cell<Duration>,
+    write_timeout: Cell<Duration>,
+}
+
+impl Stream {
+    /// Makes a stream that `connection` has promised.
+    pub(super) fn new(connection: Rc<Connection>, claim: Claim) -> Stream {
+        let ticket = Ticket::new(claim, connection.has_answered.get());
+        Stream {
+            connection,
+            answer: Rc::new(Answer {
+                inlet: Inlet::new(false),
+                heads: RefCell::default(),
+                cut: RefCell::default(),
+            }),
+            id: Cell::new(None),
+            ticket,
+            read_timeout: Cell::new(Duration::MAX),
+            write_timeout: Cell::new(Duration::MAX),
+        }
+    }
+
+    /// Sets the time for the backend to send the next bytes, and to take the next bytes.
+    pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) {
+        self.read_timeout.set(read);
+        self.write_timeout.set(write);
+    }
+
+    /// Sends the head of the request, which is in the form of HTTP/1.1. `end`: there is no body.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the connection has ended meanwhile.
+    pub(crate) fn send_head(&self, head: &[u8], end: bool) -> io::Result<()> {
+        let (head, _) = WrittenHead::split(head);
+        let (method, path) = head.request();
+        let host = head.fields().find(|(name, _)| *name == "host").map(|(_, host)| host);
+        let host = host
+            .and_then(|host| str::from_utf8(host).ok())
+            .filter(|host| !host.is_empty());
+        let target = Outgoing {
+            method,
+            scheme: match self.connection.transport.plain() {
+                Some(_) => "http",
+                None => "https",
+            },
+            // A client of HTTP/1.0 may have named no host, but `:authority` is not empty (RFC 9113 8.3.1).
+            authority: host.unwrap_or("localhost"),
+            path,
+            protocol: None,
+        };
+        let fields = head.fields().filter(|(name, _)| *name != "host");
+        let begin = |machine: &mut osier_http::h2::Connection| machine.request(&target, fields, end);
+        self.id.set(Some(self.connection.begin(&self.answer, begin)?));
+        Ok(())
+    }
+
+    /// Sends some bytes of the body, and returns their number. `end` ends the body with the last of them.
+    ///
+    /// # Suspends
+    ///
+    /// While the backend takes none.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`, and the reason why the stream has ended.
+    pub(crate) fn send(&self, bytes: &[u8], end: bool) -> io::Result<usize> {
+        let id = self.id.get().ok_or(io::ErrorKind::NotConnected)?;
+        loop {
+            if self.answer.inlet.is_reset() {
+                return Err(self.answer.error());
+            }
+            let now = osier::time::coarse_now();
+            let count = self.connection.machine.borrow_mut().send_data(id, bytes, end, now);
+            self.connection.flush_soon();
+            if count > 0 || bytes.is_empty() {
+                return Ok(count);
+            }
+            if !self.answer.inlet.writable.wait_timeout(self.write_timeout.get()) {
+                return Err(self.late(self.write_timeout.get()));
+            }
+        }
+    }
+
+    /// Takes the next head. `None` if it has to arrive.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the stream has ended.
+    pub(crate) fn take_head(&self) -> io::Result<Option<(Box<ResponseHead>, bool)>> {
+        match self.answer.heads.borrow_mut().pop_front() {
+            Some(head) => Ok(Some(head)),
+            None if self.answer.inlet.is_reset() => Err(self.answer.error()),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads bytes of the body that have arrived. Returns 0 at the end, and `None` if they have to arrive.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the stream has ended.
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let taken = self.answer.inlet.take(into).map_err(|_| self.answer.error())?;
+        if let (Some(count @ 1..), Some(id)) = (taken, self.id.get()) {
+            self.connection.machine.borrow_mut().consumed(id, count);
+            self.connection.flush_soon();
+        }
+        Ok(taken)
+    }
+
+    /// Waits until a head, bytes of the body or an end have arrived. The stack of the fiber shrinks if that takes long.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` after the read timeout.
+    pub(crate) fn wait_readable(&self) -> io::Result<()> {
+        let limit = self.read_timeout.get();
+        let (inlet, patience) = (&self.answer.inlet, limit.min(PATIENCE));
+        while !inlet.is_readable() && self.answer.heads.borrow().is_empty() {
+            if inlet.arrived.wait_timeout(patience) {
+                continue;
+            }
+            if patience < limit {
+                osier::fiber::shrink_stack();
+                if inlet.arrived.wait_timeout(limit - patience) {
+                    continue;
+                }
+            }
+            return Err(self.late(limit));
+        }
+        Ok(())
+    }
+
+    /// Resets the stream. Its reader fails.
+    pub(crate) fn cancel(&self) {
+        if let Some(id) = self.id.get() {
+            self.connection.machine.borrow_mut().reset(id, ErrorCode::CANCEL);
+            self.connection.flush_soon();
+        }
+        self.answer.cut(Cut::Cancelled);
+    }
+
+    /// Whether the backend has certainly not processed the request.
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        let is_refused =
+            |cut: &Cut| matches!(cut, Cut::Stream { code, by_peer: true } if *code == ErrorCode::REFUSED_STREAM);
+        self.id.get().is_none() || self.answer.cut.borrow().as_ref().is_some_and(is_refused)
+    }
+
+    #[cold]
+    fn late(&self, limit: Duration) -> io::Error {
+        self.connection.doubt(limit / 2);
+        io::ErrorKind::TimedOut.into()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        match self.id.get() {
+            Some(id) => self.connection.end(id),
+            None => self.connection.break_promise(),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Tickets: a ticket is one request at a backend. It holds the place there, and the outcome is reported to it.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::claim::Claim;
+use super::health::Failed;
+use crate::Address;
+
+pub(crate) struct Ticket {
+    pub(super) claim: Claim,
+    reused: bool,
+    since: Instant,
+}
+
+impl Ticket {
+    /// `reused`: the connection was used before.
+    pub(super) fn new(claim: Claim, reused: bool) -> Ticket {
+        claim.backend().count_lease(reused);
+        Ticket {
+            claim,
+            reused,
+            since: osier::time::now(),
+        }
+    }
+
+    /// Whether the connection was used before; see [`Lease::is_reused`](super::Lease::is_reused).
+    pub(crate) fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    /// The backend's number.
+    pub(crate) fn backend(&self) -> usize {
+        self.claim.backend
+    }
+
+    /// The backend's address.
+    pub(crate) fn address(&self) -> &Address {
+        &self.claim.backend().address
+    }
+
+    /// Reports the head of a response; see [`Lease::answered`](super::Lease::answered).
+    #[inline]
+    pub(crate) fn answered(&self) {
+        let time = osier::time::now().saturating_duration_since(self.since);
+        self.claim.backend().counts.answered(time);
+        self.claim.answered();
+    }
+
+    /// Reports a failed request; see [`Lease::failed`](super::Lease::failed).
+    pub(crate) fn failed(&self, why: impl fmt::Display) {
+        self.claim.backend().counts.failed(false);
+        self.claim.failed(Failed::Request, &why);
+    }
+
+    /// Reports a request that was not taken or answered in time; see [`Lease::timed_out`](super::Lease::timed_out).
+    pub(crate) fn timed_out(&self, why: impl fmt::Display) {
+        self.claim.backend().counts.failed(true);
+        self.claim.failed(Failed::Request, &why);
+    }
+}
