@@ -15,8 +15,6 @@ use std::fmt;
 
 use memchr::memchr;
 
-#[cfg(feature = "h2")]
-use crate::message::Fields;
 use crate::message::{Headers, Limits, Method, Reject, Slots, Version};
 use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 
@@ -146,23 +144,11 @@ impl<'a> Reply<'a> {
         Seen::of(fields)?.verdict(status, version, asked, fields)
     }
 
-    /// Makes the head of a response that came on a stream of HTTP/2, to a request with the method `asked`. `ended`: the stream has
-    /// ended with it.
-    ///
-    /// The body has no framing. Its length is [`ReplyLength::Chunked`] unless it is known: the end of the stream ends it.
+    /// Makes a reply without framing of its own, which `fields` do not have.
     #[cfg(feature = "h2")]
-    pub fn from_http2(head: &'a crate::h2::ResponseHead, asked: Method<'_>, ended: bool) -> Reply<'a> {
-        let fields = Headers(Fields::Section(head.fields(), 0));
-        let declared = head.fields().first("content-length");
-        let declared = declared.and_then(|value| framing::content_length(value, false).ok());
-        let body = match declared {
-            _ if matches!(head.status(), 100..=199 | 204 | 304) || asked == Method::Head => ReplyLength::None,
-            _ if ended => ReplyLength::Known(0),
-            Some(length) => ReplyLength::Known(length),
-            None => ReplyLength::Chunked,
-        };
+    pub(crate) fn unframed(status: u16, body: ReplyLength, declared: Option<u64>, fields: Headers<'a>) -> Reply<'a> {
         Reply {
-            status: head.status(),
+            status,
             version: Version::Http2,
             body,
             declared,

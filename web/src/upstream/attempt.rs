@@ -56,7 +56,9 @@ impl Upstream {
         attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
     ) -> Result<(T, usize), Unanswered<F>> {
         let find = |search, kept| self.find(None, search, kept);
-        waits_for(Activity::Network, || twice(affinity, find, |lease| &lease.ticket, attempt))
+        waits_for(Activity::Network, || {
+            twice(affinity, find, |lease| &lease.ticket, attempt)
+        })
     }
 
     /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades`: it may leave HTTP.

@@ -1,7 +1,9 @@
-//! Makes the usual head from the head of an HTTP/2 request, whose fields are apart already.
+//! Makes the usual heads from those of HTTP/2, whose fields are apart already.
 
-use super::head::RequestHead;
-use crate::message::{Fields, Method, Reject, Version};
+use super::head::{RequestHead, ResponseHead};
+use crate::backend::{Reply, ReplyLength};
+use crate::message::{Fields, Headers, Method, Reject, Version};
+use crate::request::framing::content_length;
 use crate::request::{BodyLength, Form, Head};
 
 impl<'a> Head<'a> {
@@ -45,5 +47,24 @@ impl<'a> Head<'a> {
             Version::Http2 => self.upgrade().and_then(|protocol| std::str::from_utf8(protocol).ok()),
             _ => None,
         }
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Makes the head of a response that came on a stream of HTTP/2, to a request with the method `asked`. `ended`: the stream has
+    /// ended with it.
+    ///
+    /// The body has no framing. Its length is [`ReplyLength::Chunked`] unless it is known: the end of the stream ends it.
+    pub fn from_http2(head: &'a ResponseHead, asked: Method<'_>, ended: bool) -> Reply<'a> {
+        let declared = head.fields().first("content-length");
+        let declared = declared.and_then(|value| content_length(value, false).ok());
+        let body = match declared {
+            _ if matches!(head.status(), 100..=199 | 204 | 304) || asked == Method::Head => ReplyLength::None,
+            _ if ended => ReplyLength::Known(0),
+            Some(length) => ReplyLength::Known(length),
+            None => ReplyLength::Chunked,
+        };
+        let fields = Headers(Fields::Section(head.fields(), 0));
+        Reply::unframed(head.status(), body, declared, fields)
     }
 }

@@ -76,7 +76,7 @@ impl BackendResponse {
         }
     }
 
-    /// What carries the request. `None` once the body has been read.
+    /// The carrier of the request. `None` once the body has been read.
     pub(super) fn carrier(&self) -> Option<&Rc<Carrier>> {
         each!(self, response => response.carrier())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use osier_http::h2::{self, Event, Limits, StreamId};
 
-use super::stream::{Answer, Cut};
+use super::answer::{Answer, Cut, Lost};
 use crate::conn::buffers::{self, Size};
 use crate::conn::transport::Transport;
 
@@ -34,30 +34,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time in which a backend has to answer a PING.
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why a connection ended.
-#[derive(Clone, Debug)]
-pub(super) struct Lost {
-    kind: io::ErrorKind,
-    text: Rc<str>,
-}
-
-impl Lost {
-    pub(super) fn new(kind: io::ErrorKind, text: impl Into<Rc<str>>) -> Lost {
-        Lost {
-            kind,
-            text: text.into(),
-        }
-    }
-
-    pub(super) fn of(error: &io::Error) -> Lost {
-        Lost::new(error.kind(), error.to_string())
-    }
-
-    pub(super) fn to_error(&self) -> io::Error {
-        io::Error::new(self.kind, &*self.text)
-    }
-}
 
 pub(super) struct Connection {
     pub(super) transport: Transport,

@@ -9,31 +9,35 @@ use std::time::Duration;
 use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::sync::Event;
 
-use super::connection::{Connection, Lost};
-use super::pool::Pool;
+use super::answer::Lost;
+use super::connection::Connection;
 
 /// The interval in which a connection with streams is looked at: a stream that begins to wait for its window tells nobody.
 const LOOK: Duration = Duration::from_secs(10);
 
+type Ended = Box<dyn Fn(&Rc<Connection>)>;
+
 pub(super) struct Driver {
     connection: Rc<Connection>,
-    pool: Rc<Pool>,
+    /// Called at the end.
+    ended: Ended,
     idle_timeout: Duration,
     /// The wait for the end of the upstream. `None` once it has ended.
     gone: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Driver {
+    /// Makes the driver of `connection`. It calls `ended` at the end.
     pub(super) fn new(
         connection: &Rc<Connection>,
-        pool: &Rc<Pool>,
+        ended: impl Fn(&Rc<Connection>) + 'static,
         idle_timeout: Duration,
         gone: &Arc<Event>,
     ) -> Driver {
         let gone = gone.clone();
         Driver {
             connection: connection.clone(),
-            pool: pool.clone(),
+            ended: Box::new(ended),
             idle_timeout,
             gone: Some(Box::pin(async move { gone.wait_async().await })),
         }
@@ -98,6 +102,6 @@ impl Drop for Driver {
             std::io::ErrorKind::ConnectionAborted,
             "the connection has ended",
         ));
-        self.pool.remove(&self.connection);
+        (self.ended)(&self.connection);
     }
 }

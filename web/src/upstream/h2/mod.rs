@@ -17,6 +17,7 @@
 //! - A request that the backend has certainly not processed (REFUSED_STREAM, or a stream above the last one of GOAWAY) may go to
 //!   another connection, whatever its method is.
 
+mod answer;
 mod check;
 mod connection;
 mod driver;

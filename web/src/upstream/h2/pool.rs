@@ -12,7 +12,8 @@ use std::time::Duration;
 use osier::dormant;
 use osier::sync::Event;
 
-use super::connection::{Connection, Lost};
+use super::answer::Lost;
+use super::connection::Connection;
 use super::driver::Driver;
 use super::stream::Stream;
 use crate::conn::transport::Transport;
@@ -36,7 +37,7 @@ struct Dialing {
     failed: RefCell<Option<Lost>>,
 }
 
-/// What carries a request to a backend.
+/// The way of a request to a backend.
 pub(in crate::upstream) enum Reach {
     Stream(Stream),
     /// A connection to a backend that has chosen HTTP/1.1, and whether it was used before.
@@ -137,7 +138,9 @@ impl Pool {
     fn add(self: &Rc<Self>, transport: Transport, claim: &Claim) -> io::Result<Rc<Connection>> {
         let connection = Connection::new(transport);
         let upstream = &claim.upstream;
-        let driver = Driver::new(&connection, self, upstream.idle_timeout, &upstream.gone);
+        let pool = self.clone();
+        let ended = move |connection: &Rc<Connection>| pool.remove(connection);
+        let driver = Driver::new(&connection, ended, upstream.idle_timeout, &upstream.gone);
         self.connections.borrow_mut().push(connection.clone());
         let deadline = osier::time::coarse_now().checked_add(upstream.idle_timeout);
         dormant::park_local(Box::new(driver), deadline)?;
@@ -145,7 +148,7 @@ impl Pool {
         Ok(connection)
     }
 
-    pub(super) fn remove(&self, connection: &Rc<Connection>) {
+    fn remove(&self, connection: &Rc<Connection>) {
         self.connections
             .borrow_mut()
             .retain(|known| !Rc::ptr_eq(known, connection));

@@ -1,74 +1,18 @@
 //! A stream as the gateway's fibers see it: the request goes out, the heads and the body of the response come in.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
 
-use super::connection::{Connection, Lost};
-use crate::conn::inlet::Inlet;
+use super::answer::{Answer, Cut};
+use super::connection::Connection;
 use crate::conn::peer::PATIENCE;
 use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
 use crate::upstream::ticket::Ticket;
-
-/// The most interim responses that wait for their reader. Further ones are dropped.
-const INTERIM_MAX: usize = 8;
-
-/// The end of a stream before the end of its response.
-#[derive(Clone, Debug)]
-pub(super) enum Cut {
-    Stream {
-        code: ErrorCode,
-        by_peer: bool,
-    },
-    Connection(Lost),
-    /// By this end.
-    Cancelled,
-}
-
-/// The receiving side of a stream, which the connection fills.
-pub(super) struct Answer {
-    pub(super) inlet: Inlet,
-    /// Heads that nobody has taken, each with whether the stream has ended with it.
-    heads: RefCell<VecDeque<(Box<ResponseHead>, bool)>>,
-    cut: RefCell<Option<Cut>>,
-}
-
-impl Answer {
-    pub(super) fn take_head(&self, head: Box<ResponseHead>, end: bool) {
-        let mut heads = self.heads.borrow_mut();
-        if head.status() >= 200 || heads.len() < INTERIM_MAX {
-            heads.push_back((head, end));
-        }
-        drop(heads);
-        self.inlet.receive(&[], end);
-    }
-
-    pub(super) fn cut(&self, cut: Cut) {
-        self.cut.borrow_mut().get_or_insert(cut);
-        self.inlet.reset();
-    }
-
-    /// The error of a stream that is cut.
-    fn error(&self) -> io::Error {
-        match &*self.cut.borrow() {
-            Some(Cut::Stream { code, by_peer: true }) => {
-                let text = format!("the stream was reset with {code}");
-                io::Error::new(io::ErrorKind::ConnectionReset, text)
-            }
-            Some(Cut::Stream { code, by_peer: false }) => {
-                let text = format!("the response breaks the rules of HTTP/2 ({code})");
-                io::Error::new(io::ErrorKind::InvalidData, text)
-            }
-            Some(Cut::Connection(lost)) => lost.to_error(),
-            Some(Cut::Cancelled) | None => io::ErrorKind::ConnectionReset.into(),
-        }
-    }
-}
 
 /// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is not over.
 pub(crate) struct Stream {
@@ -87,11 +31,7 @@ impl Stream {
         let ticket = Ticket::new(claim, connection.has_answered.get());
         Stream {
             connection,
-            answer: Rc::new(Answer {
-                inlet: Inlet::new(false),
-                heads: RefCell::default(),
-                cut: RefCell::default(),
-            }),
+            answer: Rc::new(Answer::new()),
             id: Cell::new(None),
             ticket,
             read_timeout: Cell::new(Duration::MAX),
@@ -167,7 +107,7 @@ impl Stream {
     ///
     /// The reason why the stream has ended.
     pub(crate) fn take_head(&self) -> io::Result<Option<(Box<ResponseHead>, bool)>> {
-        match self.answer.heads.borrow_mut().pop_front() {
+        match self.answer.next_head() {
             Some(head) => Ok(Some(head)),
             None if self.answer.inlet.is_reset() => Err(self.answer.error()),
             None => Ok(None),
@@ -200,7 +140,7 @@ impl Stream {
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         let limit = self.read_timeout.get();
         let (inlet, patience) = (&self.answer.inlet, limit.min(PATIENCE));
-        while !inlet.is_readable() && self.answer.heads.borrow().is_empty() {
+        while !self.answer.is_readable() {
             if inlet.arrived.wait_timeout(patience) {
                 continue;
             }
@@ -226,9 +166,7 @@ impl Stream {
 
     /// Whether the backend has certainly not processed the request.
     pub(crate) fn is_unprocessed(&self) -> bool {
-        let is_refused =
-            |cut: &Cut| matches!(cut, Cut::Stream { code, by_peer: true } if *code == ErrorCode::REFUSED_STREAM);
-        self.id.get().is_none() || self.answer.cut.borrow().as_ref().is_some_and(is_refused)
+        self.id.get().is_none() || self.answer.is_refused()
     }
 
     #[cold]
