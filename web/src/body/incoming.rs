@@ -305,6 +305,12 @@ impl<'a> RequestBody<'a> {
         self.decoder.is_done() && self.ahead.is_none()
     }
 
+    /// Whether the whole of a body that is not empty has been read.
+    #[cfg(any(feature = "forms", feature = "json"))]
+    pub(crate) fn has_been_read(&self) -> bool {
+        self.is_done() && self.count.get() > 0
+    }
+
     /// The event of the server's graceful shutdown.
     pub(crate) fn shutdown(&self) -> &Arc<Event> {
         &self.client.worker.server.shutdown

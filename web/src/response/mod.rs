@@ -196,9 +196,9 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
-    /// A response whose body is its status in words, `404 Not Found` for example.
-    pub(crate) fn plain(status: StatusCode) -> Self {
-        Response::new(status).body(format!("{status}\n"))
+    /// Makes a response whose body is its status in words, as RFC 9110 has them: `404 Not Found`.
+    pub fn plain(status: StatusCode) -> Self {
+        Response::new(status).body(format!("{}\n", in_words(status)))
     }
 
     /// Makes a 500. `cause` is logged and not sent to the client.
@@ -376,6 +376,12 @@ osier_queue::impl_debug!(Response, self => {
     body: self.body,
     ..
 });
+
+/// A status in the words of RFC 9110. Those of the crate `http` are older ones.
+pub(crate) fn in_words(status: StatusCode) -> String {
+    let words = format!("{} {}", status.as_str(), osier_http::reason_phrase(status.as_u16()));
+    words.trim_end().to_owned()
+}
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@
 //! `Vary: Accept` in both forms, so that a cache keeps them apart.
 
 use crate::body::outgoing::Kind;
-use crate::response::ContentType;
+use crate::response::{ContentType, in_words};
 use crate::{Next, Request, Response};
 
 /// The longest text that counts as the reason of an error, in bytes.
@@ -51,7 +51,7 @@ fn dress(request: &Request<'_>, response: Response) -> Response {
     let accepts = request
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
-    let page = prefers_html(accepts.map(|(_, value)| value)).then(|| page(&response.status.to_string(), reason));
+    let page = prefers_html(accepts.map(|(_, value)| value)).then(|| page(&in_words(response.status), reason));
     let response = response.header("vary", "accept");
     match page {
         None => response,
@@ -75,7 +75,7 @@ fn reason(response: &Response) -> Option<&str> {
     if text.contains('\n') {
         return None;
     }
-    if text == response.status.to_string() {
+    if text == in_words(response.status) {
         return Some("");
     }
     let code = text.strip_prefix(response.status.as_str());

@@ -168,6 +168,27 @@ fn forms_are_read_by_type_and_their_mistakes_named() {
 }
 
 #[test]
+fn a_body_that_is_read_twice_is_a_failure_of_the_handler() {
+    let twice = |request: &mut Request<'_>| {
+        let first: Result<Login, Rejection> = request.json();
+        let second: Result<Login, Rejection> = request.json();
+        let said = second.err().map(|error| error.to_string());
+        Ok::<_, Rejection>(format!("{} {}", first.is_ok(), said.unwrap_or_default()))
+    };
+    let again = |request: &mut Request<'_>| {
+        let _ = request.bytes(100)?;
+        request.form::<Login>().map(|login| login.user)
+    };
+    let client = Client::new(Router::new().post("/twice", twice).post("/again", again));
+    let ada = Login { user: "Ada".into(), age: 18 };
+    let reply = client.post("/twice").json(&ada).send();
+    assert_eq!(reply.text(), "true the body has been read before: a body can be read once");
+    let form = "application/x-www-form-urlencoded";
+    let reply = client.post("/again").header("content-type", form).body("user=a&age=1").send();
+    assert_eq!(reply.status(), 500);
+}
+
+#[test]
 fn json_is_read_and_written_by_type() {
     let double = |request: &mut Request<'_>| {
         let mut login: Login = request.json()?;

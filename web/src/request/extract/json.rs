@@ -44,6 +44,7 @@ impl Request<'_> {
     /// - 413 for a larger body.
     /// - 400, with line and column, if the body is not JSON or nests deeper than 64 levels.
     /// - 422, with line and column, for JSON that does not fit the type.
+    /// - 500 with a log line if the body has been read before.
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.json_up_to(IN_MEMORY)
     }
@@ -82,7 +83,7 @@ impl Request<'_> {
             let what = "the content type must be application/json";
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
-        let bytes = self.bytes(limit)?;
+        let bytes = self.unread_bytes(limit)?;
         if let Some((line, column)) = too_deep(&bytes) {
             let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
             return Err(Rejection::new(StatusCode::BAD_REQUEST, text));

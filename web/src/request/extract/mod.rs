@@ -117,7 +117,7 @@ impl Request<'_> {
             let what = "the content type must be application/x-www-form-urlencoded";
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
-        let bytes = self.bytes(limit)?;
+        let bytes = self.unread_bytes(limit)?;
         serde_html_form::from_bytes(&bytes)
             .map_err(|error| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
     }
@@ -208,6 +208,17 @@ impl Request<'_> {
         match bytes.len() as u64 <= limit {
             true => Ok(bytes),
             false => Err(too_large(limit)),
+        }
+    }
+
+    /// Reads the whole body as [`bytes`](Request::bytes) does, and fails if it has been read before: no empty body is meant then.
+    #[cfg(any(feature = "forms", feature = "json"))]
+    pub(crate) fn unread_bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
+        match self.body.has_been_read() {
+            true => Err(Rejection::internal(
+                "the body has been read before: a body can be read once".into(),
+            )),
+            false => self.bytes(limit),
         }
     }
 
