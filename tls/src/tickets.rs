@@ -4,8 +4,11 @@
 //! keys can resume the session.
 //!
 //! ```text
-//!   ticket:  name of the key, 16 │ nonce, 12 │ sealed session │ tag, 16       AES-256-GCM, the nonce random
+//!   ticket:  name of the key, 16 │ nonce, 12 │ sealed: time of the full handshake, 8; session │ tag, 16       AES-256-GCM, the nonce random
 //! ```
+//!
+//! A resumed connection gets a new ticket, with the time of the first full handshake. So sessions end a lifetime of tickets after that
+//! handshake, however often they are resumed, and a client has to show its certificate again.
 //!
 //! # Protocol
 //!
@@ -13,7 +16,7 @@
 //! their version. A handshake compares two numbers and takes no lock unless the keys have changed since the thread's last one.
 //! `Release` at the change and `Acquire` at the comparison order the version after the keys.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -259,6 +262,19 @@ impl Shared {
     }
 }
 
+thread_local! {
+    /// When the session of the running call began, in seconds of the system's clock: in the ticket that it has opened.
+    static BEGAN: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Runs a step of a handshake whose session began at that time, if an earlier step has found one. The step may find it.
+pub(crate) fn with_session_of<T>(began: &mut Option<u64>, step: impl FnOnce() -> T) -> T {
+    BEGAN.set(*began);
+    let done = step();
+    *began = BEGAN.take();
+    done
+}
+
 /// Tickets as rustls wants them.
 struct Producer {
     keys: Arc<Shared>,
@@ -293,7 +309,8 @@ impl ProducesTickets for Producer {
         let key = keys.first()?;
         let mut nonce = [0; NONCE_BYTES];
         provider().secure_random.fill(&mut nonce).ok()?;
-        let mut ticket = [&key.name[..], &nonce, plain].concat();
+        let began = BEGAN.get().unwrap_or_else(clock::seconds);
+        let mut ticket = [&key.name[..], &nonce, &began.to_be_bytes(), plain].concat();
         let (cipher, vouched) = self.cipher(key, nonce);
         let tag = cipher
             .encrypt_in_place(0, &vouched, &mut ticket[NAME_BYTES + NONCE_BYTES..])
@@ -310,15 +327,39 @@ impl ProducesTickets for Producer {
         let key = keys.iter().find(|key| key.name == *name)?;
         let mut sealed = sealed.to_vec();
         let (cipher, vouched) = self.cipher(key, *nonce);
-        let count = cipher.decrypt_in_place(0, &vouched, &mut sealed).ok()?.len();
-        sealed.truncate(count);
-        Some(sealed)
+        let opened = cipher.decrypt_in_place(0, &vouched, &mut sealed).ok()?;
+        let (began, session) = opened.split_first_chunk()?;
+        let began = u64::from_be_bytes(*began);
+        if clock::seconds().saturating_sub(began) >= u64::from(self.lifetime()) {
+            return None;
+        }
+        BEGAN.set(Some(began));
+        Some(session.to_vec())
     }
 }
 
 impl fmt::Debug for Producer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Producer")
+    }
+}
+
+/// The clock of the system: several machines share keys.
+mod clock {
+    use std::time::SystemTime;
+
+    #[cfg(test)]
+    thread_local! {
+        /// Seconds that a test adds.
+        pub(super) static AHEAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    pub(super) fn seconds() -> u64 {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = now.unwrap_or_default().as_secs();
+        #[cfg(test)]
+        let seconds = seconds + AHEAD.get();
+        seconds
     }
 }
 
@@ -368,4 +409,42 @@ fn millis(time: Duration) -> u64 {
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use osier::net::UnixStream;
+
+    use super::*;
+    use crate::{Acceptor, Connector, Identity};
+
+    const HOUR: u64 = 60 * 60;
+
+    #[test]
+    fn a_session_ends_a_day_after_its_full_handshake_however_often_it_is_resumed() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        let acceptor = Acceptor::builder(identity).build().unwrap();
+        let connector = Connector::builder().ca_pem(chain.as_bytes()).build().unwrap();
+        let found = [0, 10, 20, 23, 25, 35].map(|hours| {
+            clock::AHEAD.set(hours * HOUR);
+            is_resumed(&connector, &acceptor)
+        });
+        clock::AHEAD.set(0);
+        assert_eq!(found, [false, true, true, true, false, true]);
+    }
+
+    /// Connects, and lets the client read its new ticket.
+    fn is_resumed(connector: &Connector, acceptor: &Acceptor) -> bool {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (client, server) = (connector.connect("localhost", near).unwrap(), acceptor.accept(far));
+        while !(client.is_established() && server.is_established()) {
+            let _ = (client.try_handshake(), server.try_handshake());
+        }
+        server.try_write(b"x").unwrap();
+        assert_eq!(client.try_read(&mut [0]).unwrap(), 1);
+        assert_eq!(client.is_resumed(), server.is_resumed());
+        server.is_resumed()
+    }
 }

@@ -17,12 +17,15 @@ use rustls::{
 use super::{Agreed, Goal, Sink, Step};
 use crate::Version;
 use crate::buffer::{self, Buffer};
+use crate::tickets::with_session_of;
 
 /// A connection of rustls.
 pub(super) struct Handshake {
     side: Side,
     /// The length of the whole records that rustls has seen and that still wait, as parts of a message.
     seen: usize,
+    /// When the session that it resumes began, if it resumes one.
+    began: Option<u64>,
 }
 
 enum Side {
@@ -42,6 +45,7 @@ impl Handshake {
         Handshake {
             side: Side::Server(connection.expect("it fails only for a size of fragments, which is never set")),
             seen: 0,
+            began: None,
         }
     }
 
@@ -49,6 +53,7 @@ impl Handshake {
         Ok(Handshake {
             side: Side::Client(UnbufferedClientConnection::new(config, name)?),
             seen: 0,
+            began: None,
         })
     }
 
@@ -142,7 +147,9 @@ impl Handshake {
         goal: Goal<'_>,
     ) -> Result<Option<Step>, Error> {
         match &mut self.side {
-            Side::Server(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
+            Side::Server(connection) => with_session_of(&mut self.began, || {
+                take(connection.process_tls_records(input), consumed, sink, goal)
+            }),
             Side::Client(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
         }
     }
