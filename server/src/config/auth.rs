@@ -7,14 +7,15 @@ use toml::de::DeValue;
 
 use crate::handler::upstream::{address, expect};
 use crate::log::operator::Say;
-use crate::policy::forward_auth::{self, Settings};
+use crate::policy::backend_tls::BackendTls;
+use crate::policy::forward_auth::{self, Parts, Settings};
 use crate::policy::jwt;
 use crate::reader::value::token;
 use crate::reader::{At, Section, values};
 
 use super::settings::Setting;
 
-/// Reads `forward_auth = "http://HOST:PORT/PATH"`, a table, or `false`.
+/// Reads `forward_auth = "https://HOST:PORT/PATH"`, a table, or `false`.
 pub fn forward_auth(section: &Section<'_>) -> Setting<Settings> {
     let Some(value) = section.any("forward_auth") else {
         return Setting::Inherited;
@@ -28,8 +29,15 @@ pub fn forward_auth(section: &Section<'_>) -> Setting<Settings> {
 }
 
 fn short(section: &Section<'_>, url: At<String>) -> Option<Settings> {
-    let (to, path) = split(section, "forward_auth", url)?;
-    sound(section, &to.span.clone(), settings(to, path, Options::default()))
+    let Server { address, path, is_tls } = split(section, "forward_auth", url)?;
+    let settings = Settings {
+        to: address.value,
+        tls: is_tls.then(BackendTls::default),
+        path,
+        options: Options::default(),
+        connect: None,
+    };
+    sound(section, &address.span, settings)
 }
 
 fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Settings> {
@@ -52,51 +60,50 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
         ..default
     };
     let connect = table.duration("connect");
-    if let (Some((to, of_url)), Some(path)) = (&to, &path)
-        && of_url != "/"
+    let tls = BackendTls::read(&table, to.as_ref().is_some_and(|to| to.is_tls));
+    if let (Some(to), Some(path)) = (&to, &path)
+        && to.path != "/"
     {
         let text = format!(
-            "'path' beside a URL with the path '{of_url}'; write one of them ({})",
-            to.value
+            "'path' beside a URL with the path '{}'; write one of them ({})",
+            to.path, to.address.value
         );
         table.source().problem(&path.span, text);
     }
     table.finish();
-    let (to, of_url) = to?;
-    let path = path.map_or(of_url, |path| path.value);
+    let Server {
+        address, path: of_url, ..
+    } = to?;
     let settings = Settings {
+        to: address.value,
+        tls,
+        path: path.map_or(of_url, |path| path.value),
+        options,
         connect,
-        ..settings(to, path, options)
     };
     sound(section, &value.span(), settings)
 }
 
-fn settings(to: At<osier_web::Address>, path: String, options: Options) -> Settings {
-    Settings {
-        to: to.value,
-        path,
-        options,
-        connect: None,
-    }
+/// The authentication server of a URL.
+struct Server {
+    address: At<osier_web::Address>,
+    path: String,
+    is_tls: bool,
 }
 
 /// Splits a URL. Notes a warning for a Unix socket that is not there.
-fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<(At<osier_web::Address>, String)> {
-    let mut path = String::new();
-    let to = section.understand(key, url, |url| {
-        let (to, _) = forward_auth::split(url)?;
-        address(section.source(), &to).map(|to| (to, url.to_owned()))
+fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<Server> {
+    let at = section.understand(key, url, |url| {
+        let parts = forward_auth::split(url)?;
+        address(section.source(), &parts.address).map(|address| (address, parts))
     })?;
-    let (address, url) = to.value;
-    if let Ok((_, of_url)) = forward_auth::split(&url) {
-        path = of_url;
-    }
-    let to = At {
+    let (address, Parts { path, is_tls, .. }) = at.value;
+    let address = At {
         value: address,
-        span: to.span,
+        span: at.span,
     };
-    expect(section.source(), &to.span, &to.value);
-    Some((to, path))
+    expect(section.source(), &address.span, &address.value);
+    Some(Server { address, path, is_tls })
 }
 
 /// Notes the mistake of settings that cannot be used.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use osier_web::{Rates, Timeouts, compress};
+use osier_web::{Http2Limits, Rates, Timeouts, compress};
 use toml::de::DeValue;
 
 use crate::certificates::acme::issue::Subject;
@@ -200,8 +200,8 @@ pub struct Listener {
     /// Limits of a request's head. Each route has its own limit of the body.
     pub head: osier_web::Limits,
     pub tls: Option<ListenTls>,
-    /// Whether clients may speak HTTP/2.
-    pub http2: bool,
+    /// The limits of HTTP/2. None where clients may not speak it.
+    pub http2: Option<Http2Limits>,
     /// Whether the server goes on without this listener when its address is taken. No file says so.
     pub is_optional: bool,
 }
@@ -246,7 +246,7 @@ impl Listener {
             rates: Rates::default(),
             head: osier_web::Limits::default(),
             tls: None,
-            http2: true,
+            http2: Some(Http2Limits::DEFAULT),
             is_optional: false,
         }
     }

@@ -1,4 +1,4 @@
-//! Reads TLS: `tls` and `http2` of `[[listen]]`, `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares listeners and sites.
+//! Reads TLS: `tls` of `[[listen]]`, `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares listeners and sites.
 
 use std::ops::Range;
 use std::path::PathBuf;

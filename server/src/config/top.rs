@@ -15,7 +15,7 @@ use crate::reader::{Section, Source, nearest, values};
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
-use super::{log, policy, route, tls};
+use super::{http2, log, policy, route, tls};
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -174,7 +174,7 @@ fn listen(section: Section<'_>) -> ListenAt {
         read
     });
     let tls = tls::listen(&section);
-    let http2 = section.boolean("http2").unwrap_or(true);
+    let http2 = http2::http2(&section);
     let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
     section.finish();
     let sound = bind.is_some();

@@ -11,9 +11,9 @@ use toml::de::DeValue;
 use crate::reader::value::origin;
 use crate::reader::{Section, Source, values};
 
-use super::backend_tls::BackendTls;
 use super::upstream::{address, socket_of};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
+use crate::policy::backend_tls::BackendTls;
 
 /// The highest limit of rooms that a configuration may set.
 const MAX_ROOMS: u64 = 100_000;

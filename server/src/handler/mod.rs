@@ -7,7 +7,6 @@
 //!
 //! To add a handler: write its file with a type that implements [`Configured`], and name it in `handlers!` below.
 
-mod backend_tls;
 mod balance;
 mod chat;
 mod fastcgi;

@@ -133,17 +133,17 @@ impl Respond {
     fn ready(&self) -> Result<Ready, String> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let (bytes, natural) = match &self.body {
-            Body::Status => (format!("{status}\n").into_bytes(), TEXT.into()),
+            Body::Status => (Vec::new(), TEXT.into()),
             Body::Text(text) => (text.fixed().unwrap_or_default().into(), TEXT.into()),
             Body::File(path) => read_file(path)?,
         };
         let content_type = self.content_type.clone().unwrap_or(natural.into_owned());
         let body = match &self.body {
-            Body::Status if self.content_type.is_none() => Text::Status,
+            Body::Status => Text::Status,
             Body::Text(text) if text.fixed().is_none() => Text::Filled(text.clone(), Escape::of(&content_type)),
             _ => Text::Fixed(Arc::new(bytes)),
         };
-        let content_type = (!matches!(body, Text::Status)).then_some(content_type);
+        let content_type = (self.content_type.is_some() || !matches!(body, Text::Status)).then_some(content_type);
         Ok(Ready {
             status,
             content_type,
@@ -155,7 +155,7 @@ impl Respond {
 impl Handler for Ready {
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
         let response = match &self.body {
-            Text::Status => Response::new(self.status).body(format!("{}\n", self.status)),
+            Text::Status => Response::plain(self.status),
             Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
             // The body is escaped for one content type, so the browser must not guess another.
             Text::Filled(template, escape) => Response::new(self.status)

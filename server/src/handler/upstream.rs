@@ -14,9 +14,9 @@ use toml::de::DeValue;
 use crate::reader::value::token;
 use crate::reader::{At, Section, Source};
 
-use super::backend_tls::BackendTls;
 use super::balance::Balancing;
 use super::{Means, Touch};
+use crate::policy::backend_tls::BackendTls;
 
 /// The highest limit of connections or requests to one backend that a configuration may set.
 const MAX_KEPT: u64 = 100_000;

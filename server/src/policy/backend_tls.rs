@@ -1,4 +1,4 @@
-//! TLS to backends and to Redis: the keys of `proxy` beside addresses that begin with the scheme https.
+//! TLS to backends, to authentication servers and to Redis: the keys beside addresses that begin with the scheme https.
 //!
 //! The files are read with the configuration. So a reload finds that a file has changed, and makes the proxy anew.
 
@@ -47,7 +47,7 @@ impl Default for BackendTls {
 
 impl BackendTls {
     /// TLS with a server whose certificate an authority of `ca` has signed, or one of the system's if there is none.
-    pub(super) fn of_ca(ca: Option<Vec<u8>>) -> BackendTls {
+    pub fn of_ca(ca: Option<Vec<u8>>) -> BackendTls {
         BackendTls {
             ca,
             ..BackendTls::default()
@@ -59,7 +59,7 @@ impl BackendTls {
         let keys = ["ca", "verify", "sni", "cert", "key"];
         if !is_used {
             for at in keys.iter().filter_map(|key| table.key(key)) {
-                let text = "this key is for TLS: write the addresses of 'to' with https://";
+                let text = "this key is for TLS: write what 'to' names with https://";
                 table.source().problem(&at, text);
             }
             for key in keys {
@@ -96,7 +96,7 @@ impl BackendTls {
     }
 
     /// Makes the client's end of TLS for a server that speaks `protocol`, if there is a choice.
-    pub(super) fn connector(&self, protocol: Option<&str>) -> Result<Connector, Error> {
+    pub fn connector(&self, protocol: Option<&str>) -> Result<Connector, Error> {
         let mut builder = Connector::builder().alpn(protocol);
         if let Some(pem) = &self.ca {
             builder = builder.ca_pem(pem);

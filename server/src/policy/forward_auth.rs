@@ -8,12 +8,15 @@ use osier_web::upstream::Upstream;
 use osier_web::wrap::forward_auth::{ForwardAuth, Options};
 
 use crate::log::operator::Say;
+use crate::policy::backend_tls::BackendTls;
 
 /// The settings of `forward_auth`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The address of the authentication server.
     pub to: Address,
+    /// TLS with that server. None for a server in the clear.
+    pub tls: Option<BackendTls>,
     /// The path, with or without a query, that is asked.
     pub path: String,
     pub options: Options,
@@ -32,24 +35,41 @@ pub fn open(settings: &Settings, say: Say) -> Result<Arc<ForwardAuth>, String> {
     if let Some(time) = settings.connect {
         upstream = upstream.connect_timeout(time);
     }
+    if let Some(tls) = &settings.tls {
+        upstream = tls.apply(upstream).map_err(|error| format!("forward_auth: {error}"))?;
+    }
     let upstream = upstream.build().map_err(|error| error.to_string())?;
     let auth = ForwardAuth::with(upstream, settings.path.as_str(), settings.options.clone());
     auth.map(Arc::new).map_err(|error| format!("forward_auth: {error}"))
 }
 
-/// Splits `http://HOST:PORT/PATH` into the part for the address and the path.
+/// The parts of the URL of an authentication server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub address: String,
+    /// The path, with or without a query.
+    pub path: String,
+    pub is_tls: bool,
+}
+
+/// Splits `http://HOST:PORT/PATH`, the same with `https`, or `unix:PATH`.
 ///
 /// # Errors
 /// One line: what to write.
-pub fn split(url: &str) -> Result<(String, String), String> {
-    let wanted = "write it as \"http://HOST:PORT/PATH\", or { to = \"unix:PATH\", path = \"/PATH\" }";
+pub fn split(url: &str) -> Result<Parts, String> {
+    let wanted = "write it as \"http://HOST:PORT/PATH\", \"https://HOST:PORT/PATH\", or { to = \"unix:PATH\", path = \"/PATH\" }";
     if url.starts_with("unix:") {
-        return Ok((url.to_owned(), "/".to_owned()));
+        return Ok(Parts {
+            address: url.to_owned(),
+            path: "/".to_owned(),
+            is_tls: false,
+        });
     }
-    if url.starts_with("https://") {
-        return Err(format!("TLS to an authentication server is not supported; {wanted}"));
-    }
-    let rest = url.strip_prefix("http://").ok_or(wanted)?;
+    let (rest, port, is_tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, 80, false),
+        (None, Some(rest)) => (rest, 443, true),
+        (None, None) => return Err(wanted.to_owned()),
+    };
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
     if authority.contains('@') || path.contains('#') {
@@ -58,13 +78,13 @@ pub fn split(url: &str) -> Result<(String, String), String> {
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let address = match has_port {
         true => authority.to_owned(),
-        false => format!("{authority}:80"),
+        false => format!("{authority}:{port}"),
     };
     let path = match path.starts_with('/') {
         true => path.to_owned(),
         false => format!("/{path}"),
     };
-    Ok((address, path))
+    Ok(Parts { address, path, is_tls })
 }
 
 #[cfg(test)]
@@ -73,19 +93,26 @@ mod tests {
 
     #[test]
     fn a_url_is_an_address_and_a_path() {
-        for (url, address, path) in [
-            ("http://127.0.0.1:4180/check", "127.0.0.1:4180", "/check"),
-            ("http://auth.example/check?a=b", "auth.example:80", "/check?a=b"),
-            ("http://auth.example", "auth.example:80", "/"),
-            ("http://[::1]/x", "[::1]:80", "/x"),
-            ("http://[::1]:9/x", "[::1]:9", "/x"),
-            ("http://a:1?b", "a:1", "/?b"),
-            ("unix:/run/auth.sock", "unix:/run/auth.sock", "/"),
+        for (url, address, path, is_tls) in [
+            ("http://127.0.0.1:4180/check", "127.0.0.1:4180", "/check", false),
+            ("http://auth.example/check?a=b", "auth.example:80", "/check?a=b", false),
+            ("http://auth.example", "auth.example:80", "/", false),
+            ("http://[::1]/x", "[::1]:80", "/x", false),
+            ("http://[::1]:9/x", "[::1]:9", "/x", false),
+            ("http://a:1?b", "a:1", "/?b", false),
+            ("https://auth.example/x", "auth.example:443", "/x", true),
+            ("https://[::1]:9/x", "[::1]:9", "/x", true),
+            ("unix:/run/auth.sock", "unix:/run/auth.sock", "/", false),
         ] {
-            assert_eq!(split(url), Ok((address.to_owned(), path.to_owned())), "{url}");
+            let parts = Parts {
+                address: address.to_owned(),
+                path: path.to_owned(),
+                is_tls,
+            };
+            assert_eq!(split(url), Ok(parts), "{url}");
         }
         for url in [
-            "https://a/",
+            "https://user@a/",
             "127.0.0.1:4180",
             "ftp://a/",
             "http://user@a/",

@@ -342,7 +342,6 @@ fn server(
         .timeouts(timeouts)
         .rates(settings.rates)
         .limits(limits)
-        .http2(settings.http2)
         .on_log(move |record| {
             let here = logging.get().map(|live| live.here());
             let site = here
@@ -356,6 +355,10 @@ fn server(
                 live.record(slot, served);
             }
         });
+    server = match settings.http2 {
+        Some(limits) => server.http2_limits(limits),
+        None => server.http2(false),
+    };
     if !settings.proxy_protocol.is_empty() {
         let trusted = settings.proxy_protocol.clone();
         server = server.proxy_protocol(move |peer| trusted.iter().any(|trusted| trusted.is(peer)));
@@ -365,7 +368,7 @@ fn server(
             live: Arc::clone(live),
             slot,
         };
-        let acceptor = acceptor(resolver, tls, settings.http2, &process.tickets);
+        let acceptor = acceptor(resolver, tls, settings.http2.is_some(), &process.tickets);
         let acceptor = acceptor.map_err(|error| format!("cannot speak TLS on {}: {error}", settings.bind))?;
         server = server.tls(acceptor);
     }

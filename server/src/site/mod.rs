@@ -116,7 +116,7 @@ impl Snapshot {
             return Response::new(StatusCode::OK).body(text).into();
         }
         let Some(site) = site else {
-            return plain(StatusCode::MISDIRECTED_REQUEST)
+            return Response::plain(StatusCode::MISDIRECTED_REQUEST)
                 .because("no site has this host")
                 .into();
         };
@@ -285,14 +285,14 @@ impl Site {
     /// for that host.
     #[cold]
     fn misdirected(&self, request: &Request<'_>) -> Answer {
-        let response = plain(StatusCode::MISDIRECTED_REQUEST)
+        let response = Response::plain(StatusCode::MISDIRECTED_REQUEST)
             .because("the host belongs to another site than the name that the client has asked for in TLS");
         self.around.refuse(request, response).into()
     }
 
     #[cold]
     fn refuse_path(&self, request: &Request<'_>, reason: Box<dyn Error>) -> Routed {
-        let response = plain(StatusCode::BAD_REQUEST).because(reason);
+        let response = Response::plain(StatusCode::BAD_REQUEST).because(reason);
         Routed::Answer(self.around.refuse(request, response).into())
     }
 
@@ -330,7 +330,7 @@ impl Site {
             (methods, _) => Some(methods.join(", ")),
         });
         let allowed = allowed.next().unwrap_or_else(|| METHODS.to_owned());
-        let response = plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", allowed);
+        let response = Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", allowed);
         self.around.refuse(request, response)
     }
 
@@ -344,8 +344,8 @@ impl Site {
         methods.sort_unstable();
         methods.dedup();
         let response = match methods.is_empty() {
-            true => plain(StatusCode::NOT_FOUND),
-            false => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", methods.join(", ")),
+            true => Response::plain(StatusCode::NOT_FOUND),
+            false => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", methods.join(", ")),
         };
         self.around.refuse(request, response)
     }
@@ -376,9 +376,4 @@ impl Route {
 /// Whether the host of a request, which may have a port, is a name in lower case.
 fn is_host(host: Option<&str>, name: &str) -> bool {
     host.is_some_and(|host| without_port(host).eq_ignore_ascii_case(name))
-}
-
-/// A short response: the status in words.
-fn plain(status: StatusCode) -> Response {
-    Response::new(status).body(format!("{status}\n"))
 }

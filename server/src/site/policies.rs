@@ -22,8 +22,6 @@ use crate::policy::jwt::Tokens;
 use crate::policy::rate::Rate;
 use crate::policy::request_id::RequestIds;
 
-use super::plain;
-
 /// Header fields that describe a body. They are removed when an error page replaces the body.
 const OF_BODY: [&str; 11] = [
     "accept-ranges",
@@ -145,7 +143,7 @@ impl Around {
         }
         if let Some(time) = self.time {
             let response = osier::timeout(time, || handler.answer(request, path));
-            let response = response.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT));
+            let response = response.unwrap_or_else(|_| Response::plain(StatusCode::GATEWAY_TIMEOUT));
             return self.end(request, response).into();
         }
         let answer = handler.answer_after_body(request, path);
@@ -211,7 +209,7 @@ impl Around {
         }
         let bounded = request.body().limit(self.body);
         bounded.map_err(|_| {
-            plain(StatusCode::PAYLOAD_TOO_LARGE)
+            Response::plain(StatusCode::PAYLOAD_TOO_LARGE)
                 .close()
                 .because("the body is larger than the limit")
         })

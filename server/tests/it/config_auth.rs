@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
+use crate::config_proxy::https_backend;
 use crate::support::sites::{Sites, wait_for};
 use std::io::{Read, Write};
 
@@ -68,23 +69,47 @@ fn an_authentication_server_decides_and_names_the_user() {
 }
 
 #[test]
+fn an_authentication_server_with_https_is_trusted_by_its_authority() {
+    let Some((folder, port, _backend)) = https_backend() else {
+        return;
+    };
+    let text = |keys: &str| {
+        let to = format!("to = \"https://127.0.0.1:{port}/check\"");
+        format!("[[site]]\ndefault = true\nforward_auth = {{ {to}, {keys} }}\n[[site.route]]\nrespond = \"in\"\n")
+    };
+    let sites = Sites::start_in(folder, &text("ca = \"ca.pem\", sni = \"app.internal\""));
+    let reply = sites.get("x", "/");
+    assert_eq!((reply.status, reply.text()), (200, "in"), "{}", sites.said());
+    for (keys, status) in [
+        ("ca = \"other.pem\", sni = \"app.internal\"", 502),
+        ("ca = \"ca.pem\"", 502),
+        ("verify = false", 200),
+    ] {
+        sites.reload(&text(keys));
+        assert_eq!(sites.get("x", "/").status, status, "{keys}");
+    }
+}
+
+#[test]
 fn mistakes_of_forward_auth_have_their_places() {
     let folder = crate::support::Folder::new();
     folder.write(
         "site.toml",
-        "[[site]]\ndefault = true\nforward_auth = \"https://auth.example/\"\n[[site.route]]\nforward_auth = { response_headers = \"a b\" }\n\
+        "[[site]]\ndefault = true\nforward_auth = \"ftp://auth.example/\"\n[[site.route]]\nforward_auth = { response_headers = \"a b\" }\n\
          respond = \"x\"\n[[site.route]]\npath = \"/a\"\nforward_auth = { to = \"http://a:1/x\", path = \"/y\" }\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/b\"\nforward_auth = { to = \"http://a:1\", response_headers = \"Host\" }\nrespond = \"x\"\n\
-         [[site.route]]\npath = \"/c\"\nforward_auth = 7\nrespond = \"x\"\n",
+         [[site.route]]\npath = \"/c\"\nforward_auth = 7\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/d\"\nforward_auth = { to = \"http://a:1\", verify = false }\nrespond = \"x\"\n",
     );
     let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
-        "site.toml:3:16: 'forward_auth' cannot be \"https://auth.example/\": TLS to an authentication server is not supported",
+        "site.toml:3:16: 'forward_auth' cannot be \"ftp://auth.example/\": write it as",
         "lacks 'to': the URL to ask",
         "site.toml:5:37: 'response_headers' cannot be",
         "'path' beside a URL with the path '/x'",
         "\"Host\" cannot be copied",
         "site.toml:17:16: 'forward_auth' must be a table, false, or the URL alone, not",
+        "site.toml:21:37: this key is for TLS: write what 'to' names with https://",
     ] {
         assert!(said.contains(line), "{line}\n{said}");
     }

@@ -457,7 +457,7 @@ fn handlers() {
                 "4:73: 'sni' cannot be \"a b\": write the name that the backend's certificate has, \"app.internal\" for example",
                 "4:80: 'cert' and 'key' belong together: the certificate that backends ask for, and its private key",
                 "4:86: 'key': 'DIR/none' cannot be read: No such file or directory (os error 2)",
-                "7:23: this key is for TLS: write the addresses of 'to' with https://",
+                "7:23: this key is for TLS: write what 'to' names with https://",
                 "10:18: 'to' cannot be \"https://c\": only HTTP backends of 'proxy' speak TLS; write HOST:PORT or unix:PATH",
             ],
         ),

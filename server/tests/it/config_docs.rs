@@ -91,6 +91,7 @@ fn every_key_that_the_checker_knows_is_documented() {
         odd.to_string() + site,
         format!("[[listen]]\naddress = \"81\"\n{odd}{site}"),
         format!("[[listen]]\naddress = \"81\"\ntls = {{ zzzzzzzz = 1 }}\n{site}"),
+        format!("[[listen]]\naddress = \"81\"\nhttp2 = {{ zzzzzzzz = 1 }}\n{site}"),
         format!("{site}tls = {{ zzzzzzzz = 1 }}\n"),
         format!("{site}hsts = {{ zzzzzzzz = 1 }}\n"),
         format!("{site}{odd}"),

@@ -1,8 +1,8 @@
 //! A `proxy` route: requests reach the backend, and an upgraded connection survives reloads of other routes.
 
-use crate::support::Client;
 use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
+use crate::support::{Client, Folder};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -234,8 +234,9 @@ fn a_failure_names_the_backend_once_and_the_request_by_its_id() {
     assert_eq!(line.matches("127.0.0.1:1").count(), 1, "{line}");
 }
 
-#[test]
-fn a_backend_with_https_is_trusted_by_its_authority() {
+/// A folder with the authorities `ca.pem` and `other.pem`, and OpenSSL's server with a certificate of the first for `app.internal`. Its page
+/// is that of every path. None where there is no openssl.
+pub fn https_backend() -> Option<(Folder, u16, Program)> {
     let (folder, authority) = (Sites::folder(), Authority::new("backends"));
     authority.write(&folder, "backend", &["app.internal"]);
     folder.write("ca.pem", &authority.pem);
@@ -256,10 +257,16 @@ fn a_backend_with_https_is_trusted_by_its_authority() {
         "-accept",
     ]);
     command.arg(format!("127.0.0.1:{port}"));
-    let Some(_backend) = Program::start(&mut command) else {
+    let backend = Program::start(&mut command)?;
+    testkit::eventually("openssl listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    Some((folder, port, backend))
+}
+
+#[test]
+fn a_backend_with_https_is_trusted_by_its_authority() {
+    let Some((folder, port, _backend)) = https_backend() else {
         return;
     };
-    testkit::eventually("openssl listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let text = |keys: &str| {
         let to = format!("to = \"https://127.0.0.1:{port}\"");
         format!("[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ {to}, {keys} }}\n")

@@ -782,11 +782,11 @@ fn rules_look_at_a_posted_form_and_leave_it_to_who_answers() {
     // The bound of the route that answers in the end holds for what was looked at, too.
     assert_eq!(
         text(&post(form, "X: y", "small", false)),
-        (413, "413 Payload Too Large\n")
+        (413, "413 Content Too Large\n")
     );
     assert_eq!(
         text(&post(form, "X: y", "small", true)),
-        (413, "413 Payload Too Large\n")
+        (413, "413 Content Too Large\n")
     );
     assert_eq!(post(form, "X: y", "smal", false).text(), "other");
     // Larger than a person fills in: no rule looks at it, and it arrives whole all the same.

@@ -15,6 +15,7 @@ mod config_chat;
 mod config_check;
 mod config_deploy;
 mod config_docs;
+mod config_http2;
 mod config_include;
 mod config_links;
 mod config_logs;

@@ -180,11 +180,21 @@ fn a_body_that_is_read_twice_is_a_failure_of_the_handler() {
         request.form::<Login>().map(|login| login.user)
     };
     let client = Client::new(Router::new().post("/twice", twice).post("/again", again));
-    let ada = Login { user: "Ada".into(), age: 18 };
+    let ada = Login {
+        user: "Ada".into(),
+        age: 18,
+    };
     let reply = client.post("/twice").json(&ada).send();
-    assert_eq!(reply.text(), "true the body has been read before: a body can be read once");
+    assert_eq!(
+        reply.text(),
+        "true the body has been read before: a body can be read once"
+    );
     let form = "application/x-www-form-urlencoded";
-    let reply = client.post("/again").header("content-type", form).body("user=a&age=1").send();
+    let reply = client
+        .post("/again")
+        .header("content-type", form)
+        .body("user=a&age=1")
+        .send();
     assert_eq!(reply.status(), 500);
 }
 
