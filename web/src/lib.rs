@@ -100,6 +100,7 @@
 //! | `redis` | [`pubsub`] |
 //! | `chat` | [`chat`]; `json`, `redis`, `ws` |
 //! | `tls` | [`Server::tls`], [`Request::tls`], [`tls`] |
+//! | `upgrade` | [`upgrade`], [`Server::upgradable`]: a new process takes over |
 //!
 //! # Layout
 //!
@@ -114,6 +115,7 @@
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
+//! | `upgrade` | a new process takes over sockets, connections and the state of the application |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
@@ -141,6 +143,8 @@ mod server;
 #[cfg(feature = "sse")]
 pub mod sse;
 pub mod test;
+#[cfg(feature = "upgrade")]
+pub mod upgrade;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub mod upstream;
 pub mod wrap;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::TryLockError;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -114,6 +115,15 @@ impl From<TcpListener> for Listener {
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Listener {
         Listener::Unix(listener)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
     }
 }
 

@@ -424,6 +424,17 @@ impl Watched {
         }))
     }
 
+    /// Wakes the connection at rest that waits for this socket, as bytes would.
+    pub(crate) fn wake_dormant(&self) {
+        let Some(&index) = self.entry.get() else { return };
+        let entry = at(index);
+        entry.try_again(Direction::Read);
+        let dormant = entry.dormant.load(Ordering::Acquire);
+        if dormant != 0 {
+            remote::wake(Word::from_bits(dormant));
+        }
+    }
+
     /// Makes this thread's worker the owner of the read side, as a connection at rest needs.
     pub(crate) fn own_here(&self) -> io::Result<&'static Entry> {
         self.own(Direction::Read)?;

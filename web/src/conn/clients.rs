@@ -43,6 +43,12 @@ impl Clients {
         is_admitted
     }
 
+    /// Counts one more connection of `client`, whatever the limit is.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn add(&self, client: ClientNetwork) {
+        *self.shard(client).entry(client).or_insert(0) += 1;
+    }
+
     /// Stops counting a connection of `client`.
     pub(crate) fn left(&self, client: ClientNetwork) {
         let mut shard = self.shard(client);

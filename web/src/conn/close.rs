@@ -35,13 +35,15 @@ pub enum CloseReason {
     Shutdown,
     /// It had left HTTP, as WebSockets and tunnels do. The new protocol has ended.
     Upgraded,
+    /// Another process has it: see [`Server::upgradable`](crate::Server::upgradable).
+    Moved,
     /// A response could not be finished: its handler, its file or its backend failed after the head was sent.
     Failed,
 }
 
 impl CloseReason {
     /// Every reason.
-    pub const ALL: [CloseReason; 13] = [
+    pub const ALL: [CloseReason; 14] = [
         CloseReason::Client,
         CloseReason::LastResponse,
         CloseReason::IdleTimeout,
@@ -54,6 +56,7 @@ impl CloseReason {
         CloseReason::Evicted,
         CloseReason::Shutdown,
         CloseReason::Upgraded,
+        CloseReason::Moved,
         CloseReason::Failed,
     ];
 
@@ -72,6 +75,7 @@ impl CloseReason {
             CloseReason::Evicted => "evicted",
             CloseReason::Shutdown => "shutdown",
             CloseReason::Upgraded => "upgraded",
+            CloseReason::Moved => "moved",
             CloseReason::Failed => "failed",
         }
     }

@@ -34,6 +34,8 @@ mod handshake;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
 pub(crate) mod log;
+#[cfg(feature = "upgrade")]
+pub(crate) mod moving;
 pub(crate) mod network;
 pub(crate) mod output;
 pub(crate) mod peer;
@@ -731,16 +733,34 @@ impl Dormant for Conn {
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {
+        if cause != Cause::Shutdown && self.moves() {
+            return AfterBurst::End;
+        }
         let mut next = self.wake_once(cause);
         // No event announces bytes that have left the socket.
         while self.link.transport.has_unread() && self.reads_on(next) {
             next = self.wake_once(Cause::Readable);
+        }
+        if next != AfterBurst::End && self.moves() {
+            return AfterBurst::End;
         }
         next
     }
 }
 
 impl Conn {
+    /// Moves the connection to another process, if it rests and an upgrade is under way. Returns whether it has moved.
+    #[inline]
+    fn moves(&mut self) -> bool {
+        #[cfg(feature = "upgrade")]
+        {
+            let leaving = self.link.worker.leaving.borrow().clone();
+            leaving.is_some_and(|leaving| self.move_away(&leaving))
+        }
+        #[cfg(not(feature = "upgrade"))]
+        false
+    }
+
     /// Whether a connection that is about to do `next` would read bytes that have arrived.
     fn reads_on(&mut self, next: AfterBurst) -> bool {
         let wants_bytes = matches!(next, AfterBurst::Sleep(_));
@@ -798,6 +818,11 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
+        if self.link.has_moved() {
+            // The socket belongs to another process now.
+            self.link.worker.unlink(&self.link);
+            return;
+        }
         if self.link.ends_well() && !matches!(self.stage.as_deref(), Some(Stage::Sending(_))) {
             self.link.transport.say_goodbye();
         }

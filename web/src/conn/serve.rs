@@ -122,6 +122,15 @@ pub(crate) trait Serve: Send + Sync {
     #[cfg(feature = "h2")]
     fn multiplex(&self, local: &Rc<Local>, link: &Rc<Link>) -> Box<dyn Multiplexed>;
 
+    /// Makes the connection of a client that speaks HTTP/2 of what another process has exported. `None` if that cannot be read.
+    #[cfg(all(feature = "h2", feature = "upgrade"))]
+    fn multiplex_imported(
+        &self,
+        local: &Rc<Local>,
+        link: &Rc<Link>,
+        exported: &[u8],
+    ) -> Option<Box<dyn Multiplexed>>;
+
     /// Responds to a client whose request head did not arrive as a whole in time.
     ///
     /// # Suspends
@@ -149,6 +158,12 @@ pub(crate) trait Multiplexed {
 
     /// Polls what the connection waits for besides its socket.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// The state of the connection, for another process that gets the socket. `None` while a stream runs.
+    #[cfg(feature = "upgrade")]
+    fn export(&self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// The next step of a connection whose requests come on streams.

@@ -139,6 +139,32 @@ impl Transport {
         }
     }
 
+    /// The state of TLS, for another process that gets the socket. `None` if it cannot leave this one.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn export(&self) -> Option<Vec<u8>> {
+        match self {
+            Transport::Plain(_) => None,
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => None,
+        }
+    }
+
+    /// Makes the transport of what another process has exported. `None` if the state cannot be read.
+    #[cfg(all(feature = "upgrade", feature = "tls"))]
+    pub(crate) fn import(acceptor: &osier_tls::Acceptor, stream: Stream, exported: &[u8]) -> Option<Transport> {
+        let _ = (acceptor, stream, exported);
+        None
+    }
+
+    /// Whether the handshake of TLS is done.
+    #[cfg(all(feature = "upgrade", feature = "tls"))]
+    pub(crate) fn is_established(&self) -> bool {
+        match self {
+            Transport::Plain(_) => true,
+            Transport::Tls(stream) => stream.is_established(),
+        }
+    }
+
     /// Whether a part of a record has arrived.
     #[inline]
     pub(crate) fn is_mid_record(&self) -> bool {

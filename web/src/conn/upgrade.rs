@@ -49,6 +49,14 @@ pub trait Session: 'static {
     /// bytes and sleep again.
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst;
 
+    /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. `None` if it cannot move now. After
+    /// `Some` it gets no other call. Called between two wake-ups, during an upgrade.
+    #[cfg(feature = "upgrade")]
+    fn save(&mut self, io: &mut Upgraded) -> Option<crate::upgrade::Saved> {
+        let _ = io;
+        None
+    }
+
     /// Polls the leaves that the session waits for, as
     /// [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken) does.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {

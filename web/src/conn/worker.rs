@@ -22,6 +22,8 @@ use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 use crate::conn::log::record::Record;
+#[cfg(feature = "upgrade")]
+use crate::conn::moving::Leaving;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
@@ -64,6 +66,9 @@ pub(crate) struct Worker {
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
+    /// Where connections at rest go, during an upgrade.
+    #[cfg(feature = "upgrade")]
+    pub(crate) leaving: RefCell<Option<Rc<Leaving>>>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
     /// The age in milliseconds of the connection whose burst has begun last, if that is its first burst; otherwise 0.
@@ -126,6 +131,40 @@ impl ServerState {
     pub(crate) fn set_pace(&self, socket: &Stream) {
         let bytes = self.rates.response_bytes(self.timeouts.write);
         socket.set_write_progress(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Makes the byte stream of a connection whose TLS state another process has exported. `None` if the state cannot be read.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn import(&self, stream: Stream, exported: &[u8]) -> Option<Transport> {
+        #[cfg(feature = "tls")]
+        if let Some(acceptor) = &self.tls {
+            return Transport::import(acceptor, stream, exported);
+        }
+        let _ = (stream, exported);
+        None
+    }
+
+    /// Counts a connection of another process for worker `index` and for its client, who may have more than the limit then.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn adopted(&self, index: usize, peer: SocketAddr, is_proxied: bool) {
+        self.arrived(index);
+        if let Some(clients) = &self.clients
+            && (is_proxied || self.is_counted(peer))
+        {
+            clients.add(peer.ip().into());
+        }
+    }
+
+    /// Stops counting such a connection, which could not be served.
+    #[cfg(feature = "upgrade")]
+    #[cold]
+    pub(crate) fn not_adopted(&self, index: usize, peer: SocketAddr, is_proxied: bool) {
+        self.left(index, CloseReason::Failed);
+        if let Some(clients) = &self.clients
+            && (is_proxied || self.is_counted(peer))
+        {
+            clients.left(peer.ip().into());
+        }
     }
 
     /// Counts a connection for worker `index`.
@@ -227,6 +266,8 @@ impl Worker {
             outputs: RefCell::new(Shelf::new()),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
+            #[cfg(feature = "upgrade")]
+            leaving: RefCell::new(None),
             hand: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
@@ -313,6 +354,23 @@ impl Worker {
         link
     }
 
+    /// Adds a connection of another process to the list.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn adopt(self: &Rc<Self>, transport: Transport, record: &crate::upgrade::record::Record) -> Rc<Link> {
+        let link = self.link(transport, record.peer);
+        link.peer.set(ClientAddr {
+            is_proxied: record.is_proxied,
+            ..ClientAddr::pack(record.peer)
+        });
+        if !record.is_fresh {
+            link.end();
+            if record.received.is_empty() {
+                link.rest();
+            }
+        }
+        link
+    }
+
     /// Removes a connection from the list and from the counter.
     pub(crate) fn unlink(&self, link: &Link) {
         let mut links = self.links.borrow_mut();
@@ -322,6 +380,7 @@ impl Worker {
             moved.place.set(place);
         }
         let reason = match link.phase.get() {
+            Phase::Ended(reason @ CloseReason::Moved) => reason,
             _ if self.draining.get() => CloseReason::Shutdown,
             Phase::Ended(reason) => reason,
             // The handler was cancelled, or the connection could not be watched.
@@ -458,6 +517,17 @@ impl Link {
     pub(crate) fn ends_well(&self) -> bool {
         use CloseReason::{Failed, WriteTimeout};
         matches!(self.phase.get(), Phase::Ended(reason) if !matches!(reason, Failed | WriteTimeout))
+    }
+
+    /// Notes that another process has it from now on.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn moves(&self) {
+        self.phase.set(Phase::Ended(CloseReason::Moved));
+    }
+
+    /// Whether another process has it.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.phase.get() == Phase::Ended(CloseReason::Moved)
     }
 
     /// Whether a burst is running.

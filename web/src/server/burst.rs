@@ -111,6 +111,11 @@ impl Serve for App {
         Box::new(h2::Connection::new(local, link))
     }
 
+    #[cfg(all(feature = "h2", feature = "upgrade"))]
+    fn multiplex_imported(&self, _: &Rc<Local>, _: &Rc<Link>, _: &[u8]) -> Option<Box<dyn Multiplexed>> {
+        None
+    }
+
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
         Burst::new(self, peer, output).head_timed_out()
     }

@@ -39,6 +39,8 @@ use crate::router::handler::Handler;
 use crate::server::accept::{accept, drain, on_worker};
 use crate::server::burst::App;
 use crate::server::served::{Observer, Served};
+#[cfg(feature = "upgrade")]
+use crate::upgrade::{Registered, Registration, Upgrade};
 
 /// Serves a router, or a function, on `addr` with the defaults of [`Server`], until the fiber is
 /// cancelled.
@@ -100,6 +102,8 @@ pub struct Server {
     log: Log,
     #[cfg(feature = "h2")]
     http2: Option<osier_http::h2::Limits>,
+    #[cfg(feature = "upgrade")]
+    upgrade: Option<(Upgrade, Arc<str>)>,
 }
 
 impl Server {
@@ -121,6 +125,8 @@ impl Server {
             log: Box::new(to_stderr),
             #[cfg(feature = "h2")]
             http2: Some(osier_http::h2::Limits::DEFAULT),
+            #[cfg(feature = "upgrade")]
+            upgrade: None,
         }
     }
 
@@ -238,6 +244,25 @@ impl Server {
         self
     }
 
+    /// Makes the server a part of the upgrades of this process: see [`upgrade`](crate::upgrade). `name` tells the servers of a program
+    /// apart, in every version of the program. In a process that an upgrade has started, [`bind`](Server::bind) and
+    /// [`bind_unix`](Server::bind_unix) use the sockets that the old process has for that name, whatever the address is, and
+    /// [`Listening::run`] serves from [`Upgrade::ready`] on.
+    #[cfg(feature = "upgrade")]
+    pub fn upgradable(mut self, upgrade: &Upgrade, name: &str) -> Self {
+        self.upgrade = Some((upgrade.clone(), name.into()));
+        self
+    }
+
+    /// The sockets that the old process has for this server.
+    fn inherited(&self) -> Option<Vec<Listener>> {
+        #[cfg(feature = "upgrade")]
+        if let Some((upgrade, name)) = &self.upgrade {
+            return upgrade.listeners(name);
+        }
+        None
+    }
+
     /// Calls `hook` once for each served request, on the connection's fiber: for an access log, for
     /// example. Without a hook no clock is read.
     pub fn on_request(mut self, hook: impl Fn(&Served<'_>) + Send + Sync + 'static) -> Self {
@@ -295,6 +320,9 @@ impl Server {
     ///
     /// Panics outside a runtime.
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listening> {
+        if let Some(listeners) = self.inherited() {
+            return self.listening(listeners);
+        }
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
         for addr in addr.to_socket_addrs()? {
             match Listener::bind(addr, osier::workers()) {
@@ -322,6 +350,11 @@ impl Server {
     /// Panics outside a runtime.
     pub fn bind_unix(self, path: impl AsRef<Path>) -> io::Result<Listening> {
         let path = path.as_ref();
+        if let Some(listeners) = self.inherited() {
+            let mut listening = self.listening(listeners)?;
+            listening.file = SocketFile::of(path);
+            return Ok(listening);
+        }
         let listener = bind_unix(path).map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -376,13 +409,31 @@ impl Server {
         }
         let address = listeners[0].address()?;
         let bound = one_address(&listeners);
-        Ok(Listening {
-            listeners,
+        #[cfg(feature = "upgrade")]
+        let upgrade = self.upgrade.clone();
+        let listening = Listening {
+            listeners: listeners.into(),
             address,
             file: None,
             service: self.service(osier::workers(), bound),
             stop: ShutdownHandle::default(),
-        })
+            #[cfg(feature = "upgrade")]
+            upgrade: None,
+        };
+        #[cfg(feature = "upgrade")]
+        let listening = Listening {
+            upgrade: upgrade.map(|(upgrade, name)| {
+                let registration = upgrade.register(Registered {
+                    name,
+                    service: listening.service.clone(),
+                    stop: listening.stop.clone(),
+                    listeners: Arc::clone(&listening.listeners),
+                });
+                (upgrade, registration)
+            }),
+            ..listening
+        };
+        Ok(listening)
     }
 
     /// The bytes of a response that the windows of a stream must let through within the write timeout.
@@ -449,11 +500,13 @@ osier_queue::impl_debug!(Server, self => { handler: self.handler, limits: self.l
 
 /// A server that listens.
 pub struct Listening {
-    listeners: Vec<Listener>,
+    listeners: Arc<[Listener]>,
     address: Address,
     file: Option<SocketFile>,
     service: Service,
     stop: ShutdownHandle,
+    #[cfg(feature = "upgrade")]
+    upgrade: Option<(Upgrade, Registration)>,
 }
 
 impl Listening {
@@ -517,21 +570,31 @@ impl Listening {
             service,
             stop,
             file,
+            #[cfg(feature = "upgrade")]
+            upgrade,
             ..
         } = self;
-        let accepting: Vec<Accepting> = listeners
-            .into_iter()
-            .enumerate()
-            .map(|(index, listener)| {
-                let service = service.clone();
-                let worker = index % service.state.connections.len();
-                Accepting(Some(on_worker(worker, "accept", move || accept(&service, &listener))))
-            })
-            .collect();
-        stop.wait(CLOSED);
-        drop(accepting);
-        stop.0.closed.store(true, Ordering::Release);
-        stop.wait(ENDED);
+        #[cfg(feature = "upgrade")]
+        if let Some((upgrade, _)) = &upgrade {
+            upgrade.wait_to_serve();
+        }
+        loop {
+            let accepting: Vec<Accepting> = (0..listeners.len())
+                .map(|index| {
+                    let (service, listeners) = (service.clone(), Arc::clone(&listeners));
+                    let worker = index % service.state.connections.len();
+                    let accept = move || accept(&service, &listeners[index]);
+                    Accepting(Some(on_worker(worker, "accept", accept)))
+                })
+                .collect();
+            stop.wait_until(|asked| asked != OPEN);
+            drop(accepting);
+            stop.0.closed.store(true, Ordering::Release);
+            if stop.wait_until(|asked| asked != CLOSED) == ENDED {
+                break;
+            }
+            stop.0.closed.store(false, Ordering::Release);
+        }
         drop(file);
 
         let drains: Vec<JoinHandle<usize>> = (0..service.state.connections.len())
@@ -617,7 +680,7 @@ pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
 struct Stop {
-    /// 0, [`CLOSED`] or [`ENDED`]. It never decreases.
+    /// [`OPEN`], [`CLOSED`] or [`ENDED`], which it stays.
     asked: AtomicU8,
     /// Set once the accepting fibers have ended. The Release store comes after all counts that they
     /// have added.
@@ -625,6 +688,7 @@ struct Stop {
     waker: AtomicWaker,
 }
 
+const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 const ENDED: u8 = 2;
 
@@ -652,15 +716,23 @@ impl ShutdownHandle {
         self.0.waker.wake();
     }
 
-    fn wait(&self, what: u8) {
+    /// Asks the server to accept again, after [`close`](ShutdownHandle::close).
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn reopen(&self) {
+        let _ = self
+            .0
+            .asked
+            .compare_exchange(CLOSED, OPEN, Ordering::Release, Ordering::Relaxed);
+        self.0.waker.wake();
+    }
+
+    /// Waits until `is_met` is true for what has been asked, and returns that.
+    fn wait_until(&self, is_met: impl Fn(u8) -> bool) -> u8 {
         osier::block_on(poll_fn(|cx| {
             self.0.waker.register(cx.waker());
-            if self.0.asked.load(Ordering::Acquire) >= what {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        }));
+            let asked = self.0.asked.load(Ordering::Acquire);
+            if is_met(asked) { Poll::Ready(asked) } else { Poll::Pending }
+        }))
     }
 }
 

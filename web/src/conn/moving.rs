@@ -1,0 +1,252 @@
+//! Connections that move to another process in an upgrade: collected in the old one, adopted in the new one.
+//!
+//! ```text
+//!   the collecting fiber of each worker ── wake ──▶ a connection at rest ── move_away ──▶ Line ─▶ the new process ─▶ adopt
+//!   the end of a burst ─────────────────────────────────────┘
+//! ```
+//!
+//! A connection moves on its own fiber, so nothing else touches it. From the moment at which its record is queued, nothing is read from
+//! its socket and nothing is sent.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http::Extensions;
+use osier::net::Stream;
+use osier_http::HeadScanner;
+
+use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record as LogRecord};
+use crate::conn::serve::{Local, Service};
+use crate::conn::upgrade::Takeover;
+use crate::conn::worker::{Link, RESTING};
+use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, after};
+use crate::upgrade::Upgrade;
+use crate::upgrade::line::{BATCH, Line};
+use crate::upgrade::record::{Record, SavedSession};
+
+/// How often a worker looks for connections that have begun to rest without moving.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How often a connection that could not move is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where the connections of a worker go.
+pub(crate) struct Leaving {
+    line: Arc<Line>,
+    server: Arc<str>,
+}
+
+/// The work of a collecting fiber.
+pub(crate) struct Collecting {
+    pub(crate) line: Arc<Line>,
+    /// The name of the server.
+    pub(crate) server: Arc<str>,
+    /// Set to end it.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Incremented when every connection has been asked once.
+    pub(crate) passed: Arc<AtomicUsize>,
+}
+
+/// Makes the connections of this worker move, until it is stopped.
+///
+/// # Suspends
+///
+/// Until then.
+pub(crate) fn collect(service: &Service, task: Collecting) {
+    let local = Local::here(service);
+    let worker = &local.worker;
+    worker.leaving.replace(Some(Rc::new(Leaving {
+        line: Arc::clone(&task.line),
+        server: task.server,
+    })));
+    let (mut asked, mut since) = (HashSet::new(), Instant::now());
+    let mut is_first = true;
+    while !task.stop.load(Ordering::Acquire) {
+        let mut count = 0;
+        for link in worker.links() {
+            if !link.is_busy() && asked.insert(Rc::as_ptr(&link)) {
+                osier::dormant::wake(link.socket());
+                count += 1;
+                if count % BATCH == 0 {
+                    osier::yield_now();
+                    task.line.wait_for_room();
+                }
+            }
+        }
+        if is_first {
+            // Those that were woken last have run by then.
+            osier::yield_now();
+            task.passed.fetch_add(1, Ordering::Release);
+            is_first = false;
+        }
+        osier::sleep(TICK);
+        if since.elapsed() >= ASK_AGAIN {
+            asked.clear();
+            since = Instant::now();
+        }
+    }
+    worker.leaving.replace(None);
+}
+
+impl Conn {
+    /// Queues the connection for the new process, if this process leaves and the connection is at rest and can move. Returns whether it
+    /// has moved.
+    ///
+    /// # Suspends
+    ///
+    /// While a session sends what it has queued.
+    #[cold]
+    pub(super) fn move_away(&mut self, leaving: &Leaving) -> bool {
+        let Ok(descriptor) = self.link.socket().as_fd().try_clone_to_owned() else {
+            return false;
+        };
+        let Some(record) = self.record(&leaving.server) else {
+            return false;
+        };
+        self.link.moves();
+        leaving.line.post_connection((record, descriptor));
+        true
+    }
+
+    /// The state of the connection, if it is at rest and can move.
+    fn record(&mut self, server: &Arc<str>) -> Option<Record> {
+        let link = self.link.clone();
+        let is_plain = link.transport.plain().is_some();
+        let tls = match is_plain {
+            true => None,
+            false => Some(link.transport.export()?),
+        };
+        let mut record = Record {
+            server: server.to_string(),
+            peer: link.peer(),
+            is_proxied: link.is_proxied(),
+            is_fresh: link.is_fresh(),
+            is_announced: false,
+            received: Vec::new(),
+            tls,
+            http2: None,
+            session: None,
+        };
+        match self.stage.as_deref_mut() {
+            None => {}
+            // TLS says whether it can move.
+            #[cfg(feature = "tls")]
+            Some(Stage::Handshake(_)) => {}
+            Some(Stage::Head(partial)) => record.received = partial.bytes[..partial.filled].to_vec(),
+            Some(Stage::Announced(announced)) => {
+                record.is_announced = true;
+                record.received = announced.bytes.clone();
+            }
+            Some(Stage::Session(taken)) if taken.io.buffered().is_empty() => {
+                let saved = taken.session.save(&mut taken.io)?;
+                record.session = Some(SavedSession {
+                    part: saved.part.to_string(),
+                    bytes: saved.bytes,
+                });
+            }
+            #[cfg(feature = "h2")]
+            Some(Stage::Streams(streams)) => record.http2 = Some(streams.export()?),
+            Some(_) => return None,
+        }
+        Some(record)
+    }
+
+    /// Makes the worker of `local` serve a connection of another process.
+    pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, upgrade: &Upgrade) {
+        let worker = &local.worker;
+        let (server, timeouts) = (&worker.server, &worker.server.timeouts);
+        server.adopted(worker.index, record.peer, record.is_proxied);
+        let prepared = stream
+            .set_read_timeout(Some(RESTING))
+            .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
+        let transport = match &record.tls {
+            None => Some(stream.into()),
+            Some(exported) => server.import(stream, exported),
+        };
+        let Some(transport) = transport else {
+            server.not_adopted(worker.index, record.peer, record.is_proxied);
+            return server.log(&LogRecord::new(
+                Level::Error,
+                format_args!("closed a connection of the old process: its TLS state cannot be read"),
+            ));
+        };
+        let link = worker.adopt(transport, &record);
+        let stage = match prepared {
+            Ok(()) => stage_of(&record, local, &link, upgrade),
+            Err(_) => None,
+        };
+        let Some((stage, patience)) = stage else {
+            link.ends(CloseReason::Failed);
+            worker.unlink(&link);
+            return;
+        };
+        let wants_look = matches!(&stage, Some(Stage::Head(partial)) if partial.deadline.is_none());
+        let conn = Box::new(Conn {
+            link: link.clone(),
+            local: local.clone(),
+            stage: stage.map(Box::new),
+        });
+        if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
+            let text = format_args!("cannot watch a connection of the old process: {error}");
+            return server.log(&LogRecord::new(Level::Error, text));
+        }
+        if wants_look || link.transport.has_unread() {
+            osier::dormant::wake(link.socket());
+        }
+    }
+}
+
+/// The stage in which a connection goes on, and how long it may rest. `None` for one that cannot go on.
+fn stage_of(
+    record: &Record,
+    local: &Rc<Local>,
+    link: &Rc<Link>,
+    upgrade: &Upgrade,
+) -> Option<(Option<Stage>, Duration)> {
+    let timeouts = &local.worker.server.timeouts;
+    let _ = link;
+    if let Some(session) = &record.session {
+        let session = upgrade.restore(session)?;
+        let begins = Stage::Begins(Takeover::Rest(session), Extensions::new());
+        return Some((Some(begins), Duration::ZERO));
+    }
+    #[cfg(feature = "h2")]
+    if let Some(exported) = &record.http2 {
+        let streams = local.app.multiplex_imported(local, link, exported)?;
+        return Some((Some(Stage::Streams(streams)), Duration::ZERO));
+    }
+    if record.is_announced {
+        let begun = !record.received.is_empty();
+        let patience = if begun { timeouts.header } else { timeouts.idle };
+        let announced = Announced {
+            bytes: record.received.clone(),
+            deadline: after(patience).filter(|_| begun),
+        };
+        return Some((Some(Stage::Announced(announced)), patience));
+    }
+    #[cfg(feature = "tls")]
+    if record.tls.is_some() && !link.transport.is_established() {
+        let patience = timeouts.handshake;
+        return Some((Some(Stage::Handshake(after(patience))), patience));
+    }
+    if record.received.is_empty() {
+        return Some((None, timeouts.idle));
+    }
+    let mut bytes = record.received.clone();
+    let (filled, mut scanner) = (bytes.len(), HeadScanner::new());
+    // With other limits the head may be refused now: the next look says so.
+    let is_incomplete = matches!(scanner.scan(&bytes, &local.worker.server.limits), Ok(None));
+    bytes.resize(filled + PARTIAL_ROOM, 0);
+    let partial = Partial {
+        bytes,
+        filled,
+        scanner: if is_incomplete { scanner } else { HeadScanner::new() },
+        deadline: after(timeouts.header).filter(|_| is_incomplete),
+    };
+    Some((Some(Stage::Head(Box::new(partial))), timeouts.header))
+}

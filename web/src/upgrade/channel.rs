@@ -1,0 +1,226 @@
+//! The socket between the two processes: whole messages, with the descriptors that travel with them.
+//!
+//! The descriptors of a frame are attached to its first byte, so they have arrived when the frame is whole. They wait in a queue,
+//! because the kernel may deliver the bytes of several frames at once.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use osier::io::Async;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
+    sendmsg,
+};
+
+use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Malformed, Message};
+
+/// Received descriptors are closed in programs that this process starts.
+#[cfg(target_os = "linux")]
+const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC.union(RecvFlags::DONTWAIT);
+#[cfg(not(target_os = "linux"))]
+const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
+
+#[cfg(not(target_vendor = "apple"))]
+const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+#[cfg(target_vendor = "apple")]
+const SEND: SendFlags = SendFlags::DONTWAIT;
+
+/// Bytes that are received at once.
+const PIECE: usize = 64 << 10;
+
+/// The end that sends. One fiber at a time may use it.
+#[derive(Debug)]
+pub(crate) struct Sending(Arc<Async<UnixStream>>);
+
+/// The end that receives.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    socket: Arc<Async<UnixStream>>,
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+/// A message with its descriptors.
+pub(crate) type Received = (Message, Vec<OwnedFd>);
+
+/// Makes both ends of a socket.
+pub(crate) fn open(socket: UnixStream) -> io::Result<(Sending, Receiving)> {
+    let socket = Arc::new(Async::new(socket)?);
+    let receiving = Receiving {
+        socket: Arc::clone(&socket),
+        bytes: Vec::new(),
+        descriptors: VecDeque::new(),
+    };
+    Ok((Sending(socket), receiving))
+}
+
+impl Sending {
+    /// Sends a message.
+    ///
+    /// # Suspends
+    ///
+    /// While the other process does not read.
+    pub(crate) fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
+        let frame = message.encode(descriptors.len());
+        let mut sent = self.0.write_with(|socket| {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            Ok(sendmsg(socket, &[IoSlice::new(&frame)], &mut control, SEND)?)
+        })?;
+        while sent < frame.len() {
+            sent += self.0.write_with(|socket| Ok(rustix::net::send(socket, &frame[sent..], SEND)?))?;
+        }
+        Ok(())
+    }
+}
+
+impl Receiving {
+    /// Receives the next message. `None` at the end of the stream.
+    ///
+    /// # Suspends
+    ///
+    /// Until there is one.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` around a [`Malformed`], `UnexpectedEof` within a message, and the system's errors.
+    pub(crate) fn receive(&mut self) -> io::Result<Option<Received>> {
+        loop {
+            if let Some(received) = self.take()? {
+                return Ok(Some(received));
+            }
+            if self.fill()? == 0 {
+                return match self.bytes.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+
+    /// Takes a message that has arrived as a whole.
+    fn take(&mut self) -> io::Result<Option<Received>> {
+        let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let head = FrameHead::parse(head).map_err(malformed)?;
+        let Some(payload) = rest.get(..head.length) else {
+            return Ok(None);
+        };
+        let message = head.message(payload).map_err(malformed)?;
+        if self.descriptors.len() < head.descriptors {
+            return Err(malformed(Malformed::Head));
+        }
+        let descriptors = self.descriptors.drain(..head.descriptors).collect();
+        self.bytes.drain(..HEAD_BYTES + head.length);
+        Ok(Some((message, descriptors)))
+    }
+
+    /// Receives what is there. Returns the number of bytes.
+    fn fill(&mut self) -> io::Result<usize> {
+        let before = self.bytes.len();
+        self.bytes.resize(before + PIECE, 0);
+        let (bytes, descriptors) = (&mut self.bytes, &mut self.descriptors);
+        let received = self.socket.read_with(|socket| {
+            // The kernel passes at most 253 at once.
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut piece = [IoSliceMut::new(&mut bytes[before..])];
+            let received = recvmsg(socket, &mut piece, &mut control, RECEIVE)?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(passed) = message {
+                    descriptors.extend(passed);
+                }
+            }
+            Ok(received.bytes)
+        });
+        self.bytes.truncate(before + received.as_ref().copied().unwrap_or(0));
+        received
+    }
+}
+
+fn malformed(why: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upgrade::record::Record;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+
+    fn record(number: u16) -> Record {
+        Record {
+            server: "web".into(),
+            peer: ([127, 0, 0, 1], number).into(),
+            is_proxied: false,
+            is_fresh: true,
+            is_announced: false,
+            received: vec![7; 3000],
+            tls: None,
+            http2: None,
+            session: None,
+        }
+    }
+
+    /// Batches that fill the socket's buffer several times over, with descriptors that still lead where they led.
+    #[test]
+    fn descriptors_arrive_with_their_messages() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let pairs: Vec<_> = (0..300).map(|_| UnixStream::pair().unwrap()).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let sending = std::thread::spawn(move || {
+            let (sending, _) = open(near).unwrap();
+            for (batch, sockets) in theirs.chunks(DESCRIPTORS_MAX).enumerate() {
+                let records = (0..sockets.len()).map(|number| record(number as u16)).collect();
+                let batch = batch as u32;
+                let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                sending.send(&Message::Connections { batch, records }, &descriptors).unwrap();
+                sending.send(&Message::Taken { batch }, &[]).unwrap();
+            }
+        });
+        let (_, mut receiving) = open(far).unwrap();
+        let mut sockets = Vec::new();
+        for batch in 0..3 {
+            let (message, descriptors) = receiving.receive().unwrap().unwrap();
+            let Message::Connections { batch: number, records } = message else {
+                panic!("{message:?}")
+            };
+            assert_eq!((number, records.len()), (batch, descriptors.len()));
+            sockets.extend(descriptors);
+            assert_eq!(receiving.receive().unwrap().unwrap().0, Message::Taken { batch });
+        }
+        sending.join().unwrap();
+        assert!(receiving.receive().unwrap().is_none());
+        assert_eq!(sockets.len(), ours.len());
+        for (number, (mut ours, theirs)) in ours.into_iter().zip(sockets).enumerate() {
+            let mut theirs = UnixStream::from(theirs);
+            ours.write_all(&[number as u8]).unwrap();
+            let mut got = [0];
+            theirs.read_exact(&mut got).unwrap();
+            assert_eq!(got, [number as u8]);
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_stranger_are_an_error() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let error = open(far).unwrap().1.receive().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(&Message::Start.encode(0)[..5]).unwrap();
+        drop(near);
+        let error = open(far).unwrap().1.receive().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,372 @@
+//! The connection to the other process as the fibers of this one see it: what waits to be sent, and what the other process has said.
+//!
+//! ```text
+//!   connections, parts, the handover ─▶ queue ─▶ the sender's fiber ─▶ socket ─▶ the reader's fiber ─▶ Heard, parts
+//! ```
+//!
+//! One queue keeps the order: a line of a chat and a guest of it arrive in the order in which they were queued. The sender waits
+//! until a batch of connections has been taken before it sends another batch. A batch that was not taken comes back with
+//! [`Line::take_back`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use osier::sync::Event;
+
+use super::channel::Sending;
+use super::format::Message;
+use super::record::Record;
+
+/// The most connections of a batch, and the number of queued ones at which no more are woken to move.
+pub(crate) const BATCH: usize = 64;
+
+/// A connection that moves.
+pub(crate) type Moving = (Record, OwnedFd);
+
+#[derive(Debug)]
+enum Outgoing {
+    Message(Message),
+    Connection(Box<Moving>),
+}
+
+/// What the other process has said.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) ready: Option<Vec<String>>,
+    pub(crate) go: bool,
+    pub(crate) accepting: bool,
+    /// It hands over to the next process itself.
+    pub(crate) leaving: bool,
+    /// It sends nothing more.
+    pub(crate) done: bool,
+    /// The number of the last batch that it has taken.
+    taken: u32,
+    /// Why nothing more will be heard.
+    pub(crate) broken: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    outgoing: VecDeque<Outgoing>,
+    connections: usize,
+    /// Nothing is added any more. The sender ends when the queue is empty.
+    is_closed: bool,
+    /// The batch that was sent and has not been taken. The sender has the other reference.
+    untaken: Arc<Vec<Moving>>,
+    batch: u32,
+}
+
+/// The connection to the other process.
+#[derive(Debug)]
+pub(crate) struct Line {
+    queue: Mutex<Queue>,
+    heard: Mutex<Heard>,
+    /// Set when the queue gets something. Only the sender waits.
+    filled: Event,
+    /// Set when something is heard. Only the sender waits.
+    answered: Event,
+    /// Set when something is heard. Only the fiber of the handover waits.
+    changed: Event,
+    /// Set while fewer than [`BATCH`] connections are queued. Written under the lock of the queue.
+    room: Event,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Line {
+    pub(crate) fn new() -> Line {
+        let room = Event::manual();
+        room.set();
+        Line {
+            queue: Mutex::default(),
+            heard: Mutex::default(),
+            filled: Event::new(),
+            answered: Event::new(),
+            changed: Event::new(),
+            room,
+        }
+    }
+
+    /// Queues a message. Never waits.
+    pub(crate) fn post(&self, message: Message) {
+        lock(&self.queue).outgoing.push_back(Outgoing::Message(message));
+        self.filled.set();
+    }
+
+    /// Queues a connection. Never waits.
+    pub(crate) fn post_connection(&self, moving: Moving) {
+        let mut queue = lock(&self.queue);
+        queue.outgoing.push_back(Outgoing::Connection(Box::new(moving)));
+        queue.connections += 1;
+        if queue.connections >= BATCH {
+            self.room.reset();
+        }
+        drop(queue);
+        self.filled.set();
+    }
+
+    /// Waits until fewer than [`BATCH`] connections are queued, or the line is broken.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(crate) fn wait_for_room(&self) {
+        self.room.wait();
+    }
+
+    /// Whether every connection that was queued has been taken.
+    pub(crate) fn has_delivered(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.connections == 0 && queue.untaken.is_empty()
+    }
+
+    /// Lets the sender end when it has sent what is queued.
+    pub(crate) fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.filled.set();
+    }
+
+    /// Notes what the other process has said.
+    pub(crate) fn hear(&self, note: impl FnOnce(&mut Heard)) {
+        note(&mut lock(&self.heard));
+        self.answered.set();
+        self.changed.set();
+    }
+
+    /// Notes that a batch has been taken.
+    pub(crate) fn hear_taken(&self, batch: u32) {
+        self.hear(|heard| heard.taken = batch);
+    }
+
+    /// Notes that nothing more will be heard. The first reason counts.
+    pub(crate) fn break_off(&self, why: impl FnOnce() -> String) {
+        self.hear(|heard| {
+            heard.broken.get_or_insert_with(why);
+        });
+        let _queue = lock(&self.queue);
+        self.room.set();
+        self.filled.set();
+    }
+
+    pub(crate) fn why_broken(&self) -> Option<String> {
+        lock(&self.heard).broken.clone()
+    }
+
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Heard) -> T) -> T {
+        look(&lock(&self.heard))
+    }
+
+    /// Waits until `found` finds what it looks for, at most for `limit`. `None` after that time.
+    ///
+    /// # Suspends
+    ///
+    /// Until then. One fiber at a time may wait.
+    ///
+    /// # Errors
+    ///
+    /// Why the line is broken.
+    pub(crate) fn wait_for<T>(
+        &self,
+        limit: Duration,
+        mut found: impl FnMut(&mut Heard) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        let begun = Instant::now();
+        loop {
+            {
+                let mut heard = lock(&self.heard);
+                if let Some(found) = found(&mut heard) {
+                    return Ok(Some(found));
+                }
+                if let Some(why) = &heard.broken {
+                    return Err(why.clone());
+                }
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.changed.wait_timeout(left);
+        }
+    }
+
+    /// Waits until something is heard, at most for `limit`.
+    ///
+    /// # Suspends
+    ///
+    /// Until then. One fiber at a time may wait.
+    pub(crate) fn wait_a_while(&self, limit: Duration) {
+        self.changed.wait_timeout(limit);
+    }
+
+    /// The connections that the other process has not taken. To be called when the sender's fiber has ended.
+    pub(crate) fn take_back(&self) -> Vec<Moving> {
+        let mut queue = lock(&self.queue);
+        let mut back = Arc::into_inner(mem::take(&mut queue.untaken)).unwrap_or_default();
+        queue.connections = 0;
+        for outgoing in mem::take(&mut queue.outgoing) {
+            if let Outgoing::Connection(moving) = outgoing {
+                back.push(*moving);
+            }
+        }
+        back
+    }
+
+    /// The work of the sender's fiber: sends until the line is closed or broken.
+    pub(crate) fn send_all(&self, sending: &Sending) {
+        while let Some(outgoing) = self.next() {
+            let sent = match outgoing {
+                Outgoing::Message(message) => sending.send(&message, &[]),
+                Outgoing::Connection(first) => self.send_batch(*first, sending),
+            };
+            if let Err(error) = sent {
+                self.break_off(|| format!("cannot write to the other process: {error}"));
+                return;
+            }
+        }
+    }
+
+    /// The first entry of the queue. `None` when the line is closed and the queue empty, or when the line is broken.
+    fn next(&self) -> Option<Outgoing> {
+        loop {
+            if self.look(|heard| heard.broken.is_some()) {
+                return None;
+            }
+            {
+                let mut queue = lock(&self.queue);
+                match queue.outgoing.pop_front() {
+                    None if queue.is_closed => return None,
+                    None => {}
+                    some => return some,
+                }
+            }
+            self.filled.wait();
+        }
+    }
+
+    /// Sends a connection together with those right behind it, and waits until they have been taken.
+    fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<()> {
+        let mut queue = lock(&self.queue);
+        let mut moving = vec![first];
+        while moving.len() < BATCH
+            && let Some(Outgoing::Connection(_)) = queue.outgoing.front()
+            && let Some(Outgoing::Connection(next)) = queue.outgoing.pop_front()
+        {
+            moving.push(*next);
+        }
+        queue.batch += 1;
+        let batch = queue.batch;
+        queue.connections = queue.connections.saturating_sub(moving.len());
+        let records: Vec<Record> = moving.iter().map(|(record, _)| record.clone()).collect();
+        queue.untaken = Arc::new(moving);
+        let moving = Arc::clone(&queue.untaken);
+        drop(queue);
+        let descriptors: Vec<_> = moving.iter().map(|(_, fd)| fd.as_fd()).collect();
+        sending.send(&Message::Connections { batch, records }, &descriptors)?;
+        loop {
+            let (taken, is_broken) = self.look(|heard| (heard.taken == batch, heard.broken.is_some()));
+            if taken {
+                break;
+            }
+            if is_broken {
+                return Ok(());
+            }
+            self.answered.wait();
+        }
+        let mut queue = lock(&self.queue);
+        queue.untaken = Arc::default();
+        if queue.connections < BATCH {
+            self.room.set();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::channel;
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn moving(port: u16) -> Moving {
+        let record = Record {
+            server: String::new(),
+            peer: ([127, 0, 0, 1], port).into(),
+            is_proxied: false,
+            is_fresh: false,
+            is_announced: false,
+            received: Vec::new(),
+            tls: None,
+            http2: None,
+            session: None,
+        };
+        (record, UnixStream::pair().unwrap().0.into())
+    }
+
+    /// The ports of the records of the next message, or the bytes of a part.
+    fn received(receiving: &mut channel::Receiving) -> (u32, Vec<u16>) {
+        match receiving.receive().unwrap().unwrap().0 {
+            Message::Connections { batch, records } => {
+                (batch, records.iter().map(|record| record.peer.port()).collect())
+            }
+            Message::Part { bytes, .. } => (0, bytes.into_iter().map(u16::from).collect()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn part(number: u8) -> Message {
+        Message::Part {
+            name: "part".into(),
+            bytes: vec![number],
+        }
+    }
+
+    #[test]
+    fn everything_arrives_in_order_and_untaken_connections_come_back() {
+        osier::run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let line = Arc::new(Line::new());
+            let ((sending, _near), (_far, mut receiving)) =
+                (channel::open(near).unwrap(), channel::open(far).unwrap());
+            line.post_connection(moving(1));
+            line.post_connection(moving(2));
+            line.post(part(3));
+            line.post_connection(moving(4));
+            line.post_connection(moving(5));
+            line.post(part(6));
+            line.post_connection(moving(7));
+            let sender = Arc::clone(&line);
+            let sender = osier::spawn(move || sender.send_all(&sending));
+            assert_eq!(received(&mut receiving), (1, vec![1, 2]));
+            line.hear_taken(1);
+            assert_eq!(received(&mut receiving), (0, vec![3]));
+            assert_eq!(received(&mut receiving), (2, vec![4, 5]));
+            assert!(!line.has_delivered());
+            line.break_off(|| "it is gone".into());
+            sender.join().unwrap();
+            let back: Vec<u16> = line.take_back().iter().map(|(record, _)| record.peer.port()).collect();
+            assert_eq!(back, [4, 5, 7]);
+            assert!(line.has_delivered());
+            let waited = line.wait_for(Duration::from_secs(60), |heard| heard.go.then_some(()));
+            assert_eq!(waited, Err("it is gone".into()));
+        });
+    }
+
+    #[test]
+    fn who_moves_connections_waits_for_room() {
+        osier::run(|| {
+            let line = Arc::new(Line::new());
+            (0..BATCH - 1).for_each(|_| line.post_connection(moving(1)));
+            line.wait_for_room();
+            line.post_connection(moving(1));
+            assert!(!line.room.is_set());
+            line.break_off(|| "over".into());
+            line.wait_for_room();
+        });
+    }
+}

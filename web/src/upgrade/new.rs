@@ -1,0 +1,241 @@
+//! The new process: it takes what the old one gives, says that it is ready, and adopts connections.
+
+use std::env;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use osier::net::{Stream, TcpStream};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use super::channel::{self, Receiving, Sending};
+use super::format::{Malformed, Message};
+use super::line::Line;
+use super::part::Link;
+use super::record::Record;
+use super::{Item, Upgrade, lock};
+use crate::conn::Conn;
+use crate::conn::serve::{Local, Service};
+use crate::server::accept::on_worker;
+
+/// The variable of the environment that names the old process.
+pub(super) const VARIABLE: &str = "OSIER_UPGRADE";
+
+/// The channel to the old process, of which everything up to `Start` has been read.
+pub(super) struct Arriving {
+    sending: Sending,
+    receiving: Receiving,
+}
+
+impl Arriving {
+    /// Takes the channel that is the standard input, and what the old process gives, if an upgrade has started this process.
+    pub(super) fn of_this_process() -> io::Result<Option<(Arriving, Vec<(String, Item)>)>> {
+        let old = env::var(VARIABLE).ok().and_then(|pid| pid.parse::<i32>().ok());
+        let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
+        // A program that the new process starts has the variable too.
+        if old.is_none() || old != parent || !is_stream_socket() {
+            return Ok(None);
+        }
+        let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        // From here on, nothing that reads the standard input, and no child, gets at the channel.
+        let (nobody, _) = UnixStream::pair()?;
+        rustix::stdio::dup2_stdin(&nobody)?;
+        let (sending, mut receiving) = channel::open(socket)?;
+        sending.send(&hello(), &[])?;
+        let given = receive_items(&mut receiving).inspect_err(|error| {
+            let why = error.to_string();
+            let _ = sending.send(&Message::Refused { why }, &[]);
+        })?;
+        Ok(Some((Arriving { sending, receiving }, given)))
+    }
+}
+
+/// Whether the standard input is a connected Unix socket.
+fn is_stream_socket() -> bool {
+    let stdin = io::stdin();
+    sockopt::socket_type(&stdin) == Ok(SocketType::STREAM) && sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
+}
+
+pub(super) fn hello() -> Message {
+    Message::Hello {
+        process: std::process::id(),
+    }
+}
+
+fn receive_items(receiving: &mut Receiving) -> io::Result<Vec<(String, Item)>> {
+    let mut given = Vec::new();
+    let mut is_known = false;
+    loop {
+        match receiving.receive()? {
+            Some((Message::Hello { .. }, _)) => is_known = true,
+            Some((Message::Item { name, bytes }, descriptors)) if is_known => {
+                given.push((name, Item { bytes, descriptors }));
+            }
+            Some((Message::Start, _)) if is_known => return Ok(given),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, Malformed::Payload)),
+            None => return Err(gone()),
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the old process has ended")
+}
+
+impl Upgrade {
+    /// Says that this process could not be made ready, and why. The old process logs it and goes on. Has no effect in a process that no
+    /// upgrade has started.
+    pub fn refuse(&self, why: &str) {
+        if let Some(arriving) = lock(&self.0.arriving).take() {
+            let why = why.to_owned();
+            let _ = arriving.sending.send(&Message::Refused { why }, &[]);
+        }
+    }
+
+    /// Says that this process is ready to serve, waits until the old process hands over, and begins to adopt its connections. The
+    /// [upgradable](crate::Server::upgradable) servers serve from then on. Call it when they have their listeners. Returns at once in a
+    /// process that no upgrade has started.
+    ///
+    /// # Suspends
+    ///
+    /// Until the old process hands over.
+    ///
+    /// # Errors
+    ///
+    /// The old process has ended, or has given the upgrade up. End this process then.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn ready(&self) -> io::Result<()> {
+        self.wait_for_turn()?;
+        self.adopt_connections();
+        Ok(())
+    }
+
+    /// Does the first half of [`ready`](Upgrade::ready): waits until the old process hands over. No connection comes yet.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ready`](Upgrade::ready).
+    pub fn wait_for_turn(&self) -> io::Result<()> {
+        let Some(arriving) = lock(&self.0.arriving).take() else {
+            return Ok(());
+        };
+        let Arriving { sending, mut receiving } = arriving;
+        let line = Arc::new(Line::new());
+        let mut servers: Vec<String> = self.servers().iter().map(|server| server.name.to_string()).collect();
+        servers.dedup();
+        line.post(Message::Ready { servers });
+        let sender = Arc::clone(&line);
+        let fiber = osier::fiber::Builder::new().name("upgrade: sender");
+        drop(fiber.spawn(move || sender.send_all(&sending)));
+        loop {
+            match receiving.receive()? {
+                Some((Message::Part { name, bytes }, _)) => self.deliver(&name, &bytes, &line),
+                Some((Message::Go, _)) => break,
+                Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, Malformed::Payload)),
+                None => return Err(gone()),
+            }
+        }
+        *lock(&self.0.predecessor) = Some(Arc::clone(&line));
+        let upgrade = self.clone();
+        let reader = osier::fiber::Builder::new().name("upgrade: reader");
+        drop(reader.spawn(move || {
+            upgrade.adopt_all(&mut receiving, &line);
+            lock(&upgrade.0.predecessor).take();
+            line.close();
+            for (_, part) in upgrade.parts() {
+                part.alone();
+            }
+        }));
+        Ok(())
+    }
+
+    /// Does the second half of [`ready`](Upgrade::ready): lets the servers serve, and asks the old process for its connections.
+    pub fn adopt_connections(&self) {
+        self.0.serves.set();
+        if let Some(line) = &*lock(&self.0.predecessor) {
+            line.post(Message::Accepting);
+        }
+    }
+
+    /// Hands a message to its part.
+    pub(super) fn deliver(&self, name: &str, bytes: &[u8], line: &Arc<Line>) {
+        if let Some(part) = self.find_part(name) {
+            part.receive(bytes, &Link::new(name, line));
+        }
+    }
+
+    /// Adopts connections until the old process has left.
+    fn adopt_all(&self, receiving: &mut Receiving, line: &Arc<Line>) {
+        while let Ok(Some((message, descriptors))) = receiving.receive() {
+            match message {
+                Message::Part { name, bytes } => self.deliver(&name, &bytes, line),
+                Message::Connections { batch, records } => {
+                    // The old process must know before anything is read from the sockets.
+                    line.post(Message::Taken { batch });
+                    for (record, descriptor) in records.into_iter().zip(descriptors) {
+                        self.adopt(record, descriptor);
+                    }
+                }
+                Message::Done => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives a connection to its server.
+    pub(super) fn adopt(&self, record: Record, descriptor: OwnedFd) {
+        if let Some(server) = self.server(&record.server) {
+            adopt(self, server.service, record, descriptor);
+        }
+    }
+
+    /// Whether this process has begun to serve.
+    pub fn serves(&self) -> bool {
+        self.0.serves.is_set()
+    }
+
+    /// Whether the process that this one has taken over from still has connections.
+    pub fn has_predecessor(&self) -> bool {
+        lock(&self.0.predecessor).is_some()
+    }
+
+    pub(super) fn predecessor(&self) -> Option<Arc<Line>> {
+        lock(&self.0.predecessor).clone()
+    }
+
+    pub(super) fn begin(&self) -> bool {
+        !self.0.is_busy.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn end(&self) {
+        self.0.is_busy.store(false, Ordering::Release);
+    }
+}
+
+/// Gives a connection to a worker of `service`. The workers get as many each.
+pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, descriptor: OwnedFd) {
+    let turn = upgrade.0.turn.fetch_add(1, Ordering::Relaxed);
+    let index = turn % service.state.connections.len();
+    let upgrade = upgrade.clone();
+    let adopted = move || {
+        let stream = stream_of(descriptor);
+        Conn::adopt(&Local::here(&service), stream, record, &upgrade);
+    };
+    drop(on_worker(index, "adopt", adopted));
+}
+
+fn stream_of(descriptor: OwnedFd) -> Stream {
+    match sockopt::socket_domain(&descriptor) {
+        Ok(AddressFamily::UNIX) => osier::net::UnixStream::from(descriptor).into(),
+        _ => TcpStream::from(descriptor).into(),
+    }
+}

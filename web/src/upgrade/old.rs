@@ -1,0 +1,473 @@
+//! The old process: it starts the new one, and hands over.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use osier::JoinHandle;
+
+use super::channel::{self, Receiving, Sending};
+use super::format::{DESCRIPTORS_MAX, Message};
+use super::line::Line;
+use super::new::{VARIABLE, adopt, hello};
+use super::part::{Link, Part};
+use super::{Item, LISTENERS, Registered, Upgrade};
+use crate::conn::moving::{Collecting, collect};
+use crate::conn::serve::Local;
+use crate::server::accept::on_worker;
+
+/// The time for a program to become ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The time that in-flight requests get in the old process.
+const DRAIN: Duration = Duration::from_secs(3600);
+
+/// The time from the handover to the answer that the new process serves.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The longest wait for accepting fibers to end. A busy worker delays them.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// How often the handover looks at what is left.
+const TICK: Duration = Duration::from_millis(2);
+
+/// The program that an upgrade starts, and what it gets.
+#[derive(Debug)]
+pub struct Program {
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    patience: Duration,
+    drain: Duration,
+    items: Arc<Vec<(String, Item)>>,
+}
+
+impl Program {
+    /// The program at `path`, without arguments.
+    pub fn new(path: impl Into<PathBuf>) -> Program {
+        Program {
+            path: path.into(),
+            arguments: Vec::new(),
+            patience: PATIENCE,
+            drain: DRAIN,
+            items: Arc::default(),
+        }
+    }
+
+    /// The program that is at the path of this process's program now, with the arguments of this process.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell the path.
+    pub fn this() -> io::Result<Program> {
+        let path = env::current_exe()?;
+        // Linux adds this to the name of a file that was removed, or replaced by another.
+        let path = match path.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+            Some(path) if Path::new(path).exists() => path.into(),
+            _ => path,
+        };
+        Ok(Program::new(path).args(env::args_os().skip(1)))
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Program {
+        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned());
+        self.arguments.extend(arguments);
+        self
+    }
+
+    /// Sets the time within which the program must be ready; 30 s by default.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Program {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets how long in-flight requests may go on in the old process; an hour by default. The graceful shutdown follows.
+    #[must_use]
+    pub fn drain(mut self, drain: Duration) -> Program {
+        self.drain = drain;
+        self
+    }
+
+    /// Gives the new process an item, for [`Upgrade::take`].
+    ///
+    /// # Panics
+    ///
+    /// With more than 128 descriptors, or 8 MiB.
+    #[must_use]
+    pub fn give(mut self, name: &str, item: Item) -> Program {
+        assert!(item.descriptors.len() <= DESCRIPTORS_MAX && item.bytes.len() <= 8 << 20);
+        let items = Arc::get_mut(&mut self.items).expect("no upgrade runs with it while it is changed");
+        items.push((name.to_owned(), item));
+        self
+    }
+
+    /// The path of the program.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn spawn(&self, channel: UnixStream) -> impl FnOnce() -> io::Result<Child> + Send + 'static {
+        let own = std::process::id().to_string();
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).stdin(OwnedFd::from(channel)).env(VARIABLE, &own);
+        // The sockets come another way. The watchdog of this process becomes that of the new one.
+        for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
+            command.env_remove(name);
+        }
+        if env::var("WATCHDOG_PID").is_ok_and(|pid| pid == own) {
+            command.env_remove("WATCHDOG_PID");
+        }
+        move || command.spawn()
+    }
+}
+
+/// A new process that is ready. Its drop ends the new process, and this one goes on.
+#[derive(Debug)]
+pub struct Successor {
+    upgrade: Upgrade,
+    line: Arc<Line>,
+    /// Present until the end.
+    child: Option<Child>,
+    sender: Option<JoinHandle<()>>,
+    /// The names of its servers.
+    servers: Vec<String>,
+    drain: Duration,
+}
+
+impl Upgrade {
+    /// Starts the program and hands over to it. When this returns, the upgradable servers of this process have been
+    /// [shut down](crate::ShutdownHandle::shutdown): end the process when they have ended.
+    ///
+    /// # Suspends
+    ///
+    /// Until the last connection has moved or ended, or the [drain](Program::drain) is over.
+    ///
+    /// # Errors
+    ///
+    /// Why the upgrade has failed, in one line. This process then serves as before.
+    pub fn run(&self, program: &Program) -> Result<(), String> {
+        self.start(program)?.hand_over()
+    }
+
+    /// Starts the program, and waits until it is ready to serve.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// Why the upgrade has failed, in one line: another one runs, or the program cannot be started, has ended, says that it cannot
+    /// serve, speaks another version or is not ready in time. Nothing has changed then.
+    pub fn start(&self, program: &Program) -> Result<Successor, String> {
+        if !self.serves() {
+            return Err("this process has not taken over yet".into());
+        }
+        if std::process::id() == 1 {
+            return Err("this is process 1, with which the container ends: start another container".into());
+        }
+        if !self.begin() {
+            return Err("another upgrade runs".into());
+        }
+        // From here on, the drop of the successor ends the upgrade.
+        let mut successor = Successor {
+            upgrade: self.clone(),
+            line: Arc::new(Line::new()),
+            child: None,
+            sender: None,
+            servers: Vec::new(),
+            drain: program.drain,
+        };
+        let cannot = |error: io::Error| format!("cannot start '{}': {error}", program.path.display());
+        let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
+        let (sending, receiving) = channel::open(ours).map_err(cannot)?;
+        let spawn = program.spawn(theirs);
+        successor.child = Some(osier::unblock(spawn).map_err(cannot)?);
+        successor.talk(sending, receiving, Arc::clone(&program.items));
+        let ready = successor.line.wait_for(program.patience, |heard| heard.ready.take());
+        match ready {
+            Ok(Some(servers)) => successor.servers = servers,
+            Ok(None) => {
+                let (path, seconds) = (program.path.display(), program.patience.as_secs_f64());
+                return Err(format!("'{path}' was not ready within {seconds} s"));
+            }
+            Err(why) => return Err(successor.why_ended(&program.path, why)),
+        }
+        Ok(successor)
+    }
+}
+
+impl Successor {
+    /// The id of the new process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Starts the fibers that send and receive.
+    fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Vec<(String, Item)>>) {
+        let (line, servers) = (Arc::clone(&self.line), self.upgrade.servers());
+        let sender = osier::fiber::Builder::new().name("upgrade: sender");
+        self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers) {
+            Ok(()) => line.send_all(&sending),
+            Err(error) => line.break_off(|| format!("cannot write to the new process: {error}")),
+        }));
+        let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
+        let reader = osier::fiber::Builder::new().name("upgrade: reader");
+        drop(reader.spawn(move || listen(&mut receiving, &line, &upgrade)));
+    }
+
+    /// The reason for the end of the new process, with its status if it has ended by itself.
+    fn why_ended(&mut self, path: &Path, why: String) -> String {
+        let path = path.display();
+        if why != ENDED {
+            return format!("'{path}' cannot take over: {why}");
+        }
+        let child = self.child.take();
+        // The socket is closed a moment before the process has ended.
+        let status = child.and_then(|mut child| osier::unblock(move || wait_or_kill(&mut child)));
+        match status {
+            Some(status) => format!("'{path}' has ended before it was ready ({status})"),
+            None => format!("'{path}' has closed the connection to this process"),
+        }
+    }
+
+    /// Hands over: the new process serves, connections at rest move there, in-flight requests end here and their connections move
+    /// then.
+    ///
+    /// # Suspends
+    ///
+    /// Until the last connection has moved or ended, or the [drain](Program::drain) is over.
+    ///
+    /// # Errors
+    ///
+    /// The new process has ended meanwhile. This process then serves as before.
+    pub fn hand_over(mut self) -> Result<(), String> {
+        let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
+        let parts: Vec<(Link, Arc<dyn Part>)> = upgrade
+            .parts()
+            .into_iter()
+            .map(|(name, part)| (Link::new(&name, &line), part))
+            .collect();
+        parts.iter().for_each(|(link, part)| part.leave(link));
+        line.post(Message::Go);
+        let accepts = line.wait_for(ANSWER, |heard| heard.accepting.then_some(()));
+        if let Some(why) = match accepts {
+            Ok(Some(())) => None,
+            Ok(None) => Some(format!("the new process did not serve within {ANSWER:?}")),
+            Err(why) => Some(format!("the new process did not serve: {why}")),
+        } {
+            parts.iter().for_each(|(_, part)| part.alone());
+            return Err(why);
+        }
+        if let Some(predecessor) = upgrade.predecessor() {
+            predecessor.post(Message::Leaving);
+        }
+        let servers = upgrade.servers();
+        close(&servers);
+        let moved = self.move_connections(&servers);
+        if let Err(why) = moved {
+            self.serve_again(&servers);
+            parts.iter().for_each(|(_, part)| part.alone());
+            return Err(format!("the new process has failed, and this one serves again: {why}"));
+        }
+        parts.iter().for_each(|(link, part)| part.left(link));
+        line.post(Message::Done);
+        line.close();
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.join();
+        }
+        for server in &servers {
+            server.stop.shutdown();
+        }
+        // It goes on without this process. The upgrade stays busy: this process leaves.
+        self.child = None;
+        std::mem::forget(self);
+        Ok(())
+    }
+
+    /// Moves connections until none is left, or the drain is over.
+    fn move_connections(&self, servers: &[Registered]) -> Result<(), String> {
+        let (begun, line) = (Instant::now(), &self.line);
+        let stop = Arc::new(AtomicBool::new(false));
+        let passed = Arc::new(AtomicUsize::new(0));
+        let mut collecting = Vec::new();
+        for server in servers {
+            if !self.servers.iter().any(|name| **name == *server.name) {
+                // Its clients have nowhere to go.
+                server.stop.shutdown();
+                continue;
+            }
+            for worker in 0..server.service.state.connections.len() {
+                let service = server.service.clone();
+                let task = Collecting {
+                    line: Arc::clone(line),
+                    server: Arc::clone(&server.name),
+                    stop: Arc::clone(&stop),
+                    passed: Arc::clone(&passed),
+                };
+                collecting.push(on_worker(worker, "upgrade", move || collect(&service, task)));
+            }
+        }
+        let (mut outcome, mut streams_end) = (Ok(()), false);
+        while begun.elapsed() < self.drain {
+            if let Some(why) = line.why_broken() {
+                outcome = Err(why);
+                break;
+            }
+            if line.look(|heard| heard.leaving) {
+                break;
+            }
+            if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && line.has_delivered() {
+                // Event streams end, and their clients come back to the new process.
+                streams_end = true;
+                servers.iter().for_each(|server| server.service.state.shutdown.set());
+            }
+            if open(servers) == 0 && line.has_delivered() {
+                break;
+            }
+            line.wait_a_while(TICK);
+        }
+        stop.store(true, Ordering::Release);
+        for fiber in collecting {
+            let _ = fiber.join();
+        }
+        if outcome.is_ok() && line.look(|heard| heard.leaving) {
+            let left = self.drain.saturating_sub(begun.elapsed());
+            finish_here(servers, left);
+        }
+        outcome
+    }
+
+    /// Serves again after the end of the new process.
+    fn serve_again(&mut self, servers: &[Registered]) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.join();
+        }
+        for server in servers {
+            server.service.state.shutdown.reset();
+            server.stop.reopen();
+        }
+        for (record, descriptor) in self.line.take_back() {
+            let server = servers.iter().rfind(|server| *server.name == *record.server);
+            if let Some(server) = server {
+                adopt(&self.upgrade, server.service.clone(), record, descriptor);
+            }
+        }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may be stuck.
+            let _ = child.kill();
+            osier::unblock(move || child.wait()).ok();
+        }
+        self.line.break_off(|| "the upgrade was given up".into());
+        self.upgrade.end();
+    }
+}
+
+/// What is heard when the channel ends without a reason.
+const ENDED: &str = "it has ended";
+
+/// Gives the new process everything that it needs to become ready.
+fn give(sending: &Sending, items: &[(String, Item)], servers: &[Registered]) -> io::Result<()> {
+    sending.send(&hello(), &[])?;
+    for (name, item) in items {
+        let message = Message::Item {
+            name: name.clone(),
+            bytes: item.bytes.clone(),
+        };
+        let descriptors: Vec<_> = item.descriptors.iter().map(AsFd::as_fd).collect();
+        sending.send(&message, &descriptors)?;
+    }
+    for (index, server) in servers.iter().enumerate() {
+        // Servers of one name have the same sockets.
+        if servers[..index].iter().any(|other| other.name == server.name) {
+            continue;
+        }
+        for listeners in server.listeners.chunks(DESCRIPTORS_MAX) {
+            let message = Message::Item {
+                name: format!("{LISTENERS}{}", server.name),
+                bytes: Vec::new(),
+            };
+            let descriptors: Vec<_> = listeners.iter().map(|listener| listener.as_fd()).collect();
+            sending.send(&message, &descriptors)?;
+        }
+    }
+    sending.send(&Message::Start, &[])
+}
+
+/// The work of the reader's fiber: notes what the new process says.
+fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
+    loop {
+        match receiving.receive() {
+            Ok(Some((Message::Part { name, bytes }, _))) => upgrade.deliver(&name, &bytes, line),
+            Ok(Some((Message::Taken { batch }, _))) => line.hear_taken(batch),
+            Ok(Some((Message::Refused { why }, _))) => return line.break_off(|| why),
+            Ok(Some((message, _))) => line.hear(|heard| match message {
+                Message::Ready { servers } => heard.ready = Some(servers),
+                Message::Accepting => heard.accepting = true,
+                Message::Leaving => heard.leaving = true,
+                _ => {}
+            }),
+            Ok(None) => return line.break_off(|| ENDED.into()),
+            // A process that crashes leaves what it has not read.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return line.break_off(|| ENDED.into()),
+            Err(error) => return line.break_off(|| error.to_string()),
+        }
+    }
+}
+
+/// Waits for the end of a process that ends. One that does not end within a second is killed, and has no status.
+fn wait_or_kill(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let begun = Instant::now();
+    while begun.elapsed() < CLOSING {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) => std::thread::sleep(TICK),
+            Err(_) => return None,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+/// Makes servers accept no more, and waits for that.
+fn close(servers: &[Registered]) {
+    servers.iter().for_each(|server| server.stop.close());
+    let asked = Instant::now();
+    while !servers.iter().all(|server| server.stop.is_closed()) && asked.elapsed() < CLOSING {
+        osier::sleep(TICK);
+    }
+}
+
+fn open(servers: &[Registered]) -> usize {
+    servers.iter().map(|server| server.service.state.total()).sum()
+}
+
+/// Lets in-flight requests end here, with the last response of each connection: there is nobody to move them to.
+fn finish_here(servers: &[Registered], limit: Duration) {
+    for server in servers {
+        for worker in 0..server.service.state.connections.len() {
+            let service = server.service.clone();
+            let drain = on_worker(worker, "upgrade", move || Local::here(&service).worker.draining.set(true));
+            drop(drain);
+        }
+    }
+    let begun = Instant::now();
+    while open(servers) > 0 && begun.elapsed() < limit {
+        osier::sleep(TICK);
+    }
+}

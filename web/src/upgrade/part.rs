@@ -1,0 +1,97 @@
+//! Parts of an application that move to the new process: what they send each other, and the sessions that they restore.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::format::Message;
+use super::line::Line;
+use crate::Session;
+
+/// A part of an application that has state which moves in an upgrade: a chat with its rooms, for example.
+///
+/// Both processes have a part of the same [name](super::Upgrade::part). Its messages and the connections whose sessions it has
+/// [saved](crate::Session::save) arrive in the order in which they were sent.
+///
+/// The calls come on a fiber that serves the whole upgrade: they must not wait for long.
+pub trait Part: Send + Sync + 'static {
+    /// Called in the old process when the new one is ready, and before it serves. Send what it needs to begin. From then on sessions may be
+    /// asked to [save](crate::Session::save) themselves.
+    fn leave(&self, link: &Link) {
+        let _ = link;
+    }
+
+    /// Takes a message of the other process.
+    fn receive(&self, message: &[u8], link: &Link) {
+        let _ = (message, link);
+    }
+
+    /// Makes the session of a connection anew, in the new process, or in the old one if the upgrade has failed. `saved` is what the
+    /// session has [saved](Saved::bytes). The connection is closed if there is none.
+    fn restore(&self, saved: &[u8]) -> Option<Box<dyn Session>>;
+
+    /// Called in the old process when no connection is left there.
+    fn left(&self, link: &Link) {
+        let _ = link;
+    }
+
+    /// Called when the other process will say nothing more: it has left, or the upgrade has failed.
+    fn alone(&self) {}
+}
+
+/// The way from a [`Part`] to its other end. Clones send in one order.
+#[derive(Clone)]
+pub struct Link {
+    name: Arc<str>,
+    line: Arc<Line>,
+}
+
+impl Link {
+    pub(super) fn new(name: &str, line: &Arc<Line>) -> Link {
+        Link {
+            name: name.into(),
+            line: Arc::clone(line),
+        }
+    }
+
+    /// Sends a message, of at most 8 MiB. Never waits. It is lost if the other process ends before it has read it.
+    pub fn send(&self, message: impl Into<Vec<u8>>) {
+        self.line.post(Message::Part {
+            name: self.name.to_string(),
+            bytes: message.into(),
+        });
+    }
+
+    /// What a session of this part has saved, for [`Session::save`].
+    pub fn saved(&self, bytes: impl Into<Vec<u8>>) -> Saved {
+        Saved {
+            part: Arc::clone(&self.name),
+            bytes: bytes.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A saved session: see [`Link::saved`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    pub(crate) part: Arc<str>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Saved {
+    /// The bytes, which [`Part::restore`] gets.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same part, with other bytes: of a session that adds its own state.
+    #[must_use]
+    pub fn with_bytes(self, bytes: Vec<u8>) -> Saved {
+        Saved { bytes, ..self }
+    }
+}

@@ -1,0 +1,144 @@
+//! A connection on its way to another process: what the new process needs besides the socket.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use super::format::{Fields, Malformed, Writer};
+
+/// The state of a connection at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// The name of its server.
+    pub(crate) server: String,
+    /// The client. An address of a Unix socket is the unspecified one.
+    pub(crate) peer: SocketAddr,
+    /// Whether a balancer has named the client.
+    pub(crate) is_proxied: bool,
+    /// Whether no byte of a first request has arrived.
+    pub(crate) is_fresh: bool,
+    /// Whether the PROXY header of a balancer has not arrived as a whole.
+    pub(crate) is_announced: bool,
+    /// Received bytes: the beginning of a head, or of a PROXY header.
+    pub(crate) received: Vec<u8>,
+    /// The state of TLS.
+    pub(crate) tls: Option<Vec<u8>>,
+    /// The state of HTTP/2.
+    pub(crate) http2: Option<Vec<u8>>,
+    /// The session of a connection that is no longer HTTP.
+    pub(crate) session: Option<SavedSession>,
+}
+
+/// The state of a [`Session`](crate::Session).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SavedSession {
+    /// The name of the part that restores it.
+    pub(crate) part: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+const IS_PROXIED: u8 = 1;
+const IS_FRESH: u8 = 2;
+const IS_ANNOUNCED: u8 = 4;
+const IS_V4: u8 = 8;
+const HAS_TLS: u8 = 16;
+const HAS_HTTP2: u8 = 32;
+const HAS_SESSION: u8 = 64;
+
+impl Record {
+    pub(crate) fn write(&self, to: &mut Writer) {
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        to.bytes(self.server.as_bytes());
+        to.u8(flag(self.is_proxied, IS_PROXIED)
+            | flag(self.is_fresh, IS_FRESH)
+            | flag(self.is_announced, IS_ANNOUNCED)
+            | flag(self.peer.is_ipv4(), IS_V4)
+            | flag(self.tls.is_some(), HAS_TLS)
+            | flag(self.http2.is_some(), HAS_HTTP2)
+            | flag(self.session.is_some(), HAS_SESSION));
+        let (ip, scope) = match self.peer {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        to.0.extend_from_slice(&ip.octets());
+        to.u16(self.peer.port());
+        to.u32(scope);
+        to.bytes(&self.received);
+        for section in [&self.tls, &self.http2].into_iter().flatten() {
+            to.bytes(section);
+        }
+        if let Some(session) = &self.session {
+            to.bytes(session.part.as_bytes());
+            to.bytes(&session.bytes);
+        }
+    }
+
+    pub(crate) fn read(from: &mut Fields<'_>) -> Result<Record, Malformed> {
+        let server = from.text()?;
+        let flags = from.u8()?;
+        let has = |flag: u8| flags & flag != 0;
+        let ip = from.take(16)?.try_into().map_err(|_| Malformed::Payload)?;
+        let (ip, port, scope) = (Ipv6Addr::from_octets(ip), from.u16()?, from.u32()?);
+        let peer = match (has(IS_V4), ip.to_ipv4_mapped(), scope) {
+            (true, Some(v4), 0) => SocketAddr::new(IpAddr::V4(v4), port),
+            (false, _, scope) => SocketAddrV6::new(ip, port, 0, scope).into(),
+            (true, ..) => return Err(Malformed::Payload),
+        };
+        if flags & 128 != 0 {
+            return Err(Malformed::Payload);
+        }
+        let received = from.bytes()?.to_vec();
+        let mut section = |flag| match has(flag) {
+            true => from.bytes().map(|bytes| Some(bytes.to_vec())),
+            false => Ok(None),
+        };
+        let (tls, http2) = (section(HAS_TLS)?, section(HAS_HTTP2)?);
+        let session = match has(HAS_SESSION) {
+            true => Some(SavedSession {
+                part: from.text()?,
+                bytes: from.bytes()?.to_vec(),
+            }),
+            false => None,
+        };
+        Ok(Record {
+            server,
+            peer,
+            is_proxied: has(IS_PROXIED),
+            is_fresh: has(IS_FRESH),
+            is_announced: has(IS_ANNOUNCED),
+            received,
+            tls,
+            http2,
+            session,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(in super::super) fn records() -> impl Strategy<Value = Record> {
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..50);
+        let section = move || proptest::option::of(bytes());
+        let session = proptest::option::of((".{0,9}", bytes()));
+        let peer = prop_oneof![
+            (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from),
+            (any::<[u8; 16]>(), any::<u16>(), any::<u32>())
+                .prop_map(|(ip, port, scope)| SocketAddrV6::new(ip.into(), port, 0, scope).into()),
+        ];
+        let flags = any::<(bool, bool, bool)>();
+        (".{0,20}", peer, flags, bytes(), section(), section(), session).prop_map(
+            |(server, peer, flags, received, tls, http2, session)| Record {
+                server,
+                peer,
+                is_proxied: flags.0,
+                is_fresh: flags.1,
+                is_announced: flags.2,
+                received,
+                tls,
+                http2,
+                session: session.map(|(part, bytes)| SavedSession { part, bytes }),
+            },
+        )
+    }
+}
