@@ -22,7 +22,7 @@ mod site;
 mod welcome;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::certificates::{state, trust};
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
     let (file, strict) = match command {
         cli::Command::Serve(origin) => return serve(origin),
         cli::Command::Trust(file) => return trust(file),
+        cli::Command::Upgrade(of) => return upgrade(&of),
         cli::Command::Check { file, strict } => (file, strict),
     };
     if file.is_dir() {
@@ -87,6 +88,24 @@ fn trust(file: Option<PathBuf>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(why) => {
+            eprintln!("osier: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Makes a running server hand over to a new process.
+fn upgrade(of: &Path) -> ExitCode {
+    match run::ask::upgrade(of) {
+        Ok(text) => {
+            let _ = writeln!(std::io::stdout(), "{text}");
+            ExitCode::SUCCESS
+        }
+        Err(run::Failure::Mistakes(report)) => {
+            eprintln!("{report}");
+            ExitCode::from(2)
+        }
+        Err(run::Failure::Start(why)) => {
             eprintln!("osier: {why}");
             ExitCode::from(2)
         }

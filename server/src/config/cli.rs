@@ -30,14 +30,14 @@ use super::tls::DEFAULT_TLS_ADDRESS;
     version,
     about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
              site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]",
+    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]\n       osier upgrade {FILE.toml | PID}",
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
     max_term_width = 110
 )]
 struct Line {
-    /// `serve`, `check` or `trust`; DIR or FILE.toml
+    /// `serve`, `check`, `trust` or `upgrade`; DIR or FILE.toml
     #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
     words: Vec<OsString>,
     /// Address to listen on, repeatable: HOST:PORT, :PORT (every IPv4 address) or PORT [default: 127.0.0.1:8080]
@@ -95,6 +95,8 @@ pub enum Command {
     /// Print where the root certificate of the internal authority is, and how others learn to trust it. The file may name the
     /// state folder.
     Trust(Option<PathBuf>),
+    /// Make a running server hand over to a new process: the one whose `pid_file` the configuration file names, or the one with this id.
+    Upgrade(PathBuf),
 }
 
 /// The end of a run that serves nothing: the text to print and the exit status.
@@ -115,7 +117,8 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let mut words = line.words.clone();
     let check = words.first().is_some_and(|word| word == "check");
     let trust = words.first().is_some_and(|word| word == "trust");
-    if check || trust || words.first().is_some_and(|word| word == "serve") {
+    let upgrade = words.first().is_some_and(|word| word == "upgrade");
+    if check || trust || upgrade || words.first().is_some_and(|word| word == "serve") {
         words.remove(0);
     }
     if words.len() > 1 {
@@ -135,6 +138,13 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
             line.refuse_options("trust")?;
             Ok(Command::Trust(path))
         }
+        Some(path) if upgrade => {
+            line.refuse_options("upgrade")?;
+            Ok(Command::Upgrade(path))
+        }
+        None if upgrade => Err(mistake(
+            "'upgrade' needs the file of the running server, or its process id: osier upgrade FILE.toml".into(),
+        )),
         None if check => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
         Some(path) if check || is_configuration(&path) => {
             line.refuse_options(&path.display().to_string())?;
@@ -368,6 +378,8 @@ mod tests {
             ("check site.toml", "Check { file: \"site.toml\", strict: false }"),
             ("check --strict any.conf", "Check { file: \"any.conf\", strict: true }"),
             ("trust", "Trust(None)"),
+            ("upgrade site.toml", "Upgrade(\"site.toml\")"),
+            ("upgrade 4711", "Upgrade(\"4711\")"),
             ("trust site.toml", "Trust(Some(\"site.toml\"))"),
             ("serve check", "Serve(Line("),
             ("./trust", "Serve(Line("),
@@ -484,6 +496,8 @@ mod tests {
             ("--log xml", "'xml'"),
             ("--log off --log-file x", "--log-file"),
             ("check", "osier check FILE.toml"),
+            ("upgrade", "osier upgrade FILE.toml"),
+            ("upgrade -l 80 site.toml", "--listen cannot be used with 'upgrade'"),
             ("check a.toml b.toml", "'b.toml'"),
             ("trust -l 80", "--listen cannot be used with 'trust'"),
             ("site.toml --strict", "--strict is only for 'check'"),

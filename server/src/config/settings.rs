@@ -46,6 +46,9 @@ pub struct Config {
     pub error_log: ErrorLog,
     /// Folder for what the server keeps between runs. None for the default one.
     pub state: Option<PathBuf>,
+    /// File with the id of the process.
+    pub pid_file: Option<PathBuf>,
+    pub upgrade: Upgrade,
     /// File with the keys of session tickets, for several machines. None for keys of this process.
     pub ticket_keys: Option<PathBuf>,
     pub admin: Option<Admin>,
@@ -71,6 +74,8 @@ impl Config {
             log: Log::OFF,
             error_log: ErrorLog::default(),
             state: None,
+            pid_file: None,
+            upgrade: Upgrade::default(),
             ticket_keys: None,
             admin: None,
             includes: Vec::new(),
@@ -175,6 +180,27 @@ impl fmt::Display for Bind {
             Bind::Tcp(address) => write!(f, "{address}"),
             Bind::Unix(path) => write!(f, "unix:{}", path.display()),
             Bind::Systemd(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+/// How the running server hands over to a new process: `[upgrade]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upgrade {
+    /// The program to start. None for the path of the running one.
+    pub program: Option<PathBuf>,
+    /// Time within which the new process must be ready.
+    pub timeout: Duration,
+    /// Time that in-flight requests get in the old process.
+    pub drain: Duration,
+}
+
+impl Default for Upgrade {
+    fn default() -> Upgrade {
+        Upgrade {
+            program: None,
+            timeout: Duration::from_secs(30),
+            drain: Duration::from_secs(3600),
         }
     }
 }

@@ -51,6 +51,9 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     };
     let error_log = log::errors(&top);
     let state = top.writable_folder("state");
+    // The file is opened before the root folder changes.
+    let pid_file = top.string("pid_file").map(|text| source.named(&text.value));
+    let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
     let admin = top.section("admin").and_then(|section| {
         section.require(
@@ -100,12 +103,27 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         log: access_log,
         error_log,
         state,
+        pid_file,
+        upgrade,
         ticket_keys,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,
         includes: Vec::new(),
     }
+}
+
+/// Reads `[upgrade]`.
+fn upgrade(section: Section<'_>) -> Upgrade {
+    let default = Upgrade::default();
+    let program = section.string("program");
+    let read = Upgrade {
+        program: program.map(|program| section.source().named(&program.value)),
+        timeout: section.duration("timeout").unwrap_or(default.timeout),
+        drain: section.duration("drain").unwrap_or(default.drain),
+    };
+    section.finish();
+    read
 }
 
 fn listen(section: Section<'_>) -> ListenAt {

@@ -1,5 +1,6 @@
-//! The process and the system around it: sockets of systemd, the root folder, and privileges.
+//! The process and the system around it: its id in a file, sockets of systemd, the root folder, and privileges.
 
+pub mod pid_file;
 pub mod privileges;
 pub mod root;
 pub mod systemd;

@@ -106,10 +106,19 @@ impl Notify {
             .map_err(|error| format!("cannot reach NOTIFY_SOCKET={}: {error}", name.display()))
     }
 
-    /// Notifies over a connected socket.
-    #[cfg(test)]
+    /// Notifies over a connected socket, which a former process has used.
     pub fn over(socket: Arc<UnixDatagram>) -> Notify {
         Notify(Some(socket))
+    }
+
+    /// Another descriptor of the connection, for a process that takes over.
+    pub fn descriptor(&self) -> Option<OwnedFd> {
+        self.0.as_ref()?.try_clone().ok().map(OwnedFd::from)
+    }
+
+    /// Reports which process is the service from now on. The manager hears only the main process, so that one says it of another.
+    pub fn main_process(&self, id: u32) {
+        self.send(&format!("MAINPID={id}"));
     }
 
     /// Reports that every listener is open, or that a reload has ended.

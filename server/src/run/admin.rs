@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osier::JoinHandle;
+use osier_web::upgrade::Upgrade;
 use osier_web::{Listener, Listening, Server, ShutdownHandle, SocketFile, Timeouts};
 
 use crate::config::Bind;
@@ -36,13 +37,20 @@ pub struct Running {
 
 impl Bound {
     /// Sets up a server for /health and /metrics on these sockets.
-    pub fn new(admin: &Arc<Admin>, bind: &Bind, listeners: Vec<Listener>, say: &Say) -> Result<Bound, String> {
+    pub fn new(
+        admin: &Arc<Admin>,
+        bind: &Bind,
+        listeners: Vec<Listener>,
+        say: &Say,
+        upgrade: &Upgrade,
+    ) -> Result<Bound, String> {
         let log = say.clone();
         let timeouts = Timeouts {
             drain: DRAIN,
             ..Timeouts::default()
         };
         let server = Server::new(admin.router())
+            .upgradable(upgrade, &bind.to_string())
             .timeouts(timeouts)
             .on_log(move |record| log.record(record, None));
         let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
@@ -79,6 +87,13 @@ impl Running {
     /// Clones of the sockets, for another listener at this address.
     pub fn sockets(&self) -> Result<Vec<Listener>, String> {
         clones(&self.sockets, &self.bind)
+    }
+
+    /// Leaves the socket file to the process that has taken over.
+    pub fn leave_file(&mut self) {
+        if let Some(file) = self.file.take() {
+            file.keep();
+        }
     }
 
     pub fn take_file(&mut self) -> Option<SocketFile> {

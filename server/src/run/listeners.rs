@@ -85,6 +85,8 @@ pub enum Given {
     Nothing,
     /// Sockets that were opened before privileges were given up.
     Opened(Vec<Listener>),
+    /// Sockets of the process that this one takes over from.
+    Arrived(Vec<Listener>),
     /// Sockets of the same listener with other settings, or of `[admin]` at the same address.
     Inherited(Vec<Listener>),
 }
@@ -101,13 +103,14 @@ impl Bound {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
         let server = server(config, settings, slot, &live, process)?;
         let is_new = matches!(given, Given::Nothing);
-        let is_taken_over = matches!(given, Given::Inherited(_));
+        let is_taken_over = matches!(given, Given::Inherited(_) | Given::Arrived(_));
+        let has_arrived = matches!(given, Given::Arrived(_));
         let file = match &settings.bind {
             Bind::Unix(path) => process.inside(path),
             _ => None,
         };
         let listening = match (given, &settings.bind, &file) {
-            (Given::Opened(sockets) | Given::Inherited(sockets), ..) => server.listeners(sockets),
+            (Given::Opened(sockets) | Given::Arrived(sockets) | Given::Inherited(sockets), ..) => server.listeners(sockets),
             (Given::Nothing, Bind::Tcp(address), _) => server.bind(address),
             (Given::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
             (Given::Nothing, bind, _) => Err(io::Error::other(format!(
@@ -115,8 +118,8 @@ impl Bound {
             ))),
         };
         let mut listening = listening.map_err(|error| process.cannot_listen(&error))?;
-        if let (true, Some(file), Some(mode)) = (is_new, file, settings.mode) {
-            fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(|error| no_mode(&file, &error))?;
+        if let (true, Some(file), Some(mode)) = (is_new, &file, settings.mode) {
+            fs::set_permissions(file, Permissions::from_mode(mode)).map_err(|error| no_mode(file, &error))?;
         }
         let sockets = clones(listening.listeners(), &settings.bind)?;
         Ok(Bound {
@@ -124,7 +127,10 @@ impl Bound {
             slot,
             drain: config.drain,
             live,
-            file: listening.take_file(),
+            file: match &file {
+                Some(file) if has_arrived => SocketFile::of(file),
+                _ => listening.take_file(),
+            },
             listening,
             sockets,
             mode: settings.mode.filter(|_| is_taken_over),
@@ -297,6 +303,13 @@ impl Running {
         self.file.take()
     }
 
+    /// Leaves the socket file to the process that has taken over.
+    pub fn leave_file(&mut self) {
+        if let Some(file) = self.file.take() {
+            file.keep();
+        }
+    }
+
     /// Stops accepting and lets in-flight requests finish.
     pub fn end(self) -> impl Iterator<Item = Ending> {
         drop(self.file);
@@ -339,6 +352,7 @@ fn server(
     };
     let (log, logging, totals) = (process.say.clone(), Arc::clone(live), Arc::clone(&process.totals));
     let mut server = Server::new(Handler::answering(answer))
+        .upgradable(&process.upgrade, &settings.bind.to_string())
         .timeouts(timeouts)
         .rates(settings.rates)
         .limits(limits)

@@ -9,10 +9,12 @@
 //! The server accepts connections only after every step that can fail has succeeded.
 
 mod admin;
+pub mod ask;
 mod listeners;
 mod signals;
 mod sites;
 mod startup;
+mod upgrade;
 mod watchdog;
 
 use std::io::{self, Write};
@@ -22,6 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use osier_web::Level;
+use osier_web::upgrade::Upgrade;
 use osier_web::files::CacheLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -36,6 +39,7 @@ pub use crate::config::origin::Origin;
 use self::listeners::Bound;
 use self::signals::{Asked, Caught};
 use self::sites::Sites;
+use self::upgrade::{Confinement, Upgrading};
 
 /// Bytes of cached small files for each `files` route, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
@@ -78,7 +82,25 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
 }
 
 fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
-    let Loaded { mut config, warnings } = origin.load(None).map_err(Failure::Mistakes)?;
+    let upgrade = Upgrade::new().map_err(|error| format!("cannot take over from the old process: {error}"))?;
+    let outcome = serve_with(origin, log, upgrade.clone());
+    if let Err(failure) = &outcome {
+        // The old process logs it.
+        upgrade.refuse(&match failure {
+            Failure::Mistakes(report) => report.first_mistake().unwrap_or_default(),
+            Failure::Start(why) => why.clone(),
+        });
+    }
+    outcome
+}
+
+fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(), Failure> {
+    let inherited = Confinement::inherited(&upgrade)?;
+    let root = inherited.as_ref().and_then(|inherited| inherited.chroot.clone());
+    let Loaded { mut config, warnings } = origin.load(root.as_deref()).map_err(Failure::Mistakes)?;
+    if let Some(inherited) = &inherited {
+        inherited.check(&config)?;
+    }
     if let Err((folder, error)) = origin.check_folder() {
         return Err(format!("{}; {HINT}", cannot_serve(folder, &error)).into());
     }
@@ -96,7 +118,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
     let cache = cache_limits(workers, raise_descriptor_limit());
     // Privileges belong to threads, so no other thread may exist yet.
     log.set(&config.error_log);
-    let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(log))?;
+    let (process, opened) = startup::open(&origin, &mut config, workers, Arc::clone(log), (upgrade, inherited))?;
     let say = log.say();
     if let Some(warnings) = &warnings {
         let text = format_args!("{} has warnings:", origin.name());
@@ -114,18 +136,31 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
     let outcome = runtime.run(move || -> Result<(usize, Duration, Arc<Live>), Failure> {
         let (mut sites, listening) = Sites::start(origin, config, cache, process, opened)?;
         let requests = signals.watch()?;
+        let gone = |error: io::Error| format!("cannot take over from the old process: {error}");
+        sites.process.upgrade.wait_for_turn().map_err(gone)?;
         announce(&sites, &listening);
         sites.accept(listening);
+        sites.process.upgrade.adopt_connections();
+        sites.write_pid_file();
         sites.process.notify.ready(&sites.config.summary());
         watchdog::start(&sites.process.notify)?;
         certificates::watch(&sites.process.certificates);
         sites.process.certificates.keep(sites.config.subjects());
+        let mut upgrading = Upgrading::default();
         loop {
             match requests.next() {
                 Asked::Shutdown => {
                     sites.process.notify.stopping("finishing in-flight requests");
                     sites.announce_end();
+                    if let Some(file) = sites.process.pid_file.take() {
+                        file.remove();
+                    }
                     return Ok((sites.end(), sites.config.drain, sites.live));
+                }
+                Asked::Reload if upgrading.is_busy() => {
+                    let text = format_args!("SIGHUP waits: an upgrade is under way, whose process reads the configuration");
+                    sites.process.say.info(text);
+                    upgrading.delay_reload();
                 }
                 Asked::Reload => {
                     sites.process.notify.reloading();
@@ -138,9 +173,28 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
                     sites.reopen();
                     sites.process.say.info(format_args!("the log files are open anew"));
                 }
-                Asked::Upgrade => sites.process.say.warning(format_args!(
-                    "SIGUSR2 is ignored: an upgrade without a restart is not supported"
-                )),
+                Asked::Upgrade => {
+                    if let Err(why) = upgrading.begin(&sites, &requests) {
+                        sites.say_not_upgraded(&why, &upgrading);
+                    }
+                }
+                Asked::Prepared => {
+                    if let Err(why) = upgrading.hand_over(&sites, &requests) {
+                        sites.say_not_upgraded(&why, &upgrading);
+                    }
+                }
+                Asked::HandedOver => match upgrading.end() {
+                    Ok(()) => {
+                        sites.leave();
+                        let text = format_args!("upgrade: the new process has taken over, and this one ends");
+                        sites.process.say.info(text);
+                        return Ok((sites.end(), sites.config.drain, sites.live));
+                    }
+                    Err(why) => sites.say_not_upgraded(&why, &upgrading),
+                },
+            }
+            if !upgrading.is_busy() && upgrading.take_reload() {
+                requests.add(Asked::Reload);
             }
         }
     });

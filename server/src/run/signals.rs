@@ -4,7 +4,7 @@
 //! |---|---|
 //! | SIGHUP | a reload, which reopens log files too |
 //! | SIGUSR1 | reopen log files |
-//! | SIGUSR2 | none: a line in the log |
+//! | SIGUSR2 | an upgrade |
 //! | the first SIGINT or SIGTERM | a graceful shutdown |
 //! | another SIGINT or SIGTERM | the process ends at once |
 //!
@@ -19,17 +19,27 @@ use osier::sync::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// A request made by a signal.
+/// A request made by a signal, or a step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     Reload,
     Reopen,
     Upgrade,
+    /// The new process of an upgrade is ready, or has failed.
+    Prepared,
+    /// The handover to the new process has ended.
+    HandedOver,
     Shutdown,
 }
 
 /// The requests that several signals of one kind become one of, and their bits.
-const REPEATED: [(Asked, u8); 3] = [(Asked::Reload, 1), (Asked::Reopen, 2), (Asked::Upgrade, 4)];
+const REPEATED: [(Asked, u8); 5] = [
+    (Asked::Reload, 1),
+    (Asked::Reopen, 2),
+    (Asked::Upgrade, 4),
+    (Asked::Prepared, 8),
+    (Asked::HandedOver, 16),
+];
 
 /// Caught signals. No thread looks at them yet.
 pub struct Caught(Signals);
@@ -74,7 +84,8 @@ impl Caught {
 }
 
 impl Requests {
-    fn add(&self, asked: Asked) {
+    /// Adds a request.
+    pub fn add(&self, asked: Asked) {
         let bit = REPEATED
             .iter()
             .find(|(known, _)| *known == asked)

@@ -23,6 +23,7 @@ use crate::site::{Means, Snapshot, build};
 
 use super::listeners::{Bound, Ending, Given, Modes, Running, wait_closed};
 use super::startup::{self, Opened, Process};
+use super::upgrade::Upgrading;
 use super::{Failure, Origin, admin, url};
 
 /// The configuration of the start.
@@ -40,6 +41,7 @@ impl Started {
             ("landlock", began.landlock != now.landlock),
             ("state", began.state != now.state),
             ("ticket_keys", began.ticket_keys != now.ticket_keys),
+            ("pid_file", began.pid_file != now.pid_file),
         ];
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key)
     }
@@ -70,8 +72,7 @@ impl Sites {
         opened: Opened,
     ) -> Result<(Sites, Vec<Bound>), Failure> {
         let mut bound = Vec::new();
-        for ((slot, settings), opened) in config.listeners.iter().enumerate().zip(opened.listeners) {
-            let given = opened.map_or(Given::Nothing, Given::Opened);
+        for ((slot, settings), given) in config.listeners.iter().enumerate().zip(opened.listeners) {
             bound.push(Bound::new(&config, settings, slot, given, &process)?);
         }
         let mut means = Means {
@@ -89,7 +90,7 @@ impl Sites {
             let admin = means
                 .admin
                 .insert(new_admin(&process.totals, &means.handlers.connections));
-            let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say)?;
+            let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say, &process.upgrade)?;
             serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
@@ -383,8 +384,35 @@ impl Sites {
         let admin = means
             .admin
             .get_or_insert_with(|| new_admin(&self.process.totals, &means.handlers.connections));
-        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say)?;
+        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say, &self.process.upgrade)?;
         Ok((means, Some(bound)))
+    }
+
+    /// Writes the id of this process into the PID file.
+    pub fn write_pid_file(&self) {
+        if let Some(file) = &self.process.pid_file
+            && let Err(error) = file.write(std::process::id())
+        {
+            self.process.say.error(format_args!("cannot write the PID file: {error}"));
+        }
+    }
+
+    /// Logs why there was no upgrade. Who waits for the PID file sees it written again, unless another upgrade is under way.
+    pub fn say_not_upgraded(&self, why: &str, upgrading: &Upgrading) {
+        self.process
+            .say
+            .error(format_args!("upgrade: {why}; this process goes on"));
+        if !upgrading.is_busy() {
+            self.write_pid_file();
+        }
+    }
+
+    /// Leaves what the new process has taken over: the files of Unix sockets, and the certificates that authorities sign.
+    pub fn leave(&mut self) {
+        self.running.iter_mut().for_each(Running::leave_file);
+        if let Some(admin) = &mut self.admin {
+            admin.leave_file();
+        }
     }
 
     /// Logs that a graceful shutdown begins, and how long it may take.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use osier_tls::Tickets;
 use osier_web::Listener;
+use osier_web::upgrade::Upgrade;
 use rustix::fs::{Access, Mode, access};
 
 use crate::certificates::{Certificates, state};
@@ -23,9 +24,13 @@ use crate::log::errors::ErrorLog;
 use crate::log::operator::Say;
 use crate::log::settings::To;
 use crate::metrics::Totals;
+use crate::process::pid_file::PidFile;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
+
+use super::listeners::Given;
+use super::upgrade::Confinement;
 
 /// The time after which a key of this process seals no new session tickets.
 const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 3600);
@@ -43,14 +48,22 @@ pub struct Process {
     pub certificates: Arc<Certificates>,
     /// The keys of session tickets. All listeners share them, also after reloads.
     pub tickets: Tickets,
+    pub upgrade: Upgrade,
+    pub pid_file: Option<PidFile>,
+    /// The rights that this process has given up, or the one that it takes over from.
+    pub confinement: Confinement,
+    /// The program that an upgrade starts if the configuration names none.
+    pub executable: Result<PathBuf, String>,
+    /// The folder whose programs Landlock lets this process start.
+    pub may_execute: Option<PathBuf>,
     /// How messages name settings.
     spelling: &'static Spelling,
 }
 
 /// The sockets that are opened before the first worker starts.
 pub struct Opened {
-    /// Sockets of each `[[listen]]`, in their order. None for a listener that can be bound later.
-    pub listeners: Vec<Option<Vec<Listener>>>,
+    /// Sockets of each `[[listen]]`, in their order. Nothing for a listener that can be bound later.
+    pub listeners: Vec<Given>,
     /// Sockets of `[admin]`.
     pub admin: Option<Vec<Listener>>,
 }
@@ -64,17 +77,26 @@ pub fn open(
     config: &mut Config,
     workers: usize,
     log: Arc<ErrorLog>,
+    (upgrade, inherited): (Upgrade, Option<Confinement>),
 ) -> Result<(Process, Opened), String> {
     // The umask can be read only by setting it. No other thread exists that could see the change.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
-    let notify = Notify::from_env()?;
+    let notify = match super::upgrade::inherited_notify(&upgrade) {
+        Some(socket) => Notify::over(Arc::new(socket.into())),
+        None => Notify::from_env()?,
+    };
     let mut sockets = Sockets::take()?;
     let mut replaceable = Replaceable::default();
     let state = config.state.clone().or_else(state::default_folder);
     let used_state = state.as_deref().filter(|_| config.needs_state());
-    let privileges = privileges(origin.file(), config, used_state, &mut replaceable)?;
+    let mut pid_file = config.pid_file.as_ref().map(|path| pid_file(path, &upgrade)).transpose()?;
+    // A process that takes over from a confined one has its rights already.
+    let privileges = match &inherited {
+        None => privileges(origin.file(), config, used_state, &mut replaceable)?,
+        Some(_) => None,
+    };
     let mut process = Process {
         root: None,
         made_mode,
@@ -85,9 +107,24 @@ pub fn open(
         log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
+        upgrade,
+        pid_file: None,
+        confinement: Confinement::of(config),
+        executable: super::upgrade::executable(),
+        may_execute: executed(config).map(Path::to_owned),
         spelling: origin.spelling(),
     };
     let say = process.say.clone();
+    let is_out_of_sight = |file: &Path| {
+        let root = inherited.as_ref().and_then(|inherited| inherited.chroot.as_deref());
+        root.is_some_and(|root| inside(Some(root), file).is_none())
+    };
+    if let Some(file) = config.certificate_files().find(|file| is_out_of_sight(file)) {
+        return Err(format!(
+            "'{}' lies outside of the root folder, where a process that takes over cannot read it: restart the server",
+            file.display()
+        ));
+    }
     for site in &config.sites {
         if let Some(from) = &site.tls.certificate {
             process.certificates.read(from);
@@ -96,9 +133,13 @@ pub fn open(
     let mut listeners = Vec::new();
     let mut refused = None;
     for (index, listener) in config.listeners.iter().enumerate() {
+        if let Some(arrived) = process.upgrade.listeners(&listener.bind.to_string()) {
+            listeners.push(Given::Arrived(arrived));
+            continue;
+        }
         listeners.push(match &listener.bind {
             bind if listener.is_optional => match one(bind, &process, workers, &mut sockets) {
-                Ok(opened) => Some(opened),
+                Ok(opened) => Given::Opened(opened),
                 Err(why) => {
                     let why = why.split("; ").next().unwrap_or_default();
                     say.warning(format_args!("goes on without https: {why}"));
@@ -107,7 +148,7 @@ pub fn open(
                 }
             },
             // The server binds it later and removes its file at the end. For that it needs the rights that it was made with.
-            Bind::Unix(_) if privileges.is_none() => None,
+            Bind::Unix(_) if privileges.is_none() => Given::Nothing,
             Bind::Unix(path) => {
                 let opened = one(&listener.bind, &process, workers, &mut sockets)?;
                 let mode = listener
@@ -118,9 +159,9 @@ pub fn open(
                     chown(path, Some(user), Some(group))
                         .map_err(|error| format!("cannot change the owner of '{}': {error}", path.display()))?;
                 }
-                Some(opened)
+                Given::Opened(opened)
             }
-            bind => Some(one(bind, &process, workers, &mut sockets)?),
+            bind => Given::Opened(one(bind, &process, workers, &mut sockets)?),
         });
     }
     if let Some(index) = refused {
@@ -129,7 +170,10 @@ pub fn open(
     let admin = config
         .admin
         .as_ref()
-        .map(|admin| one(&admin.bind, &process, workers, &mut sockets));
+        .map(|admin| match process.upgrade.listeners(&admin.bind.to_string()) {
+            Some(arrived) => Ok(arrived),
+            None => one(&admin.bind, &process, workers, &mut sockets),
+        });
     let admin = admin.transpose()?;
     for name in sockets.unused() {
         say.warning(format_args!(
@@ -158,7 +202,9 @@ pub fn open(
                 outside(root, &temporary).display()
             ));
         }
-        move_inside(config, root);
+        if inherited.is_none() {
+            move_inside(config, root);
+        }
         if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
             say.warning(format_args!(
                 "'{}' lies outside of '{}': it cannot be read again, and changes take effect at the next start",
@@ -175,12 +221,34 @@ pub fn open(
             )),
         }
     }
-    let seen = state.and_then(|state| inside(root.as_deref(), &state));
+    let seen = match (&inherited, &config.state) {
+        // It was read inside of the root folder.
+        (Some(_), Some(state)) => Some(state.clone()),
+        _ => state.and_then(|state| inside(root.as_deref(), &state)),
+    };
+    if let (Some(file), Some(path)) = (&mut pid_file, &config.pid_file) {
+        file.moved(inside(root.as_deref(), path));
+    }
+    process.pid_file = pid_file;
     process.certificates.settle(root.clone(), seen);
     process.root = root;
     // The first thread of this process besides this one, which has the rights that stay.
     process.log.open(&config.error_log);
     Ok((process, Opened { listeners, admin }))
+}
+
+/// Opens the PID file, or takes over that of the old process.
+fn pid_file(path: &Path, upgrade: &Upgrade) -> Result<PidFile, String> {
+    if let Some(descriptor) = super::upgrade::inherited_pid_file(upgrade, path) {
+        return Ok(PidFile::inherited(descriptor, Some(path.to_owned())));
+    }
+    let file = PidFile::open(path.to_owned());
+    file.map_err(|error| format!("cannot write the PID file '{}': {error} ('pid_file')", path.display()))
+}
+
+/// The folder with the programs that an upgrade may start, if the file names one.
+fn executed(config: &Config) -> Option<&Path> {
+    config.upgrade.program.as_deref()?.parent()
 }
 
 fn new_tickets() -> Result<Tickets, String> {
@@ -287,6 +355,7 @@ fn privileges(
     // The whole folder is readable: an editor replaces the file by another one.
     paths.read.extend(config.includes.iter().cloned());
     paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
+    paths.execute.extend(executed(config).map(Path::to_owned));
     // Request bodies are spooled into the temporary folder, which is the one of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));

@@ -45,4 +45,5 @@ mod starts;
 mod startup;
 mod static_files;
 mod times;
+mod upgrade;
 mod welcome;

@@ -639,10 +639,19 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> Option<SocketFile> {
+    /// The file that is there, for a process that has taken over its socket. `None` if there is none.
+    pub fn of(path: &Path) -> Option<SocketFile> {
         let device_and_inode = device_and_inode(path)?;
         let path = path.into();
         Some(SocketFile { path, device_and_inode })
+    }
+}
+
+impl SocketFile {
+    /// Leaves the file where it is.
+    pub fn keep(mut self) {
+        // No file has this number.
+        self.device_and_inode = (0, 0);
     }
 }
 

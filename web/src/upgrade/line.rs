@@ -37,12 +37,9 @@ enum Outgoing {
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) ready: Option<Vec<String>>,
-    pub(crate) go: bool,
     pub(crate) accepting: bool,
     /// It hands over to the next process itself.
     pub(crate) leaving: bool,
-    /// It sends nothing more.
-    pub(crate) done: bool,
     /// The number of the last batch that it has taken.
     taken: u32,
     /// Why nothing more will be heard.
@@ -154,6 +151,13 @@ impl Line {
         self.filled.set();
     }
 
+    /// Notes that nothing more can be sent. If the other process has closed the socket, the reader knows more.
+    pub(crate) fn break_off_writing(&self, error: &io::Error) {
+        if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            self.break_off(|| format!("cannot write to the other process: {error}"));
+        }
+    }
+
     pub(crate) fn why_broken(&self) -> Option<String> {
         lock(&self.heard).broken.clone()
     }
@@ -225,8 +229,7 @@ impl Line {
                 Outgoing::Connection(first) => self.send_batch(*first, sending),
             };
             if let Err(error) = sent {
-                self.break_off(|| format!("cannot write to the other process: {error}"));
-                return;
+                return self.break_off_writing(&error);
             }
         }
     }
@@ -352,7 +355,7 @@ mod tests {
             let back: Vec<u16> = line.take_back().iter().map(|(record, _)| record.peer.port()).collect();
             assert_eq!(back, [4, 5, 7]);
             assert!(line.has_delivered());
-            let waited = line.wait_for(Duration::from_secs(60), |heard| heard.go.then_some(()));
+            let waited = line.wait_for(Duration::from_secs(60), |heard| heard.accepting.then_some(()));
             assert_eq!(waited, Err("it is gone".into()));
         });
     }

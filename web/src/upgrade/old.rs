@@ -155,7 +155,7 @@ impl Upgrade {
     ///
     /// Why the upgrade has failed, in one line. This process then serves as before.
     pub fn run(&self, program: &Program) -> Result<(), String> {
-        self.start(program)?.hand_over()
+        self.start(program)?.hand_over(|| ())
     }
 
     /// Starts the program, and waits until it is ready to serve.
@@ -218,7 +218,7 @@ impl Successor {
         let sender = osier::fiber::Builder::new().name("upgrade: sender");
         self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers) {
             Ok(()) => line.send_all(&sending),
-            Err(error) => line.break_off(|| format!("cannot write to the new process: {error}")),
+            Err(error) => line.break_off_writing(&error),
         }));
         let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
         let reader = osier::fiber::Builder::new().name("upgrade: reader");
@@ -241,7 +241,7 @@ impl Successor {
     }
 
     /// Hands over: the new process serves, connections at rest move there, in-flight requests end here and their connections move
-    /// then.
+    /// then. Calls `serving` when the new process serves.
     ///
     /// # Suspends
     ///
@@ -250,7 +250,7 @@ impl Successor {
     /// # Errors
     ///
     /// The new process has ended meanwhile. This process then serves as before.
-    pub fn hand_over(mut self) -> Result<(), String> {
+    pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
         let parts: Vec<(Link, Arc<dyn Part>)> = upgrade
             .parts()
@@ -268,6 +268,7 @@ impl Successor {
             parts.iter().for_each(|(_, part)| part.alone());
             return Err(why);
         }
+        serving();
         if let Some(predecessor) = upgrade.predecessor() {
             predecessor.post(Message::Leaving);
         }

@@ -40,6 +40,9 @@ const SYSTEM: [&str; 8] = [
     "/proc",
 ];
 
+/// The folders with the interpreter of programs, which is executed with each of them.
+const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+
 /// The settings for giving up privileges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -60,6 +63,8 @@ pub struct Paths {
     pub read: Vec<PathBuf>,
     /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary files.
     pub write: Vec<PathBuf>,
+    /// Folders with programs that are started: that of an upgrade. Their interpreters and libraries are accessible then, too.
+    pub execute: Vec<PathBuf>,
 }
 
 /// Settings whose user and group have been looked up.
@@ -301,7 +306,10 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
         .iter()
         .filter_map(named)
         .map(|path| (path, all & !AccessFs::Execute));
-    for (path, access) in read.chain(write) {
+    let loaders = LOADERS.iter().filter(|_| !paths.execute.is_empty()).map(PathBuf::from);
+    let execute = paths.execute.iter().filter_map(named).chain(loaders);
+    let execute = execute.map(|path| (path, AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir));
+    for (path, access) in read.chain(write).chain(execute) {
         let Ok(opened) = PathFd::new(&path) else {
             continue;
         };

@@ -127,6 +127,7 @@ fn child() {
         landlock: Some(Paths {
             read: vec![folder.join("site"), folder.join("missing")],
             write: vec![folder.join("logs")],
+            execute: Vec::new(),
         }),
     };
     for line in Privileges::prepare(&settings).ok().unwrap().give_up_here().unwrap() {
