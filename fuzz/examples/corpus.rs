@@ -24,6 +24,21 @@ const PATHS: [(&str, &str); 6] = [
     ("bad-escape", "/a%zz"),
 ];
 
+/// Messages of an upgrade: heads without their checksums, which the target sets, and contents.
+const UPGRADE: [(&str, [&[u8]; 2]); 4] = [
+    ("hello", [b"\x0e\0\0\0\x01\0\0\0\0\0\0\0", b"osier-up\x01\0\x2a\0\0\0"]),
+    ("item", [b"\x0d\0\0\0\x02\x02\0\0\0\0\0\0", b"\x03\0\0\0web\x02\0\0\0ab"]),
+    ("ready", [b"\x0b\0\0\0\x04\0\0\0\0\0\0\0", b"\x01\0\0\0\x03\0\0\0web"]),
+    (
+        "connections",
+        [
+            b"\x46\0\0\0\x09\x01\0\0\0\0\0\0",
+            b"\x01\0\0\0\x01\0\0\0\x03\0\0\0web\x48\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01\x1f\x90\0\0\0\0\
+              \x03\0\0\0GET\x04\0\0\0chat\x08\0\0\0whatever",
+        ],
+    ),
+];
+
 /// The longest seed, in bytes. A longer one teaches a fuzzer nothing.
 const SEED_BYTES: usize = 400;
 
@@ -117,6 +132,12 @@ fn main() -> io::Result<()> {
             .flat_map(|block| [&[block.len() as u8], *block].concat())
             .collect();
         fs::write(directory.join(name), seed)?;
+    }
+    for (name, frame) in UPGRADE {
+        let directory = corpus.join("upgrade");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), frame.concat())?;
     }
     for (name, bytes, _) in ws_table::cases() {
         if bytes.len() <= SEED_BYTES {

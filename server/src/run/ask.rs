@@ -29,7 +29,9 @@ const MORE: Duration = Duration::from_secs(15);
 pub fn upgrade(of: &Path) -> Result<String, Failure> {
     if let Some(id) = of.to_str().and_then(|text| text.parse::<i32>().ok()) {
         signal(id)?;
-        return Ok(format!("osier: process {id} was asked for an upgrade; its error log says the outcome"));
+        return Ok(format!(
+            "osier: process {id} was asked for an upgrade; its error log says the outcome"
+        ));
     }
     let loaded = config::load(of, None).map_err(Failure::Mistakes)?.config;
     let Some(path) = loaded.pid_file else {

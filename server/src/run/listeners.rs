@@ -110,7 +110,9 @@ impl Bound {
             _ => None,
         };
         let listening = match (given, &settings.bind, &file) {
-            (Given::Opened(sockets) | Given::Arrived(sockets) | Given::Inherited(sockets), ..) => server.listeners(sockets),
+            (Given::Opened(sockets) | Given::Arrived(sockets) | Given::Inherited(sockets), ..) => {
+                server.listeners(sockets)
+            }
             (Given::Nothing, Bind::Tcp(address), _) => server.bind(address),
             (Given::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
             (Given::Nothing, bind, _) => Err(io::Error::other(format!(

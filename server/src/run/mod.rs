@@ -24,8 +24,8 @@ use std::thread;
 use std::time::Duration;
 
 use osier_web::Level;
-use osier_web::upgrade::Upgrade;
 use osier_web::files::CacheLimits;
+use osier_web::upgrade::Upgrade;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::certificates;
@@ -158,7 +158,8 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
                     return Ok((sites.end(), sites.config.drain, sites.live));
                 }
                 Asked::Reload if upgrading.is_busy() => {
-                    let text = format_args!("SIGHUP waits: an upgrade is under way, whose process reads the configuration");
+                    let text =
+                        format_args!("SIGHUP waits: an upgrade is under way, whose process reads the configuration");
                     sites.process.say.info(text);
                     upgrading.delay_reload();
                 }

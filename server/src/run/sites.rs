@@ -384,7 +384,13 @@ impl Sites {
         let admin = means
             .admin
             .get_or_insert_with(|| new_admin(&self.process.totals, &means.handlers.connections));
-        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say, &self.process.upgrade)?;
+        let bound = admin::Bound::new(
+            admin,
+            &settings.bind,
+            listeners,
+            &self.process.say,
+            &self.process.upgrade,
+        )?;
         Ok((means, Some(bound)))
     }
 
@@ -393,7 +399,9 @@ impl Sites {
         if let Some(file) = &self.process.pid_file
             && let Err(error) = file.write(std::process::id())
         {
-            self.process.say.error(format_args!("cannot write the PID file: {error}"));
+            self.process
+                .say
+                .error(format_args!("cannot write the PID file: {error}"));
         }
     }
 

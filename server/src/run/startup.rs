@@ -91,7 +91,11 @@ pub fn open(
     let mut replaceable = Replaceable::default();
     let state = config.state.clone().or_else(state::default_folder);
     let used_state = state.as_deref().filter(|_| config.needs_state());
-    let mut pid_file = config.pid_file.as_ref().map(|path| pid_file(path, &upgrade)).transpose()?;
+    let mut pid_file = config
+        .pid_file
+        .as_ref()
+        .map(|path| pid_file(path, &upgrade))
+        .transpose()?;
     // A process that takes over from a confined one has its rights already.
     let privileges = match &inherited {
         None => privileges(origin.file(), config, used_state, &mut replaceable)?,

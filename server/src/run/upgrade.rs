@@ -21,9 +21,9 @@ use osier_web::upgrade::{Item, Program, Successor, Upgrade};
 use crate::config::Config;
 use crate::process::root::inside;
 
+use super::Origin;
 use super::signals::{Asked, Requests};
 use super::sites::Sites;
-use super::Origin;
 
 /// The name of the item with the [`Confinement`].
 const CONFINEMENT: &str = "confinement";
@@ -158,7 +158,10 @@ impl Upgrading {
             return Err("another upgrade is under way".into());
         }
         let program = program(sites)?;
-        sites.process.say.info(format_args!("upgrade: starting '{}'", program.path().display()));
+        sites
+            .process
+            .say
+            .info(format_args!("upgrade: starting '{}'", program.path().display()));
         self.is_busy = true;
         let (outcome, requests) = (Arc::clone(&self.outcome), Arc::clone(requests));
         let upgrade = sites.process.upgrade.clone();
@@ -181,7 +184,10 @@ impl Upgrading {
         };
         let successor = prepared.inspect_err(|_| self.is_busy = false)?;
         let id = successor.id();
-        sites.process.say.info(format_args!("upgrade: process {id} is ready, and takes over"));
+        sites
+            .process
+            .say
+            .info(format_args!("upgrade: process {id} is ready, and takes over"));
         let (outcome, requests) = (Arc::clone(&self.outcome), Arc::clone(requests));
         let notify = sites.process.notify.clone();
         let fiber = osier::fiber::Builder::new().name("upgrade");
@@ -221,7 +227,11 @@ fn lock(outcome: &Mutex<Outcome>) -> std::sync::MutexGuard<'_, Outcome> {
 fn program(sites: &Sites) -> Result<Program, String> {
     let (process, config) = (&sites.process, &sites.config);
     let confinement = &process.confinement;
-    let path = config.upgrade.program.clone().map_or_else(|| process.executable.clone(), Ok)?;
+    let path = config
+        .upgrade
+        .program
+        .clone()
+        .map_or_else(|| process.executable.clone(), Ok)?;
     if confinement.landlock && process.may_execute.as_deref() != path.parent() {
         return Err(format!(
             "'landlock' forbids this process to start '{}': set 'program' of [upgrade], and restart the server once",
@@ -256,7 +266,9 @@ fn program(sites: &Sites) -> Result<Program, String> {
         program = program.give(NOTIFY, of_descriptor(descriptor, b""));
     }
     if let (Some(file), Some(path)) = (&process.pid_file, &config.pid_file) {
-        let descriptor = file.descriptor().map_err(|error| format!("cannot copy the PID file: {error}"))?;
+        let descriptor = file
+            .descriptor()
+            .map_err(|error| format!("cannot copy the PID file: {error}"))?;
         program = program.give(PID_FILE, of_descriptor(descriptor, path.as_os_str().as_encoded_bytes()));
     }
     Ok(program)
@@ -265,6 +277,7 @@ fn program(sites: &Sites) -> Result<Program, String> {
 /// The path of the running program, as it is at the start.
 pub fn executable() -> Result<PathBuf, String> {
     let this: io::Result<Program> = Program::this();
-    this.map(|program| program.path().to_owned())
-        .map_err(|error| format!("the system does not tell the path of this program: {error}; set 'program' of [upgrade]"))
+    this.map(|program| program.path().to_owned()).map_err(|error| {
+        format!("the system does not tell the path of this program: {error}; set 'program' of [upgrade]")
+    })
 }

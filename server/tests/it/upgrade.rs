@@ -122,7 +122,10 @@ fn idle_connections_move_and_a_head_that_has_arrived_in_part() {
     }
     fs::write(
         sites.0.folder.join("site.toml"),
-        format!("workers = 2\n{}\n[[listen]]\naddress = \"127.0.0.1:0\"\n", file("", "new")),
+        format!(
+            "workers = 2\n{}\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
+            file("", "new")
+        ),
     )
     .unwrap();
     sites.upgrade();
@@ -146,7 +149,7 @@ fn a_download_and_an_upload_end_in_the_old_process_and_their_connections_move() 
     let content = pattern(16 << 20);
     folder.write("www/large.bin", &content);
     let to = backend.local_addr().unwrap();
-    let proxied = format!("[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer_request = false }}\n");
+    let proxied = format!("[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
     let mut sites = Serving::start_in(folder, &format!("{}{proxied}", file("", "x")));
     let mut download = sites.0.connect();
     send(&mut download, "GET", "x", "/large.bin", &[]);
@@ -179,25 +182,41 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
     assert_eq!(fixed(&mut client), "old");
     // A Hello of version 9.
     let hello = [14u8, 0, 0, 0, 1, 0, 0, 0, CRC[0], CRC[1], CRC[2], CRC[3]];
-    let hello: Vec<u8> = hello.into_iter().chain(*b"osier-up").chain([9, 0, 1, 0, 0, 0]).collect();
+    let hello: Vec<u8> = hello
+        .into_iter()
+        .chain(*b"osier-up")
+        .chain([9, 0, 1, 0, 0, 0])
+        .collect();
     fs::write(sites.0.folder.join("hello"), hello).unwrap();
     for (program, expected) in [
         ("exit 3", "has ended before it was ready (exit status: 3)"),
         ("kill -SEGV $$", "has ended before it was ready (signal: 11"),
         ("exec sleep 60", "was not ready within 0.3 s"),
-        ("cat hello >&0; exec sleep 60", "speaks version 9 of the upgrade protocol, this one version 1"),
-        ("echo nonsense nonsense >&0; exec sleep 60", "the head of a message is malformed"),
+        (
+            "cat hello >&0; exec sleep 60",
+            "speaks version 9 of the upgrade protocol, this one version 1",
+        ),
+        (
+            "echo nonsense nonsense >&0; exec sleep 60",
+            "the head of a message is malformed",
+        ),
         ("exec cat", "cannot take over"),
     ] {
         sites.program(program);
         let said = sites.fail();
-        assert!(said.contains(expected) && said.contains("; this process goes on"), "{program}: {said}");
+        assert!(
+            said.contains(expected) && said.contains("; this process goes on"),
+            "{program}: {said}"
+        );
         assert_eq!(fixed(&mut client), "old");
         assert_eq!(sites.0.get("x", "/fixed").text(), "old");
     }
     fs::remove_file(sites.0.folder.join("program")).unwrap();
     let said = sites.fail();
-    assert!(said.contains("cannot start '") && said.contains("No such file"), "{said}");
+    assert!(
+        said.contains("cannot start '") && said.contains("No such file"),
+        "{said}"
+    );
     // This program takes over, once its configuration has no mistake.
     let program = env!("CARGO_BIN_EXE_osier");
     sites.program(&format!("exec {program} \"$@\""));
@@ -205,7 +224,9 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
     fs::write(sites.0.folder.join("site.toml"), format!("workerz = 1\n{good}")).unwrap();
     let before = sites.0.said().len();
     sites.signal(Signal::USR2);
-    wait_for("the refusal", || sites.0.said()[before..].contains("this process goes on"));
+    wait_for("the refusal", || {
+        sites.0.said()[before..].contains("this process goes on")
+    });
     let said = sites.0.said()[before..].to_owned();
     assert!(said.contains("unknown key 'workerz'"), "{said}");
     assert_eq!(fixed(&mut client), "old");
@@ -224,12 +245,19 @@ fn one_upgrade_at_a_time_and_a_shutdown_ends_it() {
     sites.program("echo $$ > child; exec sleep 600");
     sites.signal(Signal::USR2);
     let child = testkit::wait_for("the new process", || {
-        let id = fs::read_to_string(sites.0.folder.join("child")).ok()?.trim().parse().ok()?;
+        let id = fs::read_to_string(sites.0.folder.join("child"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
         Pid::from_raw(id)
     });
     sites.signal(Signal::USR2);
     wait_for("the refusal", || {
-        sites.0.said().contains("upgrade: another upgrade is under way; this process goes on")
+        sites
+            .0
+            .said()
+            .contains("upgrade: another upgrade is under way; this process goes on")
     });
     sites.signal(Signal::HUP);
     wait_for("the delay", || sites.0.said().contains("SIGHUP waits"));
@@ -265,7 +293,10 @@ fn load(address: SocketAddr, is_kept: bool, stop: &AtomicBool, answers: &AtomicU
             }
         }
         let text = String::from_utf8_lossy(&reply).to_ascii_lowercase();
-        assert!(text.starts_with("http/1.1 200 ") && !text.contains("connection: close"), "{text}");
+        assert!(
+            text.starts_with("http/1.1 200 ") && !text.contains("connection: close"),
+            "{text}"
+        );
         answers.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
@@ -327,7 +358,10 @@ fn the_service_manager_is_told_which_process_is_the_service() {
 
 #[test]
 fn a_unix_socket_keeps_its_file() {
-    let text = format!("{}[[listen]]\naddress = \"unix:socket\"\nmode = \"0600\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n", file("", "x"));
+    let text = format!(
+        "{}[[listen]]\naddress = \"unix:socket\"\nmode = \"0600\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
+        file("", "x")
+    );
     let mut sites = Serving::start(&text);
     let path = sites.0.folder.join("socket");
     let ask = |stream: &mut UnixStream| {
@@ -365,7 +399,10 @@ fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {
     let of = |more: &str| {
         let folder = Sites::folder();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Serving::start_in(folder, &file(&format!("user = \"65534\"\ngroup = \"65534\"\n{more}"), "x"))
+        Serving::start_in(
+            folder,
+            &file(&format!("user = \"65534\"\ngroup = \"65534\"\n{more}"), "x"),
+        )
     };
     let mut sites = of(&format!("[upgrade]\nprogram = \"{}\"", program.display()));
     let mut client = sites.0.connect();
@@ -377,12 +414,21 @@ fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {
     }
     sites.first_has_ended();
     let good = fs::read_to_string(sites.0.folder.join("site.toml")).unwrap();
-    fs::write(sites.0.folder.join("site.toml"), good.replace("user = \"65534\"", "user = \"65533\"")).unwrap();
+    fs::write(
+        sites.0.folder.join("site.toml"),
+        good.replace("user = \"65534\"", "user = \"65533\""),
+    )
+    .unwrap();
     let before = sites.0.said().len();
     sites.signal(Signal::USR2);
-    wait_for("the refusal", || sites.0.said()[before..].contains("this process goes on"));
+    wait_for("the refusal", || {
+        sites.0.said()[before..].contains("this process goes on")
+    });
     let said = sites.0.said()[before..].to_owned();
-    assert!(said.contains("'user' has changed, and a process that takes over"), "{said}");
+    assert!(
+        said.contains("'user' has changed, and a process that takes over"),
+        "{said}"
+    );
     assert_eq!(fixed(&mut client), "x");
 
     let sites = of("");

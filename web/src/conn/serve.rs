@@ -124,12 +124,7 @@ pub(crate) trait Serve: Send + Sync {
 
     /// Makes the connection of a client that speaks HTTP/2 of what another process has exported. `None` if that cannot be read.
     #[cfg(all(feature = "h2", feature = "upgrade"))]
-    fn multiplex_imported(
-        &self,
-        local: &Rc<Local>,
-        link: &Rc<Link>,
-        exported: &[u8],
-    ) -> Option<Box<dyn Multiplexed>>;
+    fn multiplex_imported(&self, local: &Rc<Local>, link: &Rc<Link>, exported: &[u8]) -> Option<Box<dyn Multiplexed>>;
 
     /// Responds to a client whose request head did not arrive as a whole in time.
     ///

@@ -740,7 +740,11 @@ impl ShutdownHandle {
         osier::block_on(poll_fn(|cx| {
             self.0.waker.register(cx.waker());
             let asked = self.0.asked.load(Ordering::Acquire);
-            if is_met(asked) { Poll::Ready(asked) } else { Poll::Pending }
+            if is_met(asked) {
+                Poll::Ready(asked)
+            } else {
+                Poll::Pending
+            }
         }))
     }
 }

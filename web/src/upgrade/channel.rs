@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use osier::io::Async;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 
 use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Malformed, Message};
@@ -76,7 +76,9 @@ impl Sending {
             Ok(sendmsg(socket, &[IoSlice::new(&frame)], &mut control, SEND)?)
         })?;
         while sent < frame.len() {
-            sent += self.0.write_with(|socket| Ok(rustix::net::send(socket, &frame[sent..], SEND)?))?;
+            sent += self
+                .0
+                .write_with(|socket| Ok(rustix::net::send(socket, &frame[sent..], SEND)?))?;
         }
         Ok(())
     }
@@ -184,7 +186,9 @@ mod tests {
                 let records = (0..sockets.len()).map(|number| record(number as u16)).collect();
                 let batch = batch as u32;
                 let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-                sending.send(&Message::Connections { batch, records }, &descriptors).unwrap();
+                sending
+                    .send(&Message::Connections { batch, records }, &descriptors)
+                    .unwrap();
                 sending.send(&Message::Taken { batch }, &[]).unwrap();
             }
         });

@@ -238,10 +238,6 @@ impl Writer {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    pub(crate) fn u64(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
-    }
-
     /// Appends the length of the bytes, then the bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
@@ -277,10 +273,6 @@ impl<'b> Fields<'b> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
     /// The bytes of [`Writer::bytes`].
     pub(crate) fn bytes(&mut self) -> Result<&'b [u8], Malformed> {
         let length = self.u32()?;
@@ -289,7 +281,9 @@ impl<'b> Fields<'b> {
 
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let bytes = self.bytes()?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::Payload)
+        std::str::from_utf8(bytes)
+            .map(str::to_owned)
+            .map_err(|_| Malformed::Payload)
     }
 
     /// A number of items, and the items. Memory grows with the items that are there, not with the number.
@@ -308,9 +302,9 @@ impl<'b> Fields<'b> {
 
 /// CRC-32 as in Ethernet and gzip.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| {
-        TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8)
-    })
+    !bytes
+        .iter()
+        .fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
 }
 
 const TABLE: [u32; 256] = {
@@ -319,7 +313,11 @@ const TABLE: [u32; 256] = {
     while index < 256 {
         let (mut crc, mut bit) = (index as u32, 0);
         while bit < 8 {
-            crc = if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                0xedb8_8320 ^ (crc >> 1)
+            } else {
+                crc >> 1
+            };
             bit += 1;
         }
         table[index] = crc;

@@ -334,8 +334,7 @@ mod tests {
         osier::run(|| {
             let (near, far) = UnixStream::pair().unwrap();
             let line = Arc::new(Line::new());
-            let ((sending, _near), (_far, mut receiving)) =
-                (channel::open(near).unwrap(), channel::open(far).unwrap());
+            let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
             line.post_connection(moving(1));
             line.post_connection(moving(2));
             line.post(part(3));

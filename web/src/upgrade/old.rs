@@ -118,7 +118,10 @@ impl Program {
     fn spawn(&self, channel: UnixStream) -> impl FnOnce() -> io::Result<Child> + Send + 'static {
         let own = std::process::id().to_string();
         let mut command = Command::new(&self.path);
-        command.args(&self.arguments).stdin(OwnedFd::from(channel)).env(VARIABLE, &own);
+        command
+            .args(&self.arguments)
+            .stdin(OwnedFd::from(channel))
+            .env(VARIABLE, &own);
         // The sockets come another way. The watchdog of this process becomes that of the new one.
         for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
@@ -463,7 +466,9 @@ fn finish_here(servers: &[Registered], limit: Duration) {
     for server in servers {
         for worker in 0..server.service.state.connections.len() {
             let service = server.service.clone();
-            let drain = on_worker(worker, "upgrade", move || Local::here(&service).worker.draining.set(true));
+            let drain = on_worker(worker, "upgrade", move || {
+                Local::here(&service).worker.draining.set(true)
+            });
             drop(drain);
         }
     }

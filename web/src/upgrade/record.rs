@@ -123,8 +123,13 @@ pub(super) mod tests {
         let session = proptest::option::of((".{0,9}", bytes()));
         let peer = prop_oneof![
             (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from),
-            (any::<[u8; 16]>(), any::<u16>(), any::<u32>())
-                .prop_map(|(ip, port, scope)| SocketAddrV6::new(ip.into(), port, 0, scope).into()),
+            (any::<[u8; 16]>(), any::<u16>(), any::<u32>()).prop_map(|(ip, port, scope)| SocketAddrV6::new(
+                ip.into(),
+                port,
+                0,
+                scope
+            )
+            .into()),
         ];
         let flags = any::<(bool, bool, bool)>();
         (".{0,20}", peer, flags, bytes(), section(), section(), session).prop_map(
