@@ -1,13 +1,15 @@
 //! Fuzzes the messages between the two processes of an upgrade. Reading never panics, and a message that is read is written again in
-//! the same bytes. The format is private to its crate, so this target includes its files as `web/src/upgrade/mod.rs` does.
+//! the same bytes. The format is private to its crate, so this target includes its files as `web/src/conn/handover/mod.rs` does.
 #![no_main]
 #![allow(dead_code)] // only an upgrade uses the other functions
 
-#[path = "../../web/src/upgrade/format.rs"]
+#[path = "../../web/src/conn/handover/fields.rs"]
+mod fields;
+#[path = "../../web/src/conn/handover/format.rs"]
 mod format;
-#[path = "../../web/src/upgrade/law.rs"]
+#[path = "../../web/src/conn/handover/law.rs"]
 mod law;
-#[path = "../../web/src/upgrade/record.rs"]
+#[path = "../../web/src/conn/handover/record.rs"]
 mod record;
 
 use libfuzzer_sys::fuzz_target;

@@ -115,7 +115,6 @@
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
-//! | `upgrade` | a new process takes over sockets, connections and the state of the application |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
@@ -143,8 +142,6 @@ mod server;
 #[cfg(feature = "sse")]
 pub mod sse;
 pub mod test;
-#[cfg(feature = "upgrade")]
-pub mod upgrade;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub mod upstream;
 pub mod wrap;
@@ -191,6 +188,8 @@ pub use router::handler::Handler;
 pub use router::next::Next;
 pub use router::route::Route;
 pub use server::served::Served;
+#[cfg(feature = "upgrade")]
+pub use server::upgrade;
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 
 /// The program of the README, compiled as a test.

@@ -41,7 +41,7 @@ impl PidFile {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Writes the id of a process. Who waits for the file sees that it was written, even if the id is the same.
+    /// Writes the id of a process. The file is written even if it has the same id: `osier upgrade` looks at the time.
     pub fn write(&self, id: u32) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;

@@ -24,7 +24,7 @@ use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
 use crate::process::root::inside;
 use crate::site::live::Live;
 
-use super::startup::Process;
+use super::startup::{Given, Process};
 
 /// The longest time that a reload waits until a server accepts no more. A busy worker delays its accepting fiber.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -78,18 +78,6 @@ pub struct Ending {
 /// Permissions of socket files that a reload has changed. Dropping it without [`Modes::keep`] restores the old ones.
 #[derive(Default)]
 pub struct Modes(Vec<(PathBuf, Permissions)>);
-
-/// The sockets for a listener.
-pub enum Given {
-    /// No sockets: they are opened now.
-    Nothing,
-    /// Sockets that were opened before privileges were given up.
-    Opened(Vec<Listener>),
-    /// Sockets of the process that this one takes over from.
-    Arrived(Vec<Listener>),
-    /// Sockets of the same listener with other settings, or of `[admin]` at the same address.
-    Inherited(Vec<Listener>),
-}
 
 impl Bound {
     /// Binds a listener.

@@ -9,6 +9,7 @@
 //! The server accepts connections only after every step that can fail has succeeded.
 
 mod admin;
+mod arrival;
 pub mod ask;
 mod listeners;
 mod signals;
@@ -36,10 +37,11 @@ use crate::site::live::Live;
 
 pub use crate::config::origin::Origin;
 
+use self::arrival::Confinement;
 use self::listeners::Bound;
 use self::signals::{Asked, Caught};
 use self::sites::Sites;
-use self::upgrade::{Confinement, Upgrading};
+use self::upgrade::Upgrading;
 
 /// Bytes of cached small files for each `files` route, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
@@ -176,12 +178,12 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
                 }
                 Asked::Upgrade => {
                     if let Err(why) = upgrading.begin(&sites, &requests) {
-                        sites.say_not_upgraded(&why, &upgrading);
+                        sites.say_not_upgraded(&why, upgrading.is_busy());
                     }
                 }
                 Asked::Prepared => {
                     if let Err(why) = upgrading.hand_over(&sites, &requests) {
-                        sites.say_not_upgraded(&why, &upgrading);
+                        sites.say_not_upgraded(&why, upgrading.is_busy());
                     }
                 }
                 Asked::HandedOver => match upgrading.end() {
@@ -191,7 +193,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
                         sites.process.say.info(text);
                         return Ok((sites.end(), sites.config.drain, sites.live));
                     }
-                    Err(why) => sites.say_not_upgraded(&why, &upgrading),
+                    Err(why) => sites.say_not_upgraded(&why, upgrading.is_busy()),
                 },
             }
             if !upgrading.is_busy() && upgrading.take_reload() {

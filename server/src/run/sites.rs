@@ -21,9 +21,8 @@ use crate::metrics::{Admin, Totals};
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
-use super::listeners::{Bound, Ending, Given, Modes, Running, wait_closed};
-use super::startup::{self, Opened, Process};
-use super::upgrade::Upgrading;
+use super::listeners::{Bound, Ending, Modes, Running, wait_closed};
+use super::startup::{self, Given, Opened, Process};
 use super::{Failure, Origin, admin, url};
 
 /// The configuration of the start.
@@ -405,12 +404,13 @@ impl Sites {
         }
     }
 
-    /// Logs why there was no upgrade. Who waits for the PID file sees it written again, unless another upgrade is under way.
-    pub fn say_not_upgraded(&self, why: &str, upgrading: &Upgrading) {
+    /// Logs why there was no upgrade. `osier upgrade` sees by the PID file, which is written again, that there was none. It is not written
+    /// while another upgrade is under way.
+    pub fn say_not_upgraded(&self, why: &str, is_busy: bool) {
         self.process
             .say
             .error(format_args!("upgrade: {why}; this process goes on"));
-        if !upgrading.is_busy() {
+        if !is_busy {
             self.write_pid_file();
         }
     }

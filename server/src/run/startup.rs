@@ -29,8 +29,7 @@ use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
 
-use super::listeners::Given;
-use super::upgrade::Confinement;
+use super::arrival::{self, Confinement};
 
 /// The time after which a key of this process seals no new session tickets.
 const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 3600);
@@ -68,6 +67,18 @@ pub struct Opened {
     pub admin: Option<Vec<Listener>>,
 }
 
+/// The sockets for a listener.
+pub enum Given {
+    /// No sockets: they are opened now.
+    Nothing,
+    /// Sockets that were opened before privileges were given up.
+    Opened(Vec<Listener>),
+    /// Sockets of the process that this one takes over from.
+    Arrived(Vec<Listener>),
+    /// Sockets of the same listener with other settings, or of `[admin]` at the same address.
+    Inherited(Vec<Listener>),
+}
+
 /// Opens all sockets and gives up privileges.
 ///
 /// # Errors
@@ -83,7 +94,7 @@ pub fn open(
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
-    let notify = match super::upgrade::inherited_notify(&upgrade) {
+    let notify = match arrival::inherited_notify(&upgrade) {
         Some(socket) => Notify::over(Arc::new(socket.into())),
         None => Notify::from_env()?,
     };
@@ -114,7 +125,7 @@ pub fn open(
         upgrade,
         pid_file: None,
         confinement: Confinement::of(config),
-        executable: super::upgrade::executable(),
+        executable: arrival::executable(),
         may_execute: executed(config).map(Path::to_owned),
         spelling: origin.spelling(),
     };
@@ -243,7 +254,7 @@ pub fn open(
 
 /// Opens the PID file, or takes over that of the old process.
 fn pid_file(path: &Path, upgrade: &Upgrade) -> Result<PidFile, String> {
-    if let Some(descriptor) = super::upgrade::inherited_pid_file(upgrade, path) {
+    if let Some(descriptor) = arrival::inherited_pid_file(upgrade, path) {
         return Ok(PidFile::inherited(descriptor, Some(path.to_owned())));
     }
     let file = PidFile::open(path.to_owned());

@@ -20,14 +20,13 @@ use osier::net::Stream;
 use osier_http::HeadScanner;
 
 use crate::conn::close::CloseReason;
+use crate::conn::handover::line::{BATCH, Leaving, Line};
+use crate::conn::handover::record::{Record, Saved};
 use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
-use crate::conn::upgrade::Takeover;
+use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Link, RESTING};
 use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, after};
-use crate::upgrade::Upgrade;
-use crate::upgrade::line::{BATCH, Line};
-use crate::upgrade::record::{Record, SavedSession};
 
 /// How often a worker looks for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -35,11 +34,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// How often a connection that could not move is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where the connections of a worker go.
-pub(crate) struct Leaving {
-    line: Arc<Line>,
-    server: Arc<str>,
-}
+/// Makes the session of a connection anew.
+type Restore<'r> = dyn Fn(&Saved) -> Option<Box<dyn Session>> + 'r;
 
 /// The work of a collecting fiber.
 pub(crate) struct Collecting {
@@ -143,11 +139,7 @@ impl Conn {
                 record.received = announced.bytes.clone();
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() => {
-                let saved = taken.session.save(&mut taken.io)?;
-                record.session = Some(SavedSession {
-                    part: saved.part.to_string(),
-                    bytes: saved.bytes,
-                });
+                record.session = Some(taken.session.save(&mut taken.io)?);
             }
             #[cfg(feature = "h2")]
             Some(Stage::Streams(streams)) => record.http2 = Some(streams.export()?),
@@ -156,8 +148,8 @@ impl Conn {
         Some(record)
     }
 
-    /// Makes the worker of `local` serve a connection of another process.
-    pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, upgrade: &Upgrade) {
+    /// Makes the worker of `local` serve a connection of another process. `restore` makes its session.
+    pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, restore: &Restore<'_>) {
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
         server.adopted(worker.index, record.peer, record.is_proxied);
@@ -177,7 +169,7 @@ impl Conn {
         };
         let link = worker.adopt(transport, &record);
         let stage = match prepared {
-            Ok(()) => stage_of(&record, local, &link, upgrade),
+            Ok(()) => stage_of(&record, local, &link, restore),
             Err(_) => None,
         };
         let Some((stage, patience)) = stage else {
@@ -206,12 +198,12 @@ fn stage_of(
     record: &Record,
     local: &Rc<Local>,
     link: &Rc<Link>,
-    upgrade: &Upgrade,
+    restore: &Restore<'_>,
 ) -> Option<(Option<Stage>, Duration)> {
     let timeouts = &local.worker.server.timeouts;
     let _ = link;
     if let Some(session) = &record.session {
-        let session = upgrade.restore(session)?;
+        let session = restore(session)?;
         let begins = Stage::Begins(Takeover::Rest(session), Extensions::new());
         return Some((Some(begins), Duration::ZERO));
     }

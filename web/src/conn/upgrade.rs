@@ -18,6 +18,8 @@ use std::task::{Context, Poll};
 use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
+#[cfg(feature = "upgrade")]
+use crate::conn::handover::record::Saved;
 #[cfg(any(feature = "proxy", feature = "ws"))]
 use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
@@ -52,7 +54,7 @@ pub trait Session: 'static {
     /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. `None` if it cannot move now. After
     /// `Some` it gets no other call. Called between two wake-ups, during an upgrade.
     #[cfg(feature = "upgrade")]
-    fn save(&mut self, io: &mut Upgraded) -> Option<crate::upgrade::Saved> {
+    fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
         let _ = io;
         None
     }

@@ -21,9 +21,9 @@ use crate::ClientNetwork;
 use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
-use crate::conn::log::record::Record;
 #[cfg(feature = "upgrade")]
-use crate::conn::moving::Leaving;
+use crate::conn::handover::line::Leaving;
+use crate::conn::log::record::Record;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
@@ -356,7 +356,11 @@ impl Worker {
 
     /// Adds a connection of another process to the list.
     #[cfg(feature = "upgrade")]
-    pub(crate) fn adopt(self: &Rc<Self>, transport: Transport, record: &crate::upgrade::record::Record) -> Rc<Link> {
+    pub(crate) fn adopt(
+        self: &Rc<Self>,
+        transport: Transport,
+        record: &crate::conn::handover::record::Record,
+    ) -> Rc<Link> {
         let link = self.link(transport, record.peer);
         link.peer.set(ClientAddr {
             is_proxied: record.is_proxied,

@@ -11,6 +11,8 @@ mod h2;
 pub(crate) mod received;
 pub(crate) mod served;
 mod timing;
+#[cfg(feature = "upgrade")]
+pub mod upgrade;
 
 use std::future::poll_fn;
 use std::io;
@@ -40,7 +42,7 @@ use crate::server::accept::{accept, drain, on_worker};
 use crate::server::burst::App;
 use crate::server::served::{Observer, Served};
 #[cfg(feature = "upgrade")]
-use crate::upgrade::{Registered, Registration, Upgrade};
+use crate::server::upgrade::{Registered, Registration, Upgrade};
 
 /// Serves a router, or a function, on `addr` with the defaults of [`Server`], until the fiber is
 /// cancelled.

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::format::Message;
-use super::line::Line;
-use crate::Session;
+use crate::conn::handover::format::Message;
+use crate::conn::handover::line::Line;
+use crate::conn::handover::record::Saved;
+use crate::conn::upgrade::Session;
 
 /// A part of an application that has state which moves in an upgrade: a chat with its rooms, for example.
 ///
-/// Both processes have a part of the same [name](super::Upgrade::part). Its messages and the connections whose sessions it has
+/// Both processes have a part of the same [name](crate::upgrade::Upgrade::part). Its messages and the connections whose sessions it has
 /// [saved](crate::Session::save) arrive in the order in which they were sent.
 ///
 /// The calls come on a fiber that serves the whole upgrade: they must not wait for long.
@@ -61,7 +62,7 @@ impl Link {
         });
     }
 
-    /// What a session of this part has saved, for [`Session::save`].
+    /// Makes the saved state of a session of this part, for [`Session::save`].
     pub fn saved(&self, bytes: impl Into<Vec<u8>>) -> Saved {
         Saved {
             part: Arc::clone(&self.name),
@@ -73,25 +74,5 @@ impl Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A saved session: see [`Link::saved`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    pub(crate) part: Arc<str>,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl Saved {
-    /// The bytes, which [`Part::restore`] gets.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The same part, with other bytes: of a session that adds its own state.
-    #[must_use]
-    pub fn with_bytes(self, bytes: Vec<u8>) -> Saved {
-        Saved { bytes, ..self }
     }
 }

@@ -33,12 +33,12 @@
 //!
 //! Listening sockets, connections that wait for a request or for the rest of a head, WebSockets in callback style whose callbacks
 //! [save](crate::ws::Callbacks::save) themselves, and the [`Part`]s of the application. Requests that run end in the old process, and
-//! their connections move then. Event streams end, and their clients reconnect with `Last-Event-ID`. What cannot move ends as in a graceful
-//! shutdown.
+//! their connections move then. Event streams end, and their clients reconnect with `Last-Event-ID`. The others end as in a
+//! graceful shutdown.
 //!
 //! # Protocol
 //!
-//! The old process starts the program with one end of a socket as its standard input. Both speak `format`.
+//! The old process starts the program with one end of a socket as its standard input.
 //!
 //! ```text
 //!   old process                                              new process
@@ -55,21 +55,13 @@
 //!
 //! # Layout
 //!
-//! - `format` and `record` turn messages and connections into bytes. They depend on nothing else and are fuzzed alone.
-//! - `channel` is the socket, `line` the queue in front of it.
-//! - `old` starts the new process and hands over, `new` takes over. `part` has the parts of applications.
+//! `old` starts the new process and hands over, `new` takes over. The messages and the queue are in `conn/handover/`.
 
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
-pub(crate) mod channel;
-pub(crate) mod format;
-#[cfg(test)]
-mod law;
-pub(crate) mod line;
 mod new;
 mod old;
 mod part;
-pub(crate) mod record;
 
 use std::fmt;
 use std::io;
@@ -81,12 +73,15 @@ use osier::net::{TcpListener, UnixListener};
 use osier::sync::Event;
 use rustix::net::{AddressFamily, sockopt};
 
+use crate::conn::handover::line::Line;
 use crate::conn::serve::Service;
+use crate::conn::upgrade::Session;
 use crate::listen::Listener;
 use crate::server::ShutdownHandle;
 
+pub use crate::conn::handover::record::Saved;
 pub use old::{Program, Successor};
-pub use part::{Link, Part, Saved};
+pub use part::{Link, Part};
 
 /// The upgrades of this process: the one that has started it, and those to come. Clones share it.
 #[derive(Clone)]
@@ -96,12 +91,12 @@ struct Shared {
     /// The servers that have listeners.
     servers: Mutex<Vec<Registered>>,
     parts: Mutex<Vec<(String, Weak<dyn Part>)>>,
-    /// What the old process has given and nobody has taken.
-    given: Mutex<Vec<(String, Item)>>,
+    /// Items of the old process that nobody has taken.
+    given: Mutex<Items>,
     /// The channel to the old process, until [`Upgrade::ready`].
     arriving: Mutex<Option<new::Arriving>>,
     /// The line to the old process, while that has connections.
-    predecessor: Mutex<Option<Arc<line::Line>>>,
+    predecessor: Mutex<Option<Arc<Line>>>,
     /// Whether this process has been started by an upgrade.
     has_arrived: AtomicBool,
     /// Set while this process may serve.
@@ -129,6 +124,9 @@ pub struct Item {
     /// Open files, of which the new process gets duplicates.
     pub descriptors: Vec<OwnedFd>,
 }
+
+/// Items with their names.
+type Items = Vec<(String, Item)>;
 
 /// The beginning of the names of items with listening sockets. The name of a server follows.
 const LISTENERS: &str = "listeners ";
@@ -194,7 +192,7 @@ impl Upgrade {
     }
 
     /// Registers a part of the application, under a name that it has in every version of the program. Call it before
-    /// [`ready`](Upgrade::ready). The part is forgotten when its last owner drops it. Of several parts with one name the last one counts.
+    /// [`ready`](Upgrade::ready). The part is forgotten when its last owner drops it. The last one counts if several have one name.
     pub fn part(&self, name: &str, part: &Arc<impl Part>) {
         let part = Arc::downgrade(part);
         let mut parts = lock(&self.0.parts);
@@ -222,7 +220,7 @@ impl Upgrade {
     }
 
     /// Makes the session that a part has saved.
-    pub(crate) fn restore(&self, saved: &record::SavedSession) -> Option<Box<dyn crate::Session>> {
+    pub(crate) fn restore(&self, saved: &Saved) -> Option<Box<dyn Session>> {
         self.find_part(&saved.part)?.restore(&saved.bytes)
     }
 

@@ -16,7 +16,8 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Malformed, Message};
+use super::fields::Malformed;
+use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Message};
 
 /// Received descriptors are closed in programs that this process starts.
 #[cfg(target_os = "linux")]
@@ -155,8 +156,8 @@ fn malformed(why: Malformed) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Record;
     use super::*;
-    use crate::upgrade::record::Record;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
 

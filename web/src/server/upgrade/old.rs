@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
 
-use super::channel::{self, Receiving, Sending};
-use super::format::{DESCRIPTORS_MAX, Message};
-use super::line::Line;
 use super::new::{VARIABLE, adopt, hello};
 use super::part::{Link, Part};
-use super::{Item, LISTENERS, Registered, Upgrade};
+use super::{Item, Items, LISTENERS, Registered, Upgrade};
+use crate::conn::handover::channel::{self, Receiving, Sending};
+use crate::conn::handover::format::{DESCRIPTORS_MAX, Message};
+use crate::conn::handover::line::Line;
 use crate::conn::moving::{Collecting, collect};
 use crate::conn::serve::Local;
 use crate::server::accept::on_worker;
@@ -45,7 +45,7 @@ pub struct Program {
     arguments: Vec<OsString>,
     patience: Duration,
     drain: Duration,
-    items: Arc<Vec<(String, Item)>>,
+    items: Arc<Items>,
 }
 
 impl Program {
@@ -216,7 +216,7 @@ impl Successor {
     }
 
     /// Starts the fibers that send and receive.
-    fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Vec<(String, Item)>>) {
+    fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Items>) {
         let (line, servers) = (Arc::clone(&self.line), self.upgrade.servers());
         let sender = osier::fiber::Builder::new().name("upgrade: sender");
         self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers) {
@@ -381,11 +381,11 @@ impl Drop for Successor {
     }
 }
 
-/// What is heard when the channel ends without a reason.
+/// The reason of a channel that ends without one.
 const ENDED: &str = "it has ended";
 
 /// Gives the new process everything that it needs to become ready.
-fn give(sending: &Sending, items: &[(String, Item)], servers: &[Registered]) -> io::Result<()> {
+fn give(sending: &Sending, items: &Items, servers: &[Registered]) -> io::Result<()> {
     sending.send(&hello(), &[])?;
     for (name, item) in items {
         let message = Message::Item {

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering;
 use osier::net::{Stream, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use super::channel::{self, Receiving, Sending};
-use super::format::{Malformed, Message};
-use super::line::Line;
 use super::part::Link;
-use super::record::Record;
-use super::{Item, Upgrade, lock};
+use super::{Item, Items, Upgrade, lock};
 use crate::conn::Conn;
+use crate::conn::handover::channel::{self, Receiving, Sending};
+use crate::conn::handover::fields::Malformed;
+use crate::conn::handover::format::Message;
+use crate::conn::handover::line::Line;
+use crate::conn::handover::record::Record;
 use crate::conn::serve::{Local, Service};
 use crate::server::accept::on_worker;
 
@@ -31,7 +32,7 @@ pub(super) struct Arriving {
 
 impl Arriving {
     /// Takes the channel that is the standard input, and what the old process gives, if an upgrade has started this process.
-    pub(super) fn of_this_process() -> io::Result<Option<(Arriving, Vec<(String, Item)>)>> {
+    pub(super) fn of_this_process() -> io::Result<Option<(Arriving, Items)>> {
         let old = env::var(VARIABLE).ok().and_then(|pid| pid.parse::<i32>().ok());
         let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
         // A program that the new process starts has the variable too.
@@ -64,7 +65,7 @@ pub(super) fn hello() -> Message {
     }
 }
 
-fn receive_items(receiving: &mut Receiving) -> io::Result<Vec<(String, Item)>> {
+fn receive_items(receiving: &mut Receiving) -> io::Result<Items> {
     let mut given = Vec::new();
     let mut is_known = false;
     loop {
@@ -228,7 +229,7 @@ pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, descrip
     let upgrade = upgrade.clone();
     let adopted = move || {
         let stream = stream_of(descriptor);
-        Conn::adopt(&Local::here(&service), stream, record, &upgrade);
+        Conn::adopt(&Local::here(&service), stream, record, &|saved| upgrade.restore(saved));
     };
     drop(on_worker(index, "adopt", adopted));
 }

@@ -1,8 +1,9 @@
 //! A connection on its way to another process: what the new process needs besides the socket.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
 
-use super::format::{Fields, Malformed, Writer};
+use super::fields::{Fields, Malformed, Writer};
 
 /// The state of a connection at rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,15 +25,28 @@ pub(crate) struct Record {
     /// The state of HTTP/2.
     pub(crate) http2: Option<Vec<u8>>,
     /// The session of a connection that is no longer HTTP.
-    pub(crate) session: Option<SavedSession>,
+    pub(crate) session: Option<Saved>,
 }
 
-/// The state of a [`Session`](crate::Session).
+/// A saved session: see [`Link::saved`](crate::upgrade::Link::saved).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SavedSession {
+pub struct Saved {
     /// The name of the part that restores it.
-    pub(crate) part: String,
+    pub(crate) part: Arc<str>,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl Saved {
+    /// The bytes, which [`Part::restore`](crate::upgrade::Part::restore) gets.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same part, with other bytes: of a session that adds its own state.
+    #[must_use]
+    pub fn with_bytes(self, bytes: Vec<u8>) -> Saved {
+        Saved { bytes, ..self }
+    }
 }
 
 const IS_PROXIED: u8 = 1;
@@ -92,8 +106,8 @@ impl Record {
         };
         let (tls, http2) = (section(HAS_TLS)?, section(HAS_HTTP2)?);
         let session = match has(HAS_SESSION) {
-            true => Some(SavedSession {
-                part: from.text()?,
+            true => Some(Saved {
+                part: from.text()?.into(),
                 bytes: from.bytes()?.to_vec(),
             }),
             false => None,
@@ -142,7 +156,10 @@ pub(super) mod tests {
                 received,
                 tls,
                 http2,
-                session: session.map(|(part, bytes)| SavedSession { part, bytes }),
+                session: session.map(|(part, bytes)| Saved {
+                    part: part.into(),
+                    bytes,
+                }),
             },
         )
     }

@@ -24,6 +24,14 @@ use super::record::Record;
 /// The most connections of a batch, and the number of queued ones at which no more are woken to move.
 pub(crate) const BATCH: usize = 64;
 
+/// Where the connections of a worker go.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) line: Arc<Line>,
+    /// The name of the server.
+    pub(crate) server: Arc<str>,
+}
+
 /// A connection that moves.
 pub(crate) type Moving = (Record, OwnedFd);
 
@@ -33,7 +41,7 @@ enum Outgoing {
     Connection(Box<Moving>),
 }
 
-/// What the other process has said.
+/// The words of the other process so far.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) ready: Option<Vec<String>>,

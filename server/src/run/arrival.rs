@@ -1,0 +1,116 @@
+//! The things besides sockets that a process gets from the one that it takes over from.
+//!
+//! The new process is started with the rights that the old one has: its user, its root folder, its Landlock domain. So these settings
+//! must be what they were, and the new process leaves them alone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use osier_web::upgrade::{Item, Program, Upgrade};
+
+use crate::config::Config;
+
+/// The name of the item with the [`Confinement`].
+pub const CONFINEMENT: &str = "confinement";
+/// The name of the item with the connection to the service manager.
+pub const NOTIFY: &str = "notify";
+/// The name of the item with the PID file. Its bytes are the path.
+pub const PID_FILE: &str = "pid file";
+
+/// The rights that the old process has given up, and the new one does not have either.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Confinement {
+    user: Option<String>,
+    group: Option<String>,
+    pub chroot: Option<PathBuf>,
+    pub landlock: bool,
+}
+
+impl Confinement {
+    /// The confinement that a configuration asks for.
+    pub fn of(config: &Config) -> Confinement {
+        Confinement {
+            user: config.user.clone(),
+            group: config.group.clone(),
+            chroot: config.chroot.clone(),
+            landlock: config.landlock,
+        }
+    }
+
+    /// The confinement of this process, if the old process had one. The new process cannot get out of it.
+    ///
+    /// # Errors
+    /// One line, when the old process has sent something else.
+    pub fn inherited(upgrade: &Upgrade) -> Result<Option<Confinement>, String> {
+        let Some(Item { bytes, .. }) = upgrade.take(CONFINEMENT) else {
+            return Ok(None);
+        };
+        let read = || -> Option<Confinement> {
+            let value: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+            let text = |key: &str| value[key].as_str().map(str::to_owned);
+            Some(Confinement {
+                user: text("user"),
+                group: text("group"),
+                chroot: text("chroot").map(PathBuf::from),
+                landlock: value["landlock"].as_bool()?,
+            })
+        };
+        let confinement = read().ok_or("the old process has sent a confinement that cannot be read")?;
+        Ok(Some(confinement).filter(|confinement| *confinement != Confinement::default()))
+    }
+
+    /// Checks that `config` asks for the same.
+    ///
+    /// # Errors
+    /// One line, with the key that has changed.
+    pub fn check(&self, config: &Config) -> Result<(), String> {
+        let asked = Confinement::of(config);
+        let keys = [
+            ("user", self.user == asked.user),
+            ("group", self.group == asked.group),
+            ("chroot", self.chroot == asked.chroot),
+            ("landlock", self.landlock == asked.landlock),
+        ];
+        match keys.into_iter().find(|(_, is_same)| !is_same) {
+            Some((key, _)) => Err(format!(
+                "'{key}' has changed, and a process that takes over has the rights of the old one: restart the server"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The item for the new process.
+    pub fn item(&self) -> Item {
+        let value = serde_json::json!({
+            "user": self.user,
+            "group": self.group,
+            "chroot": self.chroot.as_ref().map(|chroot| chroot.display().to_string()),
+            "landlock": self.landlock,
+        });
+        Item {
+            bytes: value.to_string().into(),
+            descriptors: Vec::new(),
+        }
+    }
+}
+
+/// Takes the connection to the service manager that the old process has.
+pub fn inherited_notify(upgrade: &Upgrade) -> Option<OwnedFd> {
+    upgrade.take(NOTIFY)?.descriptors.pop()
+}
+
+/// Takes the PID file of the old process, if it is this one.
+pub fn inherited_pid_file(upgrade: &Upgrade, path: &Path) -> Option<OwnedFd> {
+    let mut item = upgrade.take(PID_FILE)?;
+    let is_same = item.bytes == path.as_os_str().as_encoded_bytes();
+    item.descriptors.pop().filter(|_| is_same)
+}
+
+/// The path of the running program, as it is at the start.
+pub fn executable() -> Result<PathBuf, String> {
+    let this: io::Result<Program> = Program::this();
+    this.map(|program| program.path().to_owned()).map_err(|error| {
+        format!("the system does not tell the path of this program: {error}; set 'program' of [upgrade]")
+    })
+}

@@ -1,0 +1,13 @@
+//! Connections, and messages of the application, on their way to another process in an [upgrade](crate::upgrade).
+//!
+//! - `format`, `record` and `fields` turn messages and connections into bytes. They depend on nothing else and are fuzzed alone, with
+//!   the property in `law`.
+//! - `channel` is the socket to the other process, `line` the queue in front of it.
+
+pub(crate) mod channel;
+pub(crate) mod fields;
+pub(crate) mod format;
+#[cfg(test)]
+mod law;
+pub(crate) mod line;
+pub(crate) mod record;
