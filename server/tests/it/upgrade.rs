@@ -149,8 +149,9 @@ fn a_download_and_an_upload_end_in_the_old_process_and_their_connections_move() 
     let content = pattern(16 << 20);
     folder.write("www/large.bin", &content);
     let to = backend.local_addr().unwrap();
-    let proxied = format!("[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
-    let mut sites = Serving::start_in(folder, &format!("{}{proxied}", file("", "x")));
+    let proxied =
+        format!("default = true\n[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
+    let mut sites = Serving::start_in(folder, &file("", "x").replace("default = true\n", &proxied));
     let mut download = sites.0.connect();
     send(&mut download, "GET", "x", "/large.bin", &[]);
     let head = download.receive_head();
@@ -200,7 +201,7 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
             "echo nonsense nonsense >&0; exec sleep 60",
             "the head of a message is malformed",
         ),
-        ("exec cat", "cannot take over"),
+        ("exec cat >&0", "cannot take over: the head of a message is malformed"),
     ] {
         sites.program(program);
         let said = sites.fail();

@@ -66,6 +66,9 @@ pub(crate) struct Worker {
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
+    /// Whether the next response of a connection is its last one, although nothing is drained yet.
+    #[cfg(feature = "upgrade")]
+    pub(crate) closes: Cell<bool>,
     /// Where connections at rest go, during an upgrade.
     #[cfg(feature = "upgrade")]
     pub(crate) leaving: RefCell<Option<Rc<Leaving>>>,
@@ -267,12 +270,24 @@ impl Worker {
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             #[cfg(feature = "upgrade")]
+            closes: Cell::new(false),
+            #[cfg(feature = "upgrade")]
             leaving: RefCell::new(None),
             hand: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
             epoch: osier::time::coarse_now(),
         })
+    }
+
+    /// Whether responses end their connections.
+    #[inline]
+    pub(crate) fn ends_connections(&self) -> bool {
+        #[cfg(feature = "upgrade")]
+        if self.closes.get() {
+            return true;
+        }
+        self.draining.get()
     }
 
     /// Has the runtime's worker of this thread trim the buffers.

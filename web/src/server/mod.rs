@@ -597,6 +597,10 @@ impl Listening {
             }
             stop.0.closed.store(false, Ordering::Release);
         }
+        // The sockets close here: clients that come now are refused.
+        drop(listeners);
+        #[cfg(feature = "upgrade")]
+        drop(upgrade);
         drop(file);
 
         let drains: Vec<JoinHandle<usize>> = (0..service.state.connections.len())

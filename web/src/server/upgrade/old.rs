@@ -35,6 +35,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for accepting fibers to end. A busy worker delays them.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// The time for connections at rest to move when the new process leaves itself: a few looks of the collecting fibers.
+const LAST_PASS: Duration = Duration::from_millis(30);
+
 /// How often the handover looks at what is left.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -277,8 +280,8 @@ impl Successor {
         }
         let servers = upgrade.servers();
         close(&servers);
-        let moved = self.move_connections(&servers);
-        if let Err(why) = moved {
+        let begun = Instant::now();
+        if let Err(why) = self.move_connections(&servers, begun) {
             self.serve_again(&servers);
             parts.iter().for_each(|(_, part)| part.alone());
             return Err(format!("the new process has failed, and this one serves again: {why}"));
@@ -289,6 +292,10 @@ impl Successor {
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();
         }
+        // In-flight requests are left if the next upgrade has begun.
+        while open(&servers) > 0 && begun.elapsed() < self.drain {
+            osier::sleep(TICK);
+        }
         for server in &servers {
             server.stop.shutdown();
         }
@@ -298,9 +305,9 @@ impl Successor {
         Ok(())
     }
 
-    /// Moves connections until none is left, or the drain is over.
-    fn move_connections(&self, servers: &[Registered]) -> Result<(), String> {
-        let (begun, line) = (Instant::now(), &self.line);
+    /// Moves connections until none is left, the drain is over, or the new process takes no more because it leaves itself.
+    fn move_connections(&self, servers: &[Registered], begun: Instant) -> Result<(), String> {
+        let line = &self.line;
         let stop = Arc::new(AtomicBool::new(false));
         let passed = Arc::new(AtomicUsize::new(0));
         let mut collecting = Vec::new();
@@ -323,11 +330,14 @@ impl Successor {
         }
         let (mut outcome, mut streams_end) = (Ok(()), false);
         while begun.elapsed() < self.drain {
-            if let Some(why) = line.why_broken() {
-                outcome = Err(why);
+            if line.look(|heard| heard.leaving) {
+                // The last connections at rest move. The others end here, with their next response.
+                close_after_responses(servers);
+                osier::sleep(LAST_PASS);
                 break;
             }
-            if line.look(|heard| heard.leaving) {
+            if let Some(why) = line.why_broken() {
+                outcome = Err(why);
                 break;
             }
             if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && line.has_delivered() {
@@ -335,7 +345,8 @@ impl Successor {
                 streams_end = true;
                 servers.iter().for_each(|server| server.service.state.shutdown.set());
             }
-            if open(servers) == 0 && line.has_delivered() {
+            // The process before this one may have connections that go on from here to the new one.
+            if open(servers) == 0 && line.has_delivered() && !self.upgrade.has_predecessor() {
                 break;
             }
             line.wait_a_while(TICK);
@@ -343,10 +354,6 @@ impl Successor {
         stop.store(true, Ordering::Release);
         for fiber in collecting {
             let _ = fiber.join();
-        }
-        if outcome.is_ok() && line.look(|heard| heard.leaving) {
-            let left = self.drain.saturating_sub(begun.elapsed());
-            finish_here(servers, left);
         }
         outcome
     }
@@ -461,19 +468,13 @@ fn open(servers: &[Registered]) -> usize {
     servers.iter().map(|server| server.service.state.total()).sum()
 }
 
-/// Lets in-flight requests end here, with the last response of each connection: there is nobody to move them to.
-fn finish_here(servers: &[Registered], limit: Duration) {
+/// Makes the next response of each connection its last one.
+fn close_after_responses(servers: &[Registered]) {
     for server in servers {
         for worker in 0..server.service.state.connections.len() {
             let service = server.service.clone();
-            let drain = on_worker(worker, "upgrade", move || {
-                Local::here(&service).worker.draining.set(true)
-            });
-            drop(drain);
+            let close = move || Local::here(&service).worker.closes.set(true);
+            drop(on_worker(worker, "upgrade", close));
         }
-    }
-    let begun = Instant::now();
-    while open(servers) > 0 && begun.elapsed() < limit {
-        osier::sleep(TICK);
     }
 }
