@@ -153,6 +153,7 @@ impl Conn {
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
         server.adopted(worker.index, record.peer, record.is_proxied);
+        server.set_pace(&stream);
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
@@ -177,7 +178,8 @@ impl Conn {
             worker.unlink(&link);
             return;
         };
-        let wants_look = matches!(&stage, Some(Stage::Head(partial)) if partial.deadline.is_none());
+        // Its first look sets its deadline, and refuses a head that is beyond the limits of this server.
+        let wants_look = matches!(&stage, Some(Stage::Head(_)));
         let conn = Box::new(Conn {
             link: link.clone(),
             local: local.clone(),
@@ -229,16 +231,13 @@ fn stage_of(
     if record.received.is_empty() {
         return Some((None, timeouts.idle));
     }
-    let mut bytes = record.received.clone();
-    let (filled, mut scanner) = (bytes.len(), HeadScanner::new());
-    // With other limits the head may be refused now: the next look says so.
-    let is_incomplete = matches!(scanner.scan(&bytes, &local.worker.server.limits), Ok(None));
+    let (mut bytes, filled) = (record.received.clone(), record.received.len());
     bytes.resize(filled + PARTIAL_ROOM, 0);
     let partial = Partial {
         bytes,
         filled,
-        scanner: if is_incomplete { scanner } else { HeadScanner::new() },
-        deadline: after(timeouts.header).filter(|_| is_incomplete),
+        scanner: HeadScanner::new(),
+        since: osier::time::coarse_now(),
     };
     Some((Some(Stage::Head(Box::new(partial))), timeouts.header))
 }
