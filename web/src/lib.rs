@@ -178,6 +178,7 @@ pub use request::hops::ForwardedBy;
 pub use request::multipart;
 #[cfg(feature = "tls")]
 pub use request::tls::Tls;
+pub use request::trace::TraceContext;
 pub use response::error::Error;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;

@@ -12,6 +12,7 @@ use crate::log::operator::Say;
 use crate::policy::client::client;
 use crate::policy::headers::{Field, Headers};
 use crate::policy::request_id::RequestIds;
+use crate::policy::trace::{Incoming, Trace};
 use crate::policy::{auth, cors, rate};
 use crate::reader::value::{method, origin, token};
 use crate::reader::{At, Section, nearest, values};
@@ -24,7 +25,7 @@ use super::settings::*;
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 18] = [
     "policy",
     "auth",
     "forward_auth",
@@ -42,6 +43,7 @@ pub const KEYS: [&str; 17] = [
     "request_id",
     "server_timing",
     "slow",
+    "trace",
 ];
 
 /// The tables `[policy.NAME]`, by name.
@@ -102,6 +104,7 @@ fn own(section: &Section<'_>) -> Policies {
         request_id: request_id(section),
         server_timing: section.boolean("server_timing"),
         slow: slow(section),
+        trace: trace(section),
     }
 }
 
@@ -244,6 +247,30 @@ fn rate(section: Section<'_>) -> Option<rate::Options> {
         burst,
         concurrent,
     })
+}
+
+/// `true`, `false`, or a table.
+fn trace(section: &Section<'_>) -> Setting<Trace> {
+    let Some(value) = section.any("trace") else {
+        return Setting::Inherited;
+    };
+    let mut trace = Trace::default();
+    if let DeValue::Boolean(is_on) = value.get_ref() {
+        return if *is_on { Setting::On(trace) } else { Setting::Off };
+    }
+    let Some(table) = section.as_section("trace", value, "true, false or a table") else {
+        return Setting::Off;
+    };
+    let incoming = table.parsed("incoming", |text| match text {
+        "any" => Ok(Incoming::Any),
+        "trusted" => Ok(Incoming::Trusted),
+        "none" => Ok(Incoming::None),
+        _ => Err("choose among \"any\", \"trusted\" and \"none\""),
+    });
+    trace.incoming = incoming.map_or(trace.incoming, |incoming| incoming.value);
+    trace.is_sampled = table.boolean("sampled").unwrap_or(trace.is_sampled);
+    table.finish();
+    Setting::On(trace)
 }
 
 /// A duration, or `false`.

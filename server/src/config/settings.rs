@@ -16,6 +16,7 @@ use crate::policy::client::Client;
 use crate::policy::headers::Headers;
 use crate::policy::real_ip::RealIp;
 use crate::policy::request_id::RequestIds;
+use crate::policy::trace::Trace;
 use crate::policy::{auth, cache, cors, forward_auth, jwt, rate};
 use crate::reader::Section;
 
@@ -380,6 +381,7 @@ pub struct Policies {
     pub server_timing: Option<bool>,
     /// The time after which a request is logged as slow.
     pub slow: Setting<Duration>,
+    pub trace: Setting<Trace>,
 }
 
 impl Policies {
@@ -410,6 +412,7 @@ impl Policies {
             request_id: self.request_id.else_of(&others.request_id),
             server_timing: self.server_timing.or(others.server_timing),
             slow: self.slow.else_of(&others.slow),
+            trace: self.trace.else_of(&others.trace),
         }
     }
 }

@@ -152,6 +152,7 @@ impl AccessLog {
             fields: &|name| served.header(name).unwrap_or_default(),
             took: Some(served.duration()),
             times: if self.has_times { served.times() } else { Times::ZERO },
+            trace: served.trace(),
             id: self.has_id.then(|| served.id()),
         });
     }

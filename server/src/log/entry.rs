@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use osier_web::{RequestId, Times};
+use osier_web::{RequestId, Times, TraceContext};
 
 use super::fields::{Field, Piece, Template};
 use super::text::{Client, Clock, Rfc3339, escape, escape_combined, escape_json, month, put, utc};
@@ -41,6 +41,8 @@ pub struct Entry<'a> {
     pub took: Option<Duration>,
     /// Where that time went.
     pub times: Times,
+    /// The place in a trace, if one was started.
+    pub trace: Option<TraceContext>,
     /// The request id, if the format has it.
     pub id: Option<RequestId>,
 }
@@ -130,8 +132,15 @@ fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
             Some(id) => text(id.as_str().as_bytes()),
             None => Value::Nothing,
         },
+        Field::TraceId => own(entry.trace.map(|trace| trace.trace_id())),
+        Field::SpanId => own(entry.trace.map(|trace| trace.span_id())),
+        Field::ParentId => own(entry.trace.and_then(|trace| trace.parent_id())),
         Field::Header(name) => text((entry.fields)(name)),
     }
+}
+
+fn own(text: Option<String>) -> Value<'static> {
+    text.map_or(Value::Nothing, Value::Own)
 }
 
 fn millis(time: Duration) -> String {
@@ -270,6 +279,7 @@ pub mod tests {
         fields: &fields,
         took: Some(Duration::from_micros(1_000_042)),
         times: Times::ZERO,
+        trace: None,
         id: None,
     };
 

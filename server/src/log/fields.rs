@@ -28,6 +28,9 @@ pub enum Field {
     Duration,
     DurationMs,
     RequestId,
+    TraceId,
+    SpanId,
+    ParentId,
     /// All phases that have taken time.
     Times,
     /// The time of a phase.
@@ -37,7 +40,7 @@ pub enum Field {
 }
 
 /// The fields with fixed names.
-const NAMED: [(&str, Field); 28] = [
+const NAMED: [(&str, Field); 31] = [
     ("time", Field::Time),
     ("time_combined", Field::TimeCombined),
     ("timestamp", Field::Timestamp),
@@ -55,6 +58,9 @@ const NAMED: [(&str, Field); 28] = [
     ("duration", Field::Duration),
     ("duration_ms", Field::DurationMs),
     ("request_id", Field::RequestId),
+    ("trace_id", Field::TraceId),
+    ("span_id", Field::SpanId),
+    ("parent_id", Field::ParentId),
     ("times", Field::Times),
     ("accept_ms", Field::Phase(Phase::Accept)),
     ("worker_ms", Field::Phase(Phase::Worker)),

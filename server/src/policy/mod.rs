@@ -13,6 +13,7 @@ pub mod path;
 pub mod real_ip;
 pub mod request_id;
 pub mod rewrite;
+pub mod trace;
 pub mod watched;
 
 pub use osier_web::wrap::{cors, rate};

@@ -367,6 +367,7 @@ impl Builder<'_> {
             label: self.log(log)?,
             server_timing: own.server_timing.or(site.server_timing).unwrap_or(false),
             slow: own.slow.or(&site.slow).copied(),
+            trace: own.trace.or(&site.trace).copied(),
             ..Around::default()
         })
     }

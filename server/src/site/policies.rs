@@ -21,6 +21,7 @@ use crate::policy::headers::Headers;
 use crate::policy::jwt::Tokens;
 use crate::policy::rate::Rate;
 use crate::policy::request_id::RequestIds;
+use crate::policy::trace::Trace;
 
 /// Header fields that describe a body. They are removed when an error page replaces the body.
 const OF_BODY: [&str; 11] = [
@@ -67,6 +68,8 @@ pub struct Around {
     pub server_timing: bool,
     /// The time after which a request is logged as slow.
     pub slow: Option<Duration>,
+    /// The traces that requests are part of.
+    pub trace: Option<Trace>,
     /// Label that names the log and the metrics' series.
     pub label: u32,
     /// Whether only the label, the limit of the body and `html_errors` are set.
@@ -95,6 +98,7 @@ impl Around {
             || self.request_id != RequestIds::default()
             || self.server_timing
             || self.slow.is_some()
+            || self.trace.is_some()
             || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none() && !self.may_be_slow;
         self
@@ -136,6 +140,9 @@ impl Around {
         }
         if let Some(limit) = self.slow {
             request.set_slow(limit);
+        }
+        if let Some(trace) = &self.trace {
+            trace.start(request);
         }
         self.request_id.forward(request);
         if let Err(refusal) = self.admit(request) {

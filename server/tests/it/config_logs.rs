@@ -619,3 +619,42 @@ fn a_syslog_socket_that_is_not_there_is_a_warning() {
         "{printed}"
     );
 }
+
+#[test]
+fn a_trace_reaches_the_backend_and_the_log() {
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let log = "log = { file = \"access\", format = \"$path $trace_id $span_id $parent_id\" }";
+    let sites = Sites::start(&format!(
+        "{SITE}{log}\ntrace = true\n\
+         [[site.route]]\npath = \"/off\"\ntrace = false\nrespond = 200\n\
+         [[site.route]]\npath = \"/trusted\"\ntrace = {{ incoming = \"trusted\", sampled = false }}\nproxy = \"{0}\"\n\
+         [[site.route]]\nproxy = \"{0}\"\n",
+        echo()
+    ));
+    let field = &[&*format!("traceparent: {PARENT}")];
+    let seen = |path: &str| {
+        let reply = sites.ask("GET", "x", path, field);
+        let mut lines = reply.text().lines();
+        let parent = lines.find_map(|line| line.strip_prefix("traceparent: "));
+        parent.expect("the backend gets one").to_owned()
+    };
+    let traced = seen("/a");
+    assert!(
+        traced.starts_with(&PARENT[..36]) && traced != PARENT && traced.ends_with("-01"),
+        "{traced}"
+    );
+    // This client is no proxy, so its trace does not go on.
+    let begun = seen("/trusted");
+    assert!(!begun.contains(&PARENT[3..35]) && begun.ends_with("-00"), "{begun}");
+    assert_eq!(sites.ask("GET", "x", "/off", field).status, 200);
+    let lines = lines_with(&sites, "access", "/off");
+    let ids = |field: &str| format!("{} {}", &field[3..35], &field[36..52]);
+    let expected = [
+        format!("/a {} {}", ids(&traced), &PARENT[36..52]),
+        format!("/trusted {} -", ids(&begun)),
+        "/off - - -".to_owned(),
+    ];
+    assert_eq!(lines, expected);
+    let said = mistakes(&format!("{SITE}trace = {{ incoming = \"some\" }}\n{FILES}"));
+    assert!(said.len() == 1 && said[0].contains("choose among"), "{said:?}");
+}

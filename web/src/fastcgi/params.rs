@@ -18,6 +18,7 @@ use crate::Request;
 use crate::conn::log::id;
 use crate::fastcgi::script::Script;
 use crate::request::hops::names_the_client;
+use crate::request::trace;
 
 /// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
 /// would send the application's own requests through a proxy that the client chooses (httpoxy, CVE-2016-5385).
@@ -236,8 +237,18 @@ pub fn write(
     if let Some(id) = &id {
         params.field(id::FIELD, id.as_str().as_bytes());
     }
+    let trace = request.forwarded_trace();
+    if let Some((parent, state)) = &trace {
+        params.field(trace::PARENT, parent.as_bytes());
+        if let Some(state) = state {
+            params.field(trace::STATE, state);
+        }
+    }
     for (name, value) in &fields.0 {
         if id.is_some() && name.eq_ignore_ascii_case(id::FIELD) {
+            continue;
+        }
+        if trace.is_some() && trace::is_replaced(name) {
             continue;
         }
         if names_the_client(name) && !request.vouches_for(name) {

@@ -8,6 +8,7 @@ use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 use super::{Host, Settings, forwarded};
 use crate::conn::log::id;
 use crate::request::changes::is_same_name;
+use crate::request::trace;
 use crate::{Address, Request, RequestId};
 
 /// The request target for the backend.
@@ -65,10 +66,11 @@ pub(super) fn write_head(
     };
     let mut head = RequestWriter::begin(out, request.method(), target, host)?;
     let has_options = request.header("connection").is_some();
-    let id = request.forwarded_id();
+    let (id, trace) = (request.forwarded_id(), request.forwarded_trace());
     for (name, value) in request.headers() {
         let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
-        let is_replaced = id.is_some() && is_same_name(name, id::FIELD);
+        let is_replaced =
+            (id.is_some() && is_same_name(name, id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
         // A policy may call the user's field as those of proxies are called: X-Forwarded-User.
         let is_set = || request.changes.adds(name) && !forwarded::is_added(name);
         if forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named() {
@@ -85,6 +87,10 @@ pub(super) fn write_head(
     }
     if let Some(id) = id {
         head.header(id::FIELD, id.as_str().as_bytes())?;
+    }
+    if let Some((parent, state)) = trace {
+        head.header(trace::PARENT, parent.as_bytes())?;
+        state.map_or(Ok(()), |state| head.header(trace::STATE, &state))?;
     }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;

@@ -14,6 +14,7 @@ pub mod multipart;
 pub(crate) mod state;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+pub(crate) mod trace;
 
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -42,6 +43,7 @@ use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 #[cfg(feature = "tls")]
 use crate::request::tls::Tls;
+use crate::request::trace::TraceContext;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer and the log read: the request id, the application's
@@ -58,6 +60,7 @@ pub(crate) struct Marks {
     pub(crate) client: Cell<Option<RealClient>>,
     /// Bytes of the body that have been read.
     pub(crate) received: Cell<u64>,
+    pub(crate) trace: Cell<Option<TraceContext>>,
     pub(crate) timing: Timing,
     pub(crate) slow: Slow,
 }
@@ -71,6 +74,7 @@ impl Marks {
         self.label.set(0);
         self.client.set(None);
         self.received.set(0);
+        self.trace.set(None);
         self.slow.clear();
     }
 
@@ -82,6 +86,7 @@ impl Marks {
         self.label.set(other.label.get());
         self.client.set(other.client.get());
         self.received.set(other.received.get());
+        self.trace.set(other.trace.get());
         self.timing.go_on(&other.timing);
         self.slow.set(&other.slow);
     }
@@ -485,6 +490,33 @@ impl<'a> Request<'a> {
     /// Measures the request from now on, if nobody does already.
     pub fn measure(&self) {
         self.marks.timing.begin_now();
+    }
+
+    /// Starts the part of a trace ([W3C Trace Context](https://www.w3.org/TR/trace-context/)) that this request is: below its
+    /// client's, if `goes_on` says so and the fields `traceparent` and `tracestate` are valid, or a new trace, which is marked as
+    /// `is_sampled`. The proxy and FastCGI then pass it on in place of the client's fields. A second call changes nothing.
+    ///
+    /// [`wrap::trace`](crate::wrap::trace) does it for a router.
+    pub fn start_trace(&self, goes_on: bool, is_sampled: bool) -> TraceContext {
+        if let Some(started) = self.marks.trace.get() {
+            return started;
+        }
+        let given = goes_on.then(|| TraceContext::of(&self.headers())).flatten();
+        let context = given.unwrap_or_else(|| TraceContext::begin(is_sampled));
+        self.marks.trace.set(Some(context));
+        context
+    }
+
+    /// The place of this request in a trace, if [one has been started](Request::start_trace).
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.marks.trace.get()
+    }
+
+    /// The fields `traceparent` and `tracestate` for a backend, if a trace has been started.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn forwarded_trace(&self) -> Option<(String, Option<Vec<u8>>)> {
+        let context = self.marks.trace.get()?;
+        Some((context.to_string(), context.state(&self.headers())))
     }
 
     /// Has the request logged once, as a warning, when it has taken longer than `limit`: at that moment, with its times and

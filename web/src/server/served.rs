@@ -11,6 +11,7 @@ use crate::RequestId;
 use crate::conn::times::Times;
 use crate::listen::ip_of_client;
 use crate::request::Marks;
+use crate::request::trace::TraceContext;
 
 /// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -90,6 +91,11 @@ impl<'a> Served<'a> {
     /// Time from the parsed head to the last byte handed to the connection.
     pub fn duration(&self) -> Duration {
         self.duration
+    }
+
+    /// Its place in a trace, if [one was started](crate::Request::start_trace).
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.marks.trace.get()
     }
 
     /// Where the time went, as far as it was measured.

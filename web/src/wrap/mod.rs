@@ -56,6 +56,25 @@ pub fn server_timing() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send
     }
 }
 
+/// Starts the part of a trace that each request is, by [`Request::start_trace`]: below that of its client, or a new one, which is
+/// marked as sampled.
+///
+/// ```
+/// use osier_web::{Request, Router, test::Client, wrap};
+///
+/// let show = |request: &mut Request<'_>| request.trace().map(|trace| trace.trace_id()).unwrap_or_default();
+/// let client = Client::new(Router::new().get("/", show).wrap(wrap::trace()));
+/// let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// assert_eq!(client.get("/").header("traceparent", parent).send().text(), "4bf92f3577b34da6a3ce929d0e0e4736");
+/// assert_eq!(client.get("/").send().text().len(), 32);
+/// ```
+pub fn trace() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+    |request, next| {
+        request.start_trace(true, true);
+        next.run(request)
+    }
+}
+
 /// Logs each request that takes longer than `limit`, once and at that moment, by [`Request::set_slow`].
 ///
 /// ```

@@ -89,6 +89,29 @@ fn a_forwarded_id_takes_the_place_of_the_clients() {
 }
 
 #[test]
+fn a_trace_goes_on_with_an_id_of_this_server() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        let trace = request.start_trace(true, true).to_string();
+        handler.answer(request).header("x-trace", trace)
+    }));
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let fields = format!("traceparent: {parent}\r\ntracestate: a=1\r\n");
+    let reply = site.ask(&format!("GET /a.php HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+    let trace = reply.header("x-trace").unwrap().to_owned();
+    let params = &app.requests()[0].0;
+    assert_eq!(
+        (params.get("HTTP_TRACEPARENT"), params.get("HTTP_TRACESTATE")),
+        (&*trace, "a=1")
+    );
+    assert!(trace.starts_with(&parent[..36]) && trace != parent, "{trace}");
+    let names = params.names.iter().filter(|name| name.starts_with("HTTP_TRACE"));
+    assert_eq!(names.count(), 2);
+}
+
+#[test]
 fn a_client_tells_the_application_nothing_of_a_proxy_in_front() {
     let folder = folder();
     let app = Responder::answering(folder.path(), |_, _| text("ok"));

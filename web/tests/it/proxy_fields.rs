@@ -357,6 +357,66 @@ fn a_forwarded_id_takes_the_place_of_the_clients() {
     assert_eq!(plain.all("x-request-id").collect::<Vec<_>>(), ["mine"]);
 }
 
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[test]
+fn a_trace_goes_on_with_an_id_of_this_server() {
+    let backend = mirror();
+    let proxy = backend.proxy();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        match request.path() {
+            "/traced" => drop(request.start_trace(true, false)),
+            "/anew" => drop(request.start_trace(false, true)),
+            _ => {}
+        }
+        let trace = request.trace().map(|trace| trace.to_string()).unwrap_or_default();
+        proxy.answer(request).header("x-trace", trace)
+    }));
+    let ask = |path: &str, fields: &str| {
+        let reply = site.ask(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        let head = reply.text().to_owned();
+        let trace = reply.header("x-trace").unwrap_or_default().to_owned();
+        (Asked { head, body: Vec::new() }, trace)
+    };
+    let of = |asked: &Asked, name: &str| asked.all(name).map(String::from).collect::<Vec<_>>();
+    let client = format!("TraceParent: {PARENT}\r\nTraceState: a=1\r\ntracestate: b=2 , c=3\r\n");
+    let (seen, trace) = ask("/traced", &client);
+    assert_eq!(of(&seen, "traceparent"), [&*trace]);
+    assert_eq!(of(&seen, "tracestate"), ["a=1,b=2,c=3"]);
+    assert!(
+        trace.starts_with(&PARENT[..36]) && trace.ends_with("-01") && trace != PARENT,
+        "{trace}"
+    );
+    // A bad state leaves, a bad parent takes the state along. Two parents are a bad one.
+    let bad_state = format!("traceparent: {PARENT}\r\ntracestate: a=1,a=2\r\n");
+    let (seen, trace) = ask("/traced", &bad_state);
+    assert!(
+        trace.starts_with(&PARENT[..36]) && of(&seen, "tracestate").is_empty(),
+        "{trace}"
+    );
+    let twice = format!("traceparent: {PARENT}\r\ntraceparent: {PARENT}\r\ntracestate: a=1\r\n");
+    for bad in [
+        "traceparent: 00-xyz\r\ntracestate: a=1\r\n",
+        &twice,
+        "tracestate: a=1\r\n",
+    ] {
+        let (seen, trace) = ask("/traced", bad);
+        assert_eq!(of(&seen, "traceparent"), [&*trace]);
+        assert!(
+            trace.len() == 55 && trace[..36] != PARENT[..36] && trace.ends_with("-00"),
+            "{trace}"
+        );
+        assert!(of(&seen, "tracestate").is_empty());
+    }
+    let (seen, trace) = ask("/anew", &client);
+    assert_eq!(of(&seen, "traceparent"), [&*trace]);
+    assert!(trace[..36] != PARENT[..36] && trace.ends_with("-01") && of(&seen, "tracestate").is_empty());
+    // Without a trace of its own the proxy passes them on.
+    let (seen, trace) = ask("/plain", &client);
+    assert_eq!((of(&seen, "traceparent"), &*trace), (vec![PARENT.to_owned()], ""));
+    assert_eq!(of(&seen, "tracestate"), ["a=1", "b=2 , c=3"]);
+}
+
 /// RFC 7239 section 6.2. No one trusts such a client, and its own fields do not pass.
 #[test]
 fn a_client_of_a_unix_socket_is_unknown() {

@@ -1,0 +1,41 @@
+//! `trace`: each request is part of a trace (W3C Trace Context), which backends and the access log get.
+
+use osier_web::Request;
+
+/// The settings of `trace`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trace {
+    pub incoming: Incoming,
+    /// Whether a trace that begins here is marked as sampled.
+    pub is_sampled: bool,
+}
+
+/// The clients whose traces go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incoming {
+    Any,
+    /// Proxies that `real_ip` or the PROXY protocol trusts.
+    Trusted,
+    None,
+}
+
+impl Default for Trace {
+    fn default() -> Trace {
+        Trace {
+            incoming: Incoming::Any,
+            is_sampled: true,
+        }
+    }
+}
+
+impl Trace {
+    /// Starts the part of a trace that the request is.
+    pub fn start(&self, request: &Request<'_>) {
+        let goes_on = match self.incoming {
+            Incoming::Any => true,
+            Incoming::Trusted => request.is_proxied(),
+            Incoming::None => false,
+        };
+        request.start_trace(goes_on, self.is_sampled);
+    }
+}
