@@ -137,21 +137,8 @@ impl Listener {
     /// Any error of the system. `AddrInUse` also if another process's listener would share the
     /// port.
     pub fn bind(addr: SocketAddr, count: usize) -> io::Result<Vec<Listener>> {
-        if addr.port() != 0 {
-            // SO_REUSEPORT would silently share the port with another server of the same user, so
-            // bind a probe without it first. The probe is bound and never listens: a client that
-            // reached a listener soon closed would be reset.
-            let probe = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
-            probe.set_reuse_address(true)?;
-            probe.bind(&addr.into())?;
-        }
-        let first = TcpListener::bind_reuseport(addr)?;
-        let addr = first.local_addr()?;
-        let mut listeners = vec![first.into()];
-        for _ in 1..count {
-            listeners.push(TcpListener::bind_reuseport(addr)?.into());
-        }
-        Ok(listeners)
+        let listeners = TcpListener::bind_shared(addr, count)?;
+        Ok(listeners.into_iter().map(Listener::Tcp).collect())
     }
 
     /// Listens on a Unix socket, and replaces the socket file of a dead server. Unlike with

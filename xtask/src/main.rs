@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, bench}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, sim, bench}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -11,6 +11,7 @@ mod deny;
 mod package;
 mod peers;
 mod quick;
+mod sim;
 mod step;
 mod test;
 mod tidy;
@@ -32,6 +33,9 @@ usage: cargo xtask COMMAND
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   package [NAME]   the .deb, the static tarballs and SHA256SUMS, in target/dist
                    names: manual deb tarball-x86_64 tarball-aarch64
+  sim [--seeds N] [--scenario NAME]
+                   simulations of servers, gateways, rooms and chats, 10,000 seeds each unless N says so
+                   names: server proxy fastcgi pubsub chat
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         "deny" if rest.is_empty() => deny::main(),
         "package" => package::main(rest),
         "tidy" if rest.is_empty() => tidy::main(),
+        "sim" => sim::main(rest),
         "bench" => bench::main(rest),
         _ => usage(),
     }

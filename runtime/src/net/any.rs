@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::impls::stream_impls;
 use super::stream;
@@ -47,6 +48,39 @@ impl Stream {
                 "a Unix socket has no address with a port",
             )),
             addr => addr,
+        }
+    }
+}
+
+/// Options of TCP connections. Those of a Unix socket have no effect.
+impl Stream {
+    /// Sets how long a close waits for unsent bytes, as [`TcpStream::set_linger`] does. `Some(Duration::ZERO)` resets the
+    /// connection.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.0.set_linger(linger)
+    }
+
+    /// Sets how long sent bytes may stay unacknowledged before the system gives the connection up, also after its close
+    /// (`TCP_USER_TIMEOUT`). No effect where the system has no such option.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self.0.watched.fd() {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Fd::System(fd) => {
+                let millis = limit.map_or(0, |limit| u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
+                Ok(rustix::net::sockopt::set_tcp_user_timeout(fd, millis)?)
+            }
+            _ => {
+                let _ = limit;
+                Ok(())
+            }
         }
     }
 }

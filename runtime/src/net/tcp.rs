@@ -240,6 +240,35 @@ impl TcpListener {
         each_addr(addr, |addr| TcpListener::listen(addr, true))
     }
 
+    /// Listens on an address with `count` sockets that share it, as [`bind_reuseport`](TcpListener::bind_reuseport) does, unless
+    /// another program's listener has it already.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` also if the other listener would share the port; the errors of [`bind`](TcpListener::bind).
+    pub fn bind_shared(addr: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+        if addr.port() != 0 {
+            // SO_REUSEPORT would silently share the port with another server of the same user, so a probe binds it
+            // without. The probe never listens: a client that reached a listener soon closed would be reset.
+            let probe = socket(&addr, SocketType::STREAM)?;
+            match probe.fd() {
+                Fd::System(fd) => {
+                    sockopt::set_socket_reuseaddr(fd, true)?;
+                    rustix::net::bind(fd, &addr)?;
+                }
+                Fd::Simulated(socket) => socket.listen(&addr, false)?,
+            }
+        }
+        let first = TcpListener::listen(addr, true)?;
+        let addr = first.local_addr()?;
+        let others = (1..count).map(|_| TcpListener::listen(addr, true));
+        std::iter::once(Ok(first)).chain(others).collect()
+    }
+
     /// [`bind`](TcpListener::bind) as a future.
     ///
     /// # Errors

@@ -487,7 +487,7 @@ impl Callbacks for Guest {
         if !self.may_speak() {
             return notice(sender, "Not so fast: this line was not sent.");
         }
-        let at = SystemTime::now()
+        let at = osier::time::system_now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);

@@ -15,7 +15,7 @@ pub(crate) struct DateCache {
 
 impl DateCache {
     pub(crate) fn new(now: Instant) -> Self {
-        Self::at(now, SystemTime::now())
+        Self::at(now, osier::time::system_now())
     }
 
     /// Makes a new line if the second of the old one has ended at `now`.

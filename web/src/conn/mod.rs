@@ -830,9 +830,10 @@ impl Drop for Conn {
         }
         // The client may not have taken all of the last response. From here on the kernel waits for it
         // as long as a write would, where its own patience is minutes.
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = socket2::SockRef::from(self.link.socket())
-            .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
+        let _ = self
+            .link
+            .socket()
+            .set_user_timeout(Some(self.link.worker.server.timeouts.write));
         self.link.worker.unlink(&self.link);
     }
 }

@@ -15,7 +15,6 @@ use osier::fiber::Trimmed;
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
-use socket2::SockRef;
 
 use crate::ClientNetwork;
 use crate::conn::clients::Clients;
@@ -574,7 +573,7 @@ impl Link {
     /// would keep the unsent ones for minutes.
     #[cold]
     pub(crate) fn abandon(stream: &Stream) {
-        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        let _ = stream.set_linger(Some(Duration::ZERO));
     }
 
     /// Sets the client's address that a balancer has named. Returns false, and sets nothing, at the

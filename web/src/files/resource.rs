@@ -107,7 +107,7 @@ pub fn load(
     {
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
-    let now = SystemTime::now();
+    let now = osier::time::system_now();
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
     let shrinks = shrinks(forms.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);

@@ -1,6 +1,5 @@
 //! The builder of an upstream: its backends, and the settings that all of them share.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 #[cfg(all(feature = "h2", feature = "proxy"))]
@@ -275,7 +274,7 @@ impl Builder {
             sticky: self.sticky,
             slow_start: u64::try_from(self.slow_start.as_millis()).unwrap_or(u64::MAX),
             credits: backends.iter().map(|_| AtomicI64::new(0)).collect(),
-            random: AtomicU64::new(RandomState::new().hash_one(())),
+            random: AtomicU64::new(osier::random()),
             backends,
             born: osier::time::now(),
             policy: self.policy,

@@ -49,6 +49,7 @@ mod pubsub_redis;
 mod rates;
 mod routing;
 mod sessions;
+mod sim;
 mod slow_bodies;
 mod slow_clients;
 mod slow_files;

@@ -343,7 +343,7 @@ impl Job {
             status,
             &facts,
             self.has_authorization,
-            (delay, SystemTime::now()),
+            (delay, osier::time::system_now()),
             rules,
         )
     }
@@ -357,7 +357,7 @@ impl Job {
             fields.remove("set-cookie");
         }
         if !has_date {
-            let date = httpdate::fmt_http_date(SystemTime::now());
+            let date = httpdate::fmt_http_date(osier::time::system_now());
             // A date has no control characters.
             let _ = fields.push("date", date.as_bytes());
         }
@@ -412,7 +412,7 @@ impl Job {
         });
         let (lander, flight) = (Arc::clone(store), Arc::clone(&self.flight));
         let gives_up = move || lander.land(&flight, Mark::Passes);
-        let received = SystemTime::now();
+        let received = osier::time::system_now();
         let head = self.record(&meta, received, 0).encode().len() as u64;
         let mut writer = Writer::new(fill, Arc::clone(store), head, Box::new(gives_up));
         let mut produced = produce(&mut writer);
@@ -458,7 +458,7 @@ impl Job {
         let mut fields = merged(&meta.fields, &new);
         if !has_date {
             fields.remove("date");
-            let date = httpdate::fmt_http_date(SystemTime::now());
+            let date = httpdate::fmt_http_date(osier::time::system_now());
             // A date has no control characters.
             let _ = fields.push("date", date.as_bytes());
         }

@@ -152,7 +152,7 @@ impl Jwt {
             None => return Err(self.refuse(StatusCode::UNAUTHORIZED, None)),
         };
         let claims = self
-            .verify(token, SystemTime::now())
+            .verify(token, osier::time::system_now())
             .map_err(|invalid| self.refuse(invalid.status(), Some(invalid)))?;
         let pass = self.options.pass.iter();
         let added = pass.filter_map(|(claim, field)| Some((field.as_str(), claims.text(claim)?)));
