@@ -56,12 +56,14 @@ use osier::sync::Event;
 use crate::Address;
 use crate::conn::transport::Transport;
 
+mod client;
 pub(crate) mod connection;
 mod payload;
 mod publisher;
 pub(crate) mod resp;
 mod wire;
 
+pub use client::{Client, Reply};
 use connection::{Connection, Outage, Tls};
 pub use payload::Payload;
 use wire::Received;

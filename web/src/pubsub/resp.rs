@@ -19,18 +19,27 @@ const DEPTH_MAX: usize = 4;
 
 /// A value received from the broker.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Reply {
+#[non_exhaustive]
+pub enum Reply {
     /// A string or a status.
     Text(Vec<u8>),
+    /// The broker has refused the command, and says why.
     Error(String),
+    /// A number.
     Number(i64),
+    /// Nothing: there is no such value.
     Nil,
+    /// Several values.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// The reply, or the text of an error reply.
-    pub(crate) fn accepted(self) -> Result<Reply, String> {
+    /// The reply.
+    ///
+    /// # Errors
+    ///
+    /// The text of an error reply.
+    pub fn accepted(self) -> Result<Reply, String> {
         match self {
             Reply::Error(text) => Err(text),
             reply => Ok(reply),

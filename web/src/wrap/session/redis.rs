@@ -1,52 +1,40 @@
 //! Sessions in Redis, for several servers that share them.
 //!
-//! A connection serves one call at a time. Idle connections lie in a list; a call takes one or makes a new one. A kept connection that
-//! fails says little, as the server may have closed it long ago, so the call is repeated once on a new one. All commands may be repeated.
+//! All commands may be repeated, as the client of Redis does when a kept connection fails.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Store;
 use crate::Address;
-use crate::pubsub::connection::{Connection, Tls};
-use crate::pubsub::resp::Reply;
-
-/// The most idle connections that are kept.
-const IDLE_MAX: usize = 16;
+use crate::pubsub::{Client, Reply};
 
 /// Sessions in a Redis server, version 2.6.12 or later, or one that speaks its protocol. They end by its own clock.
 pub struct Redis {
-    address: Address,
-    password: Option<String>,
-    tls: Tls,
+    client: Client,
     /// The beginning of each key.
     prefix: String,
-    idle: Mutex<Vec<Connection>>,
 }
 
 impl Redis {
     /// Keeps sessions at `address`, under keys that begin with `session:`. Connections are made when they are needed.
     pub fn new(address: Address) -> Redis {
         Redis {
-            address,
-            password: None,
-            tls: Tls::default(),
+            client: Client::new(address),
             prefix: "session:".to_owned(),
-            idle: Mutex::default(),
         }
     }
 
     /// Sets the password, sent with AUTH.
     pub fn password(mut self, password: impl Into<String>) -> Redis {
-        self.password = Some(password.into());
+        self.client = self.client.password(password);
         self
     }
 
     /// Speaks TLS to the server. Its certificate must have the host of the address.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, connector: osier_tls::Connector) -> Redis {
-        self.tls.connector = Some(connector);
+        self.client = self.client.tls(connector);
         self
     }
 
@@ -56,35 +44,13 @@ impl Redis {
         self
     }
 
+    /// An error of the server is an error here.
     fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
-        let kept = self.idle().pop();
-        if let Some(connection) = kept {
-            match self.call_on(connection, commands) {
-                // The server has closed it, or it was cut. A new connection shows whether the server is there.
-                Err(error) if !osier::Cancelled::is(&error) && error.kind() != io::ErrorKind::TimedOut => {}
-                outcome => return outcome,
-            }
-        }
-        let connection = Connection::open(&self.address, self.password.as_deref(), &self.tls)?;
-        self.call_on(connection, commands)
-    }
-
-    /// The connection is kept after whole replies alone. An error of the server is a reply.
-    fn call_on(&self, mut connection: Connection, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
-        let replies = connection.call(commands)?;
-        let mut idle = self.idle();
-        if idle.len() < IDLE_MAX {
-            idle.push(connection);
-        }
-        drop(idle);
+        let replies = self.client.call(commands)?;
         let accepted = replies
             .into_iter()
             .map(|reply| reply.accepted().map_err(io::Error::other));
         accepted.collect()
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn key(&self, id: &str) -> String {
@@ -92,7 +58,7 @@ impl Redis {
     }
 }
 
-osier_queue::impl_debug!(Redis, self => { address: self.address, prefix: self.prefix, .. });
+osier_queue::impl_debug!(Redis, self => { address: self.client.address(), prefix: self.prefix, .. });
 
 impl Store for Redis {
     /// # Suspends

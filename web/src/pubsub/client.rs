@@ -1,0 +1,91 @@
+//! Commands to Redis over connections that are kept.
+//!
+//! A connection serves one call at a time. Idle connections lie in a list; a call takes one or makes a new one. A kept connection that
+//! fails says little, as the server may have closed it long ago, so the call is repeated once on a new one.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::connection::{Connection, Tls};
+pub use super::resp::Reply;
+use crate::Address;
+
+/// The most idle connections that are kept.
+const IDLE_MAX: usize = 16;
+
+/// A client of a Redis server. Connections are made when they are needed.
+pub struct Client {
+    address: Address,
+    password: Option<String>,
+    tls: Tls,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Client {
+    /// A client of the server at `address`.
+    pub fn new(address: Address) -> Client {
+        Client {
+            address,
+            password: None,
+            tls: Tls::default(),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// The address of the server.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Sets the password, sent with AUTH.
+    pub fn password(mut self, password: impl Into<String>) -> Client {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Speaks TLS to the server. Its certificate must have the host of the address.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, connector: osier_tls::Connector) -> Client {
+        self.tls.connector = Some(connector);
+        self
+    }
+
+    /// Sends commands in one write, and returns the reply to each. The commands may reach the server twice, so each must be one that may
+    /// be repeated. [`Reply::Error`] is a reply.
+    ///
+    /// # Suspends
+    ///
+    /// Until the replies are there, at most 5 s for each step.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, refuses the password, or does not reply.
+    pub fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
+        let kept = self.idle().pop();
+        if let Some(connection) = kept {
+            match self.call_on(connection, commands) {
+                // The server has closed it, or it was cut. A new connection shows whether the server is there.
+                Err(error) if !osier::Cancelled::is(&error) && error.kind() != io::ErrorKind::TimedOut => {}
+                outcome => return outcome,
+            }
+        }
+        let connection = Connection::open(&self.address, self.password.as_deref(), &self.tls)?;
+        self.call_on(connection, commands)
+    }
+
+    /// The connection is kept after whole replies alone.
+    fn call_on(&self, mut connection: Connection, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
+        let replies = connection.call(commands)?;
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(connection);
+        }
+        Ok(replies)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+osier_queue::impl_debug!(Client, self => { address: self.address, .. });
