@@ -1,7 +1,9 @@
 //! The certificate of a site with `tls = "auto"`. The state folder keeps it; it is read when a client first asks for it, so that ten
-//! thousand certificates do not slow the start.
+//! thousand certificates do not slow the start. Where several machines share certificates, the keeper brings it, because a handshake
+//! cannot wait for Redis.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use osier_tls::Identity;
 
@@ -13,7 +15,9 @@ use crate::log::operator::Say;
 pub struct Auto {
     /// The first host of the site, whose name the files have.
     name: String,
-    storage: Folder,
+    /// Where the first client finds it. None if the keeper brings it.
+    folder: Option<Folder>,
+    is_told: AtomicBool,
     current: Mutex<Current>,
     say: Say,
 }
@@ -25,12 +29,36 @@ enum Current {
 }
 
 impl Auto {
-    pub fn new(name: &str, storage: Folder, say: Say) -> Auto {
-        Auto {
+    /// The certificate of a site whose first host is `name`.
+    ///
+    /// # Blocks the thread
+    /// While the folder is looked at.
+    pub fn new(name: &str, folder: Option<Folder>, say: Say) -> Auto {
+        let is_missing = folder.as_ref().is_some_and(|folder| !folder.has_certificate(name));
+        let current = match folder {
+            Some(_) => Current::Unread,
+            None => Current::Missing,
+        };
+        let auto = Auto {
             name: name.to_owned(),
-            storage,
-            current: Mutex::new(Current::Unread),
+            folder,
+            is_told: AtomicBool::new(false),
+            current: Mutex::new(current),
             say,
+        };
+        if is_missing {
+            auto.tell_missing();
+        }
+        auto
+    }
+
+    /// Tells that there is no certificate yet, once.
+    pub fn tell_missing(&self) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let name = &self.name;
+            self.say.warning(format_args!(
+                "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
+            ));
         }
     }
 
@@ -49,7 +77,11 @@ impl Auto {
 
     /// Reads what is stored.
     fn read(&self) -> Current {
-        let read = self.storage.certificate(&self.name).map_err(|error| error.to_string());
+        let read = self
+            .folder
+            .as_ref()
+            .map_or(Ok(None), |folder| folder.certificate(&self.name));
+        let read = read.map_err(|error| error.to_string());
         match read.and_then(|stored| stored.as_ref().map(identity).transpose()) {
             Ok(Some(identity)) => Current::Read(identity),
             Ok(None) => Current::Missing,

@@ -1,6 +1,7 @@
 //! Responses to the challenges by which an authority checks that this server answers for a name (RFC 8555, RFC 8737).
 //!
-//! Requests look for a response without a lock while there is none, which is nearly always.
+//! Requests look for a response without a lock while there is none, which is nearly always. Those of other machines are replaced as a
+//! whole (`shared.rs`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,19 +23,44 @@ pub struct Challenges(Arc<Pending>);
 
 #[derive(Default)]
 struct Pending {
-    /// The number of entries of `responses`. It is raised before an entry comes and lowered after it has gone.
+    /// The number of entries of both maps. It is raised before an entry comes and lowered after it has gone.
     count: AtomicUsize,
     responses: Mutex<HashMap<Key, Response>>,
+    /// The responses that other machines show, and that this one shows for them.
+    others: Mutex<HashMap<Key, Response>>,
 }
 
+/// The thing that an issuer asks for.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Key {
+pub enum Key {
+    /// The token of HTTP-01.
     Token(String),
+    /// The name of TLS-ALPN-01.
     Name(String),
 }
 
+impl Key {
+    /// The key as one word.
+    pub fn to_field(&self) -> String {
+        match self {
+            Key::Token(token) => format!("token/{token}"),
+            Key::Name(name) => format!("name/{name}"),
+        }
+    }
+
+    /// Reads what [`to_field`](Key::to_field) has written.
+    pub fn of_field(field: &str) -> Option<Key> {
+        match field.split_once('/')? {
+            ("token", token) => Some(Key::Token(token.to_owned())),
+            ("name", name) => Some(Key::Name(name.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// The response to a challenge.
 #[derive(Clone)]
-enum Response {
+pub enum Response {
     Text(String),
     Identity(Identity),
 }
@@ -75,6 +101,13 @@ impl Challenges {
         self.give(Key::Name(name.to_owned()), Response::Identity(identity))
     }
 
+    /// Replaces the responses that other machines show.
+    pub fn replace_others(&self, responses: HashMap<Key, Response>) {
+        self.0.count.fetch_add(responses.len(), Ordering::Release);
+        let before = std::mem::replace(&mut *locked(&self.0.others), responses);
+        self.0.count.fetch_sub(before.len(), Ordering::Release);
+    }
+
     fn give(&self, key: Key, response: Response) -> Given {
         self.0.count.fetch_add(1, Ordering::Release);
         locked(&self.0.responses).insert(key.clone(), response);
@@ -89,7 +122,10 @@ impl Pending {
     fn find(&self, key: Key) -> Option<Response> {
         match self.count.load(Ordering::Acquire) {
             0 => None,
-            _ => locked(&self.responses).get(&key).cloned(),
+            _ => {
+                let own = locked(&self.responses).get(&key).cloned();
+                own.or_else(|| locked(&self.others).get(&key).cloned())
+            }
         }
     }
 }
@@ -123,7 +159,14 @@ mod tests {
         assert!(challenges.identity("example.org").is_some() && challenges.identity("a").is_none());
         drop(given);
         assert_eq!(challenges.text("/.well-known/acme-challenge/a"), None);
+        let other = HashMap::from([(Key::Token("b".into()), Response::Text("b.thumbprint".into()))]);
+        challenges.replace_others(other);
+        let text = |token: &str| challenges.text(&format!("{PATH}{token}"));
+        assert_eq!(text("b").as_deref(), Some("b.thumbprint"));
+        challenges.replace_others(HashMap::new());
+        assert_eq!(text("b"), None);
         drop(shown);
+        assert_eq!(challenges.0.count.load(Ordering::Relaxed), 0);
         assert!(challenges.identity("example.org").is_none());
     }
 }

@@ -18,11 +18,12 @@ mod internal;
 mod make;
 pub mod pem;
 pub mod settings;
+pub mod shared;
 pub mod state;
 pub mod trust;
 pub mod x509;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -36,12 +37,13 @@ use self::acme::https::Https;
 use self::acme::issue::{Means, Subject};
 use self::acme::keeper::{Keeper, Shelf, system_clock};
 use self::acme::order::Presented;
-use self::acme::storage::{Folder, Pooled, Stored};
+use self::acme::storage::{Folder, InRedis, Pooled, Storage, Stored};
 use self::auto::Auto;
-use self::challenges::{Challenges, Given};
+use self::challenges::{Challenges, Given, Key};
 use self::files::Files;
 use self::internal::{Authority, Internal};
 use self::settings::{CertificateFiles, CertificateFrom};
+use self::shared::{Listener, Shared, certificate_response, text_response};
 use self::x509::Time;
 
 /// Time between two looks at the files of certificates.
@@ -106,6 +108,8 @@ struct Place {
     root: Option<PathBuf>,
     /// The state folder, as the process sees it.
     state: Option<PathBuf>,
+    /// The state that several machines share. The certificates of authorities are there then.
+    shared: Option<Arc<Shared>>,
 }
 
 impl Certificates {
@@ -132,8 +136,8 @@ impl Certificates {
     }
 
     /// Sets the folders of the process. Called once, after privileges are given up.
-    pub fn settle(&self, root: Option<PathBuf>, state: Option<PathBuf>) {
-        let _ = self.place.set(Place { root, state });
+    pub fn settle(&self, root: Option<PathBuf>, state: Option<PathBuf>, shared: Option<Arc<Shared>>) {
+        let _ = self.place.set(Place { root, state, shared });
     }
 
     /// The certificate of a site with these hosts. Files are looked at again.
@@ -202,16 +206,14 @@ impl Certificates {
 
     /// The certificate for these hosts. None without a state folder, or without a host.
     fn auto(&self, hosts: &[String]) -> Option<Arc<Auto>> {
-        let (name, storage) = (hosts.first()?, self.storage()?);
+        let name = hosts.first()?;
+        let folder = match self.shared() {
+            Some(_) => None,
+            None => Some(self.folder()?),
+        };
         let mut autos = locked(&self.autos);
-        let auto = autos.entry(hosts.to_vec()).or_insert_with(|| {
-            if !storage.has_certificate(name) {
-                self.say.warning(format_args!(
-                    "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
-                ));
-            }
-            Arc::new(Auto::new(name, storage, self.say.clone()))
-        });
+        let make = || Arc::new(Auto::new(name, folder, self.say.clone()));
+        let auto = autos.entry(hosts.to_vec()).or_insert_with(make);
         Some(Arc::clone(auto))
     }
 
@@ -236,7 +238,7 @@ impl Certificates {
             return;
         }
         let means = Means::new(
-            Arc::new(Pooled(storage)),
+            storage,
             Arc::clone(self) as Arc<dyn Board>,
             Box::new(|issuer| {
                 let issuer = issuer.clone();
@@ -258,7 +260,18 @@ impl Certificates {
         drop(fiber.spawn(move || running.run()));
     }
 
-    fn storage(&self) -> Option<Folder> {
+    fn storage(&self) -> Option<Arc<dyn Storage>> {
+        match self.shared() {
+            Some(shared) => Some(Arc::new(InRedis(Arc::clone(shared)))),
+            None => Some(Arc::new(Pooled(self.folder()?))),
+        }
+    }
+
+    fn shared(&self) -> Option<&Arc<Shared>> {
+        self.place.get()?.shared.as_ref()
+    }
+
+    fn folder(&self) -> Option<Folder> {
         let state = self.place.get()?.state.as_deref()?;
         Some(Folder::new(state.join("acme")))
     }
@@ -282,26 +295,69 @@ impl Certificates {
 
 impl Board for Certificates {
     fn give_text(&self, token: &str, text: &str) -> Box<dyn Presented> {
-        Box::new(self.challenges.give_text(token, text.to_owned()))
+        let own = self.challenges.give_text(token, text.to_owned());
+        Box::new(self.on_all_machines(own, &Key::Token(token.to_owned()), || text_response(text)))
     }
 
     fn give_certificate(&self, name: &str, certificate: &[u8], key: &[u8]) -> Result<Box<dyn Presented>, String> {
         let identity = Identity::of_challenge(certificate.to_vec(), key).map_err(|error| error.to_string())?;
-        Ok(Box::new(self.challenges.give_identity(name, identity)))
+        let (own, field) = (
+            self.challenges.give_identity(name, identity),
+            Key::Name(name.to_owned()),
+        );
+        Ok(Box::new(self.on_all_machines(own, &field, || {
+            certificate_response(certificate, key)
+        })))
     }
 }
 
-impl Presented for Given {}
+/// A response of this machine, and that of the others.
+struct Everywhere {
+    _here: Given,
+    _there: Option<shared::Given>,
+}
+
+impl Presented for Everywhere {}
+
+impl Certificates {
+    /// Shows a response on the other machines, too. Without Redis this one shows it alone: it may be the one that is asked.
+    fn on_all_machines(&self, here: Given, key: &Key, response: impl FnOnce() -> serde_json::Value) -> Everywhere {
+        let there = self.shared().and_then(|shared| shared.give(key, &response()));
+        Everywhere {
+            _here: here,
+            _there: there,
+        }
+    }
+}
+
+impl Listener for Certificates {
+    fn changed(&self, names: &HashSet<String>) {
+        let keeper = locked(&self.keeper).clone();
+        if let Some(keeper) = keeper {
+            keeper.look_again(names);
+        }
+    }
+}
 
 impl Shelf for Certificates {
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
         let auto = locked(&self.autos).get(&subject.names).cloned();
         auto.map_or(Ok(()), |auto| auto.replace(stored))
     }
+
+    fn missing(&self, subject: &Subject) {
+        let auto = locked(&self.autos).get(&subject.names).cloned();
+        auto.inspect(|auto| auto.tell_missing());
+    }
 }
 
-/// Starts the fiber that looks at files.
+/// Starts the fiber that looks at files, and the one that looks at shared state.
 pub fn watch(certificates: &Arc<Certificates>) {
+    if let Some(shared) = certificates.shared().cloned() {
+        let certificates = Arc::clone(certificates);
+        let poll = osier::fiber::Builder::new().name("shared state");
+        drop(poll.spawn(move || shared.run(&certificates.challenges, &*certificates)));
+    }
     let certificates = Arc::clone(certificates);
     let watch = osier::fiber::Builder::new().name("certificates");
     drop(watch.spawn(move || {

@@ -21,6 +21,7 @@ pub mod origin;
 mod policy;
 mod route;
 mod settings;
+mod shared;
 pub mod tls;
 mod top;
 

@@ -11,6 +11,7 @@ use toml::de::DeValue;
 use crate::certificates::acme::issue::Subject;
 use crate::certificates::acme::order::Kind;
 use crate::certificates::settings::CertificateFrom;
+use crate::handler::redis::RedisServer;
 use crate::handler::{self, Match};
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
@@ -52,6 +53,8 @@ pub struct Config {
     pub upgrade: Upgrade,
     /// File with the keys of session tickets, for several machines. None for keys of this process.
     pub ticket_keys: Option<PathBuf>,
+    /// The Redis server that several machines share.
+    pub shared: Option<Shared>,
     pub admin: Option<Admin>,
     /// At least one.
     pub listeners: Vec<Listener>,
@@ -78,6 +81,7 @@ impl Config {
             pid_file: None,
             upgrade: Upgrade::default(),
             ticket_keys: None,
+            shared: None,
             admin: None,
             includes: Vec::new(),
             sites: vec![Site {
@@ -91,7 +95,12 @@ impl Config {
     /// Whether some site keeps something in the state folder.
     pub fn needs_state(&self) -> bool {
         let mut certificates = self.sites.iter().filter_map(|site| site.tls.certificate.as_ref());
-        self.state.is_some() || certificates.any(|from| !matches!(from, CertificateFrom::Files(_)))
+        self.state.is_some()
+            || certificates.any(|from| match from {
+                CertificateFrom::Files(_) => false,
+                CertificateFrom::Internal => true,
+                CertificateFrom::Auto(_) => self.shared.is_none(),
+            })
     }
 
     /// The certificates that public authorities sign, with the proofs that the listeners of each site can give.
@@ -157,6 +166,25 @@ impl Config {
             count(routes, "route"),
             count(self.listeners.len(), "listener")
         )
+    }
+}
+
+/// State that several machines share.
+#[derive(Clone, PartialEq)]
+pub struct Shared {
+    pub server: RedisServer,
+    /// The beginning of the keys.
+    pub prefix: String,
+    /// The secret that seals the values.
+    pub key: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("server", &self.server)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
     }
 }
 

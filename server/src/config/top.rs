@@ -15,7 +15,7 @@ use crate::reader::{Section, Source, nearest, values};
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
-use super::{http2, log, policy, route, tls};
+use super::{http2, log, policy, route, shared, tls};
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -55,6 +55,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let pid_file = top.string("pid_file").map(|text| source.named(&text.value));
     let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
+    let shared = top.section("shared").and_then(shared::read);
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
@@ -106,6 +107,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         pid_file,
         upgrade,
         ticket_keys,
+        shared,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,

@@ -4,16 +4,15 @@ use std::path::PathBuf;
 
 use osier_web::chat::{self, Options};
 use osier_web::ws::Origins;
-use osier_web::{Address, Request, Response, pubsub};
+use osier_web::{Request, Response, pubsub};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::reader::value::origin;
-use crate::reader::{Section, Source, values};
+use crate::reader::{Section, values};
 
-use super::upstream::{address, socket_of};
+use super::redis::RedisServer;
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
-use crate::policy::backend_tls::BackendTls;
 
 /// The highest limit of rooms that a configuration may set.
 const MAX_ROOMS: u64 = 100_000;
@@ -21,8 +20,6 @@ const MAX_ROOMS: u64 = 100_000;
 const MAX_HISTORY: u64 = 1000;
 /// The default channel of a chat over Redis.
 const CHANNEL: &str = "osier-chat";
-/// The default port of Redis.
-const REDIS_PORT: u16 = 6379;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chat {
@@ -33,9 +30,7 @@ pub struct Chat {
 /// A broker that carries a chat's lines to other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Redis {
-    server: Address,
-    password: Option<String>,
-    tls: Option<BackendTls>,
+    server: RedisServer,
     /// Channel name. Chats with the same channel are one chat.
     channel: String,
 }
@@ -71,7 +66,7 @@ impl Configured for Chat {
     }
 
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
-        let socket = self.redis.as_mut().and_then(|redis| socket_of(&mut redis.server));
+        let socket = self.redis.as_mut().and_then(|redis| redis.server.socket());
         socket.into_iter().collect()
     }
 
@@ -81,12 +76,13 @@ impl Configured for Chat {
             return Ok(Opened::answers(chat));
         };
         let say = means.say.clone();
-        let connector = redis.tls.as_ref().map(|tls| tls.connector(None)).transpose();
+        let server = &redis.server;
+        let connector = server.tls.as_ref().map(|tls| tls.connector(None)).transpose();
         let broker = pubsub::Options {
             tls: connector.map_err(|error| format!("cannot speak TLS to Redis: {error}"))?,
-            password: redis.password.clone(),
+            password: server.password.clone(),
             log: Box::new(move |line| say.warning(line)),
-            ..pubsub::Options::new(redis.server.clone())
+            ..pubsub::Options::new(server.server.clone())
         };
         Ok(Opened::answers(chat.shared(broker, &redis.channel)))
     }
@@ -112,77 +108,9 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
         let text = "'channel' is only for chats over Redis: redis = \"redis://127.0.0.1:6379\"";
         table.source().problem(&at, text);
     }
-    let url = table.string("redis")?;
-    let written = &table.source().text[url.span.clone()];
-    if let Some(end) = written.rfind('@') {
-        // The password stands before the last '@'. The rest of the line may be shown.
-        let start = written.find("//").map_or(1, |slashes| slashes + 2);
-        table.source().secret(url.span.start + start..url.span.start + end);
-    }
-    // Error messages do not show the value either.
-    let read = redis_url(table.source(), &url.value);
-    let ca_at = table.key("ca");
-    let ca = table.content("ca");
-    let (server, password) = read
-        .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
-        .ok()?;
-    let is_tls = url.value.starts_with(REDISS);
-    if let (false, Some(at)) = (is_tls, ca_at) {
-        let text = "'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"";
-        table.source().problem(&at, text);
-    }
+    let server = RedisServer::read(table)?;
     Some(Redis {
         server,
-        password,
-        tls: is_tls.then(|| BackendTls::of_ca(ca.map(|(_, pem)| pem))),
         channel: channel.map_or_else(|| CHANNEL.into(), |channel| channel.value),
     })
-}
-
-/// The beginning of a URL for TLS.
-const REDISS: &str = "rediss://";
-
-/// Parses `redis://[:PASSWORD@]HOST[:PORT]`, the same with [`REDISS`], or `redis+unix:///PATH`.
-fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>), String> {
-    const WANTED: &str =
-        "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH";
-    if let Some(path) = text.strip_prefix("redis+unix://") {
-        let path = match path.starts_with('/') {
-            true => source.path(path)?,
-            false => return Err(WANTED.into()),
-        };
-        return Ok((Address::Unix(path), None));
-    }
-    let rest = text.strip_prefix("redis://").or_else(|| text.strip_prefix(REDISS));
-    let rest = rest.ok_or(WANTED)?;
-    let (user, place) = match rest.rsplit_once('@') {
-        Some((user, place)) => (Some(user), place),
-        None => (None, rest),
-    };
-    let password = match user.map(|user| user.split_once(':')) {
-        None => None,
-        Some(Some(("", password))) => {
-            let decoded =
-                osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
-            Some(decoded.ok_or("the password has a '%' that begins no escape")?)
-        }
-        Some(_) => return Err(format!("Redis user names are not supported, only a password; {WANTED}")),
-    };
-    // The number of a database is ignored: published messages reach every database of a server.
-    let (place, database) = place.split_once('/').unwrap_or((place, ""));
-    if !database.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("only the number of a database may follow the port; {WANTED}"));
-    }
-    let is_plain = place
-        .rsplit_once(':')
-        .is_none_or(|(host, _)| host.ends_with(']') && place.ends_with(']'));
-    let place = if is_plain && !place.is_empty() {
-        format!("{place}:{REDIS_PORT}")
-    } else {
-        place.into()
-    };
-    match address(source, &place) {
-        Ok(server @ Address::Tcp(_)) => Ok((server, password)),
-        _ => Err(WANTED.into()),
-    }
 }

@@ -13,6 +13,7 @@ mod fastcgi;
 mod files;
 mod proxy;
 mod redirect;
+pub mod redis;
 mod respond;
 mod rewrite;
 mod template;

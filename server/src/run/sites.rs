@@ -41,6 +41,7 @@ impl Started {
             ("state", began.state != now.state),
             ("ticket_keys", began.ticket_keys != now.ticket_keys),
             ("pid_file", began.pid_file != now.pid_file),
+            ("shared", began.shared != now.shared),
         ];
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key)
     }

@@ -13,11 +13,13 @@ use std::time::Duration;
 use osier_tls::Tickets;
 use osier_web::Listener;
 use osier_web::upgrade::Upgrade;
+use osier_web::wrap::session::CookieKeys;
 use rustix::fs::{Access, Mode, access};
 
+use crate::certificates::shared::{Shared, random_keys};
 use crate::certificates::{Certificates, state};
 use crate::config::origin::{Origin, Spelling};
-use crate::config::{Bind, Config, Policies, Setting};
+use crate::config::{self, Bind, Config, Policies, Setting};
 use crate::handler::Touch;
 use crate::handler::upstream::socket_of;
 use crate::log::errors::ErrorLog;
@@ -118,7 +120,7 @@ pub fn open(
         notify,
         say: log.say(),
         certificates: Arc::new(Certificates::new(log.say())),
-        tickets: new_tickets()?,
+        tickets: new_tickets(config.shared.is_some())?,
         log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
@@ -245,7 +247,12 @@ pub fn open(
         file.moved(inside(root.as_deref(), path));
     }
     process.pid_file = pid_file;
-    process.certificates.settle(root.clone(), seen);
+    let shared = config.shared.as_ref().map(|settings| {
+        let tickets = config.ticket_keys.is_none().then(|| process.tickets.clone());
+        open_shared(settings, tickets, &say)
+    });
+    let shared = shared.transpose()?;
+    process.certificates.settle(root.clone(), seen, shared);
     process.root = root;
     // The first thread of this process besides this one, which has the rights that stay.
     process.log.open(&config.error_log);
@@ -266,8 +273,21 @@ fn executed(config: &Config) -> Option<&Path> {
     config.upgrade.program.as_deref()?.parent()
 }
 
-fn new_tickets() -> Result<Tickets, String> {
-    Tickets::rotating(TICKET_KEYS_CHANGE).map_err(|error| format!("cannot make keys of session tickets: {error}"))
+/// Keys of this process, until a file or the shared state brings others.
+fn new_tickets(is_shared: bool) -> Result<Tickets, String> {
+    let tickets = match is_shared {
+        true => Tickets::from_keys(&random_keys()),
+        false => Tickets::rotating(TICKET_KEYS_CHANGE),
+    };
+    tickets.map_err(|error| format!("cannot make keys of session tickets: {error}"))
+}
+
+/// Prepares the state that several machines share. Nothing is asked of Redis yet.
+fn open_shared(settings: &config::Shared, tickets: Option<Tickets>, say: &Say) -> Result<Arc<Shared>, String> {
+    let client = settings.server.client()?;
+    let seal = settings.key.as_ref().map(|key| CookieKeys::new(&[key])).transpose()?;
+    let prefix = settings.prefix.clone();
+    Ok(Arc::new(Shared::new(client, prefix, seal, tickets, say.clone())))
 }
 
 fn one(bind: &Bind, process: &Process, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
@@ -447,6 +467,7 @@ fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
     log(&mut config.log.to, &mut paths);
     log(&mut config.error_log.to, &mut paths);
     paths.extend(config.ticket_keys.as_mut().map(|file| (Touch::Read, file)));
+    paths.extend(config.shared.as_mut().and_then(|shared| shared.server.socket()));
     for site in &mut config.sites {
         paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
         policies(&mut site.policies, &mut paths);

@@ -1,10 +1,13 @@
 //! Certificates from an authority that speaks ACME: Pebble, the test server of Let's Encrypt.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use testkit::Redis;
 use testkit::pebble::{Manners, Pebble};
 use testkit::{DEADLINE, Folder, eventually, free_port, wait_for};
 
@@ -71,6 +74,24 @@ impl Authority {
         folder
     }
 
+    /// A site of one of several machines that share a Redis, at these ports.
+    fn shared_site(&self, redis: &Redis, (plain, https): (u16, u16)) -> Folder {
+        let folder = self.site("\"a.example.org\"", "challenges = \"http-01\"");
+        let text = fs::read_to_string(folder.join("site.toml")).unwrap();
+        let ports = |text: String, from: u16, to: u16| {
+            text.replace(&format!("127.0.0.1:{from}\""), &format!("127.0.0.1:{to}\""))
+        };
+        let text = ports(ports(text, self.plain, plain), self.https, https);
+        let shared = format!(
+            "[shared]\nredis = \"redis+unix://{}\"\nkey = \"shared.key\"\n",
+            redis.socket().display()
+        );
+        folder.write("shared.key", [7; 48]);
+        fs::set_permissions(folder.join("shared.key"), fs::Permissions::from_mode(0o600)).unwrap();
+        folder.write("site.toml", text.replace("state = \"state\"\n", &shared));
+        folder
+    }
+
     /// Number of certificates that Pebble has issued.
     fn issued(&self) -> usize {
         let log = fs::read_to_string(self.folder.join("pebble.log")).unwrap();
@@ -79,13 +100,7 @@ impl Authority {
 
     /// The issuer of the certificate that the server shows for a name.
     fn shown(&self, name: &str) -> String {
-        let at = format!("127.0.0.1:{}", self.https);
-        let output = Command::new("openssl")
-            .args(["s_client", "-connect", &at, "-servername", name])
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = handshake(self.https, &["-servername", name]);
         let issuer = text.lines().find(|line| line.starts_with("issuer="));
         issuer.unwrap_or("issuer=none").to_owned()
     }
@@ -97,6 +112,24 @@ impl Authority {
             assert!(Instant::now() < end, "no certificate for {name}: {}", errors(folder));
         }
     }
+}
+
+/// The report of openssl's client about a handshake.
+fn handshake(port: u16, args: &[&str]) -> String {
+    let at = format!("127.0.0.1:{port}");
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &at])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Session tickets come before the response.
+    let request = b"GET / HTTP/1.1\r\nHost: a.example.org\r\nConnection: close\r\n\r\n";
+    let _ = child.stdin.as_mut().unwrap().write_all(request);
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn errors(folder: &Folder) -> String {
@@ -118,7 +151,6 @@ fn start(folder: &Folder) -> Server {
 }
 
 fn mode(path: &Path) -> u32 {
-    use std::os::unix::fs::PermissionsExt;
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
@@ -193,4 +225,90 @@ fn a_killed_server_takes_up_where_it_was_and_the_stored_certificate_is_served_at
     let _server = start(&folder);
     assert!(authority.shown("a.example.org").contains("Pebble Intermediate"));
     assert_eq!(authority.issued(), 1);
+}
+
+#[test]
+fn machines_that_share_a_redis_have_one_certificate_and_answer_each_others_challenges() {
+    let (Some(mut redis), Some(authority)) = (Redis::start(&[]), Authority::start(false)) else {
+        return;
+    };
+    const NAME: &str = "a.example.org";
+    // The issuer looks at the second machine. It finds that somebody else orders.
+    redis.ask(&format!("SET osier:lock:{NAME} somebody PX 600000"));
+    let second = authority.shared_site(&redis, (authority.plain, authority.https));
+    let _second = start(&second);
+    eventually("the look at the lock", || errors(&second).contains("SELF-SIGNED"));
+    redis.ask(&format!("DEL osier:lock:{NAME}"));
+    let (plain, https) = (free_port(), free_port());
+    let first = authority.shared_site(&redis, (plain, https));
+    let _first = start(&first);
+    eventually("the certificate at the first machine", || {
+        handshake(https, &["-servername", NAME]).contains("Pebble Intermediate")
+    });
+    assert!(
+        errors(&first).contains("has issued a certificate"),
+        "{}",
+        errors(&first)
+    );
+    authority.wait_for_certificate(NAME, &second);
+    assert_eq!(authority.issued(), 1);
+    let stored = redis.ask(&format!("GET osier:certificate:{NAME}"));
+    assert!(stored.len() > 1000 && !stored.contains("PRIVATE KEY") && !stored.contains("CERTIFICATE"));
+
+    // A session of the first machine is resumed by the second one.
+    let session = first.join("session").display().to_string();
+    handshake(https, &["-servername", NAME, "-sess_out", &session]);
+    let resumed = handshake(authority.https, &["-servername", NAME, "-sess_in", &session]);
+    assert!(resumed.contains("\nReused, "), "{resumed}");
+
+    // Without Redis both serve on. Each says so once, and once that it is back.
+    redis.kill();
+    for folder in [&first, &second] {
+        eventually("the outage", || errors(folder).contains("is away"));
+    }
+    assert!(authority.shown(NAME).contains("Pebble Intermediate"));
+    redis.restart();
+    for folder in [&first, &second] {
+        eventually("the return", || errors(folder).contains("is back after"));
+        assert_eq!(errors(folder).matches("is away").count(), 1, "{}", errors(folder));
+    }
+}
+
+#[test]
+fn a_machine_that_dies_in_an_order_gives_its_lock_back() {
+    let (Some(redis), Some(authority)) = (Redis::start(&[]), Authority::start(false)) else {
+        return;
+    };
+    let lock = "osier:lock:a.example.org";
+    let folder = authority.shared_site(&redis, (free_port(), free_port()));
+    let server = start(&folder);
+    // It waits for the others before it tells the issuer to look.
+    wait_for("the lock", || {
+        redis.ask(&format!("EXISTS {lock}")).contains(":1").then_some(())
+    });
+    server.signal(Signal::KILL);
+    drop(server);
+    let left = redis.ask(&format!("PTTL {lock}"));
+    let left: u64 = left.lines().next().unwrap().trim_start_matches(':').parse().unwrap();
+    assert!((1..=30_000).contains(&left), "{left}");
+    // The time until then is shortened.
+    redis.ask(&format!("PEXPIRE {lock} 1500"));
+    let folder = authority.shared_site(&redis, (authority.plain, authority.https));
+    let _server = start(&folder);
+    authority.wait_for_certificate("a.example.org", &folder);
+    assert_eq!(authority.issued(), 1, "{}", errors(&folder));
+}
+
+#[test]
+fn a_redis_that_is_away_does_not_hold_up_the_start() {
+    let (Some(mut redis), Some(authority)) = (Redis::start(&[]), Authority::start(false)) else {
+        return;
+    };
+    redis.kill();
+    let folder = authority.shared_site(&redis, (authority.plain, authority.https));
+    let server = start(&folder);
+    assert!(server.ready_line.contains("https://"), "{}", server.ready_line);
+    eventually("the outage", || errors(&folder).contains("is away"));
+    redis.restart();
+    authority.wait_for_certificate("a.example.org", &folder);
 }

@@ -93,6 +93,8 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("[[listen]]\naddress = \"81\"\ntls = {{ zzzzzzzz = 1 }}\n{site}"),
         format!("[[listen]]\naddress = \"81\"\nhttp2 = {{ zzzzzzzz = 1 }}\n{site}"),
         format!("{site}tls = {{ zzzzzzzz = 1 }}\n"),
+        format!("{site}[shared]\nredis = \"redis://a\"\n{odd}"),
+        format!("{site}[acme]\n{odd}"),
         format!("{site}hsts = {{ zzzzzzzz = 1 }}\n"),
         format!("{site}{odd}"),
         format!("{route}{odd}"),

@@ -230,21 +230,16 @@ impl Keeper {
         self.news.set();
     }
 
-    /// Looks again at the certificates that wait for another process or for the storage: there are news of them.
-    #[expect(dead_code, reason = "a storage that several machines share calls it")]
-    pub fn look_again(&self) {
+    /// Looks again at the certificates that another machine has changed, and at those that wait for another process or for the storage.
+    pub fn look_again(&self, changed: &HashSet<String>) {
         let now = self.wall();
         let mut state = self.state();
         let State { queue, waiting, .. } = &mut *state;
-        if waiting.is_empty() {
-            return;
-        }
-        let due = queue
-            .drain()
-            .map(|Reverse((due, index))| match waiting.contains(&index) {
-                true => Reverse((now, index)),
-                false => Reverse((due, index)),
-            });
+        let is_due = |index: &usize| waiting.contains(index) || changed.contains(self.subjects[*index].name());
+        let due = queue.drain().map(|Reverse((due, index))| match is_due(&index) {
+            true => Reverse((now, index)),
+            false => Reverse((due, index)),
+        });
         let due: Vec<_> = due.collect();
         queue.extend(due);
         waiting.clear();
@@ -270,6 +265,8 @@ impl Keeper {
         let found = match self.means.storage.certificate(subject.name()) {
             Ok(found) => found.filter(|stored| subject.is_served_by(stored)),
             Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
+            // Somebody else may read it, and would lose it by another order.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return self.not_stored(index, &error),
             Err(error) => {
                 let name = subject.name();
                 self.say.error(format_args!(

@@ -7,7 +7,7 @@
 //!       protocol    signed requests, nonces, repetitions  ── https
 //!       jose        keys and signatures
 //!       challenge   shows proofs: on the listeners, or by a program
-//!     storage   the state folder
+//!     storage   the state folder, or Redis
 //!     schedule  times, as pure functions
 //! ```
 

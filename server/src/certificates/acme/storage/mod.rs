@@ -9,6 +9,7 @@
 //! its locks: the kernel gives back those of a folder at once, and Redis gives back a lease when it has run out.
 
 mod folder;
+mod redis;
 
 use std::io;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::jose::AccountKey;
 use super::schedule::Window;
 
 pub use self::folder::{Folder, Pooled};
+pub use self::redis::InRedis;
 
 /// Keeps what the ACME client must not lose.
 ///

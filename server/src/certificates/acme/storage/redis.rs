@@ -1,0 +1,171 @@
+//! Accounts and certificates in Redis, for several machines. `shared.rs` lists the keys.
+//!
+//! The lock of a name is a lease: a key with an end that its owner puts off while the order runs. An owner that dies, or that Redis has
+//! not heard of for [`LEASE`], has lost it. It then stores nothing any more, because every write of an order compares the owner.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use osier_web::pubsub::Reply;
+
+use super::{Advice, Held, Locking, Pending, Storage, Stored, account_from_text, account_to_text, malformed};
+use crate::certificates::acme::jose::AccountKey;
+use crate::certificates::shared::Shared;
+
+/// Time after which the lock of a silent owner is free, and between two extensions.
+const LEASE: Duration = Duration::from_secs(30);
+const EXTEND: Duration = Duration::from_secs(10);
+
+/// The longest pause before another look at a lock that another machine has.
+const BUSY_MAX: Duration = Duration::from_secs(30);
+
+/// Each of them does its work only for the owner of the lock.
+const EXTEND_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+    return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
+const RELEASE_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+    return redis.call('DEL', KEYS[1])";
+const PUT_PENDING: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+    redis.call('SET', KEYS[2], ARGV[2]) return 1";
+const PUT_CERTIFICATE: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+    redis.call('SET', KEYS[2], ARGV[2]) redis.call('DEL', KEYS[3]) \
+    redis.call('LPUSH', KEYS[4], ARGV[3]) redis.call('LTRIM', KEYS[4], 0, 999) redis.call('INCR', KEYS[5]) return 1";
+
+/// The storage in Redis.
+pub struct InRedis(pub Arc<Shared>);
+
+/// A lease that is extended until this is dropped.
+struct Lease {
+    shared: Arc<Shared>,
+    key: String,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Held for Lease {}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let (shared, key) = (Arc::clone(&self.shared), std::mem::take(&mut self.key));
+        // A lease that cannot be given back runs out.
+        drop(osier::spawn(move || {
+            shared.eval(RELEASE_LOCK, &[&key], &[shared.owner()])
+        }));
+    }
+}
+
+impl InRedis {
+    fn text(&self, kind: &str, name: &str) -> io::Result<Option<String>> {
+        self.0.get(&self.0.key(kind, name))
+    }
+
+    /// Runs a script that writes for the owner of a lock.
+    fn put(&self, script: &[u8], keys: &[&str], args: &[&str]) -> io::Result<()> {
+        match self.0.eval(script, keys, args)? {
+            Reply::Number(1) => Ok(()),
+            _ => Err(io::Error::other("its lock was lost: another machine orders it now")),
+        }
+    }
+}
+
+impl Storage for InRedis {
+    fn place(&self) -> &'static str {
+        "Redis"
+    }
+
+    fn is_away(&self) -> bool {
+        self.0.is_away()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Locking> {
+        let (shared, key) = (&self.0, self.0.key("lock", name));
+        let lease = LEASE.as_millis().to_string();
+        let set: [&[u8]; 6] = [
+            b"SET",
+            key.as_bytes(),
+            shared.owner().as_bytes(),
+            b"NX",
+            b"PX",
+            lease.as_bytes(),
+        ];
+        if let Reply::Nil = shared.call(&set)? {
+            let left = match shared.call(&[b"PTTL", key.as_bytes()])? {
+                Reply::Number(left) => Duration::from_millis(u64::try_from(left).unwrap_or(0)),
+                _ => BUSY_MAX,
+            };
+            // A whole second more, because pauses have no parts of seconds.
+            return Ok(Locking::Busy(left.min(BUSY_MAX) + Duration::from_secs(1)));
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (extended, over, at) = (Arc::clone(shared), Arc::clone(&is_over), key.clone());
+        let extending = osier::fiber::Builder::new().name("lease of a certificate");
+        let extending = extending.spawn(move || {
+            loop {
+                osier::sleep(EXTEND);
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                if let Ok(Reply::Number(0)) = extended.eval(EXTEND_LOCK, &[&at], &[extended.owner(), &lease]) {
+                    return;
+                }
+            }
+        });
+        drop(extending);
+        Ok(Locking::Taken(Box::new(Lease {
+            shared: Arc::clone(shared),
+            key,
+            is_over,
+        })))
+    }
+
+    fn certificate(&self, name: &str) -> io::Result<Option<Stored>> {
+        let text = self.text("certificate", name)?;
+        text.map(|text| Stored::from_text(&text)).transpose()
+    }
+
+    fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()> {
+        let key = |kind| self.0.key(kind, name);
+        let (lock, certificate, order) = (key("lock"), key("certificate"), key("order"));
+        let (changes, changed) = (self.0.key("changes", ""), self.0.key("changed", ""));
+        let text = self.0.sealed(&certificate, &stored.to_text());
+        self.put(
+            PUT_CERTIFICATE,
+            &[&lock, &certificate, &order, &changes, &changed],
+            &[self.0.owner(), &text, name],
+        )
+    }
+
+    fn pending(&self, name: &str) -> io::Result<Option<Pending>> {
+        let text = self.text("order", name)?;
+        text.map(|text| Pending::from_text(&text)).transpose()
+    }
+
+    fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
+        let (lock, order) = (self.0.key("lock", name), self.0.key("order", name));
+        let text = self.0.sealed(&order, &pending.to_text());
+        self.put(PUT_PENDING, &[&lock, &order], &[self.0.owner(), &text])
+    }
+
+    fn advice(&self, name: &str) -> io::Result<Option<Advice>> {
+        let text = self.text("advice", name)?;
+        text.map(|text| Advice::from_text(&text)).transpose()
+    }
+
+    fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()> {
+        self.0.set(&self.0.key("advice", name), &advice.to_text())
+    }
+
+    fn account(&self, issuer: &str) -> io::Result<AccountKey> {
+        let key = self.0.key("account", issuer);
+        if let Some(text) = self.0.get(&key)? {
+            return account_from_text(&text);
+        }
+        let made = account_to_text(issuer, &AccountKey::generate());
+        let made = self.0.sealed(&key, &made);
+        self.0.call(&[b"SET", key.as_bytes(), made.as_bytes(), b"NX"])?;
+        // Another machine may have been faster.
+        let text = self.0.get(&key)?.ok_or_else(|| malformed("it is gone again"))?;
+        account_from_text(&text)
+    }
+}

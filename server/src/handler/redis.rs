@@ -1,0 +1,124 @@
+//! The place of a Redis server in the configuration: a URL, and `ca` for TLS.
+
+use std::path::PathBuf;
+
+use osier_web::{Address, pubsub};
+
+use crate::policy::backend_tls::BackendTls;
+use crate::reader::{At, Section, Source};
+
+use super::Touch;
+use super::upstream::{address, socket_of};
+
+/// The default port of Redis.
+const PORT: u16 = 6379;
+
+/// The beginning of a URL for TLS.
+const REDISS: &str = "rediss://";
+
+/// A Redis server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisServer {
+    pub server: Address,
+    pub password: Option<String>,
+    pub tls: Option<BackendTls>,
+}
+
+impl RedisServer {
+    /// Reads the keys `redis` and `ca` of a table. A mistake does not show the password.
+    pub fn read(table: &Section<'_>) -> Option<RedisServer> {
+        let url = table.string("redis")?;
+        hide_password(table.source(), &url);
+        let read = redis_url(table.source(), &url.value);
+        let ca_at = table.key("ca");
+        let ca = table.content("ca");
+        let (server, password) = read
+            .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
+            .ok()?;
+        let is_tls = url.value.starts_with(REDISS);
+        if let (false, Some(at)) = (is_tls, ca_at) {
+            let text = "'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"";
+            table.source().problem(&at, text);
+        }
+        Some(RedisServer {
+            server,
+            password,
+            tls: is_tls.then(|| BackendTls::of_ca(ca.map(|(_, pem)| pem))),
+        })
+    }
+
+    /// The Unix socket of the server, which moves with the root folder.
+    pub fn socket(&mut self) -> Option<(Touch, &mut PathBuf)> {
+        socket_of(&mut self.server)
+    }
+
+    /// Makes a client. It connects when it is first used.
+    ///
+    /// # Errors
+    /// One line: TLS cannot be set up.
+    pub fn client(&self) -> Result<pubsub::Client, String> {
+        let mut client = pubsub::Client::new(self.server.clone());
+        if let Some(password) = &self.password {
+            client = client.password(password);
+        }
+        if let Some(tls) = &self.tls {
+            let connector = tls.connector(None);
+            client = client.tls(connector.map_err(|error| format!("cannot speak TLS to Redis: {error}"))?);
+        }
+        Ok(client)
+    }
+}
+
+/// The password stands before the last '@'. The rest of the line may be shown.
+fn hide_password(source: &Source<'_>, url: &At<String>) {
+    let written = &source.text[url.span.clone()];
+    if let Some(end) = written.rfind('@') {
+        let start = written.find("//").map_or(1, |slashes| slashes + 2);
+        source.secret(url.span.start + start..url.span.start + end);
+    }
+}
+
+/// Parses `redis://[:PASSWORD@]HOST[:PORT]`, the same with [`REDISS`], or `redis+unix:///PATH`.
+fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>), String> {
+    const WANTED: &str =
+        "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH";
+    if let Some(path) = text.strip_prefix("redis+unix://") {
+        let path = match path.starts_with('/') {
+            true => source.path(path)?,
+            false => return Err(WANTED.into()),
+        };
+        return Ok((Address::Unix(path), None));
+    }
+    let rest = text.strip_prefix("redis://").or_else(|| text.strip_prefix(REDISS));
+    let rest = rest.ok_or(WANTED)?;
+    let (user, place) = match rest.rsplit_once('@') {
+        Some((user, place)) => (Some(user), place),
+        None => (None, rest),
+    };
+    let password = match user.map(|user| user.split_once(':')) {
+        None => None,
+        Some(Some(("", password))) => {
+            let decoded =
+                osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
+            Some(decoded.ok_or("the password has a '%' that begins no escape")?)
+        }
+        Some(_) => return Err(format!("Redis user names are not supported, only a password; {WANTED}")),
+    };
+    // The number of a database is ignored: published messages reach every database of a server.
+    let (place, database) = place.split_once('/').unwrap_or((place, ""));
+    if !database.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("only the number of a database may follow the port; {WANTED}"));
+    }
+    let is_plain = place
+        .rsplit_once(':')
+        .is_none_or(|(host, _)| host.ends_with(']') && place.ends_with(']'));
+    let place = if is_plain && !place.is_empty() {
+        format!("{place}:{PORT}")
+    } else {
+        place.into()
+    };
+    match address(source, &place) {
+        Ok(server @ Address::Tcp(_)) => Ok((server, password)),
+        _ => Err(WANTED.into()),
+    }
+}
