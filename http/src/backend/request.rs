@@ -104,6 +104,11 @@ impl<'o> RequestWriter<'o> {
         Ok(())
     }
 
+    /// Says that the sender takes trailers (RFC 9110 10.1.4).
+    pub fn take_trailers(&mut self) {
+        self.out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
+    }
+
     /// Writes the framing field and the empty line. The body must follow in the form of `body`: exactly that many bytes, or
     /// [chunks](crate::ChunkHead).
     pub fn finish(mut self, body: BodyLength) {

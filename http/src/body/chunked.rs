@@ -1,11 +1,11 @@
 //! The chunked transfer coding (RFC 9112 7.1): a strict decoder, and an encoder.
 //!
 //! The decoder takes framing byte by byte and data in whole pieces. It holds no data, and its result does not depend on how the
-//! input is split. A size is bare hex digits, and every line ends in CRLF. Extensions and trailers are parsed strictly, bounded,
-//! and dropped.
+//! input is split. A size is bare hex digits, and every line ends in CRLF. Extensions and trailers are parsed strictly and bounded.
+//! Extensions are dropped.
 
 use crate::message::byte::{is_token, is_value};
-use crate::message::{Limits, Reject};
+use crate::message::{FieldLines, Limits, Reject};
 
 /// A piece of a body, found by a decoder in the bytes of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,12 @@ pub struct ChunkedDecoder {
     trailer_left: usize,
     fields_left: usize,
     name: TrailerName,
+    /// The lines of the trailer section so far.
+    #[expect(
+        clippy::box_collection,
+        reason = "few bodies have one, and every connection has a decoder"
+    )]
+    trailer: Option<Box<Vec<u8>>>,
 }
 
 /// The part of the body that the next byte belongs to.
@@ -97,6 +103,7 @@ impl ChunkedDecoder {
             trailer_left: limits.trailer_bytes,
             fields_left: limits.header_count,
             name: TrailerName::NONE,
+            trailer: None,
         }
     }
 
@@ -161,6 +168,23 @@ impl ChunkedDecoder {
     #[inline]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Takes the fields of the trailer section, which are there once the body [is done](Self::is_done). Fields that frame a message
+    /// are not among them.
+    pub fn take_trailers(&mut self) -> FieldLines {
+        let lines = self.trailer.take_if(|_| self.state == State::Done);
+        let mut fields = FieldLines::new();
+        for line in lines.iter().flat_map(|lines| lines.split(|&byte| byte == b'\n')) {
+            let Some(colon) = memchr::memchr(b':', line) else {
+                continue;
+            };
+            if let Ok(name) = str::from_utf8(&line[..colon]) {
+                // The parser has checked both. A reserved field is left out.
+                let _ = fields.push(name, line[colon + 1..].trim_ascii());
+            }
+        }
+        fields
     }
 
     /// Takes one byte of framing.
@@ -250,10 +274,12 @@ impl ChunkedDecoder {
         Ok(State::Data)
     }
 
-    /// Checks and drops a byte of the trailer section. RFC 9110 6.5.1 allows dropping; merging a trailer into the head could let it
-    /// change the framing.
+    /// Checks and keeps a byte of the trailer section. It stays apart from the head, where it could change the framing.
     fn trailer(&mut self, byte: u8) -> Result<State, Reject> {
         self.trailer_left = self.trailer_left.checked_sub(1).ok_or(Reject::TrailerTooLarge)?;
+        if self.trailer.is_some() || self.state == State::TrailerStart && byte != b'\r' {
+            self.trailer.get_or_insert_default().push(byte);
+        }
         match (self.state, byte) {
             (State::TrailerStart, b'\r') => Ok(State::EndLf),
             (State::TrailerStart, _) if is_token(byte) => {

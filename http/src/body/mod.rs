@@ -7,7 +7,7 @@ pub(crate) use chunked::FORBIDDEN_TRAILERS;
 pub use chunked::{CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
 
 use crate::backend::ReplyLength;
-use crate::message::{Limits, Reject};
+use crate::message::{FieldLines, Limits, Reject};
 use crate::request::BodyLength;
 
 /// The decoder of one body.
@@ -168,6 +168,14 @@ impl BodyDecoder {
             }
             State::Chunked(decoder) => decoder.advance(count),
             State::UntilClose { left, .. } => *left = left.checked_sub(count).expect("advance() beyond plain()"),
+        }
+    }
+
+    /// Takes the fields of the trailer section, which only a chunked body that [is done](Self::is_done) has.
+    pub fn take_trailers(&mut self) -> FieldLines {
+        match &mut self.0 {
+            State::Chunked(decoder) => decoder.take_trailers(),
+            State::Known { .. } | State::UntilClose { .. } => FieldLines::new(),
         }
     }
 
