@@ -157,6 +157,7 @@ pub use conn::network::ClientNetwork;
 pub use conn::rates::Rates;
 pub use conn::settings::Timeouts;
 pub use conn::times::{Phase, Times};
+pub use conn::trailers::Trailers;
 pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]
 pub use cookie;

@@ -63,6 +63,12 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "/usr/lib/python3/dist-packages/grpc/__init__.py",
+        package: "python3-grpcio",
+        purpose: "a gRPC client and server that are not ours",
+        is_large: false,
+    },
+    Peer {
         program: "/usr/lib/python3/dist-packages/h2/__init__.py",
         package: "python3-h2",
         purpose: "an HTTP/2 client and server that are not ours",

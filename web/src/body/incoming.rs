@@ -19,6 +19,7 @@ use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::{Pace, Peer};
+use crate::conn::trailers::Trailers;
 use crate::conn::worker::Worker;
 
 /// The body of a request as a [`Read`].
@@ -49,6 +50,7 @@ pub struct RequestBody<'a> {
     /// Whether the client waits for `100 Continue`.
     awaited: bool,
     failed: Option<BodyError>,
+    trailers: Option<Trailers>,
     /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
     pace: Pace,
@@ -178,6 +180,7 @@ impl<'a> RequestBody<'a> {
             unread: 0..received,
             awaited,
             failed: None,
+            trailers: None,
             ahead: None,
             pace: Pace::default(),
             count,
@@ -252,6 +255,31 @@ impl<'a> RequestBody<'a> {
             BodyLength::Known(bytes) => Some(bytes),
             BodyLength::Chunked => None,
         }
+    }
+
+    /// The trailer of the body. It is empty until the body has been read to its end, where a read returns 0 bytes.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router};
+    /// use std::io::Read;
+    ///
+    /// let router = Router::new().post("/upload", |request: &mut Request<'_>| -> std::io::Result<String> {
+    ///     let mut bytes = Vec::new();
+    ///     request.body().read_to_end(&mut bytes)?;
+    ///     let sum = request.body().trailers().get("x-checksum").map(String::from_utf8_lossy);
+    ///     Ok(format!("{} bytes, checksum {sum:?}", bytes.len()))
+    /// });
+    /// ```
+    pub fn trailers(&mut self) -> &Trailers {
+        const NONE: &Trailers = &Trailers::new();
+        if !self.is_done() {
+            return NONE;
+        }
+        let (client, decoder) = (self.client, &mut self.decoder);
+        self.trailers.get_or_insert_with(|| {
+            let of_stream = client.take_trailers();
+            of_stream.unwrap_or_else(|| Trailers::of(decoder.take_trailers().iter()))
+        })
     }
 
     /// Limits the body to `most` bytes; a lower [limit](crate::Limits::body) of the server stays.

@@ -13,6 +13,7 @@ use crate::RequestBody;
 use crate::conn::output::Outlet;
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
+use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
 
 /// The body of a response.
@@ -157,6 +158,28 @@ impl Body {
         Body::produced(move |out| write(out))
     }
 
+    /// Makes a body of the bytes that `write` writes, with the trailer that it fills; see [`Trailers`].
+    ///
+    /// ```
+    /// use osier_web::{Body, Request, Response, Router, http::StatusCode};
+    ///
+    /// let router = Router::new().get("/report", |_: &mut Request<'_>| {
+    ///     Response::new(StatusCode::OK).body(Body::stream_with_trailers(|out, trailers| {
+    ///         let lines = 3;
+    ///         (0..lines).try_for_each(|line| writeln!(out, "line {line}"))?;
+    ///         trailers.push("x-lines", lines.to_string())
+    ///     }))
+    /// });
+    /// ```
+    pub fn stream_with_trailers(write: impl FnOnce(&mut dyn Write, &mut Trailers) -> io::Result<()> + 'static) -> Self {
+        Body::produced(move |out| {
+            let mut trailers = Trailers::new();
+            write(out, &mut trailers)?;
+            out.set_trailers(trailers);
+            Ok(())
+        })
+    }
+
     /// Same as [`stream`](Body::stream), for code of this crate.
     pub(crate) fn produced(write: impl FnOnce(&mut dyn Outlet) -> io::Result<()> + 'static) -> Self {
         Body {
@@ -185,6 +208,22 @@ impl Body {
     pub fn duplex(exchange: impl FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
             kind: Kind::Duplex(Box::new(move |body, out| exchange(body, out))),
+            text: None,
+        }
+    }
+
+    /// Makes a body as [`duplex`](Body::duplex) does, with the trailer that `exchange` fills: a gRPC call for example.
+    pub fn duplex_with_trailers(
+        exchange: impl FnOnce(&mut RequestBody<'_>, &mut dyn Write, &mut Trailers) -> io::Result<()> + 'static,
+    ) -> Self {
+        let exchange = move |body: &mut RequestBody<'_>, out: &mut dyn Outlet| {
+            let mut trailers = Trailers::new();
+            exchange(body, out, &mut trailers)?;
+            out.set_trailers(trailers);
+            Ok(())
+        };
+        Body {
+            kind: Kind::Duplex(Box::new(exchange)),
             text: None,
         }
     }

@@ -22,6 +22,7 @@ use super::accept_encoding::Coding;
 use super::encoder::{Effort, Encoder};
 use super::{INLINE, INLINE_BODY, SLICE, pool, to_the_end};
 use crate::conn::output::Outlet;
+use crate::conn::trailers::Trailers;
 
 /// Most bytes that wait for the encoder.
 const PENDING: usize = 64 << 10;
@@ -185,6 +186,10 @@ impl Pipe<'_> {
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
 impl Outlet for Ref<'_, '_> {
+    fn set_trailers(&mut self, trailers: Trailers) {
+        self.0.borrow_mut().out.set_trailers(trailers);
+    }
+
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let mut pipe = self.0.borrow_mut();
         // The fiber's hook finds the pipe borrowed.

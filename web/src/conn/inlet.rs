@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use osier::sync::{Event, Interrupt};
+use osier_http::h2::FieldSection;
+
+use crate::conn::trailers::Trailers;
 
 pub(crate) struct Inlet {
     inbox: RefCell<Inbox>,
@@ -24,6 +27,8 @@ const INBOX_KEPT: usize = 2 << 10;
 struct Inbox {
     bytes: VecDeque<u8>,
     has_ended: bool,
+    /// The trailer of the body.
+    trailers: Option<Box<FieldSection>>,
 }
 
 impl Inlet {
@@ -33,6 +38,7 @@ impl Inlet {
             inbox: RefCell::new(Inbox {
                 bytes: VecDeque::new(),
                 has_ended,
+                trailers: None,
             }),
             arrived: Event::new(),
             writable: Event::new(),
@@ -48,6 +54,18 @@ impl Inlet {
         inbox.has_ended |= end;
         drop(inbox);
         self.arrived.set();
+    }
+
+    /// Ends the body with a trailer.
+    pub(crate) fn end_with(&self, trailers: FieldSection) {
+        self.inbox.borrow_mut().trailers = Some(Box::new(trailers));
+        self.receive(&[], true);
+    }
+
+    /// Takes the trailer of the body, which is there once its end has been read.
+    pub(crate) fn take_trailers(&self) -> Trailers {
+        let taken = self.inbox.borrow_mut().trailers.take();
+        taken.map_or_else(Trailers::new, |fields| Trailers::of(fields.iter()))
     }
 
     /// Notes that the stream is reset.

@@ -53,6 +53,7 @@ pub(crate) mod shelf;
 pub(crate) mod slow;
 pub(crate) mod stream;
 pub(crate) mod times;
+pub(crate) mod trailers;
 pub(crate) mod transport;
 pub(crate) mod upgrade;
 pub(crate) mod worker;

@@ -37,6 +37,7 @@ use crate::conn::peer::{PATIENCE, Sink};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 use crate::conn::rest::Rest;
+use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
 /// Bytes in the buffer that cause a flush.
@@ -77,6 +78,8 @@ pub(crate) struct OutputState {
     may_leave: bool,
     /// Whether a cancellation may drop what is left.
     in_frame: bool,
+    /// The trailer of the body that is being sent.
+    trailers: Trailers,
     /// The file that a slow client has not taken. The buffer then holds the bytes behind it.
     rest: Option<Box<Rest>>,
 }
@@ -102,6 +105,7 @@ impl<'c> Output<'c> {
                 flushes: 0,
                 may_leave: false,
                 in_frame: false,
+                trailers: Trailers::new(),
                 rest: None,
             }),
             shutdown: None,
@@ -120,10 +124,11 @@ impl<'c> Output<'c> {
         buffer
     }
 
-    /// Ends the output, and returns the bytes that have not been sent.
+    /// Ends the output, and returns the bytes that have not been sent, and the trailer.
     #[cfg(feature = "h2")]
-    pub(crate) fn into_last(self) -> Vec<u8> {
-        self.state.into_inner().buffer
+    pub(crate) fn into_last(self) -> (Vec<u8>, Trailers) {
+        let state = self.state.into_inner();
+        (state.buffer, state.trailers)
     }
 
     /// The state, for appending to the buffer.
@@ -218,7 +223,11 @@ impl<'c> Output<'c> {
     pub(crate) fn end_chunks(&self) {
         let mut state = self.state();
         state.close_chunk();
-        state.buffer.extend_from_slice(LAST_CHUNK);
+        let trailers = std::mem::take(&mut state.trailers);
+        let (size, end) = LAST_CHUNK.split_at(LAST_CHUNK.len() - 2);
+        for part in [size, trailers.lines(), end] {
+            state.buffer.extend_from_slice(part);
+        }
     }
 
     /// Sends a part of a file. The head is sent right before it, or together with a small one.
@@ -529,6 +538,11 @@ pub(crate) trait Outlet: Write {
         Ok(true)
     }
 
+    /// Sets the trailer of the body. It is dropped where the bytes are encoded or kept.
+    fn set_trailers(&mut self, trailers: Trailers) {
+        let _ = trailers;
+    }
+
     /// Gives back memory before a wait that takes long: that of the empty buffer, and the unused part of the stack.
     fn shrink(&mut self) {}
 
@@ -567,6 +581,10 @@ fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write +
 }
 
 impl Outlet for BodyWriter<'_, '_> {
+    fn set_trailers(&mut self, trailers: Trailers) {
+        self.output.state().trailers = trailers;
+    }
+
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let shutdown = self.output.shutdown;
         self.output.sink.while_connected(|| wait(shutdown))

@@ -18,6 +18,7 @@ use osier::io::{HalfClose, while_connected};
 use crate::conn::buffers::{self, Size};
 use crate::conn::rates::Span;
 use crate::conn::stream::ClientStream;
+use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 use crate::conn::worker::{Link, RESTING, Worker};
 
@@ -173,6 +174,14 @@ impl<'w> Peer<'w> {
             End::Link(link) => Ok(while_connected(link.socket(), half_close, body)?),
             End::Stream(stream) => while_open(stream, body),
             End::Memory(_) => Ok(body()),
+        }
+    }
+
+    /// Takes the trailer that a stream of HTTP/2 has received.
+    pub(crate) fn take_trailers(self) -> Option<Trailers> {
+        match self.end {
+            End::Stream(stream) => Some(stream.take_trailers()),
+            End::Link(_) | End::Memory(_) => None,
         }
     }
 

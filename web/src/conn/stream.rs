@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use osier::sync::Interrupt;
 
+use crate::conn::trailers::Trailers;
 use crate::conn::worker::Link;
 
 /// The client's side of a stream. Only the stream's own fibers call it, and not two of them for the same direction.
@@ -36,6 +37,9 @@ pub(crate) trait ClientStream {
     ///
     /// `WouldBlock` if there are none, and the errors of `read`.
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Takes the trailer of the request's body, which is there once its end has been read.
+    fn take_trailers(&self) -> Trailers;
 
     /// Waits until bytes of the request's body, its end or an error have arrived.
     ///

@@ -14,6 +14,7 @@ use super::{SMALL, Settings, forwarded, relay, tunnel};
 use crate::body::ahead::{self, Bounds};
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
+use crate::conn::trailers::Trailers;
 use crate::upstream::Upstream;
 use crate::upstream::attempt::while_sending;
 use crate::{Body, Request, Response};
@@ -144,7 +145,7 @@ pub(super) fn make(
             done.map_err(|error| context.explain(error))
         }))
     } else if backend.take_received(&mut received).map_err(fail)? {
-        Kind::Owned(received)
+        in_memory(received, backend.take_trailers())
     } else if let ReplyLength::Known(length @ ..=SMALL) = head.body {
         // Bounded by SMALL.
         let (mut filled, length) = (received.len(), length as usize);
@@ -157,7 +158,7 @@ pub(super) fn make(
         }
         // The end of a stream may come behind the last byte.
         backend.read(&mut [0]).map_err(fail)?;
-        Kind::Owned(received)
+        in_memory(received, backend.take_trailers())
     } else {
         let length = match head.body {
             ReplyLength::Known(length) => Some(length),
@@ -175,6 +176,19 @@ pub(super) fn make(
     response.of_backend = true;
     response.body = Body { kind, text: None };
     Ok(response)
+}
+
+/// A body that is in memory. The length of one with a trailer is not announced: HTTP/1.1 has trailers behind chunks only.
+fn in_memory(bytes: Vec<u8>, trailers: Trailers) -> Kind {
+    if trailers.is_empty() {
+        return Kind::Owned(bytes);
+    }
+    let produce = move |out: &mut dyn Outlet| {
+        out.write_all(&bytes)?;
+        out.set_trailers(trailers);
+        Ok(())
+    };
+    Kind::Stream(Box::new(produce), None)
 }
 
 /// The body of a response without a body. A response to HEAD keeps the Content-Length of the backend, if there is one.

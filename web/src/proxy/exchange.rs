@@ -12,7 +12,7 @@ use osier_http::Reply;
 use super::backend_response::{BackendResponse, NoHead};
 use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
-use super::{Settings, client_response, forwarded, outgoing};
+use super::{Settings, client_response, forwarded, grpc, outgoing};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
 use crate::upstream::carrier::Carrier;
 use crate::{IntoResponse, Request, Response};
@@ -81,7 +81,11 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str,
         Err(Unanswered::Unavailable(unavailable)) => Failure::Unavailable(unavailable),
         Err(Unanswered::Failed(failure)) => failure,
     };
-    failure.answer(settings)
+    let failed = failure.answer(settings);
+    match grpc::is_call(request) {
+        true => grpc::fail(failed),
+        false => failed,
+    }
 }
 
 /// Whether one of these protocols is HTTP or can hide it. Requests inside such a tunnel would bypass all rules.

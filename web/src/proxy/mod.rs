@@ -22,7 +22,8 @@
 //! connection is closed then.
 //!
 //! Framing never passes, in either direction: Content-Length, Transfer-Encoding and Connection are made anew from the result of
-//! the strict parsers. The fields that Connection names, trailers and the backend's `100 Continue` do not pass either.
+//! the strict parsers. The fields that Connection names and the backend's `100 Continue` do not pass either. Trailers pass,
+//! without the fields that may not stand there.
 
 pub(crate) mod ask;
 mod backend_response;
@@ -30,6 +31,7 @@ mod client_response;
 mod exchange;
 mod failure;
 pub(crate) mod forwarded;
+mod grpc;
 mod outgoing;
 mod relay;
 mod sender;
@@ -110,9 +112,15 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// | 504 | connecting, or the response, took too long |
 /// | the connection ends | the backend breaks off inside a body that the client has received a part of |
 ///
-/// Each of them is logged with the request id. Trailers of the backend are dropped. Clients of HTTP/1.1 get the interim responses
+/// Each of them is logged with the request id. Clients of HTTP/1.1 and HTTP/2 get the interim responses
 /// of the backend, apart from `100 Continue`. A 103 Early Hints keeps its `Link` and `Content-Security-Policy`; other interim
 /// responses lose all fields, because layers see only the final response.
+///
+/// # gRPC
+///
+/// A call (`content-type: application/grpc`) is passed on as it comes, in both directions, to a backend that speaks
+/// [HTTP/2](crate::upstream::Builder::http2). Its trailer passes, and so does `TE: trailers`. Instead of an error status the client
+/// gets 200 with `grpc-status`: 14 for 502 and 503, and 4 for 504.
 ///
 /// # Retries
 ///

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use osier_http::path::{BadPath, Path};
 use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 
-use super::{Host, Settings, forwarded};
+use super::{Host, Settings, forwarded, grpc};
 use crate::conn::log::id;
 use crate::request::changes::is_same_name;
 use crate::request::trace;
@@ -92,6 +92,9 @@ pub(super) fn write_head(
         head.header(trace::PARENT, parent.as_bytes())?;
         state.map_or(Ok(()), |state| head.header(trace::STATE, &state))?;
     }
+    if upgrade.is_none() && takes_trailers(request) {
+        head.take_trailers();
+    }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;
         // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's answer to this one is not of interest.
@@ -101,6 +104,13 @@ pub(super) fn write_head(
     }
     head.finish(request.head.body());
     Ok(())
+}
+
+/// Whether the client takes trailers (RFC 9110 10.1.4).
+fn takes_trailers(request: &Request<'_>) -> bool {
+    let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("te"));
+    let mut members = fields.flat_map(|(_, value)| value.split(|&byte| byte == b','));
+    members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Makes a key for the handshake of a WebSocket: 16 bytes in base64. Hexadecimal digits are digits of base64, too.
@@ -124,10 +134,5 @@ pub(super) fn is_https(settings: &Settings, request: &Request<'_>) -> bool {
 
 /// Whether the body is passed on while the client sends it: a call whose two sides talk to each other.
 pub(super) fn is_streamed(settings: &Settings, request: &Request<'_>) -> bool {
-    let is_grpc = |value: &[u8]| {
-        value
-            .get(..16)
-            .is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"))
-    };
-    !settings.options.buffer || request.header("content-type").is_some_and(is_grpc)
+    !settings.options.buffer || grpc::is_call(request)
 }

@@ -14,6 +14,7 @@
 //! When the client keeps up but splicing is impossible, reader and writer take turns. One piece goes back and forth and stays in
 //! the processor's cache. The pieces come from the worker's own buffer pool for the same reason.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 
@@ -22,6 +23,7 @@ use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
 use crate::body::spool::has_room;
 use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
+use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
 /// The least rest of a body, in bytes, that is worth splicing.
@@ -30,24 +32,34 @@ const SPLICE_LEAST: u64 = 32 << 10;
 /// The most bytes spliced in one call.
 const SPLICED: usize = 256 << 10;
 
-impl Source for BackendResponse {
+/// A response, and the place where its trailer stays when it has been read.
+struct Relayed<'t> {
+    response: BackendResponse,
+    trailers: &'t RefCell<Trailers>,
+}
+
+impl Source for Relayed<'_> {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        BackendResponse::read(self, into)
+        let count = self.response.read(into)?;
+        if count == 0 {
+            *self.trailers.borrow_mut() = self.response.take_trailers();
+        }
+        Ok(count)
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        match self.may_wait() {
-            true => BackendResponse::wait(self),
+        match self.response.may_wait() {
+            true => self.response.wait(),
             false => Ok(()),
         }
     }
 
     fn is_worth_splicing(&self) -> bool {
-        self.is_plain_for(SPLICE_LEAST)
+        self.response.is_plain_for(SPLICE_LEAST)
     }
 }
 
-/// Passes the body on: first `received`, then the rest of `backend`. At most `bounds` are read ahead of the client.
+/// Passes the body on: first `received`, then the rest of `backend`, and its trailer. At most `bounds` are read ahead of the client.
 ///
 /// # Suspends
 ///
@@ -64,7 +76,11 @@ pub(super) fn relay(
 ) -> io::Result<()> {
     out.write_all(&received)?;
     drop(received);
-    let mut backend = Some(backend);
+    let trailers = RefCell::default();
+    let mut backend = Some(Relayed {
+        response: backend,
+        trailers: &trailers,
+    });
     let mut can_splice = true;
     loop {
         let mut rest = VecDeque::new();
@@ -75,6 +91,7 @@ pub(super) fn relay(
             rest = Piece::copy(&bytes);
         }
         if let Stopped::Done = read_ahead(&mut backend, rest, bounds, can_splice, out)? {
+            out.set_trailers(trailers.take());
             return Ok(());
         }
     }
@@ -83,12 +100,13 @@ pub(super) fn relay(
 /// Splices until the client does not take all bytes at once; `rest` then holds the bytes still to be written. Returns false if
 /// splicing is impossible.
 fn splice(
-    backend: &mut Option<BackendResponse>,
+    backend: &mut Option<Relayed<'_>>,
     rest: &mut Vec<u8>,
     bounds: &Bounds,
     out: &mut dyn Outlet,
 ) -> io::Result<bool> {
-    let Some(body) = backend.as_mut().filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
+    let body = backend.as_mut().map(|relayed| &mut relayed.response);
+    let Some(body) = body.filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
         return Ok(true);
     };
     while rest.is_empty() && body.is_plain_for(1) {

@@ -13,9 +13,11 @@ use std::time::Instant;
 use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
+use super::forwarded;
 use crate::RequestBody;
 use crate::body::spool::Spool;
 use crate::conn::buffers;
+use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 use crate::upstream::carrier::Carrier;
 #[cfg(feature = "h2")]
@@ -47,6 +49,8 @@ pub(super) struct Sender {
     #[cfg(feature = "h2")]
     has_ended_stream: bool,
     chunked: bool,
+    /// The trailer of the body, once that has been read to its end.
+    trailers: Trailers,
     /// The body has been read to its end.
     read_all: bool,
     /// `piece[begin..]` is the whole body.
@@ -90,6 +94,7 @@ impl Sender {
             #[cfg(feature = "h2")]
             has_ended_stream: false,
             chunked: body == BodyLength::Chunked,
+            trailers: Trailers::new(),
             read_all: body.is_empty(),
             whole: body.is_empty().then_some(0),
             progress: Rc::default(),
@@ -222,7 +227,7 @@ impl Sender {
     #[cfg(feature = "h2")]
     fn write_to_stream(&mut self, stream: &Stream) -> io::Result<()> {
         if self.head_sent == 0 {
-            let end = self.read_all && self.data.is_empty();
+            let end = self.read_all && self.data.is_empty() && self.trailers.is_empty();
             stream.send_head(&self.head, end)?;
             (self.head_sent, self.has_ended_stream) = (self.head.len(), end);
             self.progress.taken.update(|taken| taken + self.head.len() as u64);
@@ -232,8 +237,14 @@ impl Sender {
             if self.has_ended_stream || (data.is_empty() && !self.read_all) {
                 return Ok(());
             }
-            let count = stream.send(data, self.read_all)?;
-            self.has_ended_stream = self.read_all && count == data.len();
+            let end = self.read_all && self.trailers.is_empty();
+            if data.is_empty() && !end {
+                stream.send_trailers(&self.trailers)?;
+                self.has_ended_stream = true;
+                return Ok(());
+            }
+            let count = stream.send(data, end)?;
+            self.has_ended_stream = end && count == data.len();
             self.data_sent += count;
             self.progress.taken.update(|taken| taken + count as u64);
         }
@@ -276,8 +287,15 @@ impl Sender {
             self.piece[self.sent..start].copy_from_slice(line);
             self.piece.extend_from_slice(CHUNK_END);
         }
+        if self.read_all {
+            // A client does not name the user behind its requests in a trailer either.
+            self.trailers = body.trailers().filtered(|name| forwarded::passes(name, false));
+        }
         if self.chunked && self.read_all {
-            self.piece.extend_from_slice(LAST_CHUNK);
+            let (size, end) = LAST_CHUNK.split_at(LAST_CHUNK.len() - 2);
+            for part in [size, self.trailers.lines(), end] {
+                self.piece.extend_from_slice(part);
+            }
         }
         self.whole = (is_first && self.read_all).then_some(self.sent);
         Ok(())

@@ -33,9 +33,15 @@ fn every_honest_framing_arrives_and_is_framed_anew() {
         ("empty", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "", Some("0")),
         (
             "chunked, all at once",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\nX-T: 1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n",
             "hello!",
             Some("6"),
+        ),
+        (
+            "chunked, with a trailer",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
+            "hello",
+            None,
         ),
         ("until the end", b"HTTP/1.1 200 OK\r\n\r\nhello", "hello", None),
         ("1.0 until the end", b"HTTP/1.0 200 OK\r\n\r\nhello", "hello", None),

@@ -122,7 +122,7 @@ fn an_upload_streams_and_the_backend_sees_its_length_or_its_chunks() {
             client.send(piece);
             client.send("\r\n");
         }
-        client.send("0\r\nX-Trailer: dropped\r\n\r\n");
+        client.send("0\r\nX-Trailer: passed\r\n\r\n");
         assert_eq!(client.reply().text(), format!("{length} true"));
     }
     assert_eq!(backend.accepted(), 1, "uploads keep the connection");

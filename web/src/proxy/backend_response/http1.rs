@@ -14,6 +14,7 @@ use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots
 
 use super::{INTERIM_MAX, NoHead, patiently};
 use crate::conn::buffers::{self, Size};
+use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::Lease;
 use crate::upstream::carrier::Carrier;
@@ -266,6 +267,10 @@ impl Http1Response {
     /// Whether a read of the body may have to wait for the backend.
     pub(super) fn may_wait(&self) -> bool {
         self.unread.is_empty() && !self.decoder.is_done()
+    }
+
+    pub(super) fn take_trailers(&mut self) -> Trailers {
+        Trailers::of(self.decoder.take_trailers().iter())
     }
 
     /// Whether the body has ended.

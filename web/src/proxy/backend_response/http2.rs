@@ -6,6 +6,7 @@ use std::rc::Rc;
 use osier_http::{Limits, Method, Reject, Reply};
 
 use super::{INTERIM_MAX, NoHead, patiently};
+use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
 
@@ -19,6 +20,7 @@ pub(in crate::proxy) struct Http2Response {
     /// The request is sent meanwhile. The read timeout does not count before it was sent completely.
     is_sending: bool,
     is_done: bool,
+    trailers: Trailers,
 }
 
 impl Http2Response {
@@ -28,6 +30,7 @@ impl Http2Response {
             progress,
             is_sending: false,
             is_done: false,
+            trailers: Trailers::new(),
         }
     }
 
@@ -119,6 +122,7 @@ impl Http2Response {
         let read = self.stream()?.try_read(into)?;
         if read == Some(0) {
             self.is_done = true;
+            self.trailers = self.stream()?.take_trailers();
             // The stream is over for this end.
             self.carrier = None;
         }
@@ -127,6 +131,10 @@ impl Http2Response {
 
     pub(super) fn may_wait(&self) -> bool {
         !self.is_done
+    }
+
+    pub(super) fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.trailers)
     }
 
     pub(super) fn is_done(&self) -> bool {

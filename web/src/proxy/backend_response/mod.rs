@@ -13,6 +13,7 @@ use osier::net::Stream;
 use osier_http::{Limits, Method, Reject, Reply};
 
 use super::sender::Progress;
+use crate::conn::trailers::Trailers;
 use crate::upstream::carrier::Carrier;
 use http1::Http1Response;
 #[cfg(feature = "h2")]
@@ -150,6 +151,11 @@ impl BackendResponse {
     /// Whether a read of the body may have to wait for the backend.
     pub(super) fn may_wait(&self) -> bool {
         each!(self, response => response.may_wait())
+    }
+
+    /// Takes the trailer of a body that has ended.
+    pub(super) fn take_trailers(&mut self) -> Trailers {
+        each!(self, response => response.take_trailers())
     }
 
     /// Whether the body has ended.

@@ -79,9 +79,9 @@ impl Connection {
                     stream.receive(bytes, end);
                 }
             }
-            Event::Trailers { stream, .. } => {
+            Event::Trailers { stream, fields } => {
                 if let Some(stream) = shared.stream(stream) {
-                    stream.receive(&[], true);
+                    stream.end_with(fields);
                 }
             }
             Event::Reset { stream, .. } => {

@@ -31,10 +31,10 @@ pub(super) fn serve(stream: &Stream, head: &RequestHead) {
     match after {
         None | Some(After::Linger(_) | After::End(CloseReason::LastResponse)) => {
             let is_whole = !output.is_broken();
-            let last = output.into_last();
+            let (last, trailers) = output.into_last();
             if is_whole {
                 // The client may be gone. There is nobody to tell.
-                let _ = stream.end(&last);
+                let _ = stream.end(&last, &trailers);
             }
             worker.give_output(last);
         }

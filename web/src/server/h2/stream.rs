@@ -10,6 +10,7 @@ use osier_http::h2::StreamId;
 
 use crate::conn::inlet::Inlet;
 use crate::conn::stream::ClientStream;
+use crate::conn::trailers::Trailers;
 use crate::conn::worker::Link;
 use crate::conn::written::WrittenHead;
 use crate::server::h2::shared::Shared;
@@ -36,7 +37,7 @@ impl Stream {
         }
     }
 
-    /// Sends the last bytes of the response.
+    /// Sends the last bytes of the response, and its trailer.
     ///
     /// # Suspends
     ///
@@ -45,11 +46,18 @@ impl Stream {
     /// # Errors
     ///
     /// Those of [`ClientStream::write`].
-    pub(super) fn end(&self, bytes: &[u8]) -> io::Result<()> {
-        match self.send_heads(bytes, true)? {
-            Some(body) => self.send_body(body, true),
-            None => Ok(()),
+    pub(super) fn end(&self, bytes: &[u8], trailers: &Trailers) -> io::Result<()> {
+        let end = trailers.is_empty();
+        if let Some(body) = self.send_heads(bytes, end)? {
+            self.send_body(body, end)?;
         }
+        if !end {
+            self.check_open()?;
+            self.shared.lend();
+            self.shared.machine.borrow_mut().send_trailers(self.id, trailers.iter());
+            self.shared.flush_soon();
+        }
+        Ok(())
     }
 
     /// Sends the heads at the beginning of `bytes`, unless the final one has been sent. Returns the rest, or `None` if the final head
@@ -148,6 +156,10 @@ impl ClientStream for Stream {
 
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         self.take(into)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    fn take_trailers(&self) -> Trailers {
+        self.inlet.take_trailers()
     }
 
     fn wait_readable(&self, patience: Duration) -> io::Result<()> {

@@ -15,6 +15,7 @@ use osier::sync::{Event, Interrupt};
 
 use crate::conn::Conn;
 use crate::conn::stream::ClientStream;
+use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
 use crate::server::h2::stream::Stream;
 
@@ -52,7 +53,7 @@ pub(super) fn run(stream: &Stream, takeover: Takeover, extensions: Extensions) {
             has_ended.set();
         });
         let copied = copy(|into| (&inner).read(into), |bytes| stream.write(bytes));
-        if copied.and_then(|()| stream.end(&[])).is_err() {
+        if copied.and_then(|()| stream.end(&[], &Trailers::new())).is_err() {
             let _ = inner.shutdown(Shutdown::Both);
         }
         if !has_ended.wait_timeout(LAST_BYTES) {

@@ -249,9 +249,9 @@ impl Connection {
                     answer.inlet.receive(bytes, end);
                 }
             }
-            Event::Trailers { stream, .. } => {
+            Event::Trailers { stream, fields } => {
                 if let Some(answer) = answer(stream) {
-                    answer.inlet.receive(&[], true);
+                    answer.inlet.end_with(fields);
                 }
             }
             Event::Reset { stream, code, by_peer } => {

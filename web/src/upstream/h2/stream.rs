@@ -10,6 +10,7 @@ use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
 use super::answer::{Answer, Cut};
 use super::connection::Connection;
 use crate::conn::peer::PATIENCE;
+use crate::conn::trailers::Trailers;
 use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
 use crate::upstream::ticket::Ticket;
@@ -99,6 +100,26 @@ impl Stream {
                 return Err(self.late(self.write_timeout.get()));
             }
         }
+    }
+
+    /// Ends the body with a trailer.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the stream has ended.
+    pub(crate) fn send_trailers(&self, trailers: &Trailers) -> io::Result<()> {
+        let id = self.id.get().ok_or(io::ErrorKind::NotConnected)?;
+        if self.answer.inlet.is_reset() {
+            return Err(self.answer.error());
+        }
+        self.connection.machine.borrow_mut().send_trailers(id, trailers.iter());
+        self.connection.flush_soon();
+        Ok(())
+    }
+
+    /// Takes the trailer of the response, which is there once the end of the body has been read.
+    pub(crate) fn take_trailers(&self) -> Trailers {
+        self.answer.inlet.take_trailers()
     }
 
     /// Takes the next head. `None` if it has to arrive.

@@ -322,13 +322,13 @@ impl<S: Read + Write> Client<S> {
         reply
     }
 
-    /// Reads the data of all chunks up to the last.
+    /// Reads the data of all chunks up to the last, and the trailer.
     pub fn chunks(&mut self) -> Vec<u8> {
         let mut data = Vec::new();
         loop {
             let length = usize::from_str_radix(&self.line(), 16).expect("a chunk size");
             if length == 0 {
-                assert_eq!(self.line(), "");
+                while !self.line().is_empty() {}
                 return data;
             }
             data.extend(self.take(length));

@@ -3,10 +3,12 @@
 mod attacks;
 mod client;
 mod ending;
+mod grpc;
 mod handlers;
 mod memory;
 mod peers;
 mod streams;
+mod trailers;
 mod upstream;
 
 use std::time::Duration;

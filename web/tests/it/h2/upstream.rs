@@ -19,12 +19,12 @@ use crate::common::backend::{pattern, serve, serve_large};
 use crate::common::{PATIENCE, Site, eventually, site, site_with};
 use crate::tls::LOCALHOST;
 
-fn upstream(addr: SocketAddr) -> Builder {
+pub fn upstream(addr: SocketAddr) -> Builder {
     let address = addr.to_string().parse().unwrap();
     Upstream::builder("app").backend(address).http2(true).on_log(|_| {})
 }
 
-fn proxy(addr: SocketAddr) -> Proxy {
+pub fn proxy(addr: SocketAddr) -> Proxy {
     proxy_with(addr, |_| {})
 }
 

@@ -1,0 +1,70 @@
+//! gRPC: a client of it reads the outcome of a call from fields, not from the status of HTTP.
+
+use std::fmt::Write;
+
+use http::StatusCode;
+
+use crate::{Request, Response};
+
+/// Whether the request is a gRPC call.
+pub(super) fn is_call(request: &Request<'_>) -> bool {
+    let is_grpc = |value: &[u8]| {
+        value
+            .get(..16)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"))
+    };
+    request.header("content-type").is_some_and(is_grpc)
+}
+
+/// Turns the error response of the proxy itself into one without messages ("Trailers-Only" in the protocol of gRPC over HTTP/2). The
+/// cause stays for the log.
+pub(super) fn fail(failed: Response) -> Response {
+    let status = failed.status();
+    let (code, message) = outcome(status);
+    let mut response = Response::new(StatusCode::OK)
+        .header("content-type", "application/grpc")
+        .header("grpc-status", code)
+        .header("grpc-message", encoded(message));
+    response.cause = failed.cause;
+    response
+}
+
+/// The code of gRPC for a status, and what it means here.
+fn outcome(status: StatusCode) -> (&'static str, &'static str) {
+    match status.as_u16() {
+        // DEADLINE_EXCEEDED: the backend may have done the work, so the call is not simply repeated.
+        504 => ("4", "the backend has not answered in time"),
+        // UNAVAILABLE
+        502 => ("14", "the backend has failed or cannot be reached"),
+        503 => ("14", "no backend is available"),
+        // CANCELLED
+        408 => ("1", "the request has not arrived in time"),
+        // RESOURCE_EXHAUSTED
+        413 | 431 => ("8", "the request is too large"),
+        // INTERNAL
+        400 => ("13", "the request is malformed"),
+        _ => ("13", "the gateway has failed"),
+    }
+}
+
+/// Percent-encodes a message, as the field wants it.
+fn encoded(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b'%' | ..b' ' | b'\x7f'.. => drop(write!(text, "%{byte:02X}")),
+            byte => text.push(char::from(byte)),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_encoded() {
+        assert_eq!(encoded("50% of \u{e4}\n"), "50%25 of %C3%A4%0A");
+    }
+}

@@ -1,0 +1,111 @@
+//! gRPC through the proxy, with Python's grpcio at both ends, and the errors of the proxy itself.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use osier_web::proxy::{Options, Proxy};
+
+use super::client::Client;
+use super::upstream::{proxy, upstream};
+use crate::common::backend::{Backend, serve, serve_large};
+
+/// Debian installs grpcio for this interpreter.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn has_grpcio() -> bool {
+    let imported = Command::new(PYTHON)
+        .args(["-c", "import grpc"])
+        .stderr(Stdio::null())
+        .status();
+    imported.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn grpcio_agrees() {
+    if !has_grpcio() {
+        println!("skipped: {PYTHON} has no module grpc");
+        return;
+    }
+    let mut peer = Command::new(PYTHON)
+        .args(["-u", "-c", include_str!("grpc.py")])
+        .env("GRPC_VERBOSITY", "NONE")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it has just run");
+    let mut output = BufReader::new(peer.stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    };
+    let (version, port) = (line(), line());
+    let front = serve_large(proxy(format!("127.0.0.1:{port}").parse().expect("a port")));
+    writeln!(peer.stdin.take().unwrap(), "{}", front.addr).unwrap();
+    let mut said = String::new();
+    output.read_to_string(&mut said).unwrap();
+    assert!(peer.wait().unwrap().success(), "{said} {:?}", front.log.lock().unwrap());
+    let expected = "\
+unary b'olleh'
+metadata b'value' {'x-trail': 'after', 'x-trail-bin': b'\\x00\\xff'}
+fail FAILED_PRECONDITION: nicht so, 50%
+missing UNIMPLEMENTED: Method not found!
+large 3000000
+server stream 300 790000
+client stream b'1000000'
+both 50
+deadline DEADLINE_EXCEEDED
+the server has seen the end True
+cancelled True
+the server has seen the end True
+after cancelling b'llits'
+stopped UNAVAILABLE: the backend has failed or cannot be reached
+";
+    assert_eq!(said, expected, "{version} {:?}", front.log.lock().unwrap());
+}
+
+#[test]
+fn the_errors_of_the_proxy_itself_have_a_status_of_grpc() {
+    let call = |front: &crate::common::Site| {
+        let mut client = Client::connect(front.addr);
+        let fields: [(&str, &[u8]); 2] = [("content-type", b"application/grpc+proto"), ("te", b"trailers")];
+        let reply = client.send("POST", "/a.B/C", &fields, b"\0\0\0\0\0");
+        let field = |name| reply.header(name).map(str::to_owned);
+        assert_eq!(
+            (reply.status, field("content-type").as_deref()),
+            (200, Some("application/grpc"))
+        );
+        assert!(reply.body.is_empty());
+        (field("grpc-status").unwrap(), field("grpc-message").unwrap())
+    };
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let front = serve(proxy(closed));
+    assert_eq!(
+        call(&front),
+        ("14".into(), "the backend has failed or cannot be reached".into())
+    );
+    let log = front.log.lock().unwrap().join("\n");
+    assert!(
+        log.contains("POST /a.B/C failed: upstream app: cannot connect to"),
+        "{log}"
+    );
+
+    let silent = Backend::start(|_, conn| while conn.line().is_some() {});
+    let options = Options {
+        first_byte: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let front = serve(Proxy::with(upstream(silent.addr).build().unwrap(), options));
+    assert_eq!(
+        call(&front),
+        ("4".into(), "the backend has not answered in time".into())
+    );
+
+    let broken = Backend::answering_once("HTTP/1.1 200 OK\r\n\r\n");
+    let front = serve(proxy(broken.addr));
+    assert_eq!(call(&front).0, "14");
+}
