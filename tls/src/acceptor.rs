@@ -12,7 +12,7 @@ use crate::connector::root_store;
 use crate::identity::certificates;
 use crate::provider::{digest, provider, versions};
 use crate::resolver::Adapter;
-use crate::session::Session;
+use crate::session::{Catch, Session};
 use crate::{Error, Resolver, Stream, Tickets, Version};
 
 /// How often an acceptor changes the keys of its tickets.
@@ -161,6 +161,7 @@ impl AcceptorBuilder {
         config.send_tls13_tickets = 1;
         // The session takes the keys out of rustls after the handshake.
         config.enable_secret_extraction = true;
+        config.key_log = Arc::new(Catch);
         Ok(Acceptor(Arc::new(config)))
     }
 }

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::identity::certificates;
 use crate::provider::{provider, versions};
-use crate::session::Session;
+use crate::session::{Catch, Session};
 use crate::{Error, Identity, Stream, Version};
 
 /// Makes the client's end of TLS connections. Cheap to clone; all workers may share one.
@@ -161,6 +161,7 @@ impl ConnectorBuilder {
         config.enable_sni = self.sends_name;
         // The session takes the keys out of rustls after the handshake.
         config.enable_secret_extraction = true;
+        config.key_log = Arc::new(Catch);
         Ok(Connector(Arc::new(config)))
     }
 }

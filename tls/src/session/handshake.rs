@@ -5,15 +5,16 @@
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::crypto::tls13::OkmBlock;
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{
-    ClientConfig, CommonState, ConnectionTrafficSecrets, Error, ExtractedSecrets, HandshakeKind, ProtocolVersion,
-    ServerConfig, SupportedCipherSuite,
+    ClientConfig, CommonState, ConnectionTrafficSecrets, Error, HandshakeKind, ProtocolVersion, ServerConfig,
 };
 
+use super::secrets::{Secrets, Suite};
 use super::{Agreed, Goal, Sink, Step};
 use crate::Version;
 use crate::buffer::{self, Buffer};
@@ -26,6 +27,7 @@ pub(super) struct Handshake {
     seen: usize,
     /// When the session that it resumes began, if it resumes one.
     began: Option<u64>,
+    secrets: Secrets,
 }
 
 enum Side {
@@ -33,10 +35,19 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// The part of rustls that goes on after a handshake of TLS 1.3: it makes new keys, and stores tickets.
-pub(super) enum Kernel {
-    Server(KernelConnection<ServerConnectionData>),
-    Client(KernelConnection<ClientConnectionData>),
+/// What comes out of a handshake of TLS 1.3.
+pub(super) struct Opened {
+    pub(super) suite: Suite,
+    pub(super) sending: Key,
+    pub(super) receiving: Key,
+    /// The part of rustls that stores the tickets of a client.
+    pub(super) kernel: Option<KernelConnection<ClientConnectionData>>,
+}
+
+/// The secret of one direction, and the number of its next record.
+pub(super) struct Key {
+    pub(super) secret: OkmBlock,
+    pub(super) number: u64,
 }
 
 impl Handshake {
@@ -46,6 +57,7 @@ impl Handshake {
             side: Side::Server(connection.expect("it fails only for a size of fragments, which is never set")),
             seen: 0,
             began: None,
+            secrets: Secrets::default(),
         }
     }
 
@@ -54,6 +66,7 @@ impl Handshake {
             side: Side::Client(UnbufferedClientConnection::new(config, name)?),
             seen: 0,
             began: None,
+            secrets: Secrets::default(),
         })
     }
 
@@ -62,10 +75,7 @@ impl Handshake {
     }
 
     fn common(&self) -> &CommonState {
-        match &self.side {
-            Side::Server(connection) => connection,
-            Side::Client(connection) => connection,
-        }
+        self.side.common()
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -125,17 +135,28 @@ impl Handshake {
     }
 
     /// Takes the keys out.
-    pub(super) fn open(self) -> Result<(ExtractedSecrets, Kernel), Error> {
-        match self.side {
+    pub(super) fn open(self) -> Result<Opened, Error> {
+        let caught = self.secrets.client.zip(self.secrets.server);
+        let (client, server) = caught.ok_or(Error::HandshakeNotComplete)?;
+        let id = self.side.common().negotiated_cipher_suite();
+        let suite = id.and_then(|suite| Suite::new(suite.suite()));
+        let suite = suite.ok_or_else(|| Error::General("a cipher of this provider is unknown".into()))?;
+        let ((extracted, kernel), sending, receiving) = match self.side {
             Side::Server(connection) => {
-                let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
-                Ok((secrets, Kernel::Server(kernel)))
+                let (extracted, _) = connection.dangerous_into_kernel_connection()?;
+                ((extracted, None), server, client)
             }
             Side::Client(connection) => {
-                let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
-                Ok((secrets, Kernel::Client(kernel)))
+                let (extracted, kernel) = connection.dangerous_into_kernel_connection()?;
+                ((extracted, Some(kernel)), client, server)
             }
-        }
+        };
+        Ok(Opened {
+            suite,
+            sending: checked(suite, sending, &extracted.tx)?,
+            receiving: checked(suite, receiving, &extracted.rx)?,
+            kernel,
+        })
     }
 
     /// Makes one step of rustls' machine. `None` means that it has more to do.
@@ -146,12 +167,12 @@ impl Handshake {
         sink: &mut Sink<'_>,
         goal: Goal<'_>,
     ) -> Result<Option<Step>, Error> {
-        match &mut self.side {
+        self.secrets.catch(|| match &mut self.side {
             Side::Server(connection) => with_session_of(&mut self.began, || {
                 take(connection.process_tls_records(input), consumed, sink, goal)
             }),
             Side::Client(connection) => take(connection.process_tls_records(input), consumed, sink, goal),
-        }
+        })
     }
 
     /// The outcome of the handshake, once it is done.
@@ -177,31 +198,31 @@ impl Handshake {
     }
 }
 
-impl Kernel {
-    pub(super) fn suite(&self) -> SupportedCipherSuite {
+impl Side {
+    fn common(&self) -> &CommonState {
         match self {
-            Kernel::Server(kernel) => kernel.negotiated_cipher_suite(),
-            Kernel::Client(kernel) => kernel.negotiated_cipher_suite(),
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
         }
     }
+}
 
-    /// The next keys for what this end sends.
-    pub(super) fn update_sending(&mut self) -> Result<ConnectionTrafficSecrets, Error> {
-        let (_, secrets) = match self {
-            Kernel::Server(kernel) => kernel.update_tx_secret()?,
-            Kernel::Client(kernel) => kernel.update_tx_secret()?,
-        };
-        Ok(secrets)
-    }
-
-    /// The next keys for what the peer sends.
-    pub(super) fn update_receiving(&mut self) -> Result<ConnectionTrafficSecrets, Error> {
-        let (_, secrets) = match self {
-            Kernel::Server(kernel) => kernel.update_rx_secret()?,
-            Kernel::Client(kernel) => kernel.update_rx_secret()?,
-        };
-        Ok(secrets)
-    }
+/// The key of a direction, if the one of rustls follows from its secret.
+fn checked(suite: Suite, secret: OkmBlock, (number, keys): &(u64, ConnectionTrafficSecrets)) -> Result<Key, Error> {
+    let (ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+    | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+    | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv }) = keys
+    else {
+        return Err(Error::HandshakeNotComplete);
+    };
+    let (own, start) = suite.keys(&secret);
+    let is_same = own.as_ref().starts_with(key.as_ref()) && start.as_ref() == iv.as_ref();
+    is_same
+        .then_some(Key {
+            secret,
+            number: *number,
+        })
+        .ok_or(Error::HandshakeNotComplete)
 }
 
 /// Does what a state of rustls asks for. Adds to `consumed` the bytes that it is done with.

@@ -9,6 +9,9 @@
 
 mod handshake;
 mod open;
+mod secrets;
+
+pub(crate) use self::secrets::Catch;
 
 use std::mem;
 use std::sync::Arc;
@@ -153,7 +156,7 @@ impl Session {
     /// Takes the keys out of rustls, if they can leave.
     fn open(&mut self) -> Result<(), rustls::Error> {
         self.phase = match mem::replace(&mut self.phase, Phase::Broken) {
-            Phase::Handshake(handshake) if handshake.can_open() => Phase::Open(Box::new(Open::new(handshake.open()?)?)),
+            Phase::Handshake(handshake) if handshake.can_open() => Phase::Open(Box::new(Open::new(handshake.open()?))),
             phase => phase,
         };
         Ok(())

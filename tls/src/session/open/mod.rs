@@ -1,22 +1,21 @@
 //! [`Open`]: the records of a TLS 1.3 connection after its handshake.
 //!
-//! rustls hands over the keys, and with them everything that its handshake holds is gone. This module protects records (RFC 8446,
-//! 5.2) and knows the few messages that may still come: alerts, changes of keys, and session tickets for a client. rustls makes the
-//! new keys and stores the tickets ([`Kernel`]).
+//! rustls hands over the secrets, and with them everything that its handshake holds is gone. This module protects records (RFC
+//! 8446, 5.2) and knows the few messages that may still come: alerts, changes of keys, and session tickets for a client, which
+//! rustls stores.
 //!
 //! A connection at rest keeps the keys and the numbers of the next records. The expanded keys, half a kilobyte each, are made
 //! at the first record after the rest.
 
+use rustls::client::ClientConnectionData;
 use rustls::crypto::cipher::{AeadKey, Iv};
-use rustls::{
-    AlertDescription, ConnectionTrafficSecrets, ContentType, Error, ExtractedSecrets, HandshakeType, InvalidMessage,
-    PeerMisbehaved,
-};
+use rustls::kernel::KernelConnection;
+use rustls::{AlertDescription, ContentType, Error, HandshakeType, InvalidMessage, PeerMisbehaved};
 
-use super::handshake::Kernel;
+use super::handshake::{Key, Opened};
+use super::secrets::Suite;
 use super::{Goal, RECORD_BYTES, Sink, Step};
 use crate::buffer::{self, Buffer};
-use crate::provider::aead::{AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
 use crate::provider::aead::{Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 const HEAD_BYTES: usize = buffer::RECORD_HEAD_BYTES;
@@ -42,7 +41,9 @@ const WARNINGS_MAX: u8 = 4;
 
 /// The keys of both directions, and the numbers of the next records.
 pub(super) struct Open {
-    kernel: Kernel,
+    suite: Suite,
+    /// Stores the tickets of a client.
+    kernel: Option<Box<KernelConnection<ClientConnectionData>>>,
     sending: Half,
     receiving: Half,
     /// The records that one key may protect.
@@ -59,30 +60,30 @@ pub(super) struct Open {
 
 /// One direction.
 struct Half {
+    /// The secret, and the number of the next record.
+    next: Key,
     algorithm: &'static Algorithm,
     key: AeadKey,
     iv: Iv,
-    /// The number of the next record.
-    number: u64,
     expanded: Option<Box<LessSafeKey>>,
 }
 
 impl Open {
-    pub(super) fn new((secrets, kernel): (ExtractedSecrets, Kernel)) -> Result<Open, Error> {
-        let suite = kernel.suite();
-        let suite = suite.tls13().ok_or(Error::HandshakeNotComplete)?;
-        Ok(Open {
-            sending: Half::new(secrets.tx.1, secrets.tx.0)?,
-            receiving: Half::new(secrets.rx.1, secrets.rx.0)?,
-            records_max: suite.common.confidentiality_limit,
-            kernel,
+    pub(super) fn new(opened: Opened) -> Open {
+        let Opened { suite, kernel, .. } = opened;
+        Open {
+            suite,
+            sending: Half::new(suite, opened.sending),
+            receiving: Half::new(suite, opened.receiving),
+            records_max: suite.records_max(),
+            kernel: kernel.map(Box::new),
             message: Vec::new(),
             owes_update: false,
             peer_closed: false,
             empty_records: 0,
             key_updates: 0,
             warnings: 0,
-        })
+        }
     }
 
     pub(super) fn rest(&mut self) {
@@ -146,11 +147,11 @@ impl Open {
 
     /// Appends a record. New keys come before it if the peer has asked for them, or if the old ones have served long enough.
     fn write(&mut self, kind: u8, plain: &[u8], records: &mut Buffer) -> Result<Step, Error> {
-        if self.owes_update || self.sending.number + 1 >= self.records_max {
+        if self.owes_update || self.sending.next.number + 1 >= self.records_max {
             self.owes_update = false;
             // The message has one byte: whether the peer's keys shall change too. They need not.
             self.protect(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], records)?;
-            self.sending = Half::new(self.kernel.update_sending()?, 0)?;
+            self.sending.update(self.suite);
         }
         self.protect(kind, plain, records)?;
         Ok(Step::Ready)
@@ -210,7 +211,7 @@ impl Open {
             };
             rest = others;
             match (*kind, &mut self.kernel) {
-                (NEW_SESSION_TICKET, Kernel::Client(kernel)) => kernel.handle_new_session_ticket(body)?,
+                (NEW_SESSION_TICKET, Some(kernel)) => kernel.handle_new_session_ticket(body)?,
                 // The next byte has other keys: it cannot be in the same record.
                 (KEY_UPDATE, _) if !rest.is_empty() => return Err(PeerMisbehaved::KeyEpochWithPendingFragment.into()),
                 (KEY_UPDATE, _) => self.update_receiving(body)?,
@@ -236,31 +237,32 @@ impl Open {
             [1] => self.owes_update = true,
             _ => return Err(InvalidMessage::InvalidKeyUpdate.into()),
         }
-        self.receiving = Half::new(self.kernel.update_receiving()?, 0)?;
+        self.receiving.update(self.suite);
         Ok(())
     }
 }
 
 impl Half {
-    fn new(secrets: ConnectionTrafficSecrets, number: u64) -> Result<Half, Error> {
-        let (algorithm, key, iv) = match secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(Error::General("a cipher of this provider is unknown".into())),
-        };
-        Ok(Half {
-            algorithm,
+    fn new(suite: Suite, next: Key) -> Half {
+        let (key, iv) = suite.keys(&next.secret);
+        Half {
+            next,
+            algorithm: suite.algorithm,
             key,
             iv,
-            number,
             expanded: None,
-        })
+        }
+    }
+
+    /// Goes on with the next secret.
+    fn update(&mut self, suite: Suite) {
+        let secret = suite.next(&self.next.secret);
+        *self = Half::new(suite, Key { secret, number: 0 });
     }
 
     fn expanded(&mut self) -> &LessSafeKey {
         self.expanded.get_or_insert_with(|| {
-            let key = UnboundKey::new(self.algorithm, self.key.as_ref());
+            let key = UnboundKey::new(self.algorithm, &self.key.as_ref()[..self.algorithm.key_len()]);
             Box::new(LessSafeKey::new(key.expect("a key of this algorithm has its length")))
         })
     }
@@ -268,8 +270,8 @@ impl Half {
     /// The nonce of the next record: its number, combined with the secret start. A number is used once.
     fn next_nonce(&mut self) -> Nonce {
         let mut nonce = [0; NONCE_LEN];
-        nonce[NONCE_LEN - 8..].copy_from_slice(&self.number.to_be_bytes());
-        self.number += 1;
+        nonce[NONCE_LEN - 8..].copy_from_slice(&self.next.number.to_be_bytes());
+        self.next.number += 1;
         for (byte, secret) in nonce.iter_mut().zip(self.iv.as_ref()) {
             *byte ^= secret;
         }

@@ -1,6 +1,6 @@
 //! Two ends in memory: what they send, take and refuse.
 
-use rustls::crypto::cipher::AeadKey;
+use rustls::{CipherSuite, ConnectionTrafficSecrets};
 
 use super::*;
 use crate::session::Session;
@@ -46,6 +46,12 @@ impl End {
         let mut out = Buffer::default();
         self.open().protect(kind, plain, &mut out).unwrap();
         out.filled().to_vec()
+    }
+
+    /// Sends with new keys from the next record on.
+    fn change_keys(&mut self) {
+        let open = self.open();
+        open.sending.update(open.suite);
     }
 
     fn open(&mut self) -> &mut Open {
@@ -98,7 +104,7 @@ fn records_go_both_ways_and_keys_are_made_again_after_a_rest() {
         client.take(&mut server.send(&[n; 3]), &mut Buffer::default()).unwrap();
     }
     assert_eq!((server.received.len(), client.received.len()), (30_000, 300));
-    assert_eq!(server.open().receiving.number, 100);
+    assert_eq!(server.open().receiving.next.number, 100);
 }
 
 #[test]
@@ -106,7 +112,7 @@ fn a_key_that_has_served_long_enough_is_changed() {
     let [mut client, mut server] = ends();
     client.open().records_max = 10;
     for n in 0..50 {
-        assert!(client.open().sending.number < 10, "{n}");
+        assert!(client.open().sending.next.number < 10, "{n}");
         server.take(&mut client.send(b"x"), &mut Buffer::default()).unwrap();
     }
     assert_eq!(server.received, [b'x'; 50]);
@@ -117,8 +123,7 @@ fn asked_for_new_keys_an_end_changes_them_once_before_its_next_bytes() {
     let [mut client, mut server] = ends();
     for _ in 0..3 {
         let mut asked = client.send_kind(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 1]);
-        let keys = client.open().kernel.update_sending().unwrap();
-        client.open().sending = Half::new(keys, 0).unwrap();
+        client.change_keys();
         server.take(&mut asked, &mut Buffer::default()).unwrap();
     }
     let mut answer = server.send(b"hello");
@@ -137,8 +142,7 @@ fn endless_changes_of_keys_are_refused() {
     let [mut client, mut server] = ends();
     for n in 0.. {
         let mut asked = client.send_kind(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0]);
-        let keys = client.open().kernel.update_sending().unwrap();
-        client.open().sending = Half::new(keys, 0).unwrap();
+        client.change_keys();
         if let Err(error) = server.take(&mut asked, &mut Buffer::default()) {
             assert_eq!((n, error), (32, PeerMisbehaved::TooManyKeyUpdateRequests.into()));
             return;
@@ -173,8 +177,7 @@ fn a_message_may_be_spread_over_records() {
             .take(&mut client.send_kind(HANDSHAKE, part), &mut Buffer::default())
             .unwrap();
     }
-    let keys = client.open().kernel.update_sending().unwrap();
-    client.open().sending = Half::new(keys, 0).unwrap();
+    client.change_keys();
     server.take(&mut client.send(b"hello"), &mut Buffer::default()).unwrap();
     assert_eq!(server.received, b"hello");
 
@@ -266,20 +269,37 @@ fn alerts_end_a_connection() {
     assert!(refused(&mut server, client.send_kind(ALERT, &[1])).1);
 }
 
-/// The first traffic keys of RFC 8448, section 3, and the client's records with them.
+/// rustls makes the next keys of both directions too.
+#[test]
+fn the_next_keys_are_those_of_rustls() {
+    let [mut client, _] = ends();
+    let open = client.open();
+    for _ in 0..3 {
+        open.sending.update(open.suite);
+        open.receiving.update(open.suite);
+        let kernel = open.kernel.as_mut().unwrap();
+        for (half, (_, expected)) in [
+            (&open.sending, kernel.update_tx_secret().unwrap()),
+            (&open.receiving, kernel.update_rx_secret().unwrap()),
+        ] {
+            let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = expected else {
+                panic!("the suite that both prefer")
+            };
+            assert_eq!((half.key.as_ref(), half.iv.as_ref()), (key.as_ref(), iv.as_ref()));
+        }
+    }
+}
+
+/// The client's first traffic secret of RFC 8448, section 3, and its first record.
 #[test]
 fn a_record_is_that_of_the_rfc() {
-    let key: [u8; 16] = [
-        0x17, 0x42, 0x2d, 0xda, 0x59, 0x6e, 0xd5, 0xd9, 0xac, 0xd8, 0x90, 0xe3, 0xc6, 0x3f, 0x50, 0x51,
+    let secret = [
+        0x9e, 0x40, 0x64, 0x6c, 0xe7, 0x9a, 0x7f, 0x9d, 0xc0, 0x5a, 0xf8, 0x88, 0x9b, 0xce, 0x65, 0x52, 0x87, 0x5a,
+        0xfa, 0x0b, 0x06, 0xdf, 0x00, 0x87, 0xf7, 0x92, 0xeb, 0xb7, 0xc1, 0x75, 0x04, 0xa5,
     ];
-    let iv: [u8; 12] = [0x5b, 0x78, 0x92, 0x3d, 0xee, 0x08, 0x57, 0x90, 0x33, 0xe5, 0x23, 0xd9];
-    let mut half = Half {
-        algorithm: &AES_128_GCM,
-        key: AeadKey::from([0; 32]),
-        iv: Iv::new(iv),
-        number: 0,
-        expanded: Some(Box::new(LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).unwrap()))),
-    };
+    let suite = Suite::new(CipherSuite::TLS13_AES_128_GCM_SHA256).unwrap();
+    let secret = suite.secret(&secret).unwrap();
+    let mut half = Half::new(suite, Key { secret, number: 0 });
     let mut record = vec![
         0x17, 0x03, 0x03, 0x00, 0x43, 0xa2, 0x3f, 0x70, 0x54, 0xb6, 0x2c, 0x94, 0xd0, 0xaf, 0xfa, 0xfe, 0x82, 0x28,
         0xba, 0x55, 0xcb, 0xef, 0xac, 0xea, 0x42, 0xf9, 0x14, 0xaa, 0x66, 0xbc, 0xab, 0x3f, 0x2b, 0x98, 0x19, 0xa8,
