@@ -1,6 +1,7 @@
 //! [`Acceptor`]: makes the server's end of TLS connections.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,30 @@ impl Acceptor {
     /// Never.
     pub fn accept(&self, socket: impl Into<net::Stream>) -> Stream {
         Stream::new(socket.into(), self.session())
+    }
+
+    /// Makes the stream again that another process has [exported](Stream::export), around the same connection.
+    ///
+    /// The settings of this acceptor do not matter: version, suite and certificates were agreed on there.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for bytes that are not an exported connection.
+    pub fn import(&self, socket: impl Into<net::Stream>, exported: &[u8]) -> io::Result<Stream> {
+        if exported.is_empty() {
+            return Ok(self.accept(socket));
+        }
+        let invalid = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "these bytes are not an exported TLS connection",
+            )
+        };
+        Stream::import(socket.into(), exported).ok_or_else(invalid)
     }
 
     pub(crate) fn session(&self) -> Session {

@@ -50,13 +50,17 @@ impl Buffer {
         self.end - self.start
     }
 
+    pub(crate) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
     pub(crate) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 
     /// Whether the first bytes are a whole TLS record.
     pub(crate) fn starts_with_record(&self) -> bool {
-        record_length(&self.bytes[self.start..self.end]).is_some()
+        record_length(self.waiting()).is_some()
     }
 
     /// Room for at least `count` bytes. [`fill`](Buffer::fill) says how many were written there.
@@ -98,7 +102,7 @@ impl Buffer {
     pub(crate) fn rest(&mut self) {
         let unused = self.bytes.len() - self.len();
         if unused > 0 {
-            let kept = self.bytes[self.start..self.end].to_vec();
+            let kept = self.waiting().to_vec();
             give_back(mem::replace(&mut self.bytes, kept));
             (self.start, self.end) = (0, self.bytes.len());
         }

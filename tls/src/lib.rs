@@ -65,6 +65,7 @@ mod acceptor;
 mod buffer;
 mod connector;
 mod error;
+mod export;
 mod identity;
 mod provider;
 mod resolver;
@@ -75,6 +76,7 @@ mod tickets;
 pub use acceptor::{Acceptor, AcceptorBuilder, ClientCertificates};
 pub use connector::{Connector, ConnectorBuilder};
 pub use error::Error;
+pub use export::NotExportable;
 pub use identity::Identity;
 pub use resolver::{Hello, Resolver};
 #[cfg(feature = "futures")]

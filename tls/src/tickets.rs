@@ -29,6 +29,7 @@ use rustls::quic::PacketKey;
 use rustls::server::ProducesTickets;
 
 use crate::Error;
+use crate::export::{Reader, Writer};
 use crate::provider::{provider, ticket_suite};
 
 /// The length of a key in a file: its name and its secret.
@@ -163,6 +164,36 @@ impl Tickets {
     /// The errors of [`from_file`](Tickets::from_file). The keys stay as they are then.
     pub fn reload(&self) -> Result<bool, Error> {
         self.0.reload()
+    }
+
+    /// Rotating keys as bytes, for another process that shall resume the sessions of this one. Empty for other keys, which it gets from
+    /// where this one has them.
+    ///
+    /// Whoever reads the bytes can read what the sessions carry.
+    pub fn export(&self) -> Vec<u8> {
+        let Source::Rotating { every } = &self.0.source else {
+            return Vec::new();
+        };
+        let now = millis(osier::time::now().saturating_duration_since(self.0.start));
+        let rest = self.0.next_look.load(Ordering::Relaxed).saturating_sub(now);
+        let mut to = Writer::default();
+        to.number(millis(*every));
+        to.number(rest);
+        for key in lock(&self.0.keys).iter() {
+            to.0.extend_from_slice(&key.name);
+            to.0.extend_from_slice(&key.secret);
+        }
+        to.0
+    }
+
+    /// The rotating keys that another process has [exported](Tickets::export). They change when they would have changed there. `None`
+    /// for bytes that are not such keys.
+    pub fn import(exported: &[u8]) -> Option<Tickets> {
+        let mut from = Reader(exported);
+        let every = Duration::from_millis(from.number()?);
+        let rest = Duration::from_millis(from.number()?);
+        let keys = parse(from.0).ok()?;
+        Some(Tickets::new(Source::Rotating { every }, keys, rest.min(every)))
     }
 
     /// The keys for sessions of this kind: a ticket of one kind does not open as one of another.

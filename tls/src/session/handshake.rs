@@ -28,6 +28,7 @@ pub(super) struct Handshake {
     /// When the session that it resumes began, if it resumes one.
     began: Option<u64>,
     secrets: Secrets,
+    is_fresh: bool,
 }
 
 enum Side {
@@ -58,6 +59,7 @@ impl Handshake {
             seen: 0,
             began: None,
             secrets: Secrets::default(),
+            is_fresh: true,
         }
     }
 
@@ -67,11 +69,17 @@ impl Handshake {
             seen: 0,
             began: None,
             secrets: Secrets::default(),
+            is_fresh: true,
         })
     }
 
     pub(super) fn is_server(&self) -> bool {
         matches!(self.side, Side::Server(_))
+    }
+
+    /// Whether it has seen no byte.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.is_fresh
     }
 
     fn common(&self) -> &CommonState {
@@ -93,6 +101,7 @@ impl Handshake {
         if !self.is_handshaking() {
             return self.advance_over(input, sink, goal);
         }
+        self.is_fresh &= input.is_empty();
         let mut consumed = 0;
         loop {
             let rest = &mut input[consumed..];

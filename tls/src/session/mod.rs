@@ -23,6 +23,7 @@ use self::handshake::Handshake;
 use self::open::Open;
 use crate::Version;
 use crate::buffer::Buffer;
+use crate::export::{NotExportable, Reader, Writer};
 
 /// The most plain bytes of one record.
 pub(crate) const RECORD_BYTES: usize = 16 << 10;
@@ -151,6 +152,32 @@ impl Session {
                 (consumed + count, step)
             }
         }
+    }
+
+    /// Whether no byte has come or gone yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_fresh())
+    }
+
+    /// Writes the keys of a server's session after its handshake.
+    pub(crate) fn export(&self, to: &mut Writer) -> Result<(), NotExportable> {
+        match &self.phase {
+            Phase::Open(open) => open.export(to),
+            Phase::Handshake(handshake) if !handshake.is_handshaking() => Err(NotExportable("it speaks TLS 1.2")),
+            Phase::Handshake(_) => Err(NotExportable("its handshake has begun")),
+            Phase::Broken => Err(NotExportable("it has failed")),
+        }
+    }
+
+    /// The session that [`export`](Session::export) has written, and its cipher suite.
+    pub(crate) fn import(from: &mut Reader<'_>) -> Option<(Session, &'static str)> {
+        let open = Open::import(from)?;
+        let suite = open.suite_name()?;
+        let session = Session {
+            phase: Phase::Open(Box::new(open)),
+            agreed: None,
+        };
+        Some((session, suite))
     }
 
     /// Takes the keys out of rustls, if they can leave.

@@ -24,6 +24,7 @@ use osier::net;
 
 use self::state::{Direction, Socket, State, Stop};
 use crate::Version;
+use crate::export::{NotExportable, Reader, Writer};
 use crate::session::{Agreed, Session};
 
 /// A TLS connection. It reads and writes as a TCP stream does.
@@ -254,6 +255,62 @@ impl Stream {
     /// `InvalidInput` for zero.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket.set_write_timeout(limit)
+    }
+
+    /// The connection as bytes, without its socket, for another process that gets the socket too:
+    /// [`Acceptor::import`](crate::Acceptor::import) makes the stream there.
+    ///
+    /// The bytes hold the keys of the connection, so whoever reads them can read and forge what it carries. This stream stays as it is.
+    /// Once the other process uses the connection, a use of this stream breaks it: drop it, which sends nothing.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// A client's end, TLS 1.2, a handshake that has begun, records that wait for room in the socket, and a connection that has ended
+    /// or failed.
+    pub fn export(&self) -> Result<Vec<u8>, NotExportable> {
+        let state = self.state();
+        if state.is_fresh() {
+            return Ok(Vec::new());
+        }
+        let mut to = Writer::default();
+        state.export(&mut to)?;
+        let agreed = self.agreed.get().ok_or(NotExportable("its handshake has begun"))?;
+        to.optional(agreed.protocol.as_deref());
+        to.number(agreed.peer_certificates.len() as u64);
+        for certificate in &agreed.peer_certificates {
+            to.text(certificate);
+        }
+        to.flag(agreed.is_resumed);
+        to.optional(self.server_name().map(str::as_bytes));
+        Ok(to.0)
+    }
+
+    pub(crate) fn import(socket: net::Stream, exported: &[u8]) -> Option<Stream> {
+        let mut from = Reader(exported);
+        let (state, cipher_suite) = State::import(&mut from)?;
+        let protocol = from.optional()?.map(Box::from);
+        let count = from.number()?;
+        let agreed = Agreed {
+            version: Version::Tls13,
+            cipher_suite,
+            protocol,
+            peer_certificates: (0..count).map(|_| from.text().map(Box::from)).collect::<Option<_>>()?,
+            is_resumed: from.flag()?,
+        };
+        let server_name = match from.optional()? {
+            Some(name) => Some(std::str::from_utf8(name).ok()?.into()),
+            None => None,
+        };
+        from.is_done().then(|| Stream {
+            socket,
+            state: Mutex::new(state),
+            agreed: OnceLock::from(agreed),
+            server_name: OnceLock::from(server_name),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,6 +7,7 @@ use osier::net;
 use crate::Error;
 use crate::buffer::Buffer;
 use crate::error::Kind;
+use crate::export::{NotExportable, Reader, Writer};
 use crate::resolver;
 use crate::session::{Agreed, Goal, RECORD_BYTES, Session, Sink, Step};
 
@@ -245,6 +246,40 @@ impl State {
 
     pub(super) fn take_agreed(&mut self) -> Option<Agreed> {
         self.session.take_agreed()
+    }
+
+    /// Whether nothing has come from a client yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.expects_hello && self.incoming.is_empty() && self.session.is_fresh()
+    }
+
+    /// Writes the keys and the bytes that wait to be read.
+    pub(super) fn export(&self, to: &mut Writer) -> Result<(), NotExportable> {
+        if self.failed.is_some() {
+            return Err(NotExportable("it has failed"));
+        }
+        if self.peer_closed || self.closed {
+            return Err(NotExportable("one end has ended it"));
+        }
+        if !self.outgoing.is_empty() {
+            return Err(NotExportable("records wait for room in its socket"));
+        }
+        self.session.export(to)?;
+        to.text(self.incoming.waiting());
+        to.text(self.plain.waiting());
+        to.flag(self.is_unseen);
+        Ok(())
+    }
+
+    /// The state that [`export`](State::export) has written, and its cipher suite.
+    pub(super) fn import(from: &mut Reader<'_>) -> Option<(State, &'static str)> {
+        let (session, suite) = Session::import(from)?;
+        let mut state = State::new(session);
+        state.incoming.append(from.text()?);
+        state.plain.append(from.text()?);
+        state.is_unseen = from.flag()?;
+        state.rest();
+        Some((state, suite))
     }
 
     /// Gives memory back that the next call can get again.

@@ -4,6 +4,7 @@
 static ALLOCATOR: testkit::allocations::Counting = testkit::allocations::Counting;
 
 mod certificates;
+mod export;
 #[cfg(feature = "futures")]
 mod futures;
 mod hostile;

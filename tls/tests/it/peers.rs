@@ -158,6 +158,45 @@ fn openssl_changes_keys() {
 }
 
 #[test]
+fn openssl_does_not_notice_that_the_stream_is_another() {
+    let folder = files();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let socket = listener.accept()?.0;
+        let first = acceptor().accept(socket.try_clone()?);
+        first.handshake()?;
+        answer(acceptor().import(socket, &first.export().unwrap())?)
+    });
+    // The keys change after the move too.
+    let mut command = openssl(&folder, address, &["-tls1_3"]);
+    let Some(text) = talk(&mut command, "K\n", "KEYUPDATE", REQUEST) else {
+        return;
+    };
+    assert!(text.contains("full 0"), "{text}");
+    assert_eq!(serving.join().unwrap().unwrap(), "TLSv1.3 localhost - full 0");
+}
+
+#[test]
+fn openssl_keeps_a_connection_of_tls_1_2_where_it_is() {
+    let folder = files();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let stream = acceptor().accept(listener.accept()?.0);
+        stream.handshake()?;
+        let refused = stream.export().unwrap_err().to_string();
+        answer(stream).map(|_| refused)
+    });
+    let Some(text) = client(&mut openssl(&folder, address, &["-tls1_2"]), REQUEST) else {
+        return;
+    };
+    assert!(text.contains("full 0"), "{text}");
+    let refused = serving.join().unwrap().unwrap();
+    assert!(refused.ends_with("it speaks TLS 1.2"), "{refused}");
+}
+
+#[test]
 fn openssl_shows_a_certificate() {
     let folder = files();
     let clients = ClientCertificates::Required(AUTHORITY.pem.clone().into_bytes());

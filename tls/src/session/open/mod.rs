@@ -16,6 +16,7 @@ use super::handshake::{Key, Opened};
 use super::secrets::Suite;
 use super::{Goal, RECORD_BYTES, Sink, Step};
 use crate::buffer::{self, Buffer};
+use crate::export::{NotExportable, Reader, Writer};
 use crate::provider::aead::{Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 const HEAD_BYTES: usize = buffer::RECORD_HEAD_BYTES;
@@ -84,6 +85,49 @@ impl Open {
             key_updates: 0,
             warnings: 0,
         }
+    }
+
+    pub(super) fn suite_name(&self) -> Option<&'static str> {
+        self.suite.id().as_str()
+    }
+
+    /// Writes all but the counters of what a peer may repeat: they begin anew.
+    pub(super) fn export(&self, to: &mut Writer) -> Result<(), NotExportable> {
+        if self.kernel.is_some() {
+            return Err(NotExportable("it is a client's end"));
+        }
+        if self.peer_closed {
+            return Err(NotExportable("the peer has ended it"));
+        }
+        to.number(u16::from(self.suite.id()).into());
+        for half in [&self.sending, &self.receiving] {
+            to.text(half.next.secret.as_ref());
+            to.number(half.next.number);
+        }
+        to.text(&self.message);
+        to.flag(self.owes_update);
+        Ok(())
+    }
+
+    /// The connection that [`export`](Open::export) has written.
+    pub(super) fn import(from: &mut Reader<'_>) -> Option<Open> {
+        let suite = Suite::new(u16::try_from(from.number()?).ok()?.into())?;
+        let mut key = || {
+            let secret = suite.secret(from.text()?)?;
+            // No connection sends as many records.
+            let number = from.number().filter(|&number| number < 1 << 62)?;
+            Some(Key { secret, number })
+        };
+        let (sending, receiving) = (key()?, key()?);
+        let mut open = Open::new(Opened {
+            suite,
+            sending,
+            receiving,
+            kernel: None,
+        });
+        open.message = from.text()?.to_vec();
+        open.owes_update = from.flag()?;
+        Some(open)
     }
 
     pub(super) fn rest(&mut self) {
