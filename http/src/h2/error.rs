@@ -1,4 +1,4 @@
-//! The error codes of RFC 9113 7, and the error that ends a connection.
+//! The error codes of RFC 9113 7, the error that ends a connection, and why one cannot travel.
 
 use std::{error, fmt};
 
@@ -96,3 +96,27 @@ impl fmt::Display for Error {
 }
 
 impl error::Error for Error {}
+
+/// The reason why a connection cannot be exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotExportable(pub(super) &'static str);
+
+impl fmt::Display for NotExportable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this HTTP/2 connection cannot be exported: {}", self.0)
+    }
+}
+
+impl error::Error for NotExportable {}
+
+/// Bytes that are not an exported connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("these bytes are not an exported HTTP/2 connection")
+    }
+}
+
+impl error::Error for Malformed {}

@@ -34,7 +34,7 @@ mod window;
 
 pub use crate::message::FieldSection;
 pub use connection::{Connection, RequestError};
-pub use error::{Error, ErrorCode};
+pub use error::{Error, ErrorCode, Malformed, NotExportable};
 pub use event::Event;
 pub use fields::{Outgoing, RequestHead, ResponseHead};
 pub use limits::Limits;

@@ -13,6 +13,7 @@
 use std::time::Instant;
 
 use super::Priority;
+use super::connection::export::{Reader, Writer};
 use super::window::{ReceiveWindow, SendWindow};
 
 /// The number of a stream. The client's are odd.
@@ -197,6 +198,22 @@ impl Forgotten {
         let slot = &mut self.ids[usize::from(self.next)];
         self.below = self.below.max(std::mem::replace(slot, id));
         self.next = (self.next + 1) % 16;
+    }
+
+    pub(super) fn export(&self, to: &mut Writer) {
+        self.ids.iter().for_each(|&id| to.number(id));
+        to.number(self.next);
+        to.number(self.below);
+    }
+
+    pub(super) fn import(from: &mut Reader<'_>) -> Option<Forgotten> {
+        let mut forgotten = Forgotten::default();
+        for id in &mut forgotten.ids {
+            *id = from.stream()?;
+        }
+        forgotten.next = from.number().filter(|next| *next < 16)?;
+        forgotten.below = from.stream()?;
+        Some(forgotten)
     }
 
     /// Whether this endpoint may have reset the stream.

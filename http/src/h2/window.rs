@@ -1,5 +1,6 @@
 //! Flow-control windows (RFC 9113 5.2 and 6.9).
 
+use super::connection::export::{Reader, Writer};
 use super::limits::MAX_WINDOW;
 
 /// The bytes that the peer may still send, on one stream or on the connection.
@@ -21,6 +22,23 @@ impl ReceiveWindow {
             credit: 0,
             target,
         }
+    }
+
+    pub(super) fn export(&self, to: &mut Writer) {
+        to.number(self.left as u64);
+        to.number(self.credit);
+        to.number(self.target);
+    }
+
+    pub(super) fn import(from: &mut Reader<'_>) -> Option<ReceiveWindow> {
+        let window = ReceiveWindow {
+            left: from.signed()?,
+            credit: from.number()?,
+            target: from.number()?,
+        };
+        let most = i64::from(MAX_WINDOW);
+        let is_possible = (-most..=most).contains(&window.left) && window.credit.max(window.target) <= MAX_WINDOW;
+        is_possible.then_some(window)
     }
 
     /// Takes a frame of `length` bytes. False: the peer has sent more than the window.
@@ -77,6 +95,17 @@ pub(super) struct Overflow;
 impl SendWindow {
     pub(super) fn new(size: u32) -> SendWindow {
         SendWindow(i64::from(size))
+    }
+
+    /// The size, as [`of_size`](SendWindow::of_size) takes it.
+    pub(super) fn size(&self) -> i64 {
+        self.0
+    }
+
+    /// `None` for a size that no window has.
+    pub(super) fn of_size(size: i64) -> Option<SendWindow> {
+        let most = i64::from(MAX_WINDOW);
+        (-most..=most).contains(&size).then_some(SendWindow(size))
     }
 
     /// The bytes that may be sent now.

@@ -14,6 +14,7 @@ mod control;
 mod data;
 mod deadline;
 mod ending;
+pub(super) mod export;
 mod heads;
 mod receive;
 mod send;
@@ -137,16 +138,12 @@ impl Connection {
 
     fn new(role: Role, limits: &Limits, now: Instant) -> Connection {
         let limits = limits.clamped();
-        let fields = FieldLimits {
-            bytes: limits.head_bytes,
-            fields: limits.header_count,
-        };
         let mut connection = Connection {
             role,
             limits,
             reader: FrameReader::new(role),
             held: Vec::new(),
-            decoder: Decoder::new(fields),
+            decoder: Decoder::new(fields(&limits)),
             encoder: Encoder::new(limits.encoder_table),
             incoming: None,
             delivers: false,
@@ -412,6 +409,14 @@ impl fmt::Debug for Connection {
             .field("ending", &self.ending)
             .field("failed", &self.failed)
             .finish_non_exhaustive()
+    }
+}
+
+/// The bounds of one head.
+fn fields(limits: &Limits) -> FieldLimits {
+    FieldLimits {
+        bytes: limits.head_bytes,
+        fields: limits.header_count,
     }
 }
 

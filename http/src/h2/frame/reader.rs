@@ -95,6 +95,17 @@ impl FrameReader {
         }
     }
 
+    /// A server's reader that goes on after a whole frame of another one, which has the same bounds.
+    pub(in crate::h2) fn between_frames(max_frame_size: u32, bounds: &FrameReader) -> FrameReader {
+        FrameReader {
+            state: State::Head,
+            first: false,
+            left: 0,
+            max_frame_size,
+            ..bounds.clone()
+        }
+    }
+
     /// Sets the longest accepted payload. Call it when the peer has acknowledged our SETTINGS_MAX_FRAME_SIZE.
     pub fn set_max_frame_size(&mut self, bytes: u32) {
         self.max_frame_size = bytes;

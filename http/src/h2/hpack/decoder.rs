@@ -10,6 +10,7 @@ use super::dynamic_table::DynamicTable;
 use super::representation::{Found, LongText, NO_ENTRY, Name, Representation, Text, find};
 use super::static_table::{ENTRIES, ENTRY_COUNT};
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, lost};
+use crate::h2::connection::export::{Reader, Writer};
 use crate::h2::{Error, ErrorCode};
 
 /// The bounds of one field section.
@@ -109,6 +110,25 @@ impl Decoder {
                 without_name: false,
             },
         }
+    }
+
+    /// Writes the table and its bounds. No block is open.
+    pub(in crate::h2) fn export(&self, to: &mut Writer) {
+        self.table.export(to);
+        to.number(self.allowed as u64);
+        to.optional(self.demanded);
+    }
+
+    pub(in crate::h2) fn import(limits: FieldLimits, from: &mut Reader<'_>) -> Option<Decoder> {
+        let table = DynamicTable::import(from, |_, _| 0)?;
+        let decoder = Decoder {
+            table,
+            allowed: from.size()?,
+            demanded: from.optional()?,
+            ..Decoder::new(limits)
+        };
+        let is_possible = decoder.table.max_size() <= decoder.allowed || decoder.demanded.is_some();
+        is_possible.then_some(decoder)
     }
 
     /// Sets the largest size of the table: our SETTINGS_HEADER_TABLE_SIZE, when the peer acknowledges it.

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use super::ENTRY_OVERHEAD;
+use crate::h2::connection::export::{Reader, Writer};
 
 #[derive(Clone, Debug)]
 pub(super) struct DynamicTable {
@@ -97,6 +98,27 @@ impl DynamicTable {
         if bytes == 0 {
             *self = DynamicTable::new(0);
         }
+    }
+
+    /// Writes the largest size, and the entries from the oldest one on.
+    pub fn export(&self, to: &mut Writer) {
+        to.number(self.max_size as u64);
+        to.number(self.entries.len() as u64);
+        for (name, value) in (0..self.entries.len()).rev().filter_map(|index| self.get(index)) {
+            to.field(name, value);
+        }
+    }
+
+    /// The table that [`export`](DynamicTable::export) has written. `tag` makes the tag of an entry.
+    pub fn import(from: &mut Reader<'_>, tag: fn(&[u8], &[u8]) -> u32) -> Option<DynamicTable> {
+        let mut table = DynamicTable::new(from.size()?);
+        let count: usize = from.number()?;
+        for _ in 0..count {
+            let (name, value) = from.field()?;
+            table.insert(name, value, tag(name, value));
+        }
+        // An entry that did not fit was evicted, or has evicted others.
+        (table.entries.len() == count).then_some(table)
     }
 
     pub fn clear(&mut self) {

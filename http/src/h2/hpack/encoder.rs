@@ -7,6 +7,7 @@
 use super::dynamic_table::DynamicTable;
 use super::static_table::{self, ENTRY_COUNT};
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, integer};
+use crate::h2::connection::export::{Reader, Writer};
 
 /// The encoder of one connection's field blocks.
 #[derive(Clone, Debug)]
@@ -52,6 +53,27 @@ impl Encoder {
             seen: [0; SEEN],
             next_seen: 0,
         }
+    }
+
+    /// Writes the table and its bounds. The fields that it has seen once begin anew.
+    pub(in crate::h2) fn export(&self, to: &mut Writer) {
+        self.table.export(to);
+        to.number(self.wanted as u64);
+        to.optional(self.lowest);
+        to.number(self.announce);
+    }
+
+    pub(in crate::h2) fn import(from: &mut Reader<'_>) -> Option<Encoder> {
+        let table = DynamicTable::import(from, tag)?;
+        let encoder = Encoder {
+            table,
+            wanted: from.size()?,
+            lowest: from.optional()?,
+            announce: from.flag()?,
+            ..Encoder::new(0)
+        };
+        let most = encoder.wanted.max(DEFAULT_TABLE_SIZE as usize);
+        (encoder.table.max_size() <= most).then_some(encoder)
     }
 
     /// Sets the largest size that the peer accepts: its SETTINGS_HEADER_TABLE_SIZE.

@@ -1,6 +1,7 @@
 //! HTTP/2.
 
 mod attacks;
+mod export;
 mod flow;
 mod frames;
 mod heads;

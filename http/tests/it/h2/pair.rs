@@ -38,6 +38,8 @@ struct Program {
     cuts: Vec<usize>,
     /// Whether handlers read only when nothing else happens.
     is_lazy: bool,
+    /// Whether one request follows the other, and the server is exported and imported in between.
+    moves: bool,
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -91,12 +93,14 @@ fn program() -> impl Strategy<Value = Program> {
         prop_oneof![1 => 5..50usize, 3 => 50..2_000usize, 2 => Just(100_000usize)],
         1..8,
     );
-    ([limits(), limits()], vec(exchange(), 1..12), cuts, any::<bool>()).prop_map(
-        |(limits, exchanges, cuts, is_lazy)| Program {
+    let exchanges = vec(exchange(), 1..12);
+    ([limits(), limits()], exchanges, cuts, any::<bool>(), any::<bool>()).prop_map(
+        |(limits, exchanges, cuts, is_lazy, moves)| Program {
             limits,
             exchanges,
             cuts,
             is_lazy,
+            moves,
         },
     )
 }
@@ -198,6 +202,9 @@ impl Run {
     /// Opens as many of the requests that are left as the server allows.
     fn open(&mut self) {
         while !self.program.exchanges.is_empty() && self.sides[CLIENT].connection.slots() > 0 {
+            if self.program.moves && self.sides[CLIENT].connection.streams() > 0 {
+                return;
+            }
             let exchange = self.program.exchanges.remove(0);
             let target = Outgoing {
                 method: "POST",
@@ -341,6 +348,9 @@ impl Run {
         while self.cross(SERVER, 1000) | self.cross(CLIENT, 1000) {}
         let mut rounds = 0;
         loop {
+            if self.program.moves {
+                self.move_server();
+            }
             self.open();
             let mut has_moved = false;
             for from in [CLIENT, SERVER] {
@@ -364,6 +374,16 @@ impl Run {
             assert!(rounds < 200_000, "no end");
         }
         self.check();
+    }
+
+    /// Replaces the server's connection by the one that its export describes, if it is at rest.
+    fn move_server(&mut self) {
+        let server = &mut self.sides[SERVER].connection;
+        if let Ok(exported) = server.export() {
+            assert!(server.is_idle());
+            *server = Connection::import(&self.program.limits[CLIENT], &exported, self.now).unwrap();
+            assert_eq!(server.export().as_deref(), Ok(&exported[..]));
+        }
     }
 
     fn check(mut self) {
