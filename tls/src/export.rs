@@ -1,6 +1,6 @@
 //! Connections as bytes, for a process that takes over their sockets: [`NotExportable`], and how values are written and read.
 //!
-//! Numbers are big-endian. A text has its length in front, in four bytes. Whoever transports the bytes sees to their version.
+//! Numbers are big-endian. A text has its length in front, in four bytes. The bytes have no version: their transport sees to that.
 
 use std::fmt;
 

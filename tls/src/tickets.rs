@@ -169,7 +169,7 @@ impl Tickets {
     /// Rotating keys as bytes, for another process that shall resume the sessions of this one. Empty for other keys, which it gets from
     /// where this one has them.
     ///
-    /// Whoever reads the bytes can read what the sessions carry.
+    /// The bytes are as secret as the sessions: they open all tickets.
     pub fn export(&self) -> Vec<u8> {
         let Source::Rotating { every } = &self.0.source else {
             return Vec::new();

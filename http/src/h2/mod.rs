@@ -23,6 +23,7 @@ mod budget;
 mod connection;
 mod error;
 mod event;
+mod export;
 mod fields;
 pub mod frame;
 pub mod hpack;

@@ -13,7 +13,7 @@
 use std::time::Instant;
 
 use super::Priority;
-use super::connection::export::{Reader, Writer};
+use super::export::{Reader, Writer};
 use super::window::{ReceiveWindow, SendWindow};
 
 /// The number of a stream. The client's are odd.

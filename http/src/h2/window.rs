@@ -1,6 +1,6 @@
 //! Flow-control windows (RFC 9113 5.2 and 6.9).
 
-use super::connection::export::{Reader, Writer};
+use super::export::{Reader, Writer};
 use super::limits::MAX_WINDOW;
 
 /// The bytes that the peer may still send, on one stream or on the connection.

@@ -69,7 +69,7 @@ impl Ends {
     }
 }
 
-/// What the handshake has agreed on.
+/// The outcome of the handshake.
 fn agreed(stream: &Stream) -> String {
     let agreed = (
         stream.version(),

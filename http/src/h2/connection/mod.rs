@@ -14,7 +14,7 @@ mod control;
 mod data;
 mod deadline;
 mod ending;
-pub(super) mod export;
+mod export;
 mod heads;
 mod receive;
 mod send;

@@ -10,7 +10,7 @@ use super::dynamic_table::DynamicTable;
 use super::representation::{Found, LongText, NO_ENTRY, Name, Representation, Text, find};
 use super::static_table::{ENTRIES, ENTRY_COUNT};
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, lost};
-use crate::h2::connection::export::{Reader, Writer};
+use crate::h2::export::{Reader, Writer};
 use crate::h2::{Error, ErrorCode};
 
 /// The bounds of one field section.

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::ENTRY_OVERHEAD;
-use crate::h2::connection::export::{Reader, Writer};
+use crate::h2::export::{Reader, Writer};
 
 #[derive(Clone, Debug)]
 pub(super) struct DynamicTable {

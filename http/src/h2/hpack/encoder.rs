@@ -7,7 +7,7 @@
 use super::dynamic_table::DynamicTable;
 use super::static_table::{self, ENTRY_COUNT};
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, integer};
-use crate::h2::connection::export::{Reader, Writer};
+use crate::h2::export::{Reader, Writer};
 
 /// The encoder of one connection's field blocks.
 #[derive(Clone, Debug)]
