@@ -87,7 +87,7 @@ pub fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    linted("clippy", cargo().args(["clippy", "--workspace"]))
+    linted("clippy", cargo().args(["clippy", "--workspace"]).args(test::FEATURES))
 }
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
@@ -109,6 +109,7 @@ fn rustdoc() -> Outcome {
     let mut command = cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
+        .args(test::FEATURES)
         .env("RUSTDOCFLAGS", "-D warnings");
     compiled("rustdoc", &mut command)
 }

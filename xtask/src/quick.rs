@@ -4,15 +4,18 @@
 
 use crate::ci;
 use crate::step::{self, Outcome, cargo};
-use crate::test::LIMIT;
+use crate::test::{FEATURES, LIMIT};
 use std::process::ExitCode;
 use std::time::Instant;
 
 pub fn main(args: &[String]) -> ExitCode {
     let start = Instant::now();
     let packages = match args {
-        [] => vec!["--workspace"],
-        [package] => vec!["-p", named(package)],
+        [] => [&["--workspace"], &FEATURES[..]].concat(),
+        [package] => match named(package) {
+            "osier-server" => vec!["-p", "osier-server", FEATURES[0]],
+            package => vec!["-p", package],
+        },
         _ => {
             eprintln!("cargo xtask quick takes one crate at most");
             return ExitCode::from(2);

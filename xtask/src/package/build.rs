@@ -21,7 +21,7 @@ pub struct System {
     pub target: &'static str,
     /// The processor, as uname(1) names it.
     pub processor: &'static str,
-    /// C compilers for it, the best first. zstd is C, and nothing else.
+    /// C compilers for it, the best first. zstd and aws-lc-rs are C, and nothing else.
     compilers: &'static [&'static str],
 }
 
@@ -86,7 +86,13 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
 /// The outcome of a step that cannot go on.
 pub fn speaker(step: &str) -> Result<PathBuf, Box<Outcome>> {
     let mut build = cargo();
-    build.args(["build", "--locked", "--package", "osier-server"]);
+    build.args([
+        "build",
+        "--locked",
+        "--package",
+        "osier-server",
+        "--no-default-features",
+    ]);
     finish(step, &mut build, target_dir().join("debug/osier"))
 }
 

@@ -46,14 +46,25 @@ pub const STEPS: &[Step] = &[
 ];
 
 /// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
-const ON_REQUEST: &[Step] = &[of(
-    "aarch64",
-    Work::Both(targets::build_aarch64, Lane::Tests, targets::run_aarch64),
-)];
+const ON_REQUEST: &[Step] = &[
+    of(
+        "aarch64",
+        Work::Both(targets::build_aarch64, Lane::Tests, targets::run_aarch64),
+    ),
+    of("aws-lc-rs", Work::Both(build_aws_lc_rs, Lane::Tests, aws_lc_rs)),
+];
 
 const fn of(name: &'static str, work: Work) -> Step {
     Step { name, work }
 }
+
+/// The features of every build of the whole workspace: all defaults but that of the server, whose cryptography is ring then. The C code of
+/// aws-lc-rs takes half a minute of CPU time to build. Packages have it, and the step `aws-lc-rs` tests with it.
+pub const FEATURES: [&str; 3] = [
+    "--no-default-features",
+    "--features",
+    "osier/default,osier-http/default,osier-poll/default,osier-tls/default",
+];
 
 /// Far beyond the time of any step on two cores with nothing built. A step that hangs must not hang the run.
 pub const LIMIT: Duration = Duration::from_secs(12 * 60);
@@ -96,7 +107,7 @@ pub fn workspace() -> Built {
     let mut built = BUILT.lock().expect("building does not panic");
     if built.is_empty() {
         let mut command = cargo();
-        command.args(["test", "--workspace", "--all-targets"]);
+        command.args(["test", "--workspace", "--all-targets"]).args(FEATURES);
         *built = executables::build("tests", &mut command, LIMIT)?;
     }
     Ok(built.clone())
@@ -108,15 +119,8 @@ fn workspace_tests(built: Vec<Executable>) -> Outcome {
 
 fn doc_tests() -> Outcome {
     let mut command = cargo();
-    command.args([
-        "test",
-        "--workspace",
-        "--locked",
-        "--doc",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ]);
+    command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+    command.args(FEATURES).args(["--", "--show-output"]);
     step::tests("docs", &mut command, LIMIT)
 }
 
@@ -159,6 +163,17 @@ fn build_poll_backend() -> Built {
 fn poll_backend(built: Vec<Executable>) -> Outcome {
     let env = vec![("OSIER_DRIVER", "portable".to_string())];
     executables::run("poll-backend", built, &Plan { env, ..Plan::default() }, LIMIT)
+}
+
+/// Builds the tests of TLS with the cryptography that packages have.
+fn build_aws_lc_rs() -> Built {
+    let mut command = cargo();
+    command.args(["test", "-p", "osier-tls", "--lib", "--tests", "--features", "aws-lc-rs"]);
+    executables::build("aws-lc-rs", &mut command, LIMIT)
+}
+
+fn aws_lc_rs(built: Vec<Executable>) -> Outcome {
+    executables::run("aws-lc-rs", built, &Plan::default(), LIMIT)
 }
 
 /// Builds the tests of the counter that the null servers of `bench/` use. The rivals are not built here.
