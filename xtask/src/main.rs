@@ -36,7 +36,7 @@ usage: cargo xtask COMMAND
   sim [--seeds N] [--scenario NAME]
                    simulations of servers, gateways, rooms and chats, 10,000 seeds each unless N says so
                    names: server proxy fastcgi pubsub chat
-  bench [--all] [--rows PATTERN] [--quick] [--against DIR]
+  bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
 

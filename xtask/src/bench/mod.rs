@@ -27,8 +27,8 @@ pub struct Plan {
     pub all: bool,
     /// Measures builds from nothing instead of servers.
     pub builds: bool,
-    /// Only rows whose name contains this.
-    pub rows: Option<String>,
+    /// Only rows whose name contains one of these; all rows if there is none.
+    pub rows: Vec<String>,
     pub rounds: usize,
     /// How long one server is under load in one round.
     pub load: Duration,
@@ -55,7 +55,7 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
     let mut plan = Plan {
         all: false,
         builds: false,
-        rows: None,
+        rows: vec![],
         rounds: 5,
         load: Duration::from_secs(4),
         cores: two_cores()?,
@@ -67,7 +67,7 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
         match arg.as_str() {
             "--all" => plan.all = true,
             "--builds" => plan.builds = true,
-            "--rows" => plan.rows = Some(args.next().ok_or("--rows needs a PATTERN")?.clone()),
+            "--rows" => plan.rows.push(args.next().ok_or("--rows needs a PATTERN")?.clone()),
             "--quick" => (plan.rounds, plan.load) = (2, Duration::from_secs(2)),
             "--against" => plan.against = Some(checkout(args.next().ok_or("--against needs a DIR")?)?),
             unknown => {
@@ -105,7 +105,7 @@ fn measured(plan: Plan) -> Result<bool, String> {
 
     let table = table::rendered(&lines);
     println!("\n{machine}\n{table}");
-    if plan.rows.is_none() && plan.rounds >= 5 && plan.against.is_none() {
+    if plan.rows.is_empty() && plan.rounds >= 5 && plan.against.is_none() {
         write(&format!("# Results\n\n{machine}\n{table}{builds}"))?;
     } else {
         println!("not written to bench/RESULTS.md: a quick run, only some rows, or another checkout as the rival");

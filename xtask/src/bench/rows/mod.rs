@@ -81,7 +81,8 @@ pub struct Row<'a> {
 /// The rows that the plan wants.
 pub fn wanted(plan: &Plan) -> Vec<Row<'_>> {
     let mut rows = all(plan);
-    rows.retain(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
+    let is_wanted = |row: &Row| plan.rows.iter().any(|part| row.name.contains(part.as_str()));
+    rows.retain(|row| plan.rows.is_empty() || is_wanted(row));
     rows
 }
 
