@@ -61,13 +61,17 @@ impl Http2Response {
         look: impl FnOnce(&Reply<'_>) -> T,
     ) -> Result<T, NoHead> {
         let mut interims = 0;
+        let broken = |error: io::Error, interims| {
+            // The connection has refused the response.
+            let begun = interims > 0 || error.kind() == io::ErrorKind::InvalidData;
+            NoHead::Broken { error, begun }
+        };
         while interims < INTERIM_MAX {
-            let begun = interims > 0;
             let taken = self.stream().and_then(Stream::take_head);
-            let (head, end) = match taken.map_err(|error| NoHead::Broken { error, begun })? {
+            let (head, end) = match taken.map_err(|error| broken(error, interims))? {
                 Some(taken) => taken,
                 None => {
-                    self.wait().map_err(|error| NoHead::Broken { error, begun })?;
+                    self.wait().map_err(|error| broken(error, interims))?;
                     continue;
                 }
             };

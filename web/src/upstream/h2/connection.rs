@@ -287,21 +287,24 @@ impl Connection {
     /// Ends the connection because the backend has violated the protocol.
     #[cold]
     fn fail(self: &Rc<Self>, error: h2::Error) {
-        // GOAWAY leaves if the socket takes it at once.
-        if let Ok(count) = self.transport.try_write(self.machine.borrow().output()) {
-            self.machine.borrow_mut().advance(count);
-        }
-        self.lose(Lost::new(io::ErrorKind::InvalidData, error.to_string()));
+        self.write_once();
+        self.lose(Lost::new(io::ErrorKind::ConnectionAborted, error.to_string()));
     }
 
     /// Ends an idle connection with a word to the backend.
     pub(super) fn close(self: &Rc<Self>) {
         self.machine.borrow_mut().close(h2::ErrorCode::NO_ERROR);
-        if let Ok(count) = self.transport.try_write(self.machine.borrow().output()) {
-            self.machine.borrow_mut().advance(count);
-        }
+        self.write_once();
         self.transport.say_goodbye();
         self.lose(Lost::new(io::ErrorKind::ConnectionAborted, "the connection was idle"));
+    }
+
+    /// Writes the last frames, GOAWAY among them, if the socket takes them at once.
+    fn write_once(&self) {
+        let written = self.transport.try_write(self.machine.borrow().output());
+        if let Ok(count) = written {
+            self.machine.borrow_mut().advance(count);
+        }
     }
 
     /// Ends the connection: every stream fails. The end of the socket wakes the driver.

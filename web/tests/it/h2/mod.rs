@@ -5,6 +5,7 @@ mod client;
 mod ending;
 mod grpc;
 mod handlers;
+mod hostile_backends;
 mod memory;
 mod peers;
 mod streams;
