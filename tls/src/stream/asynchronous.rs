@@ -12,8 +12,8 @@ use futures_io::{AsyncRead, AsyncWrite};
 use osier::adapters::Waits;
 use osier::net;
 
-use super::Stream;
 use super::state::{Socket, State, Stop};
+use super::{Stream, Waiter};
 
 impl Stream {
     /// Borrows the stream as one with futures-io's `AsyncRead` and `AsyncWrite`. Each task that uses the stream may have its own.
@@ -46,12 +46,13 @@ impl Stream {
         cx: &mut Context<'_>,
         call: impl FnOnce(&mut State, &mut dyn Socket) -> Result<T, Stop>,
     ) -> Poll<io::Result<T>> {
+        let waker = cx.waker();
         let mut socket = Polled {
             socket: &self.socket,
             waits,
-            cx,
+            cx: &mut Context::from_waker(waker),
         };
-        match self.attempt(&mut socket, call) {
+        match self.attempt(&mut socket, Waiter::Task(waker), call) {
             Ok(done) => Poll::Ready(Ok(done)),
             Err(Stop::Fail(error)) => Poll::Ready(Err(error)),
             // The call of the socket that would block has kept the waker.

@@ -6,6 +6,11 @@
 //! waiting, and drops the lock before it waits for the socket. So a fiber that waits for bytes does not stop one that writes.
 //! Records enter `outgoing` in the order of their numbers, and only the front of `outgoing` is ever sent, under the lock. So
 //! writers that wait cannot reorder records.
+//!
+//! Several calls may wait for bytes of the handshake, and one of them reads these bytes before the others have woken. A call
+//! enters itself into the state under the lock, in the attempt that has to wait. An attempt that does not end with such a wait wakes
+//! all that have entered themselves. So none waits for bytes that have been read. A plain thread cannot be woken that way: it looks
+//! again after a while.
 
 #[cfg(feature = "futures")]
 mod asynchronous;
@@ -18,9 +23,12 @@ use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+#[cfg(feature = "futures")]
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use osier::net;
+use osier::sync::Interrupt;
 
 use self::state::{Direction, Socket, State, Stop};
 use crate::Version;
@@ -322,10 +330,23 @@ impl Stream {
     fn attempt<T>(
         &self,
         socket: &mut dyn Socket,
+        waiter: Waiter<'_>,
         call: impl FnOnce(&mut State, &mut dyn Socket) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
         let mut state = self.state();
         let done = call(&mut state, socket);
+        let shaking = match (&done, waiter) {
+            (Err(Stop::Wait(Direction::Handshake)), Waiter::Fiber(interrupt)) => {
+                *interrupt = Some(state.shaking());
+                None
+            }
+            (Err(Stop::Wait(Direction::Handshake)), Waiter::Task(waker)) => {
+                state.wake_shaking(waker);
+                None
+            }
+            (Err(Stop::Wait(Direction::Handshake)), Waiter::Nobody) => None,
+            _ => state.take_shaking(),
+        };
         if let Err(Stop::Fail(_)) = done {
             // The alert that says why, if there is one.
             let _ = state.flush(socket);
@@ -339,21 +360,24 @@ impl Stream {
             }
         }
         state.rest();
+        drop(state);
+        drop(shaking);
         done
     }
 
     fn at_once<T>(&self, call: impl FnOnce(&mut State, &mut dyn Socket) -> Result<T, Stop>) -> io::Result<T> {
-        self.attempt(&mut &self.socket, call).map_err(|stop| match stop {
-            Stop::Wait(_) => io::ErrorKind::WouldBlock.into(),
-            Stop::Fail(error) => error,
-        })
+        self.attempt(&mut &self.socket, Waiter::Nobody, call)
+            .map_err(|stop| match stop {
+                Stop::Wait(_) => io::ErrorKind::WouldBlock.into(),
+                Stop::Fail(error) => error,
+            })
     }
 
     /// Repeats the call until it need not wait.
     fn blocking<T>(&self, mut call: impl FnMut(&mut State, &mut dyn Socket) -> Result<T, Stop>) -> io::Result<T> {
         let mut patience = Patience::default();
         loop {
-            match self.attempt(&mut &self.socket, &mut call) {
+            match self.attempt(&mut &self.socket, Waiter::Fiber(&mut patience.interrupt), &mut call) {
                 Ok(done) => return Ok(done),
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Wait(direction)) => patience.wait(self, direction)?,
@@ -377,23 +401,45 @@ impl Stream {
     }
 }
 
-/// How long a wait within a handshake takes at most. Another fiber may read the bytes that end the handshake before this one
-/// has woken: then no event of the socket wakes it.
+/// Who waits if an attempt within the handshake has to.
+enum Waiter<'a> {
+    /// The caller of a call that never waits.
+    Nobody,
+    /// A fiber, which gets the signal that ends its wait. Or a plain thread.
+    Fiber(&'a mut Option<Interrupt>),
+    #[cfg(feature = "futures")]
+    Task(&'a Waker),
+}
+
+/// How long a wait of a plain thread within a handshake takes at most.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The time that one call may wait.
 #[derive(Default)]
 struct Patience {
     read_deadline: Option<Instant>,
+    /// Ends a wait within the handshake.
+    interrupt: Option<Interrupt>,
 }
 
 impl Patience {
     fn wait(&mut self, stream: &Stream, direction: Direction) -> io::Result<()> {
         match direction {
-            Direction::Handshake => self.wait_readable(&stream.socket, LOOK_AGAIN),
+            Direction::Handshake => self.wait_shaking(&stream.socket),
             Direction::Read => self.wait_readable(&stream.socket, Duration::MAX),
             Direction::Write => wait_writable(&stream.socket),
         }
+    }
+
+    /// Waits for bytes, or for another call to have read them.
+    fn wait_shaking(&mut self, socket: &net::Stream) -> io::Result<()> {
+        let longest = match osier::fiber::current() {
+            Some(_) => Duration::MAX,
+            None => LOOK_AGAIN,
+        };
+        let interrupt = self.interrupt.take().unwrap_or_default();
+        let waited = interrupt.guard(|| self.wait_readable(socket, longest));
+        waited.unwrap_or(Ok(()))
     }
 
     /// Waits for bytes, no longer than `longest` at once. The deadline is that of the whole call.
@@ -481,25 +527,68 @@ mod tests {
     use super::*;
     use crate::{Acceptor, Connector, Identity};
 
-    #[test]
-    fn a_call_looks_again_after_another_has_ended_the_handshake() {
+    /// The client's and the server's end.
+    fn ends() -> (Stream, Stream) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
         let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
         let acceptor = Acceptor::builder(identity).build().unwrap();
         let connector = Connector::builder().ca_pem(chain.as_bytes()).build().unwrap();
         let (near, far) = UnixStream::pair().unwrap();
-        let (client, server) = (connector.connect("localhost", near).unwrap(), acceptor.accept(far));
+        (connector.connect("localhost", near).unwrap(), acceptor.accept(far))
+    }
 
-        let stopped = server.attempt(&mut &server.socket, |state, socket| state.write(socket, &[]));
-        let Err(Stop::Wait(direction)) = stopped else {
-            panic!("{stopped:?}")
-        };
-        // Another call ends the handshake before this one waits. The client sends nothing more.
+    /// Other calls end the handshake. After it the client sends nothing more.
+    fn shake(client: &Stream, server: &Stream) {
         while !(client.is_established() && server.is_established()) {
             let _ = (client.try_handshake(), server.try_handshake());
         }
-        server.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        Patience::default().wait(&server, direction).unwrap();
+    }
+
+    #[test]
+    fn a_call_that_waits_wakes_after_another_has_ended_the_handshake() {
+        let waits = || {
+            let (client, server) = ends();
+            let mut patience = Patience::default();
+            let waiter = Waiter::Fiber(&mut patience.interrupt);
+            let stopped = server.attempt(&mut &server.socket, waiter, |state, socket| state.write(socket, &[]));
+            let Err(Stop::Wait(direction)) = stopped else {
+                panic!("{stopped:?}")
+            };
+            // Before this one waits.
+            shake(&client, &server);
+            patience.wait(&server, direction).unwrap();
+        };
+        waits(); // on a plain thread, which looks again
+        osier::run(waits);
+    }
+
+    #[cfg(feature = "futures")]
+    #[test]
+    fn a_task_that_waits_is_woken_by_the_task_that_has_read_its_bytes() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        struct Count(AtomicUsize);
+
+        impl std::task::Wake for Count {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let (client, server) = ends();
+        let count = std::sync::Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        for _ in 0..3 {
+            // The socket keeps no waker here, so no event of it can wake the task.
+            let stopped = server.attempt(&mut &server.socket, Waiter::Task(&waker), |state, socket| {
+                state.handshake(socket)
+            });
+            assert!(matches!(stopped, Err(Stop::Wait(Direction::Handshake))), "{stopped:?}");
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        shake(&client, &server);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(server.state().shaking.is_none());
     }
 }

@@ -1,8 +1,10 @@
 //! [`State`]: a session and the bytes that wait around it. Its calls never wait: they say what for.
 
 use std::io::{self, IoSlice};
+use std::task::Waker;
 
 use osier::net;
+use osier::sync::Interrupt;
 
 use crate::Error;
 use crate::buffer::Buffer;
@@ -80,6 +82,23 @@ pub(super) struct State {
     is_busy: bool,
     /// A write has left records behind because the socket took none in time.
     timed_out: bool,
+    /// The calls that wait for bytes of the handshake. Another call may read these bytes: no event of the socket wakes them then.
+    pub(super) shaking: Option<Box<Shaking>>,
+}
+
+/// The calls that wait within a handshake.
+#[derive(Default)]
+pub(super) struct Shaking {
+    /// Ends the waits of fibers.
+    interrupt: Interrupt,
+    tasks: Vec<Waker>,
+}
+
+impl Drop for Shaking {
+    fn drop(&mut self) {
+        self.interrupt.set();
+        self.tasks.drain(..).for_each(Waker::wake);
+    }
 }
 
 impl State {
@@ -97,7 +116,26 @@ impl State {
             closed: false,
             is_busy: false,
             timed_out: false,
+            shaking: None,
         }
+    }
+
+    /// The signal that ends the wait of a fiber within the handshake.
+    pub(super) fn shaking(&mut self) -> Interrupt {
+        self.shaking.get_or_insert_default().interrupt.clone()
+    }
+
+    /// Makes the signal that ends waits within the handshake wake a task, too.
+    pub(super) fn wake_shaking(&mut self, waker: &Waker) {
+        let tasks = &mut self.shaking.get_or_insert_default().tasks;
+        if !tasks.iter().any(|task| task.will_wake(waker)) {
+            tasks.push(waker.clone());
+        }
+    }
+
+    /// The calls that wait within the handshake. They make another attempt once this is dropped.
+    pub(super) fn take_shaking(&mut self) -> Option<Box<Shaking>> {
+        self.shaking.take()
     }
 
     pub(super) fn handshake(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {

@@ -52,3 +52,25 @@ fn a_handshake_is_a_future() {
     assert!(Error::of(&refused.unwrap_err()).unwrap().is_certificate());
     assert!(Error::of(&alerted.unwrap_err()).unwrap().is_alert());
 }
+
+#[test]
+fn two_tasks_share_one_handshake() {
+    for on_worker in [false, true] {
+        for _ in 0..50 {
+            let (client, server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
+            let both = move || {
+                let (client, server) = (Arc::new(client), Arc::new(server));
+                // A reader and a writer at each end. The client's reader gets its bytes last of all.
+                let end = |end: Arc<osier_tls::Stream>| async move {
+                    let (mut reader, mut writer) = (AsyncStream::new(end.clone()), AsyncStream::new(end));
+                    let mut byte = [0];
+                    let (read, written) = future::zip(reader.read_exact(&mut byte), writer.write_all(b"x")).await;
+                    read.and(written)
+                };
+                osier::block_on(future::zip(end(client), end(server)))
+            };
+            let (client, server) = if on_worker { osier::run(both) } else { both() };
+            client.and(server).unwrap();
+        }
+    }
+}
