@@ -37,7 +37,7 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
     let entry = connection.source().watched().own_here()?;
     context::worker(|worker| {
         let mut resting = Box::new(Resting::new(connection, entry));
-        resting.wait_for(worker, Direction::Read, deadline);
+        resting.wait_for(worker, Some(Direction::Read), deadline);
         worker.adopt(resting)
     })
     .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))

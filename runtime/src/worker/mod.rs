@@ -765,14 +765,16 @@ impl Worker {
                     false => isolate(|| resting.connection.wake(cause)),
                     true => None,
                 };
-                match next {
+                let rest = match next {
+                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), deadline)),
+                    Some(AfterBurst::SleepUntilWritable(deadline)) => Some((Some(Direction::Write), deadline)),
+                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, deadline)),
+                    Some(AfterBurst::End) | None => None,
+                };
+                match rest {
                     // After the last call the connection does not rest again.
-                    Some(AfterBurst::Sleep(deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.wait_for(worker, Direction::Read, deadline));
-                        Some(resting)
-                    }
-                    Some(AfterBurst::SleepUntilWritable(deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.wait_for(worker, Direction::Write, deadline));
+                    Some((direction, deadline)) if cause != Cause::Shutdown => {
+                        context::worker(|worker| resting.wait_for(worker, direction, deadline));
                         Some(resting)
                     }
                     _ => {

@@ -39,6 +39,9 @@ pub enum AfterBurst {
     /// stay in the socket. It is for a connection whose last write was
     /// [refused](crate::net::Stream::try_write).
     SleepUntilWritable(Option<Instant>),
+    /// Dormant again, until a leaf polled in [`Dormant::poll_woken`] is ready or the deadline has passed. Bytes that come meanwhile stay in
+    /// the socket, and its end is not noticed. It is for a connection that others have to go before.
+    SleepUntilWoken(Option<Instant>),
     /// Dropped.
     End,
 }
@@ -104,8 +107,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Resting {
     pub(crate) connection: Box<dyn Dormant>,
     entry: &'static Entry,
-    /// The direction of the socket that it waits for.
-    direction: Direction,
+    /// The direction of the socket that it waits for. None if it waits for its leaves alone.
+    direction: Option<Direction>,
     deadline: u64,
     timer: Option<Key>,
     /// The tick of the timer, if there is one: at or before the deadline.
@@ -123,7 +126,7 @@ impl Resting {
         Resting {
             connection,
             entry,
-            direction: Direction::Read,
+            direction: Some(Direction::Read),
             deadline: NEVER,
             timer: None,
             armed: NEVER,
@@ -139,17 +142,16 @@ impl Resting {
     }
 
     /// Sets what it waits for besides its leaves.
-    pub(crate) fn wait_for(&mut self, worker: &Worker, direction: Direction, deadline: Option<Instant>) {
+    pub(crate) fn wait_for(&mut self, worker: &Worker, direction: Option<Direction>, deadline: Option<Instant>) {
         self.direction = direction;
         self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
     }
 
     /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        let reads = self.direction == Direction::Read;
-        if reads && self.entry.is_readable() && !self.read_last {
+        if self.direction == Some(Direction::Read) && self.entry.is_readable() && !self.read_last {
             Some(Cause::Readable)
-        } else if !reads && self.entry.is_writable() {
+        } else if self.direction == Some(Direction::Write) && self.entry.is_writable() {
             Some(Cause::Writable)
         } else if worker.is_stopping() {
             Some(Cause::Shutdown)
@@ -180,10 +182,11 @@ impl Resting {
     /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
     pub(crate) fn listen(&self, worker: &Worker) {
-        let is_reported = worker.remote.has_edges() && self.direction == Direction::Read;
-        if !is_reported && self.connection.source().watched().own(self.direction).is_err() {
+        let Some(direction) = self.direction else { return };
+        let is_reported = worker.remote.has_edges() && direction == Direction::Read;
+        if !is_reported && self.connection.source().watched().own(direction).is_err() {
             // The burst meets the error.
-            self.entry.try_again(self.direction);
+            self.entry.try_again(direction);
         }
     }
 

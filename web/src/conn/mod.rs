@@ -32,7 +32,7 @@ pub(crate) mod date;
 #[cfg(feature = "upgrade")]
 pub(crate) mod handover;
 #[cfg(feature = "tls")]
-mod handshake;
+pub(crate) mod handshake;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
 pub(crate) mod log;
@@ -75,6 +75,8 @@ use osier_http::proxy_protocol::{self, Addresses};
 
 use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
 use crate::conn::close::CloseReason;
+#[cfg(feature = "tls")]
+use crate::conn::handshake::Handshake;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
@@ -112,9 +114,9 @@ pub(crate) struct Conn {
 enum Stage {
     /// Waits for the PROXY header.
     Announced(Announced),
-    /// Waits for bytes of the TLS handshake, until then.
+    /// Waits for bytes of the TLS handshake, or for its turn.
     #[cfg(feature = "tls")]
-    Handshake(Option<Instant>),
+    Handshake(Handshake),
     Head(Box<Partial>),
     Linger(Linger),
     Sending(Box<Sending>),
@@ -191,7 +193,7 @@ impl Conn {
             #[cfg(feature = "tls")]
             false if worker.server.tls.is_some() => {
                 let patience = timeouts.handshake;
-                (Some(Stage::Handshake(after(patience))), patience)
+                (Some(Stage::Handshake(Handshake::until(after(patience)))), patience)
             }
             false => (None, timeouts.idle),
         };
@@ -302,7 +304,7 @@ impl Conn {
         if link.transport.plain().is_none() {
             link.worker.give_buffers(buffers);
             return match skip(link.socket(), http.start - held) {
-                Ok(()) => self.shake_hands(after(link.worker.server.timeouts.handshake)),
+                Ok(()) => self.shake_hands(Handshake::until(after(link.worker.server.timeouts.handshake))),
                 Err(_) => self.close(CloseReason::Client),
             };
         }
@@ -729,6 +731,8 @@ impl Dormant for Conn {
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.stage.as_deref_mut() {
             Some(Stage::Session(taken)) => taken.session.poll_woken(cx),
+            #[cfg(feature = "tls")]
+            Some(Stage::Handshake(handshake)) => handshake.poll_called(&self.link.worker, cx),
             #[cfg(feature = "h2")]
             Some(Stage::Streams(streams)) => streams.poll_woken(cx),
             _ => Poll::Pending,
@@ -807,7 +811,7 @@ impl Conn {
         match *stage {
             Stage::Announced(announced) => self.announced(announced),
             #[cfg(feature = "tls")]
-            Stage::Handshake(deadline) => self.shake_hands(deadline),
+            Stage::Handshake(handshake) => self.shake_hands(handshake),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
             Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),

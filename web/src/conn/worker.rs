@@ -22,6 +22,8 @@ use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::line::Leaving;
+#[cfg(feature = "tls")]
+use crate::conn::handshake::Line;
 use crate::conn::log::record::Record;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
@@ -62,6 +64,8 @@ pub(crate) struct Worker {
     /// Buffers for what streams and their connections send.
     #[cfg(feature = "h2")]
     outputs: RefCell<Shelf<Vec<u8>>>,
+    #[cfg(feature = "tls")]
+    pub(crate) handshakes: Line,
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
@@ -266,6 +270,8 @@ impl Worker {
             buffers: RefCell::new(Shelf::new()),
             #[cfg(feature = "h2")]
             outputs: RefCell::new(Shelf::new()),
+            #[cfg(feature = "tls")]
+            handshakes: Line::default(),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             #[cfg(feature = "upgrade")]

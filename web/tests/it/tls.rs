@@ -183,7 +183,7 @@ fn a_handshake_and_a_request_may_come_byte_by_byte() {
 
 #[test]
 fn half_open_handshakes_hold_no_stack_and_end_in_time() {
-    const HALF_OPEN: usize = 300;
+    const HALF_OPEN: usize = 2000;
     let (reasons, ended) = mpsc::channel();
     let site = site(hello(), |server| {
         let timeouts = Timeouts {
@@ -677,7 +677,7 @@ fn client_hello() -> Vec<u8> {
 
 #[test]
 fn many_handshakes_at_once_do_not_hold_up_a_quiet_client() {
-    const AT_ONCE: usize = 500;
+    const AT_ONCE: usize = 2000;
     if !testkit::allow_descriptors(8192) {
         return testkit::skip("the connections need more descriptors");
     }
@@ -717,8 +717,10 @@ fn many_handshakes_at_once_do_not_hold_up_a_quiet_client() {
     times.sort();
     let median = times[times.len() / 2];
     println!(
-        "{AT_ONCE} handshakes in {total:?}; {} requests meanwhile, median {median:?}",
-        times.len()
+        "{AT_ONCE} handshakes in {total:?}; {} requests meanwhile, median {median:?}, 9 of 10 below {:?}, worst {:?}",
+        times.len(),
+        times[times.len() * 9 / 10],
+        times[times.len() - 1]
     );
     assert!(8 * median < total, "{median:?} of {total:?}");
 }
