@@ -103,6 +103,70 @@ fn a_poll_that_panics_ends_the_connection_and_nothing_else() {
     });
 }
 
+/// Leaves its bytes in the socket until its event is set, which says what comes next.
+struct Deferred {
+    waits: Waits,
+    causes: Arc<Mutex<Vec<Cause>>>,
+}
+
+impl Dormant for Deferred {
+    fn source(&self) -> &dyn Source {
+        self.waits.source()
+    }
+
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waits.poll_woken(cx)
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        self.causes.lock().unwrap().push(cause);
+        match cause {
+            Cause::Readable if self.waits.wait.is_some() => AfterBurst::SleepUntilWoken(None),
+            Cause::Woken => {
+                self.waits.wait = None;
+                // A read that leaves bytes: no event announces these again.
+                self.waits.stream.read_exact(&mut [0; 2]).expect("they have arrived");
+                AfterBurst::Sleep(None)
+            }
+            _ => AfterBurst::End,
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_waits_for_its_leaf_alone_leaves_its_bytes() {
+    on(1).run(|| {
+        let (mut client, stream) = pair();
+        let (event, causes) = (Arc::new(Event::new()), Arc::new(Mutex::new(Vec::new())));
+        let waits = Waits {
+            stream,
+            event: event.clone(),
+            wait: None,
+            panics: false,
+        };
+        let deferred = Deferred {
+            waits,
+            causes: Arc::clone(&causes),
+        };
+        park_local(Box::new(deferred), None).unwrap();
+        for _ in 0..3 {
+            client.write_all(b"x").unwrap();
+            // Real time: a wake-up too many has to have its chance.
+            osier::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(causes.lock().unwrap()[..], [Cause::Readable]);
+        event.set();
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        // The third byte wakes it again. Its second event is never set.
+        osier::sleep(Duration::from_millis(20));
+        assert_eq!(
+            causes.lock().unwrap()[..],
+            [Cause::Readable, Cause::Woken, Cause::Readable]
+        );
+        drop(client);
+    });
+}
+
 struct Conn<F>(TcpStream, F);
 
 impl<F: FnMut(&mut TcpStream, Cause) -> AfterBurst + 'static> Dormant for Conn<F> {
