@@ -154,6 +154,7 @@ pub use conn::close::{CloseReason, ConnectionEvent};
 pub use conn::log::id::RequestId;
 pub use conn::log::record::{Level, Record};
 pub use conn::network::ClientNetwork;
+pub use conn::protocol::Protocol;
 pub use conn::rates::Rates;
 pub use conn::settings::Timeouts;
 pub use conn::times::{Phase, Times};

@@ -26,7 +26,7 @@ use osier::inspect::WorkerMetrics;
 use osier_web::http::StatusCode;
 use osier_web::upstream::Upstream;
 use osier_web::wrap::cache::Store;
-use osier_web::{Response, Router};
+use osier_web::{Connections, Protocol, Response, Router};
 
 pub use self::routes::{ROUTES_MAX, Routes};
 pub use self::series::Series;
@@ -40,7 +40,7 @@ pub struct Admin {
     shown: Mutex<Arc<Shown>>,
     draining: AtomicBool,
     /// Counts the open connections.
-    connections: Box<dyn Fn() -> usize + Send + Sync>,
+    connections: Box<dyn Fn() -> Open + Send + Sync>,
 }
 
 /// The parts of a snapshot that have numbers.
@@ -57,9 +57,25 @@ pub struct Gateway {
     pub upstream: Upstream,
 }
 
+/// The open connections of all listeners.
+pub struct Open {
+    pub all: usize,
+    pub protocols: Vec<(Protocol, usize)>,
+}
+
+impl Open {
+    pub fn of(listeners: &[Connections]) -> Open {
+        let of = |protocol| listeners.iter().map(|one| one.of_protocol(protocol)).sum();
+        Open {
+            all: listeners.iter().map(Connections::count).sum(),
+            protocols: Protocol::ALL.map(|protocol| (protocol, of(protocol))).to_vec(),
+        }
+    }
+}
+
 impl Admin {
-    /// Shows `totals`, and no route yet. `connections` returns the number of open connections.
-    pub fn new(totals: Arc<Totals>, connections: impl Fn() -> usize + Send + Sync + 'static) -> Admin {
+    /// Shows `totals`, and no route yet. `connections` counts the open connections.
+    pub fn new(totals: Arc<Totals>, connections: impl Fn() -> Open + Send + Sync + 'static) -> Admin {
         let nothing = Shown {
             routes: Routes::new(1, None),
             gateways: Vec::new(),

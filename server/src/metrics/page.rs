@@ -11,7 +11,7 @@ use osier_web::{CloseReason, Phase};
 use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;
 use super::totals::Totals;
-use super::{Shown, caches};
+use super::{Open, Shown, caches};
 
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
@@ -27,7 +27,7 @@ pub struct Numbers<'a> {
     pub totals: &'a Totals,
     pub shown: &'a Shown,
     pub workers: &'a [WorkerMetrics],
-    pub connections: usize,
+    pub connections: Open,
     pub is_draining: bool,
 }
 
@@ -70,7 +70,15 @@ impl Numbers<'_> {
 
     fn connections(&self, text: &mut Text) {
         text.family("osier_connections", "gauge", "Connections of clients that are open.");
-        text.sample("", &[], self.connections);
+        text.sample("", &[], self.connections.all);
+        text.family(
+            "osier_connections_by_protocol",
+            "gauge",
+            "Connections of clients that are open, by protocol and version of TLS.",
+        );
+        for (protocol, count) in &self.connections.protocols {
+            text.sample("", &[("protocol", protocol.name()), ("tls", protocol.tls())], *count);
+        }
         let sums = self.totals.connections();
         text.family(
             "osier_connections_accepted_total",

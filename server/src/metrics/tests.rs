@@ -13,7 +13,10 @@ use testkit::exposition::Page;
 const REQUESTS: &str = "osier_http_requests_total";
 
 fn admin(connections: usize) -> Arc<Admin> {
-    Arc::new(Admin::new(Arc::new(Totals::new(2)), move || connections))
+    Arc::new(Admin::new(Arc::new(Totals::new(2)), move || Open {
+        all: connections,
+        protocols: Protocol::ALL.into_iter().zip(1..).collect(),
+    }))
 }
 
 /// A snapshot with these routes, and their numbers.
@@ -73,6 +76,15 @@ fn records_are_added_up_under_names_of_any_kind() {
     assert_eq!(page.value(&format!("{name}_sum"), &of_one), Some(100.000_09));
     assert_eq!(page.value(&format!("{name}_count"), &[("site", "quiet")]), None);
     assert_eq!(page.value("osier_connections", &[]), Some(7.0));
+    let speak = |protocol, tls| page.value("osier_connections_by_protocol", &[("protocol", protocol), ("tls", tls)]);
+    assert_eq!(
+        (
+            speak("h2c", "none"),
+            speak("h2", "TLSv1.3"),
+            speak("http/1.1", "TLSv1.2")
+        ),
+        (Some(2.0), Some(7.0), Some(4.0))
+    );
     assert_eq!(
         page.value("osier_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
         Some(1.0)

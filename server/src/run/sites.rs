@@ -17,7 +17,7 @@ use osier_web::{Connections, Level};
 
 use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
-use crate::metrics::{Admin, Totals};
+use crate::metrics::{Admin, Open, Totals};
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
@@ -465,7 +465,7 @@ fn new_admin(totals: &Arc<Totals>, connections: &Arc<Mutex<Vec<Connections>>>) -
     let connections = Arc::clone(connections);
     let count = move || {
         let connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.iter().map(Connections::count).sum()
+        Open::of(&connections)
     };
     Arc::new(Admin::new(Arc::clone(totals), count))
 }

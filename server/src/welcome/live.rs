@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use osier::sync::Event;
 use osier_web::http::{StatusCode, Version};
-use osier_web::{Connections, Request, Response, sse};
+use osier_web::{Connections, Protocol, Request, Response, sse};
 use serde_json::{Value, json};
 
 use super::guard;
@@ -83,7 +83,12 @@ impl Live {
                 "latency": latency,
             })
         });
-        json!({ "protocol": protocol, "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
+        let protocols = Protocol::ALL.into_iter().filter_map(|protocol| {
+            let count: usize = connections.iter().map(|one| one.of_protocol(protocol)).sum();
+            (count > 0).then(|| json!([protocol.name(), protocol.tls(), count]))
+        });
+        let protocols: Vec<_> = protocols.collect();
+        json!({ "protocol": protocol, "protocols": protocols, "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
     }
 
     fn connections(&self) -> std::sync::MutexGuard<'_, Vec<Connections>> {

@@ -1,4 +1,4 @@
-// The charts of the runtime: one event stream, {at, protocol, workers: [{name, turns, fibers, connections, requests, latency}]}.
+// The charts of the runtime: one event stream, {at, protocol, protocols: [[name, tls, count]], workers: [{name, turns, fibers, connections, requests, latency}]}.
 // Counts are since the start of the server; the page makes rates of them. Bucket i of the latency holds requests that took
 // at most 2^(i+10) nanoseconds to answer.
 
@@ -189,8 +189,15 @@ function take(at, { name, turns, fibers, connections, requests, latency }) {
   return worker;
 }
 
-function receive({ at, protocol, workers: all }) {
+// The connections of one protocol in words.
+function speak([name, tls, count]) {
+  if (tls === "handshake") return `${count} in the handshake of TLS`;
+  return `${count} ${name} ${tls === "none" ? "in the clear" : `over ${tls}`}`;
+}
+
+function receive({ at, protocol, protocols, workers: all }) {
   byId("protocol").textContent = `Your connection: ${protocol}.`;
+  byId("protocols").textContent = protocols.map(speak).join(", ");
   const measured = at - performance.now();
   if (clock === null || Math.abs(measured - clock) > 1000) clock = measured;
   const now = all.map((one) => take(at, one));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 
 use crate::chromium::{Browser, Tab};
+use crate::support::sites::Sites;
 use crate::support::{Client, Server};
 use serde_json::{Value, json};
 
@@ -107,6 +108,42 @@ fn two_tabs_chat() {
     }
     ada.enter("#text", "And again");
     bob.until(&shows("Ada", "And again"));
+}
+
+#[test]
+fn a_page_its_events_and_its_websocket_come_over_one_connection_of_http2() {
+    let _alone = alone();
+    let Some(browser) = Browser::start_with(&["--ignore-certificate-errors"]) else {
+        return;
+    };
+    let sites = Sites::start(
+        "state = \"state\"\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+         [[site]]\ndefault = true\ntls = \"internal\"\n[[site.route]]\nwelcome = true\n",
+    );
+    let tab = browser.open(&format!("https://{}/chat", sites.addresses[0]));
+    tab.until(is_open());
+    assert_eq!(
+        tab.eval("performance.getEntriesByType('navigation')[0].nextHopProtocol"),
+        "h2"
+    );
+    tab.eval(
+        "window.seen = null; new EventSource('/live/events').onmessage = (event) => { window.seen = event.data; }; 0",
+    );
+    tab.until("window.seen !== null");
+    let seen = tab.eval("window.seen");
+    let seen: Value = serde_json::from_str(seen.as_str().unwrap()).unwrap();
+    assert_eq!(seen["protocol"], "HTTP/2, TLSv1.3");
+    // The WebSocket is no connection of HTTP/1.1: it runs in a stream.
+    let protocols: Vec<(&str, &str)> = seen["protocols"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one[0].as_str().unwrap(), one[1].as_str().unwrap()))
+        .collect();
+    assert!(protocols.contains(&("h2", "TLSv1.3")), "{protocols:?}");
+    assert!(!protocols.contains(&("http/1.1", "TLSv1.3")), "{protocols:?}");
+    tab.enter("#text", "over HTTP/2");
+    tab.until("[...document.querySelectorAll('#lines li')].some(li => li.textContent.includes('over HTTP/2'))");
 }
 
 #[test]

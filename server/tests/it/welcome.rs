@@ -169,6 +169,9 @@ fn the_stream_counts_each_worker() {
     let mut events = Events::open(&server);
     let first = events.next();
     assert_eq!(first["protocol"], "HTTP/1.1, no TLS");
+    let (name, tls) = (&first["protocols"][0][0], &first["protocols"][0][1]);
+    assert_eq!((name, tls), (&"http/1.1".into(), &"none".into()));
+    assert!(first["protocols"][0][2].as_u64() >= Some(1));
     let mut kept: Vec<Client> = (0..20).map(|_| server.connect()).collect();
     for client in &mut kept {
         for _ in 0..5 {

@@ -401,7 +401,7 @@ impl Stream {
     }
 }
 
-/// Who waits if an attempt within the handshake has to.
+/// The caller that waits if an attempt within the handshake has to.
 enum Waiter<'a> {
     /// The caller of a call that never waits.
     Nobody,

@@ -32,9 +32,11 @@ pub(crate) mod date;
 #[cfg(feature = "upgrade")]
 pub(crate) mod handover;
 #[cfg(feature = "tls")]
-pub(crate) mod handshake;
+mod handshake;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
+#[cfg(feature = "tls")]
+pub(crate) mod line;
 pub(crate) mod log;
 #[cfg(feature = "upgrade")]
 pub(crate) mod moving;
@@ -43,6 +45,7 @@ pub(crate) mod output;
 pub(crate) mod peer;
 #[cfg(feature = "ws")]
 pub(crate) mod polled;
+pub(crate) mod protocol;
 pub(crate) mod rates;
 pub(crate) mod rest;
 #[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
@@ -380,6 +383,7 @@ impl Conn {
     #[cfg(feature = "h2")]
     fn begin_http2(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
         let mut streams = self.local.app.multiplex(&self.local, &self.link);
+        self.link.speaks(self.link.transport.spoken(true));
         let next = streams.receive(&buffers.input[..filled]);
         self.link.worker.give_buffers(buffers);
         self.set_stage(Stage::Streams(streams));
@@ -732,7 +736,7 @@ impl Dormant for Conn {
         match self.stage.as_deref_mut() {
             Some(Stage::Session(taken)) => taken.session.poll_woken(cx),
             #[cfg(feature = "tls")]
-            Some(Stage::Handshake(handshake)) => handshake.poll_called(&self.link.worker, cx),
+            Some(Stage::Handshake(handshake)) => handshake.poll_called(&self.link.worker.handshakes, cx),
             #[cfg(feature = "h2")]
             Some(Stage::Streams(streams)) => streams.poll_woken(cx),
             _ => Poll::Pending,

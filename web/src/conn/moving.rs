@@ -22,6 +22,8 @@ use osier_http::HeadScanner;
 use crate::conn::close::CloseReason;
 use crate::conn::handover::line::{BATCH, Leaving, Line};
 use crate::conn::handover::record::{Record, Saved};
+#[cfg(feature = "tls")]
+use crate::conn::handshake::Handshake;
 use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
@@ -226,7 +228,7 @@ fn stage_of(
     #[cfg(feature = "tls")]
     if record.tls.is_some() && !link.transport.is_established() {
         let patience = timeouts.handshake;
-        return Some((Some(Stage::Handshake(after(patience))), patience));
+        return Some((Some(Stage::Handshake(Handshake::until(after(patience)))), patience));
     }
     if record.received.is_empty() {
         return Some((None, timeouts.idle));

@@ -21,6 +21,8 @@ use osier::net::Stream;
 #[cfg(feature = "sendfile")]
 use rustix::net::SendFlags;
 
+use crate::conn::protocol::Protocol;
+
 /// The flag for a send that another one follows at once. Systems without the flag send immediately.
 #[cfg(all(feature = "sendfile", target_os = "linux"))]
 const MORE: SendFlags = SendFlags::MORE;
@@ -79,6 +81,16 @@ impl Transport {
             Transport::Plain(_) => None,
             #[cfg(feature = "tls")]
             Transport::Tls(stream) => Some(stream.protocol().unwrap_or_default()),
+        }
+    }
+
+    /// The protocol of a connection over it, after the handshake.
+    pub(crate) fn spoken(&self, is_http2: bool) -> Protocol {
+        match self {
+            Transport::Plain(_) if is_http2 => Protocol::H2c,
+            Transport::Plain(_) => Protocol::Http1,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => Protocol::over(stream.version(), is_http2),
         }
     }
 

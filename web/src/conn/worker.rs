@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier::fiber::Trimmed;
@@ -23,8 +23,9 @@ use crate::conn::date::DateCache;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::line::Leaving;
 #[cfg(feature = "tls")]
-use crate::conn::handshake::Line;
+use crate::conn::line::Line;
 use crate::conn::log::record::Record;
+use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
@@ -65,7 +66,7 @@ pub(crate) struct Worker {
     #[cfg(feature = "h2")]
     outputs: RefCell<Shelf<Vec<u8>>>,
     #[cfg(feature = "tls")]
-    pub(crate) handshakes: Line,
+    pub(crate) handshakes: Rc<Line>,
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
@@ -88,7 +89,11 @@ pub(crate) struct Worker {
 /// A counter on a cache line of its own. Each worker writes only its own counter.
 #[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct ConnectionCount(AtomicUsize);
+pub(crate) struct ConnectionCount {
+    all: AtomicUsize,
+    /// A number for each of [`Protocol::ALL`]. A connection counts once the worker has got it.
+    protocols: [AtomicU32; Protocol::ALL.len()],
+}
 
 /// The state that the workers of a server share. It is read-only but for the connection counters.
 /// These change when a connection opens or closes and never per request.
@@ -175,13 +180,13 @@ impl ServerState {
 
     /// Counts a connection for worker `index`.
     pub(crate) fn arrived(&self, index: usize) {
-        self.connections[index].0.fetch_add(1, Ordering::Relaxed);
+        self.connections[index].all.fetch_add(1, Ordering::Relaxed);
         self.report(ConnectionEvent::Opened);
     }
 
     /// Stops counting a connection for worker `index`.
     pub(crate) fn left(&self, index: usize, reason: CloseReason) {
-        self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
+        self.connections[index].all.fetch_sub(1, Ordering::Relaxed);
         self.report(ConnectionEvent::Closed(reason));
     }
 
@@ -199,7 +204,14 @@ impl ServerState {
     }
 
     pub(crate) fn count(&self, index: usize) -> usize {
-        self.connections[index].0.load(Ordering::Relaxed)
+        self.connections[index].all.load(Ordering::Relaxed)
+    }
+
+    /// The connections of all workers that speak `protocol`.
+    pub(crate) fn count_of(&self, protocol: Protocol) -> usize {
+        let counts = self.connections.iter();
+        let counts = counts.map(|count| count.protocols[protocol as usize].load(Ordering::Relaxed));
+        counts.map(|count| count as usize).sum()
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -271,7 +283,7 @@ impl Worker {
             #[cfg(feature = "h2")]
             outputs: RefCell::new(Shelf::new()),
             #[cfg(feature = "tls")]
-            handshakes: Line::default(),
+            handshakes: Rc::default(),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             #[cfg(feature = "upgrade")]
@@ -362,12 +374,23 @@ impl Worker {
     pub(crate) fn link(self: &Rc<Self>, transport: Transport, peer: SocketAddr) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
         let place = u32::try_from(links.len()).expect("a process has fewer descriptors than that");
+        let protocol = match &transport {
+            Transport::Plain(_) => Protocol::Http1,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) if stream.is_established() => {
+                Protocol::over(stream.version(), stream.protocol() == Some(b"h2"))
+            }
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => Protocol::Handshake,
+        };
+        self.count_protocol(protocol).fetch_add(1, Ordering::Relaxed);
         let link = Rc::new(Link {
             transport,
             worker: self.clone(),
             peer: Cell::new(ClientAddr::pack(peer)),
             phase: Cell::new(Phase::Fresh),
             idle_since: Cell::new(Millis::of(self.now())),
+            protocol: Cell::new(protocol),
             place: Cell::new(place),
         });
         links.push(link.clone());
@@ -410,12 +433,17 @@ impl Worker {
             // The handler was cancelled, or the connection could not be watched.
             _ => CloseReason::Failed,
         };
+        self.count_protocol(link.protocol.get()).fetch_sub(1, Ordering::Relaxed);
         self.server.left(self.index, reason);
         if let Some(clients) = &self.server.clients
             && let Some(client) = link.counted()
         {
             clients.left(client);
         }
+    }
+
+    fn count_protocol(&self, protocol: Protocol) -> &AtomicU32 {
+        &self.server.connections[self.index].protocols[protocol as usize]
     }
 
     /// The time in milliseconds, of which links remember the lower bytes.
@@ -479,6 +507,7 @@ pub(crate) struct Link {
     /// The client's address. Until the PROXY header has arrived it is the balancer's.
     peer: Cell<ClientAddr>,
     phase: Cell<Phase>,
+    protocol: Cell<Protocol>,
     /// When it began to wait for a request, in the time of [`Worker::now`].
     idle_since: Cell<Millis>,
     /// Index in `Worker::links`. Only the owner of that list writes it.
@@ -489,6 +518,13 @@ impl Link {
     #[inline]
     pub(crate) fn socket(&self) -> &Stream {
         self.transport.socket()
+    }
+
+    /// Counts the connection for another protocol.
+    pub(crate) fn speaks(&self, protocol: Protocol) {
+        let before = self.protocol.replace(protocol);
+        self.worker.count_protocol(before).fetch_sub(1, Ordering::Relaxed);
+        self.worker.count_protocol(protocol).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Marks the beginning of a burst.

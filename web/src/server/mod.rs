@@ -32,6 +32,7 @@ use osier_http::Limits;
 use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
 use crate::conn::log::record::{Record, to_stderr};
+use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
 use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
@@ -626,6 +627,11 @@ impl Connections {
             true => self.0.count(index),
             false => 0,
         }
+    }
+
+    /// The connections that speak `protocol`. One that has just been accepted may not count yet.
+    pub fn of_protocol(&self, protocol: Protocol) -> usize {
+        self.0.count_of(protocol)
     }
 
     /// The connections of all workers at this moment.

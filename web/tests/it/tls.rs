@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use osier_web::files::Files;
 use osier_web::tls::{self, Acceptor, ClientCertificates, Connector, Identity};
-use osier_web::{CloseReason, ConnectionEvent, Request, Response, Router, Server, Timeouts, ws};
+use osier_web::{CloseReason, ConnectionEvent, Protocol, Request, Response, Router, Server, Timeouts, ws};
 use testkit::Folder;
 
 use crate::common::{Client, PATIENCE, Site, eventually, site_with, taken};
@@ -664,7 +664,7 @@ fn an_idle_connection_costs_less_than_half_a_page() {
     println!("an idle connection over TLS: {each} bytes");
     drop(held);
     let mut open_half = |name: &str, bytes: &[u8]| {
-        let held: Vec<_> = (0..HALF_OPEN)
+        let _held: Vec<_> = (0..HALF_OPEN)
             .map(|_| {
                 let mut socket = TcpStream::connect(addr).unwrap();
                 socket.write_all(bytes).unwrap();
@@ -749,4 +749,20 @@ fn many_handshakes_at_once_do_not_hold_up_a_quiet_client() {
         times[times.len() - 1]
     );
     assert!(8 * median < total, "{median:?} of {total:?}");
+}
+
+#[test]
+fn connections_are_counted_by_protocol() {
+    let site = site(hello(), |server| server);
+    let of = |protocol| site.connections.of_protocol(protocol);
+    let mut shaking = TcpStream::connect(site.addr).unwrap();
+    shaking.write_all(&[22]).unwrap();
+    eventually("it is in its handshake", || of(Protocol::Handshake) == 1);
+    let mut client = connect(&site);
+    assert_eq!(client.get("/").text(), "hello");
+    assert_eq!((of(Protocol::Http1Tls13), of(Protocol::Http1)), (1, 0));
+    drop((shaking, client));
+    eventually("they are gone", || {
+        Protocol::ALL.iter().all(|&protocol| of(protocol) == 0)
+    });
 }

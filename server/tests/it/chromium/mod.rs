@@ -32,6 +32,11 @@ pub struct Browser {
 impl Browser {
     /// None, with a line that says so, where there is no Chromium.
     pub fn start() -> Option<Browser> {
+        Browser::start_with(&[])
+    }
+
+    /// As [`Browser::start`], with further arguments.
+    pub fn start_with(more: &[&str]) -> Option<Browser> {
         let Some(program) = find("chromium").or_else(|| find("chromium-browser")) else {
             println!("skipped: there is no chromium");
             return None;
@@ -56,6 +61,7 @@ impl Browser {
                 "--hide-scrollbars",
                 "--force-color-profile=srgb",
             ])
+            .args(more)
             .arg("--remote-debugging-port=0")
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")

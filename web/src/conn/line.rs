@@ -1,0 +1,92 @@
+//! The line of a worker's handshakes.
+//!
+//! A step of a TLS handshake signs, which costs as much as twenty short requests. So a worker makes only a few steps before the other
+//! fibers that are ready have their turn, and the bytes of other clients are looked at. The other handshakes stand in line, at rest. A
+//! fiber calls them. It exists while there are steps.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+/// The steps of handshakes that a worker makes before others have their turn.
+const PER_TURN: usize = 4;
+
+/// The handshakes of a worker that have to wait for others.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Steps made since the fiber that calls has had its turn.
+    made: Cell<usize>,
+    /// Whether that fiber exists. It does while steps are made.
+    is_calling: Cell<bool>,
+    /// How many have been called: the numbers below.
+    called: Cell<u64>,
+    /// The handshakes that have not been called, in the order of their numbers. Some may have ended.
+    waiting: RefCell<VecDeque<Waker>>,
+}
+
+impl Line {
+    /// Whether a handshake may make a step now, which is counted.
+    pub(super) fn admits(self: &Rc<Self>) -> bool {
+        if self.made.get() >= PER_TURN || !self.waiting.borrow().is_empty() {
+            return false;
+        }
+        self.made.set(self.made.get() + 1);
+        if !self.is_calling.replace(true) {
+            let calling = Calling(self.clone());
+            drop(osier::spawn_local(move || calling.0.call_all()));
+        }
+        true
+    }
+
+    pub(super) fn has_called(&self, number: u64) -> bool {
+        number < self.called.get()
+    }
+
+    /// Adds a handshake and returns its number.
+    pub(super) fn join(&self, waker: &Waker) -> u64 {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.push_back(waker.clone());
+        self.called.get() + waiting.len() as u64 - 1
+    }
+
+    /// Calls the handshakes in line, a few each time that the other fibers have had their turn.
+    ///
+    /// # Suspends
+    ///
+    /// Until none is left.
+    fn call_all(&self) {
+        loop {
+            osier::fiber::yield_now();
+            if self.waiting.borrow().is_empty() {
+                return;
+            }
+            self.made.set(PER_TURN);
+            self.call(PER_TURN);
+        }
+    }
+
+    fn call(&self, most: usize) {
+        let mut waiting = self.waiting.borrow_mut();
+        let count = most.min(waiting.len());
+        self.called.set(self.called.get() + count as u64);
+        let called: Vec<_> = waiting.drain(..count).collect();
+        if waiting.is_empty() {
+            *waiting = VecDeque::new();
+        }
+        drop(waiting);
+        called.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The fiber that calls. Its drop calls all that are left: there may have been no stack for it.
+struct Calling(Rc<Line>);
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        let line = &self.0;
+        line.is_calling.set(false);
+        line.made.set(0);
+        line.call(usize::MAX);
+    }
+}
