@@ -94,6 +94,7 @@ fn clippy() -> Outcome {
 fn clippy_mixing() -> Outcome {
     let mut command = cargo();
     command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
+    command.args(["--features", "osier-tracing/otlp"]);
     linted("clippy-mixing", command.env("CARGO_TARGET_DIR", test::target_dir()))
 }
 

@@ -56,9 +56,10 @@ impl<In: Transport> Connector<In> for Fibers {
     }
 }
 
-/// Makes a call that waits, for as long as ureq allows.
+/// Makes a call that waits, for as long as ureq allows. A plain thread has no [`osier::timeout`]: it waits as long as the call does.
 fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
-    let Some(limit) = timeout.not_zero() else {
+    let limit = timeout.not_zero().filter(|_| osier::fiber::id().is_some());
+    let Some(limit) = limit else {
         return call().map_err(Error::from);
     };
     match osier::timeout(*limit, call) {

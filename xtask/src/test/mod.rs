@@ -192,6 +192,7 @@ fn floor_of_the_bench(built: Vec<Executable>) -> Outcome {
 fn build_mixing() -> Built {
     let mut command = cargo();
     command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--workspace", "--tests"]);
+    command.args(["--features", "osier-tracing/otlp"]);
     command.env("CARGO_TARGET_DIR", target_dir());
     executables::build("mixing", &mut command, LIMIT)
 }
