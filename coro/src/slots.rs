@@ -35,7 +35,8 @@ pub(crate) static REGIONS: [Region; MAX_REGIONS] = [const { Region::new() }; MAX
 /// The number of rows that are filled.
 pub(crate) static ROWS: AtomicUsize = AtomicUsize::new(0);
 
-/// One mapping. All fields are written under the lock of `stack/region.rs`.
+/// One mapping. All fields are written under the lock of `stack/region.rs`. `runtime/gdb/osier.py` knows their order.
+#[repr(C)]
 pub(crate) struct Region {
     pub(crate) start: AtomicUsize,
     pub(crate) bytes: AtomicUsize,
@@ -72,6 +73,7 @@ pub(crate) fn slot_of(address: usize) -> Option<(usize, usize)> {
 }
 
 /// The topmost 64 bytes of a slot, which name the fiber on the stack. All zero, as in a fresh slot, means no fiber yet.
+/// `runtime/gdb/osier.py` reads it, too.
 #[repr(C, align(64))]
 pub struct Label {
     place: AtomicPtr<Location<'static>>,

@@ -106,6 +106,12 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "gdb",
+        package: "gdb",
+        purpose: "lists the fibers of a process by runtime/gdb/osier.py",
+        is_large: false,
+    },
+    Peer {
         program: "nginx",
         package: "nginx-light",
         purpose: "a backend of the proxy",

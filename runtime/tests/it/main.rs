@@ -20,6 +20,7 @@ mod event;
 mod fairness;
 mod fiber;
 mod fs;
+mod gdb;
 mod given;
 mod grace;
 mod groups;
