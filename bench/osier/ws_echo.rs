@@ -1,8 +1,11 @@
 //! Osier: each message of a WebSocket back to its sender, with a closure that holds a stack at `/`, and with callbacks at `/dormant`.
 //! Argument: PORT.
+//!
+//! No client is pinged: 10,000 connections may take longer to open than the time after which a silent one is.
 #![forbid(unsafe_code)]
 
 use osier_web::{Request, Response, Router, serve, ws};
+use std::time::Duration;
 
 struct Echo;
 
@@ -12,8 +15,15 @@ impl ws::Callbacks for Echo {
     }
 }
 
+fn options() -> ws::Options {
+    ws::Options {
+        ping_after: Duration::from_secs(600),
+        ..ws::Options::default()
+    }
+}
+
 fn fiber(request: &mut Request<'_>) -> Response {
-    ws::upgrade(request, |socket| {
+    options().upgrade(request, |socket| {
         while let Some(message) = socket.read()? {
             socket.send(message)?;
         }
@@ -22,7 +32,7 @@ fn fiber(request: &mut Request<'_>) -> Response {
 }
 
 fn dormant(request: &mut Request<'_>) -> Response {
-    ws::Options::default().upgrade_dormant(request, Echo)
+    options().upgrade_dormant(request, Echo)
 }
 
 fn main() -> std::io::Result<()> {
