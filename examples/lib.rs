@@ -34,6 +34,7 @@ chapters! {
     Middleware: "middleware.md",
     Sessions: "sessions.md",
     Tests: "tests.md",
+    Simulation: "simulation.md",
     Deployment: "deployment.md",
     Debugging: "debugging.md",
     WhySlow: "why-slow.md",

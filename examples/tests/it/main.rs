@@ -2,5 +2,6 @@
 
 mod callbacks;
 mod common;
+mod simulation;
 mod smoke;
 mod web;

@@ -529,8 +529,11 @@ macro_rules! socket_options {
     ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*) -> $output:ty = $call:ident;)*) => {$(
         $(#[$doc])*
         pub fn $name(&self $(, $value: $type)*) -> std::io::Result<$output> {
-            let fd = crate::wait::socket::Source::watched(self).fd().of_system();
-            Ok(rustix::net::sockopt::$call(fd $(, $value)*)?)
+            match crate::wait::socket::Source::watched(self).fd() {
+                crate::wait::fd::Fd::System(fd) => Ok(rustix::net::sockopt::$call(fd $(, $value)*)?),
+                // It has none.
+                crate::wait::fd::Fd::Simulated(_) => Ok(Default::default()),
+            }
         }
     )*};
 }

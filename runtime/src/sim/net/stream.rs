@@ -494,12 +494,14 @@ impl Net {
             count -= self.draw_size(count);
         }
         let (_, stream) = self.stream(id).expect("looked at above");
+        let (first, second) = stream.arrived.as_slices();
         let mut copied = 0;
         for buf in bufs {
             let part = buf.len().min(count - copied);
-            for (to, from) in buf[..part].iter_mut().zip(stream.arrived.iter().skip(copied)) {
-                *to = *from;
-            }
+            let from_first = first.len().saturating_sub(copied).min(part);
+            buf[..from_first].copy_from_slice(&first[copied.min(first.len())..][..from_first]);
+            let at = (copied + from_first).saturating_sub(first.len());
+            buf[from_first..part].copy_from_slice(&second[at..][..part - from_first]);
             copied += part;
         }
         if !takes {

@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The seeds of a run: `OSIER_SIM_SEEDS` has their number, or a first one and an end as in `1000..2000`.
 fn seeds() -> Range<u64> {
-    const USUAL: u64 = 150;
+    const USUAL: u64 = 200;
     let Ok(text) = std::env::var("OSIER_SIM_SEEDS") else {
         return 0..USUAL;
     };
