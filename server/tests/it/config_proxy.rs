@@ -284,3 +284,25 @@ fn a_backend_with_https_is_trusted_by_its_authority() {
         assert_eq!(sites.get("x", "/").status, status, "{keys}");
     }
 }
+
+#[test]
+fn a_backend_with_h2c_gets_http_2() {
+    let backend = Sites::start(
+        "log = { file = \"access.log\", format = \"$protocol $target\" }\n[[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n",
+    );
+    let to = backend.addresses[0];
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/sub\"\nproxy = {{ to = \"h2c://{to}\", health = {{ path = \"/\" }} }}\n\
+         [[site.route]]\nproxy = \"h2c://{to}\"\n"
+    ));
+    for (target, text) in [("/a.txt", "the file a"), ("/sub/", "sub"), ("/", "the index")] {
+        assert_eq!(sites.get("x", target).text(), text);
+    }
+    let log = || std::fs::read_to_string(backend.folder.join("access.log")).unwrap_or_default();
+    wait_for("the log of the backend", || {
+        ["HTTP/2.0 /a.txt", "HTTP/2.0 /sub/", "HTTP/2.0 /"]
+            .iter()
+            .all(|line| log().lines().any(|known| known == *line))
+    });
+    assert!(!log().contains("HTTP/1"), "{}", log());
+}

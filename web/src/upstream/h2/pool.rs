@@ -142,7 +142,9 @@ impl Pool {
         let ended = move |connection: &Rc<Connection>| pool.remove(connection);
         let driver = Driver::new(&connection, ended, upstream.idle_timeout, &upstream.gone);
         self.connections.borrow_mut().push(connection.clone());
-        let deadline = osier::time::coarse_now().checked_add(upstream.idle_timeout);
+        let idle = osier::time::coarse_now().checked_add(upstream.idle_timeout);
+        // The machine waits for the first SETTINGS.
+        let deadline = connection.expire().into_iter().chain(idle).min();
         dormant::park_local(Box::new(driver), deadline)?;
         connection.flush_soon();
         Ok(connection)

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,6 +15,7 @@ use osier_web::Server;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::{Acceptor, Connector};
 use osier_web::upstream::{Builder, Check, Upstream};
+use testkit::{Folder, Program};
 
 use super::client::Client;
 use crate::common::backend::{pattern, serve, serve_large};
@@ -413,4 +416,91 @@ fn a_check_speaks_the_version_of_the_requests() {
     front.get("/");
     eventually("the check finds it unhealthy", || !upstream.stats()[0].is_in);
     assert_eq!(front.get("/").status, 503);
+}
+
+/// Starts a server that serves `large` from a folder over HTTP/2 without TLS. None if the program is missing.
+fn file_server(program: &str, folder: &Folder, addr: SocketAddr) -> Option<Program> {
+    let here = folder.path().display().to_string();
+    let (name, config) = match program {
+        "nginx" => (
+            "nginx.conf",
+            format!(
+                "daemon off; master_process off; pid {here}/pid; error_log {here}/error.log;\n\
+                 events {{}}\nhttp {{ access_log off; keepalive_requests 5;\n\
+                 client_body_temp_path {here}/b; proxy_temp_path {here}/p; fastcgi_temp_path {here}/f;\n\
+                 uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;\n\
+                 server {{ listen {addr} http2; root {here}; }} }}\n"
+            ),
+        ),
+        _ => (
+            "h2o.conf",
+            format!(
+                "listen:\n  host: 127.0.0.1\n  port: {}\nhosts:\n  default:\n    paths:\n      /:\n        file.dir: {here}\n",
+                addr.port()
+            ),
+        ),
+    };
+    folder.write(name, config);
+    let installed = format!("/usr/sbin/{program}");
+    let mut command = Command::new(if Path::new(&installed).exists() {
+        &installed
+    } else {
+        program
+    });
+    match program {
+        "nginx" => command.args(["-p", &here, "-c", name]),
+        _ => command.arg("-c").arg(folder.join(name)),
+    };
+    let program = Program::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    eventually("it listens", || TcpStream::connect(addr).is_ok());
+    Some(program)
+}
+
+#[test]
+fn nginx_and_h2o_are_backends_of_http_2() {
+    for program in ["nginx", "h2o"] {
+        let folder = Folder::new();
+        folder.write("large", pattern(3 << 20));
+        let addr = SocketAddr::from(([127, 0, 0, 1], testkit::free_port()));
+        let Some(_server) = file_server(program, &folder, addr) else {
+            continue;
+        };
+        let proxy = proxy(addr);
+        let upstream = proxy.upstream().clone();
+        let front = serve(proxy);
+        let mut client = Client::connect(front.addr);
+        let streams: Vec<_> = (0..8).map(|_| client.begin("GET", "/large", &[], true)).collect();
+        for stream in streams {
+            let reply = client.reply(stream);
+            assert!(
+                reply.status == 200 && reply.body == pattern(3 << 20),
+                "{program}: {}",
+                reply.body.len()
+            );
+        }
+        assert_eq!(client.get("/none").status, 404, "{program}");
+        assert_eq!(
+            client.send("HEAD", "/large", &[], b"").header("content-length"),
+            Some("3145728")
+        );
+        // This nginx ends a connection gracefully after five requests. No client notices.
+        for _ in 0..30 {
+            let reply = client.send("GET", "/large", &[("range", b"bytes=0-9")], b"");
+            assert_eq!(
+                (reply.status, reply.body.len()),
+                (206, 10),
+                "{program}: {:?}",
+                front.log.lock().unwrap()
+            );
+        }
+        let connects = upstream.stats()[0].connects;
+        assert!(
+            if program == "nginx" {
+                connects >= 5
+            } else {
+                connects == 1
+            },
+            "{program}: {connects}"
+        );
+    }
 }
