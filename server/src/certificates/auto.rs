@@ -3,10 +3,11 @@
 //! cannot wait for Redis.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use osier_tls::Identity;
 
+use super::acme::issue;
 use super::acme::storage::{Folder, Stored};
 use super::{Source, locked};
 use crate::log::operator::Say;
@@ -18,6 +19,8 @@ pub struct Auto {
     /// Where the first client finds it. None if the keeper brings it.
     folder: Option<Folder>,
     is_told: AtomicBool,
+    /// The end of its validity, in seconds since 1970. 0 while there is none.
+    ends: AtomicI64,
     current: Mutex<Current>,
     say: Say,
 }
@@ -43,6 +46,7 @@ impl Auto {
             name: name.to_owned(),
             folder,
             is_told: AtomicBool::new(false),
+            ends: AtomicI64::new(0),
             current: Mutex::new(current),
             say,
         };
@@ -67,12 +71,19 @@ impl Auto {
     /// # Errors
     /// One line: the certificate cannot be used with its key.
     pub fn replace(&self, stored: &Stored) -> Result<(), String> {
+        self.ends.store(issue::end(&stored.chain), Ordering::Relaxed);
         let mut current = locked(&self.current);
         // The first client reads what is stored.
         if !matches!(*current, Current::Unread) {
-            *current = Current::Read(identity(stored)?);
+            *current = Current::Read(stored.identity()?);
         }
         Ok(())
+    }
+
+    /// Its name, and the end of its validity in seconds since 1970. `None` while there is none.
+    pub fn ends(&self) -> Option<(String, i64)> {
+        let ends = self.ends.load(Ordering::Relaxed);
+        (ends != 0).then(|| (self.name.clone(), ends))
     }
 
     /// Reads what is stored.
@@ -82,7 +93,7 @@ impl Auto {
             .as_ref()
             .map_or(Ok(None), |folder| folder.certificate(&self.name));
         let read = read.map_err(|error| error.to_string());
-        match read.and_then(|stored| stored.as_ref().map(identity).transpose()) {
+        match read.and_then(|stored| stored.as_ref().map(Stored::identity).transpose()) {
             Ok(Some(identity)) => Current::Read(identity),
             Ok(None) => Current::Missing,
             Err(why) => {
@@ -93,10 +104,6 @@ impl Auto {
             }
         }
     }
-}
-
-fn identity(stored: &Stored) -> Result<Identity, String> {
-    Identity::from_pem(stored.chain.as_bytes(), stored.key.as_bytes()).map_err(|error| error.to_string())
 }
 
 impl Source for Auto {

@@ -16,6 +16,7 @@ mod files;
 pub mod inspect;
 mod internal;
 mod make;
+mod on_demand;
 pub mod pem;
 pub mod settings;
 pub mod shared;
@@ -25,6 +26,7 @@ pub mod x509;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -37,14 +39,16 @@ use self::acme::https::Https;
 use self::acme::issue::{Means, Subject};
 use self::acme::keeper::{Keeper, Shelf, system_clock};
 use self::acme::order::Presented;
+use self::acme::settings::Settings;
 use self::acme::storage::{Folder, InRedis, Pooled, Storage, Stored};
 use self::auto::Auto;
 use self::challenges::{Challenges, Given, Key};
 use self::files::Files;
 use self::internal::{Authority, Internal};
+use self::on_demand::{OnDemand, ask};
 use self::settings::{CertificateFiles, CertificateFrom};
 use self::shared::{Listener, Shared, certificate_response, text_response};
-use self::x509::Time;
+use self::x509::{AltName, Certificate, Time};
 
 /// Time between two looks at the files of certificates.
 const LOOK: Duration = Duration::from_secs(10);
@@ -63,8 +67,8 @@ pub struct SiteCertificate {
     source: Arc<dyn Source>,
     /// The hosts of the site, for a certificate of its own making.
     hosts: Vec<String>,
-    /// A self-signed certificate, made when a client comes before there is another.
-    stand_in: OnceLock<Option<Identity>>,
+    /// A self-signed certificate, made when a client comes before there is another. None where the handshake fails then.
+    stand_in: Option<OnceLock<Option<Identity>>>,
 }
 
 impl SiteCertificate {
@@ -76,7 +80,7 @@ impl SiteCertificate {
         let stand_in = || make::self_signed(&self.hosts, Time::now()).ok();
         self.source
             .find(name)
-            .or_else(|| self.stand_in.get_or_init(stand_in).clone())
+            .or_else(|| self.stand_in.as_ref()?.get_or_init(stand_in).clone())
     }
 }
 
@@ -97,6 +101,10 @@ pub struct Certificates {
     authority: Mutex<Option<Arc<Authority>>>,
     /// The certificates of sites with `tls = "auto"`, by their hosts.
     autos: Mutex<HashMap<Vec<String>, Arc<Auto>>>,
+    /// The certificates of sites with `tls = "on-demand"`.
+    on_demand: Arc<OnDemand>,
+    /// Whether the fiber that asks for names runs.
+    is_asking: AtomicBool,
     /// Obtains and renews them.
     keeper: Mutex<Option<Arc<Keeper>>>,
     pub challenges: Challenges,
@@ -115,6 +123,8 @@ struct Place {
 impl Certificates {
     pub fn new(say: Say) -> Certificates {
         Certificates {
+            on_demand: Arc::new(OnDemand::new(say.clone())),
+            is_asking: AtomicBool::new(false),
             say,
             place: OnceLock::new(),
             files: Mutex::default(),
@@ -161,6 +171,7 @@ impl Certificates {
                 Some(auto) => auto,
                 None => Arc::new(Nothing),
             },
+            CertificateFrom::OnDemand => Arc::clone(&self.on_demand) as Arc<dyn Source>,
         };
         let hosts = match hosts.is_empty() {
             true => vec!["localhost".to_owned()],
@@ -169,7 +180,8 @@ impl Certificates {
         SiteCertificate {
             source,
             hosts,
-            stand_in: OnceLock::new(),
+            // Whoever makes up names gets no certificate for his pains.
+            stand_in: (*from != CertificateFrom::OnDemand).then(OnceLock::new),
         }
     }
 
@@ -217,11 +229,20 @@ impl Certificates {
         Some(Arc::clone(auto))
     }
 
-    /// Obtains and renews these certificates from now on, and no others.
-    pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>) {
+    /// Obtains and renews these certificates from now on, those that clients ask for if there are settings, and no others.
+    pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
+        let folder = self.folder().filter(|_| self.shared().is_none());
+        let asked = self.on_demand.set(on_demand.clone(), folder);
+        let is_asked = on_demand.is_some();
+        if let Some(settings) = on_demand {
+            subjects.extend(asked.into_iter().map(|name| Subject {
+                names: vec![name],
+                settings: settings.clone(),
+            }));
+        }
         let mut keeper = locked(&self.keeper);
         let Some(storage) = self.storage() else {
-            if !subjects.is_empty() {
+            if !subjects.is_empty() || is_asked {
                 self.say.error(format_args!(
                     "tls = \"auto\": there is no folder for certificates: set 'state'"
                 ));
@@ -234,7 +255,7 @@ impl Certificates {
         if let Some(before) = &before {
             before.end();
         }
-        if subjects.is_empty() {
+        if subjects.is_empty() && !is_asked {
             return;
         }
         let means = Means::new(
@@ -258,6 +279,26 @@ impl Certificates {
         let running = Arc::clone(keeper.insert(next));
         let fiber = osier::fiber::Builder::new().name("renewals");
         drop(fiber.spawn(move || running.run()));
+        drop(keeper);
+        if is_asked {
+            self.start_asking();
+        }
+    }
+
+    /// Starts the fiber that asks for names, once.
+    fn start_asking(self: &Arc<Certificates>) {
+        if self.is_asking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let certificates = Arc::clone(self);
+        let asking = osier::fiber::Builder::new().name("certificates on demand");
+        drop(asking.spawn(move || {
+            certificates.on_demand.run(&ask, &|name, settings| {
+                let keeper = locked(&certificates.keeper).clone();
+                let names = vec![name.to_owned()];
+                keeper.inspect(|keeper| keeper.add(Subject { names, settings }));
+            });
+        }));
     }
 
     fn storage(&self) -> Option<Arc<dyn Storage>> {
@@ -286,6 +327,24 @@ impl Certificates {
         let state = state.ok_or("there is no folder for the authority: set 'state'")?;
         let opened = Arc::new(Authority::open(state, &self.say)?);
         Ok(Arc::clone(authority.insert(opened)))
+    }
+
+    /// The names of certificates, and the ends of their validity in seconds since 1970: those that end first, `count` at most.
+    pub fn ends(&self, count: usize) -> Vec<(String, i64)> {
+        let mut ends = self.on_demand.ends();
+        ends.extend(locked(&self.autos).values().filter_map(|auto| auto.ends()));
+        let files: Vec<Arc<Files>> = locked(&self.files).values().cloned().collect();
+        ends.extend(files.iter().filter_map(|files| {
+            let leaf = Certificate::parse(files.find(None)?.chain().next()?).ok()?;
+            let name = leaf.names.first().map(AltName::to_string);
+            Some((name.unwrap_or_else(|| leaf.subject.to_string()), leaf.not_after.0))
+        }));
+        ends.sort_by(|(name, end), (other, other_end)| (end, name).cmp(&(other_end, other)));
+        // Several sites may have certificates of one name: the one that ends first counts.
+        let mut names = HashSet::new();
+        ends.retain(|(name, _)| names.insert(name.clone()));
+        ends.truncate(count);
+        ends
     }
 
     fn root(&self) -> Option<&Path> {
@@ -342,7 +401,14 @@ impl Listener for Certificates {
 impl Shelf for Certificates {
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
         let auto = locked(&self.autos).get(&subject.names).cloned();
-        auto.map_or(Ok(()), |auto| auto.replace(stored))
+        match auto {
+            Some(auto) => auto.replace(stored),
+            None => self.on_demand.put(subject.name(), stored).map(drop),
+        }
+    }
+
+    fn may_order(&self, subject: &Subject) -> bool {
+        self.on_demand.may_renew(subject.name(), &ask)
     }
 
     fn missing(&self, subject: &Subject) {

@@ -12,6 +12,8 @@ pub enum CertificateFrom {
     Internal,
     /// A public authority, by ACME.
     Auto(Box<Settings>),
+    /// The same, for the names that clients ask for.
+    OnDemand,
 }
 
 /// The files of a certificate, named as seen from outside of a changed root folder.

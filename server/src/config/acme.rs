@@ -29,6 +29,12 @@ pub fn read(section: Section<'_>, under: &Settings) -> Settings {
     let dns = section
         .string("dns")
         .and_then(|text| section.as_file(&text, "names are not proved by DNS"));
+    let ask = text(
+        "ask",
+        is_http_url,
+        "write a URL, \"http://127.0.0.1:3000/may-have-certificate\" for example",
+    );
+    let orders = section.integer("orders_per_minute", 1..=10_000);
     let issuers = issuers(&section);
     let kinds = kinds.map(|kinds| kinds.into_iter().map(|kind| kind.value).collect::<Vec<_>>());
     let settings = Settings {
@@ -37,6 +43,8 @@ pub fn read(section: Section<'_>, under: &Settings) -> Settings {
         profile: profile.map(|profile| profile.value).or_else(|| under.profile.clone()),
         kinds: kinds.unwrap_or_else(|| under.kinds.clone()),
         dns: dns.or_else(|| under.dns.clone()),
+        ask: ask.map(|ask| ask.value).or_else(|| under.ask.clone()),
+        orders_per_minute: orders.map_or(under.orders_per_minute, |orders| orders as u32),
     };
     if settings.kinds.contains(&Kind::Dns01) && settings.dns.is_none() {
         let at = section.key("challenges").unwrap_or_else(|| section.span().clone());
@@ -116,6 +124,11 @@ fn binding(table: &Section<'_>) -> Option<Binding> {
         id: id?.value,
         secret: secret?.value,
     })
+}
+
+fn is_http_url(text: &str) -> bool {
+    let has_scheme = text.starts_with("http://") || text.starts_with("https://");
+    has_scheme && !text.contains('#') && text.parse::<Uri>().is_ok()
 }
 
 fn is_email(text: &str) -> bool {

@@ -10,6 +10,7 @@ use toml::de::DeValue;
 
 use crate::certificates::acme::issue::Subject;
 use crate::certificates::acme::order::Kind;
+use crate::certificates::acme::settings as acme;
 use crate::certificates::settings::CertificateFrom;
 use crate::handler::redis::RedisServer;
 use crate::handler::{self, Match};
@@ -53,6 +54,8 @@ pub struct Config {
     pub upgrade: Upgrade,
     /// File with the keys of session tickets, for several machines. None for keys of this process.
     pub ticket_keys: Option<PathBuf>,
+    /// How certificates are obtained, unless a site says otherwise.
+    pub acme: acme::Settings,
     /// The Redis server that several machines share.
     pub shared: Option<Shared>,
     pub admin: Option<Admin>,
@@ -81,6 +84,7 @@ impl Config {
             pid_file: None,
             upgrade: Upgrade::default(),
             ticket_keys: None,
+            acme: acme::Settings::default(),
             shared: None,
             admin: None,
             includes: Vec::new(),
@@ -99,8 +103,17 @@ impl Config {
             || certificates.any(|from| match from {
                 CertificateFrom::Files(_) => false,
                 CertificateFrom::Internal => true,
-                CertificateFrom::Auto(_) => self.shared.is_none(),
+                CertificateFrom::Auto(_) | CertificateFrom::OnDemand => self.shared.is_none(),
             })
+    }
+
+    /// The settings of certificates that clients ask for, with the proofs that the listeners can give. None if no site has them.
+    pub fn on_demand(&self) -> Option<acme::Settings> {
+        let site = self
+            .sites
+            .iter()
+            .find(|site| site.tls.certificate == Some(CertificateFrom::OnDemand))?;
+        Some(self.with_kinds(site, &self.acme))
     }
 
     /// The certificates that public authorities sign, with the proofs that the listeners of each site can give.
@@ -109,28 +122,34 @@ impl Config {
             let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
                 return None;
             };
-            let mut settings = (**settings).clone();
-            if settings.kinds.is_empty() {
-                let has = |tls: bool| {
-                    let mut own = site.listeners.iter().map(|&listener| &self.listeners[listener]);
-                    own.any(|listener| listener.tls.is_some() == tls)
-                };
-                settings.kinds = match settings.dns {
-                    Some(_) => vec![Kind::Dns01],
-                    None => {
-                        let kinds = [(has(false), Kind::Http01), (has(true), Kind::TlsAlpn01)];
-                        kinds
-                            .into_iter()
-                            .filter(|(can, _)| *can)
-                            .map(|(_, kind)| kind)
-                            .collect()
-                    }
-                };
-            }
+            let settings = self.with_kinds(site, settings);
             let names: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
             (!names.is_empty()).then_some(Subject { names, settings })
         };
         self.sites.iter().filter_map(subject).collect()
+    }
+
+    /// The settings with the proofs that the listeners of a site can give, if none are chosen.
+    fn with_kinds(&self, site: &Site, settings: &acme::Settings) -> acme::Settings {
+        let mut settings = settings.clone();
+        if settings.kinds.is_empty() {
+            let has = |tls: bool| {
+                let mut own = site.listeners.iter().map(|&listener| &self.listeners[listener]);
+                own.any(|listener| listener.tls.is_some() == tls)
+            };
+            settings.kinds = match settings.dns {
+                Some(_) => vec![Kind::Dns01],
+                None => {
+                    let kinds = [(has(false), Kind::Http01), (has(true), Kind::TlsAlpn01)];
+                    kinds
+                        .into_iter()
+                        .filter(|(can, _)| *can)
+                        .map(|(_, kind)| kind)
+                        .collect()
+                }
+            };
+        }
+        settings
     }
 
     /// The files of certificates and their keys, named as seen from outside of a changed root folder.

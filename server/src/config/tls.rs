@@ -23,7 +23,7 @@ pub const DEFAULT_TLS_ADDRESS: &str = "127.0.0.1:8443";
 const DAY: u64 = 86_400;
 
 /// Values for the key `tls` of a site, for messages.
-const FORMS: &str = "\"auto\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }";
+const FORMS: &str = "\"auto\", \"on-demand\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }";
 
 /// Places of the TLS keys of a site.
 #[derive(Default)]
@@ -108,6 +108,7 @@ pub fn site(section: &Section<'_>, acme: &acme::Settings) -> (SiteTls, Places) {
 }
 
 fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places) -> Option<CertificateFrom> {
+    let own_at = section.key("acme");
     let own = section.section("acme").map(|section| super::acme::read(section, acme));
     let value = section.any("tls")?;
     match value.get_ref() {
@@ -115,6 +116,17 @@ fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places
             let text = section.as_string("tls", value, FORMS)?;
             match text.value.as_str() {
                 "auto" => return Some(CertificateFrom::Auto(Box::new(own.unwrap_or_else(|| acme.clone())))),
+                "on-demand" => {
+                    if let Some(at) = own_at {
+                        let text = "a site with tls = \"on-demand\" has no 'acme' of its own: set the keys of [acme]";
+                        section.source().problem(&at, text);
+                    }
+                    if acme.ask.is_none() {
+                        let text = "tls = \"on-demand\" needs 'ask' in [acme]: a URL that says which names may have a certificate";
+                        section.source().problem(&value.span(), text);
+                    }
+                    return Some(CertificateFrom::OnDemand);
+                }
                 "internal" => return Some(CertificateFrom::Internal),
                 other => section.source().problem(
                     &text.span,

@@ -107,6 +107,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         pid_file,
         upgrade,
         ticket_keys,
+        acme,
         shared,
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),

@@ -1,10 +1,12 @@
 //! Certificates from an authority that speaks ACME: Pebble, the test server of Let's Encrypt.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use testkit::Redis;
@@ -311,4 +313,67 @@ fn a_redis_that_is_away_does_not_hold_up_the_start() {
     eventually("the outage", || errors(&folder).contains("is away"));
     redis.restart();
     authority.wait_for_certificate("a.example.org", &folder);
+}
+
+/// Answers whether a name may have a certificate: only names that begin with `yes`. Returns its URL, and what it was asked.
+fn permissions() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/may?key=1", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            reader.read_line(&mut line).unwrap();
+            while reader.read_line(&mut String::new()).is_ok_and(|length| length > 2) {}
+            let target = line.split(' ').nth(1).unwrap().to_owned();
+            let status = if target.contains("domain=yes") {
+                "200 OK"
+            } else {
+                "403 Forbidden"
+            };
+            heard.lock().unwrap().push(target);
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+        }
+    });
+    (url, asked)
+}
+
+#[test]
+fn a_name_that_no_site_lists_gets_its_certificate_on_demand_if_it_may() {
+    let Some(authority) = Authority::start(false) else {
+        return;
+    };
+    let (url, asked) = permissions();
+    let folder = authority.site("\"listed.example.org\"", &format!("ask = \"{url}\""));
+    let text = fs::read_to_string(folder.join("site.toml")).unwrap();
+    let site = "host = \"listed.example.org\"\ntls = \"auto\"";
+    assert!(text.contains(site), "{text}");
+    folder.write("site.toml", text.replace(site, "default = true\ntls = \"on-demand\""));
+    let server = start(&folder);
+    // The handshake of the first client fails, that of a later one does not.
+    assert_eq!(authority.shown("yes.example.org"), "issuer=none");
+    assert_eq!(authority.shown("no.example.org"), "issuer=none");
+    authority.wait_for_certificate("yes.example.org", &folder);
+    for name in ["no.example.org", "no.example.org", "no_host", "127.0.0.1"] {
+        assert_eq!(authority.shown(name), "issuer=none", "{name}");
+    }
+    let mut questions = asked.lock().unwrap().clone();
+    questions.sort();
+    assert_eq!(
+        questions,
+        ["/may?key=1&domain=no.example.org", "/may?key=1&domain=yes.example.org"]
+    );
+    assert_eq!(authority.issued(), 1);
+    assert!(folder.join("state/acme/certificates/yes.example.org.pem").exists());
+    drop(server);
+    // The next process serves the first client already.
+    let _server = start(&folder);
+    assert!(authority.shown("yes.example.org").contains("Pebble Intermediate"));
+    assert_eq!(authority.issued(), 1);
 }

@@ -26,7 +26,7 @@ fn texts(text: &str) -> Vec<String> {
 #[test]
 fn listeners_and_sites_fit_together() {
     let plain = "[[listen]]\naddress = \"127.0.0.1:8080\"\nname = \"plain\"\n";
-    let remedies = "write tls = \"auto\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }, or";
+    let remedies = "write tls = \"auto\", \"on-demand\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }, or";
     for (text, expected) in [
         (
             format!("{HTTPS}[[site]]\nhost = \"example.org\"\n{ROUTE}"),
@@ -100,11 +100,30 @@ fn values_of_the_wrong_kind() {
         ),
         (
             own("tls = \"internl\""),
-            "'tls' cannot be \"internl\": write \"auto\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }",
+            "'tls' cannot be \"internl\": write \"auto\", \"on-demand\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }",
         ),
         (
             own("tls = true"),
-            "'tls' must be \"auto\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }, not true",
+            "'tls' must be \"auto\", \"on-demand\", \"internal\" or { cert = \"FILE\", key = \"FILE\" }, not true",
+        ),
+        (
+            own("tls = \"on-demand\""),
+            "tls = \"on-demand\" needs 'ask' in [acme]: a URL that says which names may have a certificate",
+        ),
+        (
+            format!("[acme]\nask = \"ftp://a\"\n{}", own("tls = \"internal\"")),
+            "'ask' cannot be \"ftp://a\": write a URL, \"http://127.0.0.1:3000/may-have-certificate\" for example",
+        ),
+        (
+            format!(
+                "[acme]\nask = \"http://a\"\n{}",
+                own("acme = { email = \"a@b\" }\ntls = \"on-demand\"")
+            ),
+            "a site with tls = \"on-demand\" has no 'acme' of its own: set the keys of [acme]",
+        ),
+        (
+            format!("[shared]\nredis = \"redis://a/3\"\n{}", own("tls = \"internal\"")),
+            "'redis': only the database 0 is used; give this server keys of its own by 'prefix'",
         ),
         (
             own("tls = { cert = \"a.pem\" }"),

@@ -72,13 +72,48 @@ impl Transport for Https {
     }
 }
 
+/// Sends a GET, by http or https as the URL says, and returns the status.
+///
+/// # Suspends
+/// Until the response is there, for `patience` at most.
+///
+/// # Errors
+/// Those of the connection, and a URL that is none.
+pub fn status(url: &str, patience: Duration) -> io::Result<u16> {
+    let is_plain = url.starts_with("http://");
+    let parsed = match url.strip_prefix("http://") {
+        Some(rest) => Url::of(rest, 80),
+        None => Url::parse(url),
+    };
+    let url = parsed.ok_or_else(|| invalid(format!("{url:?} is no URL")))?;
+    let request = request("GET", &url, None).map_err(|_| invalid("a URL that cannot be sent".into()))?;
+    let exchange = || {
+        let mut socket = TcpStream::connect((url.host, url.port))?;
+        if is_plain {
+            socket.write_all(&request)?;
+            return receive(&mut socket, "GET");
+        }
+        let connector = osier::shield(|| osier::unblock(|| Connector::builder().build()));
+        let connector = connector.map_err(io::Error::other)?;
+        let mut stream = connector.connect(url.host, socket).map_err(io::Error::other)?;
+        stream.write_all(&request)?;
+        receive(&mut stream, "GET")
+    };
+    let received = osier::timeout(patience, exchange).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    received.map(|received| received.status)
+}
+
 impl<'u> Url<'u> {
     fn parse(url: &'u str) -> Option<Url<'u>> {
-        let rest = url.strip_prefix("https://")?;
+        Url::of(url.strip_prefix("https://")?, 443)
+    }
+
+    /// Reads what follows the scheme.
+    fn of(rest: &'u str, default_port: u16) -> Option<Url<'u>> {
         let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
-            _ => (authority, 443),
+            _ => (authority, default_port),
         };
         let host = host
             .strip_prefix('[')

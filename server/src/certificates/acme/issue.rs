@@ -141,6 +141,11 @@ pub fn read(chain: &str) -> Option<Read> {
     })
 }
 
+/// The end of a certificate's validity, in seconds since 1970. 0 if the chain holds none.
+pub fn end(chain: &str) -> i64 {
+    leaf(chain).map_or(0, |leaf| leaf.not_after.0)
+}
+
 fn leaf(chain: &str) -> Option<Certificate> {
     let der = CertificateDer::from_pem_slice(chain.as_bytes()).ok()?;
     Certificate::parse(&der).ok()

@@ -54,6 +54,14 @@ pub trait Shelf: Send + Sync {
 
     /// There is no certificate for these names yet.
     fn missing(&self, _subject: &Subject) {}
+
+    /// Whether a certificate may be ordered for these names. It is given up otherwise.
+    ///
+    /// # Suspends
+    /// It may ask somebody else.
+    fn may_order(&self, _subject: &Subject) -> bool {
+        true
+    }
 }
 
 /// Tells the seconds since 1970. Tests have a clock of their own.
@@ -69,7 +77,8 @@ pub fn system_clock() -> Clock {
 
 /// The certificates that a configuration wants.
 pub struct Keeper {
-    subjects: Vec<Subject>,
+    /// Taken after `state`. It grows only.
+    subjects: Mutex<Vec<Arc<Subject>>>,
     means: Means,
     shelf: Arc<dyn Shelf>,
     say: Say,
@@ -91,6 +100,8 @@ struct State {
     served: HashSet<usize>,
     /// The subjects that wait for another process, or for the storage.
     waiting: HashSet<usize>,
+    /// The subjects that need no certificate any more.
+    given_up: HashSet<usize>,
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
     is_ended: bool,
@@ -103,6 +114,8 @@ struct Next {
     has_failed: bool,
     /// Whether news from other processes, or from the storage, end the pause.
     is_waiting: bool,
+    /// Whether there is no next look.
+    is_given_up: bool,
 }
 
 impl Next {
@@ -111,6 +124,7 @@ impl Next {
             after,
             has_failed: false,
             is_waiting: false,
+            is_given_up: false,
         }
     }
 
@@ -144,7 +158,10 @@ impl Drop for Attending<'_> {
             state.waiting.insert(index);
         }
         let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
-        state.queue.push(Reverse((due.saturating_add(after), index)));
+        match next.is_given_up {
+            true => drop(state.given_up.insert(index)),
+            false => state.queue.push(Reverse((due.saturating_add(after), index))),
+        }
         drop(state);
         keeper.news.set();
     }
@@ -174,7 +191,7 @@ impl Keeper {
             state.unstored.extend(unstored.map(|stored| (index, stored)));
         }
         Arc::new(Keeper {
-            subjects,
+            subjects: Mutex::new(subjects.into_iter().map(Arc::new).collect()),
             means,
             shelf,
             say,
@@ -187,8 +204,8 @@ impl Keeper {
 
     /// The next time and the failures of a certificate, and what the storage has not taken. `None` for one that is new or being attended.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
-        let index = self.subjects.iter().position(|known| known == subject)?;
         let state = self.state();
+        let index = self.subjects().iter().position(|known| **known == *subject)?;
         let queued = state.queue.iter().find(|Reverse((_, queued))| *queued == index)?;
         Some((queued.0.0, state.failures[index], state.unstored.get(&index).cloned()))
     }
@@ -210,7 +227,7 @@ impl Keeper {
             match due {
                 Ok(index) => {
                     let keeper = Arc::clone(&self);
-                    let name = format!("certificate of {}", self.subjects[index].name());
+                    let name = format!("certificate of {}", self.subject(index).name());
                     drop(
                         osier::fiber::Builder::new()
                             .name(name)
@@ -224,6 +241,27 @@ impl Keeper {
         }
     }
 
+    /// Attends to one more certificate.
+    pub fn add(&self, subject: Subject) {
+        let now = self.wall();
+        let mut state = self.state();
+        let mut subjects = self.subjects();
+        let known = subjects.iter().position(|known| **known == subject);
+        let index = match known {
+            // It was given up, unless it is attended already.
+            Some(index) if state.given_up.remove(&index) => index,
+            Some(_) => return,
+            None => {
+                subjects.push(Arc::new(subject));
+                state.failures.push(0);
+                subjects.len() - 1
+            }
+        };
+        state.queue.push(Reverse((now, index)));
+        drop((subjects, state));
+        self.news.set();
+    }
+
     /// Ends the work. Orders that are on their way end by themselves, because issuers count them.
     pub fn end(&self) {
         self.state().is_ended = true;
@@ -235,7 +273,7 @@ impl Keeper {
         let now = self.wall();
         let mut state = self.state();
         let State { queue, waiting, .. } = &mut *state;
-        let is_due = |index: &usize| waiting.contains(index) || changed.contains(self.subjects[*index].name());
+        let is_due = |index: &usize| waiting.contains(index) || changed.contains(self.subject(*index).name());
         let due = queue.drain().map(|Reverse((due, index))| match is_due(&index) {
             true => Reverse((now, index)),
             false => Reverse((due, index)),
@@ -257,7 +295,7 @@ impl Keeper {
     }
 
     fn look(&self, index: usize) -> Next {
-        let subject = &self.subjects[index];
+        let subject = &self.subject(index);
         let unstored = self.state().unstored.get(&index).cloned();
         if let Some(stored) = unstored {
             return self.store_again(index, &stored);
@@ -340,7 +378,13 @@ impl Keeper {
     }
 
     fn order(&self, index: usize, old: Option<&Read>) -> Next {
-        let subject = &self.subjects[index];
+        let subject = &self.subject(index);
+        if !self.shelf.may_order(subject) {
+            return Next {
+                is_given_up: true,
+                ..Next::look(Duration::ZERO)
+            };
+        }
         let name = subject.name();
         let lock = match self.means.storage.lock(name) {
             Ok(Locking::Taken(lock)) => lock,
@@ -380,7 +424,7 @@ impl Keeper {
     fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
         let Obtained { stored, unstored } = obtained;
         self.serve(index, &stored);
-        let names = self.subjects[index].names.join(", ");
+        let names = self.subject(index).names.join(", ");
         self.say
             .info(format_args!("{issuer} has issued a certificate for {names}"));
         let Some(error) = unstored else {
@@ -392,7 +436,8 @@ impl Keeper {
 
     /// Stores a certificate that the storage has not taken before. It is not ordered again meanwhile.
     fn store_again(&self, index: usize, stored: &Stored) -> Next {
-        let (storage, name) = (&self.means.storage, self.subjects[index].name());
+        let (storage, subject) = (&self.means.storage, self.subject(index));
+        let name = subject.name();
         self.serve(index, stored);
         let _lock = match storage.lock(name) {
             Ok(Locking::Taken(lock)) => lock,
@@ -402,7 +447,7 @@ impl Keeper {
         // Another process may have renewed it meanwhile.
         let begins = |stored: &Stored| issue::read(&stored.chain).map(|read| read.validity.begins);
         let newer = storage.certificate(name).ok().flatten();
-        let newer = newer.filter(|newer| self.subjects[index].is_served_by(newer) && begins(newer) > begins(stored));
+        let newer = newer.filter(|newer| subject.is_served_by(newer) && begins(newer) > begins(stored));
         if newer.is_none() {
             if let Err(error) = storage.put_certificate(name, stored) {
                 return self.cannot_store(index, &error);
@@ -419,7 +464,8 @@ impl Keeper {
             return Next::wait(AWAY);
         }
         let failures = self.state().failures[index];
-        let (name, place) = (self.subjects[index].name(), self.means.storage.place());
+        let (subject, place) = (self.subject(index), self.means.storage.place());
+        let name = subject.name();
         let pause = schedule::pause(failures + 1, None, chance(name));
         let minutes = pause.as_secs().div_ceil(60);
         self.say.error(format_args!(
@@ -443,7 +489,8 @@ impl Keeper {
     }
 
     fn failed(&self, index: usize, error: &Error) -> Next {
-        let name = self.subjects[index].name();
+        let subject = self.subject(index);
+        let name = subject.name();
         self.say.error(format_args!("no certificate for {name}: {error}"));
         self.back_off(index, error)
     }
@@ -453,7 +500,8 @@ impl Keeper {
             let state = self.state();
             (state.failures[index], state.served.contains(&index))
         };
-        let name = self.subjects[index].name();
+        let subject = self.subject(index);
+        let name = subject.name();
         let pause = schedule::pause(failures + 1, error.retry_after(), chance(name));
         let meanwhile = if is_served {
             "the old one is served"
@@ -471,7 +519,7 @@ impl Keeper {
     }
 
     fn serve(&self, index: usize, stored: &Stored) {
-        let subject = &self.subjects[index];
+        let subject = &self.subject(index);
         match self.shelf.put(subject, stored) {
             Ok(()) => {
                 self.state().served.insert(index);
@@ -482,6 +530,14 @@ impl Keeper {
                     .error(format_args!("the certificate of {name} cannot be used: {why}"));
             }
         }
+    }
+
+    fn subject(&self, index: usize) -> Arc<Subject> {
+        Arc::clone(&self.subjects()[index])
+    }
+
+    fn subjects(&self) -> MutexGuard<'_, Vec<Arc<Subject>>> {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Seconds since 1970.

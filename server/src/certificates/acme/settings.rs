@@ -8,6 +8,9 @@ use super::order::Kind;
 /// Let's Encrypt, the issuer where none is configured.
 pub const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
+/// The most orders on demand in a minute where none is configured. Let's Encrypt admits 300 in three hours for an account.
+const ORDERS_PER_MINUTE: u32 = 10;
+
 /// Issuers with a name of their own in the configuration.
 pub const KNOWN: [(&str, &str); 4] = [
     ("letsencrypt", LETS_ENCRYPT),
@@ -42,6 +45,10 @@ pub struct Settings {
     pub kinds: Vec<Kind>,
     /// Sets and removes DNS records.
     pub dns: Option<PathBuf>,
+    /// Says whether a name that no site lists may have a certificate: a URL.
+    pub ask: Option<String>,
+    /// The most orders of such names in a minute.
+    pub orders_per_minute: u32,
 }
 
 impl Issuer {
@@ -67,6 +74,8 @@ impl Default for Settings {
             profile: None,
             kinds: Vec::new(),
             dns: None,
+            ask: None,
+            orders_per_minute: ORDERS_PER_MINUTE,
         }
     }
 }

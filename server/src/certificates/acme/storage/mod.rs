@@ -14,6 +14,7 @@ mod redis;
 use std::io;
 use std::time::Duration;
 
+use osier_tls::Identity;
 use serde_json::{Value, json};
 
 use super::jose::AccountKey;
@@ -109,6 +110,14 @@ pub struct Advice {
 }
 
 impl Stored {
+    /// The identity that a listener shows.
+    ///
+    /// # Errors
+    /// One line: the certificate cannot be used with its key.
+    pub fn identity(&self) -> Result<Identity, String> {
+        Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).map_err(|error| error.to_string())
+    }
+
     /// Key and chain in one text, so that they always belong together.
     pub(super) fn to_text(&self) -> String {
         format!("{}\n{}", self.key.trim_end(), self.chain)
