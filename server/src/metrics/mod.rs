@@ -41,7 +41,11 @@ pub struct Admin {
     draining: AtomicBool,
     /// Counts the open connections.
     connections: Box<dyn Fn() -> Open + Send + Sync>,
+    certificates: Ends,
 }
+
+/// Returns names of certificates, with the ends of their validity in seconds since 1970: as many as it is asked for, at most.
+pub type Ends = Box<dyn Fn(usize) -> Vec<(String, i64)> + Send + Sync>;
 
 /// The parts of a snapshot that have numbers.
 pub struct Shown {
@@ -75,7 +79,11 @@ impl Open {
 
 impl Admin {
     /// Shows `totals`, and no route yet. `connections` counts the open connections.
-    pub fn new(totals: Arc<Totals>, connections: impl Fn() -> Open + Send + Sync + 'static) -> Admin {
+    pub fn new(
+        totals: Arc<Totals>,
+        connections: impl Fn() -> Open + Send + Sync + 'static,
+        certificates: Ends,
+    ) -> Admin {
         let nothing = Shown {
             routes: Routes::new(1, None),
             gateways: Vec::new(),
@@ -86,6 +94,7 @@ impl Admin {
             shown: Mutex::new(Arc::new(nothing)),
             draining: AtomicBool::new(false),
             connections: Box::new(connections),
+            certificates,
         }
     }
 
@@ -134,6 +143,7 @@ impl Admin {
             shown: &shown,
             workers,
             connections: (self.connections)(),
+            certificates: (self.certificates)(page::CERTIFICATES_MAX),
             is_draining: self.draining.load(Ordering::Relaxed),
         }
         .page()

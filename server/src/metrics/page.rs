@@ -16,6 +16,9 @@ use super::{Open, Shown, caches};
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
 
+/// The most certificates that have series: those that end first.
+pub const CERTIFICATES_MAX: usize = 1000;
+
 /// The bounds of a worker's turns: powers of two of nanoseconds, from a microsecond to 69 seconds.
 const TURN_POWERS: [u32; 14] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36];
 
@@ -28,6 +31,8 @@ pub struct Numbers<'a> {
     pub shown: &'a Shown,
     pub workers: &'a [WorkerMetrics],
     pub connections: Open,
+    /// The names of certificates, and the ends of their validity in seconds since 1970.
+    pub certificates: Vec<(String, i64)>,
     pub is_draining: bool,
 }
 
@@ -36,6 +41,7 @@ impl Numbers<'_> {
         let mut text = Text::default();
         self.server(&mut text);
         self.connections(&mut text);
+        self.certificates(&mut text);
         self.requests(&mut text);
         self.backends(&mut text);
         caches::write(self.shown, &mut text);
@@ -93,6 +99,17 @@ impl Numbers<'_> {
         );
         for (reason, count) in CloseReason::ALL.iter().zip(sums.closed) {
             text.sample("", &[("reason", reason.as_str())], count);
+        }
+    }
+
+    fn certificates(&self, text: &mut Text) {
+        text.family(
+            "osier_certificate_not_after_seconds",
+            "gauge",
+            "End of the validity of a certificate, in seconds since 1970.",
+        );
+        for (name, end) in &self.certificates {
+            text.sample("", &[("name", name)], end);
         }
     }
 

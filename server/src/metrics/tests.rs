@@ -13,10 +13,11 @@ use testkit::exposition::Page;
 const REQUESTS: &str = "osier_http_requests_total";
 
 fn admin(connections: usize) -> Arc<Admin> {
-    Arc::new(Admin::new(Arc::new(Totals::new(2)), move || Open {
+    let open = move || Open {
         all: connections,
         protocols: Protocol::ALL.into_iter().zip(1..).collect(),
-    }))
+    };
+    Arc::new(Admin::new(Arc::new(Totals::new(2)), open, Box::new(|_| Vec::new())))
 }
 
 /// A snapshot with these routes, and their numbers.

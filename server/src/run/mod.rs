@@ -147,7 +147,10 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         sites.process.notify.ready(&sites.config.summary());
         watchdog::start(&sites.process.notify)?;
         certificates::watch(&sites.process.certificates);
-        sites.process.certificates.keep(sites.config.subjects());
+        sites
+            .process
+            .certificates
+            .keep(sites.config.subjects(), sites.config.on_demand());
         let mut upgrading = Upgrading::default();
         loop {
             match requests.next() {

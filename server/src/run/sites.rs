@@ -17,7 +17,7 @@ use osier_web::{Connections, Level};
 
 use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
-use crate::metrics::{Admin, Open, Totals};
+use crate::metrics::{Admin, Open};
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
@@ -87,9 +87,7 @@ impl Sites {
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
-            let admin = means
-                .admin
-                .insert(new_admin(&process.totals, &means.handlers.connections));
+            let admin = means.admin.insert(new_admin(&process, &means.handlers.connections));
             let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say, &process.upgrade)?;
             serving = Some(bound.accept(None, &process.say));
         }
@@ -292,7 +290,9 @@ impl Sites {
         self.draining.retain(|ending| !ending.fiber.is_finished());
         self.recount();
         self.config = config;
-        self.process.certificates.keep(self.config.subjects());
+        self.process
+            .certificates
+            .keep(self.config.subjects(), self.config.on_demand());
         // A worker without requests would keep the old snapshot, and everything that only this snapshot holds, until its next request.
         for worker in 0..osier::workers() {
             let live = Arc::clone(&self.live);
@@ -383,7 +383,7 @@ impl Sites {
         };
         let admin = means
             .admin
-            .get_or_insert_with(|| new_admin(&self.process.totals, &means.handlers.connections));
+            .get_or_insert_with(|| new_admin(&self.process, &means.handlers.connections));
         let bound = admin::Bound::new(
             admin,
             &settings.bind,
@@ -461,11 +461,13 @@ fn is_denied(why: &str) -> bool {
     why.contains("Permission denied") || why.contains("may not read")
 }
 
-fn new_admin(totals: &Arc<Totals>, connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
+fn new_admin(process: &Process, connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
     let connections = Arc::clone(connections);
     let count = move || {
         let connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
         Open::of(&connections)
     };
-    Arc::new(Admin::new(Arc::clone(totals), count))
+    let certificates = Arc::clone(&process.certificates);
+    let ends = Box::new(move |count| certificates.ends(count));
+    Arc::new(Admin::new(Arc::clone(&process.totals), count, ends))
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use testkit::exposition::{Labels, Page};
 
 use crate::support::Client;
+use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
 
 const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
@@ -77,10 +78,17 @@ fn nobody() -> SocketAddr {
 /// A server with a sample in every family.
 fn busy() -> (Sites, SocketAddr) {
     let (good, bad) = (backend(), nobody());
-    let sites = Sites::start(&format!(
-        "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\npath = \"/app\"\nproxy = {{ to = \"{good}\", strip = true }}\n\
+    let folder = Sites::folder();
+    Authority::new("an authority").write(&folder, "example", &["example.org", "*.example.org"]);
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "{ADMIN}[[listen]]\nname = \"plain\"\naddress = \"127.0.0.1:0\"\n[[listen]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\ntls = true\n\
+         [[site]]\nhost = \"example.org\"\nlisten = [\"https\"]\ntls = {{ cert = \"example.pem\", key = \"example.key\" }}\n[[site.route]]\nrespond = \"x\"\n\
+         [[site]]\ndefault = true\nlisten = [\"plain\"]\n[[site.route]]\npath = \"/app\"\nproxy = {{ to = \"{good}\", strip = true }}\n\
          [[site.route]]\npath = \"/down\"\nproxy = \"{bad}\"\n[[site.route]]\nfiles = \"www\"\n"
-    ));
+        ),
+    );
     for (target, status) in [
         ("/app/", 200),
         ("/app/", 200),
@@ -253,6 +261,14 @@ fn the_process_is_shown_under_landlock() {
     for name in ["process_open_fds", "process_resident_memory_bytes", "process_threads"] {
         assert!(page.value(name, &[]).is_some_and(|value| value > 0.0), "{name}");
     }
+}
+
+#[test]
+fn certificates_show_their_end() {
+    let (_sites, admin) = busy();
+    let ends = page_of(admin).value("osier_certificate_not_after_seconds", &[("name", "example.org")]);
+    // The year 4096, the default of the library that has made it.
+    assert_eq!(ends, Some(67_090_118_400.0));
 }
 
 #[test]
