@@ -14,6 +14,8 @@
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | which workers sleep, and which must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
+//! | [`budget`] | how many bytes are held, how near is the limit, and who waits for that to change | loom |
+//! | [`ledger`] | which account holds how many of them | tests of the runtime |
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
 //! | [`group`] | have all children of that scope ended | loom |
 //! | [`readiness`] | is that descriptor ready, and which worker's poller reports it | loom, miri |
@@ -22,6 +24,7 @@
 //! All concurrent modules use `sync.rs`: it is std, or the model checker under `--cfg loom`.
 #![deny(unsafe_code)]
 
+pub mod budget;
 pub mod cancel;
 pub mod channel;
 pub mod clock;
@@ -32,6 +35,8 @@ pub mod event;
 pub mod group;
 pub mod inbox;
 mod inline;
+#[cfg(not(loom))]
+pub mod ledger;
 pub mod mailbox;
 pub mod owned;
 pub mod parker;
@@ -43,6 +48,7 @@ pub mod waiters;
 mod wakers;
 pub mod wheel;
 
+pub use budget::{Budget, Pressure};
 pub use cancel::Cancellation;
 pub use channel::Channel;
 pub use clock::{Virtual, tick_after, tick_at};

@@ -70,6 +70,7 @@ impl Counter {
     }
 }
 
+mod budget;
 mod cancel;
 mod channel;
 mod clock;
