@@ -57,6 +57,7 @@
 //! | [`pubsub`] | topics with a queue for each subscriber |
 //! | [`adapters`], [`callbacks`], [`embed`] | futures libraries, code in callbacks, somebody else's loop |
 //! | [`inspect`] | dump, watchdog, metrics |
+//! | [`memory`] | accounts of what peers make a program hold, and a limit for it |
 //!
 //! # Features
 //!
@@ -130,6 +131,7 @@ mod wait;
 #[cfg_attr(not(feature = "default"), allow(dead_code))]
 mod worker;
 
+pub use crate::runtime::memory;
 pub use osier_coro as coro;
 pub use osier_poll as poll;
 

@@ -7,6 +7,7 @@
 mod alarm;
 #[cfg(feature = "embed")]
 pub mod embed;
+pub mod memory;
 
 use std::future::Future;
 use std::io;

@@ -17,6 +17,7 @@
 use std::cell::Cell;
 
 use async_task::Task;
+use osier_queue::ledger::{self, Account};
 
 use crate::worker::trimmers::Trimmed;
 
@@ -28,6 +29,9 @@ const FEW: usize = 16;
 
 /// The bytes from pools that are worth a trim.
 const MUCH: usize = 1 << 20;
+
+/// The memory that the stack of a fiber takes: the pages that most fibers touch.
+const STACK_BYTES: usize = 8 << 10;
 
 /// A number that a worker counts.
 #[derive(Default)]
@@ -68,6 +72,8 @@ pub(crate) struct Heap {
     fibers: Count,
     /// The bytes that pools have given back since the last trim.
     given: Cell<usize>,
+    /// The fibers whose stacks are charged.
+    charged: Cell<usize>,
 }
 
 impl Heap {
@@ -76,11 +82,22 @@ impl Heap {
     pub(crate) fn note(&self, tenants: usize, fibers: usize) {
         self.tenants.note(tenants);
         self.fibers.note(fibers);
+        if fibers != self.charged.get() {
+            self.charge(fibers);
+        }
+    }
+
+    /// Charges the stacks of so many fibers.
+    fn charge(&self, fibers: usize) {
+        let before = self.charged.replace(fibers);
+        Account::STACKS.add(fibers.saturating_sub(before) * STACK_BYTES);
+        Account::STACKS.subtract(before.saturating_sub(fibers) * STACK_BYTES);
     }
 
     /// Asks for a trim if few are left, or if the pools have given back much before and nothing now. Called about once a second.
     /// Returns false if it would ask at a later call in which the pools give nothing.
     pub(crate) fn trim(&self, tenants: usize, fibers: usize, pools: Trimmed) -> bool {
+        ledger::settle();
         let (tenants, fibers) = (self.tenants.is_due(tenants), self.fibers.is_due(fibers));
         let given = self.given.get() + pools.given;
         let is_much = given >= MUCH && pools.given == 0;
@@ -92,8 +109,15 @@ impl Heap {
     }
 }
 
+impl Drop for Heap {
+    fn drop(&mut self) {
+        self.charge(0);
+    }
+}
+
+/// Gives free memory back to the system.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-fn trim() {
+pub(crate) fn trim() {
     unsafe extern "C" {
         fn malloc_trim(pad: usize) -> std::ffi::c_int;
     }
@@ -121,7 +145,7 @@ pub(crate) fn share_heaps() {}
 
 /// Other allocators give memory back by themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
-fn trim() {}
+pub(crate) fn trim() {}
 
 #[cfg(test)]
 mod tests {

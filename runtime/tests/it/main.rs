@@ -33,6 +33,7 @@ mod leaves_end;
 mod locks;
 mod lost_events;
 mod mailbox;
+mod memory;
 mod meter;
 mod metrics;
 mod mpmc;

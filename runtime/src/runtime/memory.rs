@@ -1,0 +1,135 @@
+//! The memory that peers make a program hold: named accounts, one sum, and how near the sum is to a limit.
+//!
+//! ```
+//! use osier::memory::{self, Account, Pressure};
+//!
+//! let uploads = Account::named("uploads");
+//! let mut charge = uploads.charge(64 << 10);
+//! charge.resize(128 << 10); // the buffer has grown
+//! memory::settle();
+//! assert_eq!(uploads.held(), 128 << 10);
+//! drop(charge);
+//!
+//! if memory::pressure() >= Pressure::High {
+//!     // Let caches go.
+//! }
+//! ```
+//!
+//! The accounts are for the whole process, because its memory is: all runtimes and threads share them. A server of `osier-web` charges
+//! what its clients make it hold. An application adds its own accounts.
+//!
+//! A charge neither allocates nor refuses. Refusing is a decision of the code that is about to begin something, which asks for the
+//! [`pressure`] first. [`set_limit`] sets what the pressure is measured by; without a limit it is always [`Normal`](Pressure::Normal).
+//!
+//! # Precision
+//!
+//! Each thread sums its charges up and tells the others when an account has changed by [`BATCH_BYTES`], at [`settle`], and at its end.
+//! A reader may thus miss up to that much for each account and thread. Workers settle about once a second after fibers have ended.
+//!
+//! Charges are what code says that it holds. An allocator needs more than that, and there is memory that no account knows. Code that
+//! measures the process tells the difference with [`measured`].
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pub use osier_queue::Pressure;
+use osier_queue::Waiter;
+use osier_queue::ledger::budget;
+pub use osier_queue::ledger::{Account, BATCH_BYTES, Charge, accounts, settle};
+use pin_project_lite::pin_project;
+
+use crate::sync::block;
+
+/// The bytes that all accounts hold, and those that were [measured] besides.
+pub fn held() -> usize {
+    budget().held()
+}
+
+/// Sets the limit of the process. `None`, the default, is none.
+pub fn set_limit(bytes: Option<usize>) {
+    budget().set_limit(bytes.unwrap_or(usize::MAX));
+}
+
+/// The limit of the process, if there is one.
+pub fn limit() -> Option<usize> {
+    Some(budget().limit()).filter(|limit| *limit != usize::MAX)
+}
+
+/// Tells how many bytes the process has in truth: its resident memory, or its address space, as the limit counts. The bytes
+/// beyond the accounts count besides them until the next call.
+pub fn measured(bytes: usize) {
+    budget().set_unaccounted(bytes.saturating_sub(budget().accounted()));
+}
+
+/// Gives free memory of the C library's allocator back to the system, on a thread for blocking work. It takes some milliseconds for
+/// 100 MB. Workers do so by themselves after many fibers or connections have gone.
+///
+/// # Suspends
+///
+/// Until it is done.
+pub fn trim() {
+    crate::unblock(crate::worker::heap::trim);
+}
+
+/// How near the process is to its limit. It takes no lock.
+///
+/// # Suspends
+///
+/// Never.
+#[inline]
+pub fn pressure() -> Pressure {
+    budget().pressure()
+}
+
+/// Waits until the pressure is not `from`, and returns what it is then.
+///
+/// ```
+/// use osier::memory::{self, Pressure};
+///
+/// // A job that can wait.
+/// let mut now = memory::pressure();
+/// while now > Pressure::Normal {
+///     now = memory::wait_for_change(now);
+/// }
+/// ```
+///
+/// # Suspends
+///
+/// Until then. Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds.
+pub fn wait_for_change(from: Pressure) -> Pressure {
+    block(wait_for_change_async(from))
+}
+
+/// Waits as [`wait_for_change`] does, in a future.
+pub fn wait_for_change_async(from: Pressure) -> Change {
+    Change {
+        from,
+        waiter: budget().waiter(),
+    }
+}
+
+pin_project! {
+    /// The future of [`wait_for_change_async`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Change {
+        from: Pressure,
+        #[pin]
+        waiter: Waiter<'static>,
+    }
+}
+
+impl Future for Change {
+    type Output = Pressure;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Pressure> {
+        let this = self.project();
+        budget().poll_change(*this.from, this.waiter, cx)
+    }
+}
+
+osier_queue::impl_debug!(Change, self => { from: self.from, .. });
