@@ -26,6 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use osier::memory::Account;
 use osier::sync::Event;
 
 use super::spool::{Held, in_folder, nameless, on_disk};
@@ -243,7 +244,7 @@ pub(crate) fn read_ahead<S: Source>(
     can_splice: bool,
     out: &mut dyn Outlet,
 ) -> io::Result<Stopped> {
-    let mut held = Held::default();
+    let mut held = Held::of(Account::READ_AHEAD);
     held.add(rest.iter().map(|piece| piece.bytes.len()).sum());
     let queue = Queue {
         state: RefCell::new(State {

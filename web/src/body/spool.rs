@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use osier::memory::{self, Account, Charge, Pressure};
 use osier::sync::Semaphore;
 
 use crate::RequestBody;
@@ -142,7 +143,8 @@ impl Spool {
             return Err(Failed::TooLong);
         }
         self.len = end;
-        if self.file.is_none() && end <= limits.memory as u64 && self.held.grow(filled, limits.shared) {
+        let is_short = memory::pressure() >= Pressure::High;
+        if self.file.is_none() && !is_short && end <= limits.memory as u64 && self.held.grow(filled, limits.shared) {
             self.memory.extend_from_slice(&piece[..filled]);
             return Ok(piece);
         }
@@ -253,17 +255,29 @@ pub(crate) fn has_room(count: usize, bound: usize) -> bool {
     HELD.load(Relaxed).saturating_add(count) <= bound
 }
 
-/// A part of [`HELD`], given back by its drop.
-#[derive(Debug, Default)]
-pub(crate) struct Held(usize);
+/// A part of [`HELD`], given back by its drop. It is charged to an account, too.
+#[derive(Debug)]
+pub(crate) struct Held(Charge);
+
+/// A part for the body of a request.
+impl Default for Held {
+    fn default() -> Held {
+        Held::of(Account::BODIES)
+    }
+}
 
 impl Held {
+    /// A part of nothing yet.
+    pub(crate) fn of(account: Account) -> Held {
+        Held(account.charge(0))
+    }
+
     /// Adds `count` bytes unless all gateways together would hold more than `bound`. Returns whether it has.
     pub(crate) fn grow(&mut self, count: usize, bound: usize) -> bool {
         let more = |held: usize| held.checked_add(count).filter(|held| *held <= bound);
         let may_grow = HELD.fetch_update(Relaxed, Relaxed, more).is_ok();
         if may_grow {
-            self.0 += count;
+            self.0.resize(self.0.bytes() + count);
         }
         may_grow
     }
@@ -271,26 +285,26 @@ impl Held {
     /// Adds `count` bytes that are in memory already, whatever all gateways hold.
     pub(crate) fn add(&mut self, count: usize) {
         HELD.fetch_add(count, Relaxed);
-        self.0 += count;
+        self.0.resize(self.0.bytes() + count);
     }
 
     /// Gives back `count` bytes.
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn give(&mut self, count: usize) {
-        self.shrink_to(self.0.saturating_sub(count));
+        self.shrink_to(self.0.bytes().saturating_sub(count));
     }
 
     /// Gives back all but `count` bytes.
     pub(crate) fn shrink_to(&mut self, count: usize) {
-        let excess = self.0.saturating_sub(count);
+        let excess = self.0.bytes().saturating_sub(count);
         HELD.fetch_sub(excess, Relaxed);
-        self.0 -= excess;
+        self.0.resize(self.0.bytes() - excess);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.fetch_sub(self.0, Relaxed);
+        HELD.fetch_sub(self.0.bytes(), Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
+use osier::memory::{Account, Charge};
 use osier::sync::{Event, Interrupt};
 use osier_http::h2::FieldSection;
 
@@ -29,6 +30,14 @@ struct Inbox {
     has_ended: bool,
     /// The trailer of the body.
     trailers: Option<Box<FieldSection>>,
+    /// The memory of `bytes`.
+    charge: Charge,
+}
+
+impl Inbox {
+    fn settle(&mut self) {
+        self.charge.resize(self.bytes.capacity());
+    }
 }
 
 impl Inlet {
@@ -39,6 +48,7 @@ impl Inlet {
                 bytes: VecDeque::new(),
                 has_ended,
                 trailers: None,
+                charge: Account::HTTP2.charge(0),
             }),
             arrived: Event::new(),
             writable: Event::new(),
@@ -52,6 +62,7 @@ impl Inlet {
         let mut inbox = self.inbox.borrow_mut();
         inbox.bytes.extend(bytes);
         inbox.has_ended |= end;
+        inbox.settle();
         drop(inbox);
         self.arrived.set();
     }
@@ -75,6 +86,7 @@ impl Inlet {
         if !inbox.has_ended {
             // The machine has opened the windows for these bytes again. A body that is cut is of no use.
             inbox.bytes = VecDeque::new();
+            inbox.settle();
         }
         drop(inbox);
         if let Some(gone) = self.gone.get() {
@@ -107,6 +119,7 @@ impl Inlet {
             count => {
                 if inbox.bytes.is_empty() && inbox.bytes.capacity() > INBOX_KEPT {
                     inbox.bytes = VecDeque::new();
+                    inbox.settle();
                 }
                 Ok(Some(count))
             }

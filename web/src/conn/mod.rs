@@ -72,6 +72,7 @@ use std::time::{Duration, Instant};
 
 use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
+use osier::memory::{Account, Charge};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
@@ -159,6 +160,7 @@ struct Partial {
     scanner: HeadScanner,
     /// When the server began to wait for the rest.
     since: Instant,
+    charge: Charge,
 }
 
 struct Linger {
@@ -498,11 +500,13 @@ impl Conn {
             filled: received.len(),
             scanner,
             since: osier::time::coarse_now(),
+            charge: Account::HEADS.charge(0),
         }))
     }
 
     /// Rests until more of a head arrives.
-    fn rest_in_partial(&mut self, partial: Box<Partial>) -> AfterBurst {
+    fn rest_in_partial(&mut self, mut partial: Box<Partial>) -> AfterBurst {
+        partial.charge.resize(partial.bytes.len());
         let server = &self.link.worker.server;
         let time = server.timeouts.header.min(server.rates.head_time(partial.filled));
         let deadline = partial.since.checked_add(time);

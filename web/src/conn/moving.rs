@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Extensions;
+use osier::memory::Account;
 use osier::net::Stream;
 use osier_http::HeadScanner;
 
@@ -236,6 +237,7 @@ fn stage_of(
     let (mut bytes, filled) = (record.received.clone(), record.received.len());
     bytes.resize(filled + PARTIAL_ROOM, 0);
     let partial = Partial {
+        charge: Account::HEADS.charge(bytes.len()),
         bytes,
         filled,
         scanner: HeadScanner::new(),

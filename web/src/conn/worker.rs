@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier::fiber::Trimmed;
+use osier::memory::Account;
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
@@ -52,6 +53,12 @@ const UNEVEN: usize = 8;
 
 /// Connections among which [`Worker::evict`] chooses.
 const SAMPLE: usize = 64;
+
+/// The memory of a connection at rest: its box, its slot, its entry in the table of sockets, its link.
+const CONNECTION_BYTES: usize = 400;
+
+/// The memory of a session of TLS at rest.
+const TLS_BYTES: usize = 1400;
 
 /// Read timeout between requests. A connection is woken to read available bytes. If there are none,
 /// it rests again instead of waiting on a stack.
@@ -394,6 +401,7 @@ impl Worker {
             place: Cell::new(place),
         });
         links.push(link.clone());
+        link.charged(Account::add);
         link
     }
 
@@ -420,6 +428,7 @@ impl Worker {
 
     /// Removes a connection from the list and from the counter.
     pub(crate) fn unlink(&self, link: &Link) {
+        link.charged(Account::subtract);
         let mut links = self.links.borrow_mut();
         let place = link.place.get();
         links.swap_remove(place as usize);
@@ -463,8 +472,17 @@ impl Worker {
     /// is the one that has been idle longest among [`SAMPLE`] connections, where a list of any length
     /// costs the same. A request that has just arrived is still served.
     pub(crate) fn evict(&self, count: usize) -> usize {
+        self.evict_where(count, Phase::is_idle)
+    }
+
+    /// Same as [`evict`](Worker::evict). Connections that wait for the rest of a head leave, too.
+    pub(crate) fn evict_with_heads(&self, count: usize) -> usize {
+        self.evict_where(count, |phase| phase.is_idle() || phase == Phase::Other)
+    }
+
+    fn evict_where(&self, count: usize, may_leave: impl Fn(Phase) -> bool + Copy) -> usize {
         let links = self.links.borrow();
-        let evicted = (0..count).map_while(|_| self.idle_longest(&links));
+        let evicted = (0..count).map_while(|_| self.waiting_longest(&links, may_leave));
         evicted
             .map(|link| {
                 link.phase.set(Phase::Ended(CloseReason::Evicted));
@@ -473,8 +491,8 @@ impl Worker {
             .count()
     }
 
-    /// The connection that has been idle longest in the next [`SAMPLE`] links that hold an idle one.
-    fn idle_longest<'l>(&self, links: &'l [Rc<Link>]) -> Option<&'l Rc<Link>> {
+    /// The connection that has waited longest in the next [`SAMPLE`] links that hold one which may leave.
+    fn waiting_longest<'l>(&self, links: &'l [Rc<Link>], may_leave: impl Fn(Phase) -> bool) -> Option<&'l Rc<Link>> {
         let (now, mut looked) = (self.now(), 0);
         while looked < links.len() {
             let size = SAMPLE.min(links.len());
@@ -482,8 +500,8 @@ impl Worker {
             self.hand.set(hand + size);
             looked += size;
             let sample = links[hand..].iter().chain(&links[..hand]).take(size);
-            let idle = sample.filter(|link| link.phase.get().is_idle());
-            let longest = idle.max_by_key(|link| link.idle_since.get().until(now));
+            let waiting = sample.filter(|link| may_leave(link.phase.get()));
+            let longest = waiting.max_by_key(|link| link.idle_since.get().until(now));
             if longest.is_some() {
                 return longest;
             }
@@ -515,6 +533,14 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Changes what the accounts have for the connection.
+    fn charged(&self, change: fn(Account, usize)) {
+        change(Account::CONNECTIONS, CONNECTION_BYTES);
+        if self.transport.plain().is_none() {
+            change(Account::TLS, TLS_BYTES);
+        }
+    }
+
     #[inline]
     pub(crate) fn socket(&self) -> &Stream {
         self.transport.socket()

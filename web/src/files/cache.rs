@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use osier::memory::{Account, Charge};
+
 /// Bounds of what may be cached of the files that are served, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -54,6 +56,7 @@ struct Generation<V> {
     entries: HashMap<Box<[u8]>, V>,
     bytes: usize,
     files: usize,
+    charge: Charge,
 }
 
 impl<V: Weigh> Cache<V> {
@@ -123,12 +126,14 @@ impl<V: Weigh> Generation<V> {
             entries: HashMap::new(),
             bytes: 0,
             files: 0,
+            charge: Account::CACHES.charge(0),
         }
     }
 
     fn put(&mut self, key: Box<[u8]>, value: V) {
         self.bytes += key.len() + value.bytes();
         self.files += value.files();
+        self.charge.resize(self.bytes);
         self.entries.insert(key, value);
     }
 
@@ -136,6 +141,7 @@ impl<V: Weigh> Generation<V> {
         let (key, value) = self.entries.remove_entry(key)?;
         self.bytes -= key.len() + value.bytes();
         self.files -= value.files();
+        self.charge.resize(self.bytes);
         Some((key, value))
     }
 }

@@ -114,6 +114,15 @@ pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
     }
 }
 
+/// Forgets the files of this thread, because memory is short.
+pub fn give_way() {
+    // What is used again within the time is remembered anew.
+    let _ = CACHES.try_with(|caches| {
+        let mut caches = caches.borrow_mut();
+        (caches.turn(), caches.turn())
+    });
+}
+
 impl Caches {
     #[inline]
     fn of(&mut self, at: &Arc<CacheIndex>) -> Option<&mut Cache<Remembered>> {

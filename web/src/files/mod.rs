@@ -28,7 +28,7 @@
 
 mod answer;
 mod cache;
-mod caches;
+pub(crate) mod caches;
 pub mod calendar;
 pub(crate) mod conditional;
 mod encoded;

@@ -196,6 +196,12 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
+    /// Makes the response to a request that the server has no room for.
+    #[cold]
+    pub(crate) fn overloaded() -> Response {
+        Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
+    }
+
     /// Makes a response whose body is its status in words, as RFC 9110 has them: `404 Not Found`.
     pub fn plain(status: StatusCode) -> Self {
         Response::new(status).body(format!("{}\n", in_words(status)))

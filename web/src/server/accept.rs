@@ -12,6 +12,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use osier::memory::{self, Pressure};
 use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
@@ -44,6 +45,12 @@ const HANDSHAKES: u32 = 16;
 #[cfg(feature = "tls")]
 const HANDSHAKES_PAUSE: Duration = Duration::from_millis(1);
 
+/// Time between two looks while memory is short.
+const RELIEF_TICK: Duration = Duration::from_millis(10);
+
+/// The part of all connections that may be closed in that time.
+const RELIEF_PARTS: usize = 100;
+
 /// Interval at which a drain checks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
@@ -61,7 +68,19 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             shared.log(&Record::new(Level::Warning, line));
         }
     };
+    let relief = osier::spawn_local({
+        let service = service.clone();
+        move || relieve(&service)
+    });
+    let _relief = Ended(relief);
     loop {
+        while memory::pressure() == Pressure::Critical && !osier::fiber::is_cancelled() {
+            say(format_args!(
+                "the limit of memory is near: new connections wait until there is more"
+            ));
+            // The end of the fiber waits: it accepts the backlog then.
+            osier::shield(|| osier::sleep(RELIEF_TICK));
+        }
         match listener.accept() {
             Ok((stream, peer)) if !shared.admit(peer) => {
                 refuse(shared, &stream);
@@ -88,6 +107,45 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
                 osier::sleep(BACK_OFF);
             }
         }
+    }
+}
+
+/// Closes idle connections while memory is short, the ones that are idle longest first.
+fn relieve(service: &Service) {
+    let mut asked = osier::fiber::worker().unwrap_or_default();
+    loop {
+        if memory::pressure() == Pressure::Normal {
+            memory::wait_for_change(Pressure::Normal);
+        }
+        let most = 1 + service.state.total() / RELIEF_PARTS;
+        give_way(service, most);
+        // Workers without a listener close theirs, too.
+        asked = (asked + 1) % service.state.connections.len();
+        if Some(asked) != osier::fiber::worker() {
+            let service = service.clone();
+            drop(on_worker(asked, "evict", move || give_way(&service, most)));
+        }
+        osier::sleep(RELIEF_TICK);
+    }
+}
+
+/// Closes up to `most` connections of this worker for which nothing runs, and forgets files.
+fn give_way(service: &Service, most: usize) {
+    let worker = &Local::here(service).worker;
+    match memory::pressure() {
+        Pressure::Critical => worker.evict_with_heads(most),
+        _ => worker.evict(most),
+    };
+    #[cfg(feature = "files")]
+    crate::files::caches::give_way();
+}
+
+/// A fiber that ends with this value.
+struct Ended(JoinHandle<()>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

@@ -27,6 +27,7 @@ use std::time::Instant;
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier::io::HalfClose;
+use osier::memory::{self, Account, Charge, Pressure};
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
 
 use crate::conn::awaiting::Receiving;
@@ -37,9 +38,9 @@ use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 #[cfg(feature = "h2")]
 use crate::conn::serve::{Local, Multiplexed};
-use crate::conn::worker::Buffers;
 #[cfg(feature = "h2")]
 use crate::conn::worker::Link;
+use crate::conn::worker::{Buffers, INPUT_BYTES};
 use crate::request::changes::Changes;
 use crate::request::{Marks, Matched};
 use crate::router::Found;
@@ -202,6 +203,10 @@ pub(crate) struct Burst<'b> {
     pub(crate) marks: Marks,
     /// The first request, if its body was received before.
     received: Cell<Option<Box<Received>>>,
+    /// Whether the request is served from a small buffer.
+    is_apart: Cell<bool>,
+    /// The buffers, once the fiber has suspended: until then nobody can make the server hold many.
+    charge: OnceCell<Charge>,
 }
 
 /// Nothing: only gateways receive bodies first.
@@ -246,6 +251,8 @@ impl<'b> Burst<'b> {
             is_elsewhere: Cell::new(false),
             marks: Marks::default(),
             received: Cell::new(None),
+            is_apart: Cell::new(false),
+            charge: OnceCell::new(),
         }
     }
 
@@ -256,6 +263,10 @@ impl<'b> Burst<'b> {
         }
         self.suspended.set(true);
         self.output.flush_before_suspension();
+        self.charge.get_or_init(|| {
+            let input = if self.is_apart.get() { APART_ROOM } else { INPUT_BYTES };
+            Account::REQUESTS.charge(input)
+        });
     }
 
     /// Runs before a fiber suspends that serves the current request: from the first time on, waits are measured.
@@ -287,6 +298,7 @@ impl<'b> Burst<'b> {
     /// Serves the one request of a stream.
     #[cfg(feature = "h2")]
     fn run_stream(&self, head: &Head<'_>) -> Option<After> {
+        self.is_apart.set(true);
         let mut gone = Gone::Default;
         loop {
             // A byte beyond the limit of the body is read to this place.
@@ -368,6 +380,7 @@ impl<'b> Burst<'b> {
     /// Moves the received bytes to a small buffer, and gives the large one back.
     #[cold]
     fn set_apart(&self, input: &mut Input) {
+        self.is_apart.set(true);
         let received = &input.bytes[input.start..input.end];
         let mut bytes = Vec::with_capacity(received.len() + APART_ROOM);
         bytes.extend_from_slice(received);
@@ -575,6 +588,8 @@ impl<'b> Burst<'b> {
         // After a panic there is no answer, so the server sends its own.
         if let Some(received) = received {
             let _ = self.catch(head, started, || answer = Some(received.respond(request).into()));
+        } else if memory::pressure() == Pressure::Critical {
+            answer = Some(Response::overloaded().into());
         } else if found.around.depth() > 0 {
             let unhandled = |head: &Head<'_>| without_handler(route, head);
             let handler = endpoint.map(|endpoint| &endpoint.handler);

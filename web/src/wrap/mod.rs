@@ -10,6 +10,7 @@ pub mod forward_auth;
 pub mod html_errors;
 #[cfg(feature = "jwt")]
 pub mod jwt;
+pub mod queue;
 #[cfg(feature = "rate")]
 pub mod rate;
 #[cfg(feature = "sessions")]

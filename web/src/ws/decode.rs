@@ -15,6 +15,7 @@
 
 use std::io::Cursor;
 
+use osier::memory::Account;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
@@ -73,6 +74,14 @@ pub(super) struct Decoder {
     /// Bytes of `message` that are known to be valid UTF-8.
     checked: usize,
     control: Vec<u8>,
+    /// The memory of `message` that is charged.
+    charged: usize,
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        Account::WEBSOCKETS.subtract(self.charged);
+    }
 }
 
 /// The frame whose payload is being read.
@@ -118,11 +127,24 @@ impl Decoder {
                 self.check_text()?;
             }
             if !done {
+                self.charge();
                 return Ok(None);
             }
             if let Some(event) = self.finish()? {
+                self.charge();
                 return Ok(Some(event));
             }
+        }
+    }
+
+    /// Charges the message that is not whole.
+    #[inline]
+    fn charge(&mut self) {
+        let bytes = self.message.capacity();
+        if bytes != self.charged {
+            Account::WEBSOCKETS.add(bytes);
+            Account::WEBSOCKETS.subtract(self.charged);
+            self.charged = bytes;
         }
     }
 

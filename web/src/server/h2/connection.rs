@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use osier::dormant::Cause;
+use osier::memory::{Account, Charge};
 use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event, RequestHead};
 
@@ -29,7 +30,11 @@ pub(crate) struct Connection {
     is_in_line: bool,
     /// Whether the end of the last stream has been seen by the last poll.
     is_reported: bool,
+    _charge: Charge,
 }
+
+/// The memory of a connection without streams, besides that of HTTP/1.1.
+const BYTES: usize = 900;
 
 impl Connection {
     /// Makes the connection of a client that speaks HTTP/2.
@@ -41,6 +46,7 @@ impl Connection {
             shutdown: Some(Box::pin(async move { shutdown.wait_async().await })),
             is_in_line: false,
             is_reported: false,
+            _charge: Account::HTTP2.charge(BYTES),
         }
     }
 

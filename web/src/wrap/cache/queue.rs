@@ -15,6 +15,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use osier::memory::{Account, Charge};
+
 /// The greatest number of uses that counts.
 pub const MOST_USES: u8 = 3;
 
@@ -42,6 +44,8 @@ pub struct Queue {
     /// Hashes of entries that have left `small` unused, the oldest first.
     ghosts: VecDeque<u64>,
     known: HashSet<u64>,
+    /// The bytes, if they are in memory.
+    charge: Option<Charge>,
 }
 
 impl Queue {
@@ -53,8 +57,28 @@ impl Queue {
         }
     }
 
+    /// Makes a queue for `most` bytes of memory.
+    pub fn in_memory(most: u64) -> Queue {
+        Queue {
+            charge: Some(Account::CACHES.charge(0)),
+            ..Queue::new(most)
+        }
+    }
+
+    fn settle(&mut self) {
+        let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
+        if let Some(charge) = &mut self.charge {
+            charge.resize(bytes);
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
         self.small_bytes + self.main_bytes
+    }
+
+    /// The bytes that it is for.
+    pub fn most(&self) -> u64 {
+        self.most
     }
 
     pub fn len(&self) -> usize {
@@ -80,6 +104,7 @@ impl Queue {
                 self.small.push_back(slot);
             }
         }
+        self.settle();
     }
 
     /// Takes out an entry that leaves by another way.
@@ -91,6 +116,7 @@ impl Queue {
             true => self.main_bytes -= bytes,
             false => self.small_bytes -= bytes,
         }
+        self.settle();
         let slots = self.small.len() + self.main.len();
         if slots > 2 * self.entries.len() + DEAD_MOST {
             self.small.retain(|slot| self.entries.contains_key(&slot.id));

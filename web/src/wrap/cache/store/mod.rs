@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use osier::memory::{self, Pressure};
 use osier::sync::Event;
 use osier_http::Headers;
 
@@ -571,10 +572,24 @@ impl Store {
         }
     }
 
+    /// Drops about half of what is stored in memory, because memory is short. While it is, nothing new is stored.
+    ///
+    /// # Suspends
+    ///
+    /// While files are removed.
+    pub fn give_way(&self) {
+        for shard in &self.shards {
+            let mut gone = Vec::new();
+            shard.lock().give_way(&mut gone);
+            shard.counts[Count::Evicted as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
+            self.dispose(gone);
+        }
+    }
+
     /// Counts bytes of a body that is being received. Returns whether memory may hold them.
     pub(super) fn hold(&self, bytes: u64) -> bool {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let may_hold = held.saturating_add(bytes) <= self.options.memory;
+        let may_hold = held.saturating_add(bytes) <= self.options.memory && memory::pressure() == Pressure::Normal;
         if !may_hold {
             self.let_go(bytes);
         }

@@ -97,7 +97,7 @@ impl Table {
     /// Makes a table for `most` bytes.
     pub fn new(most: u64) -> Table {
         Table {
-            queue: Queue::new(most),
+            queue: Queue::in_memory(most),
             ..Table::default()
         }
     }
@@ -170,6 +170,12 @@ impl Table {
             };
             gone.extend(self.take(slot.hash, slot.id));
         }
+    }
+
+    /// Takes out about half of what is stored in memory. Entries that leave go to `gone`.
+    pub fn give_way(&mut self, gone: &mut Vec<Arc<Entry>>) {
+        let kept = self.queue.bytes() / 2;
+        self.make_room(self.queue.most().saturating_sub(kept), gone);
     }
 
     pub fn insert(&mut self, wanted: Wanted<'_>, entry: &Arc<Entry>, bytes: u64) {

@@ -1,0 +1,330 @@
+//! Bounds how many requests run at once, and how long others wait for their turn.
+//!
+//! ```
+//! use osier_web::wrap::queue::{Options, Queue};
+//! use osier_web::{Router, test::Client};
+//! use std::time::Duration;
+//!
+//! let options = Options {
+//!     running: 10,
+//!     wait: Duration::from_millis(200),
+//! };
+//! let client = Client::new(Router::new().get("/", |_| "hello\n").wrap(Queue::new(&options).wrap()));
+//! assert_eq!(client.get("/").send().text(), "hello\n");
+//! ```
+//!
+//! A handler that does ten things at once, because it has ten connections to a database for example, does no more under load. Without a
+//! bound the requests beyond that wait longer and longer, until all of them are answered too late. So a request that has waited for its
+//! budget gets 503 with `Retry-After`, and those that run are answered in time.
+//!
+//! # Which requests are shed
+//!
+//! ```text
+//!   line empty within the last `wait`:   a burst. A request waits up to `wait`
+//!   line never empty for longer:         overload. A request waits up to a tenth of `wait`
+//! ```
+//!
+//! The line is served in order. In a burst nobody is refused who would be served within the budget. Under overload a long line helps
+//! nobody: every request in it would wait for the whole budget, and as many would be refused. With a short one they are refused at once,
+//! and the others are served at once. The line tells overload by itself: it is never empty (as in CoDel, RFC 8289, where the least
+//! delay of an interval tells a standing queue). No rate has to be configured and no time of handlers measured.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use osier::sync::Event;
+
+use crate::{Next, Request, Response};
+
+/// The part of the budget that a request waits under overload.
+const SHORT: u32 = 10;
+
+/// How many requests run, and how long others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Requests that run at once, at least 1.
+    pub running: u32,
+    /// The budget: the longest that a request waits for its turn.
+    pub wait: Duration,
+}
+
+/// The requests that run, and the line of those that wait.
+pub struct Queue {
+    options: Options,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    running: u32,
+    /// The line. One that leaves admits the first.
+    line: VecDeque<Arc<Waiting>>,
+    /// Since when the line has not been empty.
+    standing: Option<Instant>,
+    shed: u64,
+}
+
+/// A request in the line.
+#[derive(Default)]
+struct Waiting {
+    /// Set, under the lock, when it is admitted and has left the line.
+    turn: Event,
+}
+
+/// A request that runs, until the drop.
+#[must_use = "dropping it ends the request's turn"]
+pub struct Turn(Arc<Queue>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// A request's place in the line. The drop leaves it, or passes the turn on.
+struct Place<'q> {
+    queue: &'q Queue,
+    /// `None` once the turn is taken.
+    waiting: Option<Arc<Waiting>>,
+}
+
+impl Place<'_> {
+    /// Waits for the turn. Returns whether it has come.
+    fn waits(&self, budget: Duration) -> bool {
+        let waiting = self.waiting.as_ref().expect("the turn is not taken");
+        waiting.turn.wait_timeout(budget) || self.queue.state().place(waiting).is_none()
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(waiting) = self.waiting.take() else {
+            return;
+        };
+        let mut state = self.queue.state();
+        // The first in the line have waited longest, and are found at once.
+        match state.place(&waiting) {
+            Some(place) => drop(state.line.remove(place)),
+            None => return self.queue.leave_locked(state),
+        }
+        state.note();
+    }
+}
+
+impl State {
+    fn place(&self, waiting: &Arc<Waiting>) -> Option<usize> {
+        self.line.iter().position(|other| Arc::ptr_eq(other, waiting))
+    }
+
+    /// Notes an empty line.
+    fn note(&mut self) {
+        if self.line.is_empty() {
+            self.standing = None;
+        }
+    }
+}
+
+impl Queue {
+    /// A queue in which nobody waits.
+    pub fn new(options: &Options) -> Queue {
+        Queue {
+            options: Options {
+                running: options.running.max(1),
+                ..*options
+            },
+            state: Mutex::default(),
+        }
+    }
+
+    /// Has requests wait for their turn, or answers them by 503: for [`Router::wrap`](crate::Router::wrap). A turn ends when the handler
+    /// has made its response. A body that code streams afterwards does not count.
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        let queue = Arc::new(self);
+        move |request, next| match queue.enter() {
+            Ok(_turn) => next.run(request),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// Waits for a turn.
+    ///
+    /// # Suspends
+    ///
+    /// Until then, at most for the budget.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and leaves the line.
+    ///
+    /// # Errors
+    ///
+    /// A 503 response with `Retry-After`.
+    pub fn enter(self: &Arc<Self>) -> Result<Turn, Response> {
+        let mut state = self.state();
+        if state.running < self.options.running && state.line.is_empty() {
+            state.running += 1;
+            return Ok(Turn(Arc::clone(self)));
+        }
+        let now = osier::time::coarse_now();
+        let since = *state.standing.get_or_insert(now);
+        let is_overloaded = now.saturating_duration_since(since) > self.options.wait;
+        let waiting = Arc::new(Waiting::default());
+        state.line.push_back(Arc::clone(&waiting));
+        drop(state);
+        let budget = match is_overloaded {
+            true => self.options.wait / SHORT,
+            false => self.options.wait,
+        };
+        let mut place = Place {
+            queue: self,
+            waiting: Some(waiting),
+        };
+        if place.waits(budget) {
+            place.waiting = None;
+            return Ok(Turn(Arc::clone(self)));
+        }
+        drop(place);
+        self.state().shed += 1;
+        Err(Response::overloaded())
+    }
+
+    /// The requests that run, those that wait, and those that have been shed so far.
+    pub fn counts(&self) -> (usize, usize, u64) {
+        let state = self.state();
+        (state.running as usize, state.line.len(), state.shed)
+    }
+
+    /// Ends a turn, which goes to the first in the line.
+    fn leave(&self) {
+        self.leave_locked(self.state());
+    }
+
+    fn leave_locked(&self, mut state: MutexGuard<'_, State>) {
+        match state.line.pop_front() {
+            Some(first) => {
+                state.note();
+                first.turn.set();
+            }
+            None => state.running -= 1,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+osier_queue::impl_debug!(Queue, self => { options: self.options, .. });
+osier_queue::impl_debug!(Turn, self => { .. });
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use osier::time::VirtualClock;
+
+    use super::*;
+
+    const WAIT: Duration = Duration::from_millis(200);
+    const WORK: Duration = Duration::from_millis(50);
+
+    fn on_virtual_time(run: impl FnOnce() + Send) {
+        let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+        runtime.build().unwrap().run(run);
+    }
+
+    fn queue(running: u32) -> Arc<Queue> {
+        Arc::new(Queue::new(&Options { running, wait: WAIT }))
+    }
+
+    /// Sends a request in each `pace`. Returns how many were served, the longest time that one took, and the time of all.
+    fn load(queue: &Arc<Queue>, requests: usize, pace: Duration) -> (usize, Duration, Duration) {
+        let start = osier::time::now();
+        let (served, longest) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));
+        osier::scope(|scope| {
+            for _ in 0..requests {
+                scope.spawn_local(|| {
+                    let start = osier::time::now();
+                    let turn = queue.enter();
+                    if turn.is_ok() {
+                        osier::sleep(WORK); // the work, on the virtual clock
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let mut longest = longest.lock().unwrap();
+                    *longest = (*longest).max(osier::time::now() - start);
+                });
+                osier::sleep(pace); // between two requests, on the virtual clock
+            }
+        });
+        let all = osier::time::now() - start;
+        (served.into_inner(), longest.into_inner().unwrap(), all)
+    }
+
+    #[test]
+    fn at_three_times_its_capacity_a_handler_does_what_it_can() {
+        on_virtual_time(|| {
+            // Ten at once, 50 ms each: 200 a second.
+            let queue = queue(10);
+            let (served, longest, all) = load(&queue, 6000, Duration::from_micros(1666));
+            let most = 10 * (all.as_millis() / WORK.as_millis()) as usize;
+            assert!(served <= most && served >= most / 100 * 95, "{served} of {most}");
+            assert!(6000 > 2 * most, "an overload");
+            assert!(longest <= WAIT + WORK + Duration::from_millis(2), "{longest:?}");
+            let (running, waiting, shed) = queue.counts();
+            assert_eq!((running, waiting, shed), (0, 0, 6000 - served as u64));
+            let (served, ..) = load(&queue, 1500, Duration::from_millis(7));
+            assert_eq!(served, 1500, "below its capacity nobody is refused");
+        });
+    }
+
+    #[test]
+    fn a_burst_within_the_budget_is_served_and_a_standing_line_is_short() {
+        on_virtual_time(|| {
+            let queue = queue(10);
+            // Forty need 200 ms with ten at once: the last ones begin after 150 ms.
+            osier::scope(|scope| {
+                for _ in 0..40 {
+                    scope.spawn_local(|| {
+                        let _turn = queue.enter().expect("within the budget");
+                        osier::sleep(WORK); // the work, on the virtual clock
+                    });
+                }
+            });
+            let held: Vec<_> = (0..10).map(|_| queue.enter().unwrap()).collect();
+            let wait = || {
+                let start = osier::time::now();
+                assert!(queue.enter().is_err());
+                osier::time::now() - start
+            };
+            let close = |time: Duration, to: Duration| time >= to && time < to + Duration::from_millis(2);
+            osier::scope(|scope| {
+                scope.spawn_local(|| assert!(close(wait(), WAIT), "the first of a line waits for the whole budget"));
+                osier::sleep(WAIT / 2); // on the virtual clock
+                scope.spawn_local(|| assert!(close(wait(), WAIT)));
+                osier::sleep(3 * WAIT / 4); // on the virtual clock
+                assert!(close(wait(), WAIT / SHORT), "the line stands");
+            });
+            assert!(close(wait(), WAIT), "it was empty");
+            drop(held);
+            assert_eq!(queue.counts().0, 0);
+        });
+    }
+
+    #[test]
+    fn one_that_is_cancelled_leaves_the_line() {
+        on_virtual_time(|| {
+            let queue = queue(1);
+            let turn = queue.enter().unwrap();
+            let other = queue.clone();
+            let waiting = osier::spawn(move || drop(other.enter()));
+            osier::sleep(WAIT / 4); // on the virtual clock
+            assert_eq!(queue.counts().1, 1);
+            waiting.cancel();
+            assert!(waiting.join().is_err());
+            assert_eq!(queue.counts().1, 0);
+            drop(turn);
+            assert_eq!(queue.counts().0, 0);
+        });
+    }
+}
