@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use osier_web::compress::{self, Coding};
+use osier_web::wrap::queue;
 use toml::de::DeValue;
 
 use crate::log::operator::Say;
@@ -23,6 +24,9 @@ use super::settings::*;
 
 /// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;
+
+/// How long a request waits for its turn by default.
+const QUEUE_WAIT: Duration = Duration::from_millis(200);
 
 /// The keys of this module.
 pub const KEYS: [&str; 18] = [
@@ -227,15 +231,27 @@ fn limits(section: Section<'_>) -> Limits {
         body: section.size("body"),
         time: section.duration("time"),
         rates: section.boolean("rates"),
+        queue: section.section("queue").and_then(queue),
     };
     section.finish();
     limits
 }
 
+fn queue(section: Section<'_>) -> Option<queue::Options> {
+    section.require("running", "how many requests run at once");
+    let running = section.integer("running", 1..=MAX_RATE);
+    let wait = section.duration("wait").unwrap_or(QUEUE_WAIT);
+    section.finish();
+    running.map(|running| queue::Options {
+        running: running as u32,
+        wait,
+    })
+}
+
 fn rate(section: Section<'_>) -> Option<rate::Options> {
     section.require("requests", "how many each client may send in every 'per'");
     let requests = section.integer("requests", 1..=MAX_RATE).unwrap_or(1) as u32;
-    let per = section.duration("per").unwrap_or(std::time::Duration::from_secs(1));
+    let per = section.duration("per").unwrap_or(Duration::from_secs(1));
     let burst = section
         .integer("burst", 1..=MAX_RATE)
         .map_or(requests, |burst| burst as u32);

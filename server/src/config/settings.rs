@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use osier_web::wrap::queue;
 use osier_web::{Http2Limits, Rates, Timeouts, compress};
 use toml::de::DeValue;
 
@@ -42,6 +43,8 @@ pub struct Config {
     pub landlock: bool,
     /// Worker threads. None for one per core.
     pub workers: Option<usize>,
+    /// Limit of memory in bytes. None for the system's.
+    pub memory: Option<u64>,
     /// Time that in-flight requests get at shutdown, and when their listener is removed.
     pub drain: Duration,
     /// Access log of sites that name none.
@@ -77,6 +80,7 @@ impl Config {
             chroot: None,
             landlock: false,
             workers: None,
+            memory: None,
             drain: DRAIN,
             log: Log::OFF,
             error_log: ErrorLog::default(),
@@ -449,6 +453,7 @@ impl Policies {
                 body: self.limits.body.or(others.limits.body),
                 time: self.limits.time.or(others.limits.time),
                 rates: self.limits.rates.or(others.limits.rates),
+                queue: self.limits.queue.or(others.limits.queue),
             },
             allow,
             deny,
@@ -519,4 +524,6 @@ pub struct Limits {
     pub time: Option<Duration>,
     /// Whether the least rates of the listener bind clients.
     pub rates: Option<bool>,
+    /// How many requests run at once, and how long others wait.
+    pub queue: Option<queue::Options>,
 }

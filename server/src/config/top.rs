@@ -42,6 +42,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     }
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
+    let memory = top.size("memory");
     // `include.rs` has read the files. A mistake in the value is noted here.
     let _ = top.strings("include");
     let drain = top.duration("drain").unwrap_or(DRAIN);
@@ -100,6 +101,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         chroot,
         landlock,
         workers,
+        memory,
         drain,
         log: access_log,
         error_log,

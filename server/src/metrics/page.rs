@@ -5,6 +5,7 @@ use std::env::consts::{ARCH, OS};
 use std::time::Duration;
 
 use osier::inspect::WorkerMetrics;
+use osier::memory;
 use osier_web::upstream::{BackendStats, Latency};
 use osier_web::{CloseReason, Phase};
 
@@ -45,6 +46,7 @@ impl Numbers<'_> {
         self.requests(&mut text);
         self.backends(&mut text);
         caches::write(self.shown, &mut text);
+        memory(&mut text);
         self.workers(&mut text);
         self.process(&mut text);
         text.finish()
@@ -419,6 +421,38 @@ impl Backend {
         }
         self.latency.sum += other.latency.sum;
     }
+}
+
+/// The accounts of memory.
+fn memory(text: &mut Text) {
+    memory::settle();
+    text.family(
+        "osier_memory_bytes",
+        "gauge",
+        "Memory that clients make the server hold, by account; 'unaccounted' is what the process has besides.",
+    );
+    let accounts = memory::accounts();
+    for (account, bytes) in &accounts {
+        text.sample("", &[("account", account.name())], bytes);
+    }
+    let accounted: usize = accounts.iter().map(|(_, bytes)| bytes).sum();
+    text.sample(
+        "",
+        &[("account", "unaccounted")],
+        memory::held().saturating_sub(accounted),
+    );
+    text.family(
+        "osier_memory_limit_bytes",
+        "gauge",
+        "The limit that the pressure is measured by; 0 is none.",
+    );
+    text.sample("", &[], memory::limit().unwrap_or(0));
+    text.family(
+        "osier_memory_pressure",
+        "gauge",
+        "0: below 80 % of the limit. 1: caches give way, and idle connections close. 2: from 95 % on, new requests get 503.",
+    );
+    text.sample("", &[], memory::pressure() as u8);
 }
 
 /// Writes a histogram: the numbers in its buckets, which are not added up yet, and the sum.

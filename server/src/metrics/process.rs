@@ -48,6 +48,18 @@ impl Files {
         })
     }
 
+    /// Reads the resident memory and the address space, in bytes.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For some microseconds.
+    pub fn memory(&self) -> io::Result<(u64, u64)> {
+        let mut line = [0; STAT_BYTES];
+        let length = self.stat.read_at(&mut line, 0)?;
+        let stat = Stat::parse(&line[..length]).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok((stat.resident_pages * page_size() as u64, stat.virtual_bytes))
+    }
+
     /// Reads the numbers.
     ///
     /// # Blocks the thread

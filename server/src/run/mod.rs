@@ -12,6 +12,7 @@ mod admin;
 mod arrival;
 pub mod ask;
 mod listeners;
+mod memory;
 mod signals;
 mod sites;
 mod startup;
@@ -146,6 +147,12 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         sites.write_pid_file();
         sites.process.notify.ready(&sites.config.summary());
         watchdog::start(&sites.process.notify)?;
+        memory::keep(
+            sites.config.memory,
+            &sites.process.totals,
+            &sites.live,
+            &sites.process.say,
+        );
         certificates::watch(&sites.process.certificates);
         sites
             .process

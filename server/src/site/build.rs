@@ -13,6 +13,7 @@ use globset::GlobSet;
 use osier_web::compress::{self, Compress};
 use osier_web::wrap::cache::{Store, StoreOptions};
 use osier_web::wrap::forward_auth::ForwardAuth;
+use osier_web::wrap::queue::Queue;
 
 use crate::certificates::Certificates;
 use crate::config::{self, Bind, Config, Log, Policies, Setting};
@@ -56,6 +57,11 @@ type Compressed<'a> = Option<&'a compress::Options>;
 type Identity = Option<(u64, u64)>;
 
 impl Parts {
+    /// The stores of responses.
+    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+        self.stores.iter().map(|(_, store)| store)
+    }
+
     /// The handlers that a reload may keep.
     pub fn handlers(&self) -> impl Iterator<Item = &Arc<dyn Handler>> {
         self.handlers.iter().filter_map(|part| part.value.handler())
@@ -360,6 +366,11 @@ impl Builder<'_> {
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
             time: own.limits.time.or(site.limits.time),
             may_be_slow: own.limits.rates.or(site.limits.rates) == Some(false),
+            queue: own
+                .limits
+                .queue
+                .or(site.limits.queue)
+                .map(|options| Arc::new(Queue::new(&options))),
             headers: own.headers.over(&site.headers),
             request_id: own.request_id.or(&site.request_id).copied().unwrap_or_default(),
             errors: Arc::clone(errors),

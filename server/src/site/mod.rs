@@ -30,6 +30,7 @@ use std::sync::Arc;
 use globset::GlobSet;
 use osier_tls::{Hello, Identity};
 use osier_web::http::StatusCode;
+use osier_web::wrap::cache::Store;
 use osier_web::{Answer, Request, Response, Served};
 
 use crate::certificates::challenges::PROTOCOL;
@@ -232,6 +233,11 @@ impl Snapshot {
             host => hosts.find(host),
         };
         site.map(|site| self.sites[site].name.as_str())
+    }
+
+    /// The stores of responses.
+    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+        self.parts.stores()
     }
 
     pub fn logs(&self) -> impl Iterator<Item = &Arc<AccessLog>> {

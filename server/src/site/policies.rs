@@ -11,6 +11,7 @@ use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
 use osier_web::wrap::forward_auth::ForwardAuth;
 use osier_web::wrap::html_errors;
+use osier_web::wrap::queue::Queue;
 use osier_web::{Answer, Body, Request, Response};
 
 use crate::handler::Handler;
@@ -53,6 +54,8 @@ pub struct Around {
     pub body: u64,
     /// Time until the handler has made its response.
     pub time: Option<Duration>,
+    /// How many requests run at once. Each route has a line of its own.
+    pub queue: Option<Arc<Queue>>,
     /// Whether clients may be slower than the listener's rates.
     pub may_be_slow: bool,
     /// Compression of text for clients that accept it. Files compress by themselves.
@@ -100,7 +103,7 @@ impl Around {
             || self.slow.is_some()
             || self.trace.is_some()
             || !self.errors.is_empty();
-        self.bare = !admits && !changes && self.time.is_none() && !self.may_be_slow;
+        self.bare = !admits && !changes && self.time.is_none() && self.queue.is_none() && !self.may_be_slow;
         self
     }
 
@@ -148,13 +151,27 @@ impl Around {
         if let Err(refusal) = self.admit(request) {
             return self.end(request, refusal).into();
         }
-        if let Some(time) = self.time {
-            let response = osier::timeout(time, || handler.answer(request, path));
-            let response = response.unwrap_or_else(|_| Response::plain(StatusCode::GATEWAY_TIMEOUT));
+        if let Some(queue) = &self.queue {
+            let response = queue.enter().map_or_else(
+                |refusal| refusal,
+                |_turn| self.within_time(|| handler.answer(request, path)),
+            );
+            return self.end(request, response).into();
+        }
+        if self.time.is_some() {
+            let response = self.within_time(|| handler.answer(request, path));
             return self.end(request, response).into();
         }
         let answer = handler.answer_after_body(request, path);
         self.change(request, answer, Around::end)
+    }
+
+    /// Calls the handler, whose time may be bounded.
+    fn within_time(&self, answer: impl FnOnce() -> Response) -> Response {
+        match self.time {
+            Some(time) => osier::timeout(time, answer).unwrap_or_else(|_| Response::plain(StatusCode::GATEWAY_TIMEOUT)),
+            None => answer(),
+        }
     }
 
     /// Changes the response of an answer, which may have to wait for the body.

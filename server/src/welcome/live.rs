@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use osier::memory;
 use osier::sync::Event;
 use osier_web::http::{StatusCode, Version};
 use osier_web::{Connections, Protocol, Request, Response, sse};
@@ -83,12 +84,17 @@ impl Live {
                 "latency": latency,
             })
         });
+        let accounts = memory::accounts().into_iter().filter(|(_, bytes)| *bytes > 0);
+        let accounts: Vec<Value> = accounts
+            .map(|(account, bytes)| json!([account.name(), bytes]))
+            .collect();
+        let memory = json!({ "held": memory::held(), "limit": memory::limit(), "accounts": accounts });
         let protocols = Protocol::ALL.into_iter().filter_map(|protocol| {
             let count: usize = connections.iter().map(|one| one.of_protocol(protocol)).sum();
             (count > 0).then(|| json!([protocol.name(), protocol.tls(), count]))
         });
         let protocols: Vec<_> = protocols.collect();
-        json!({ "protocol": protocol, "protocols": protocols, "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
+        json!({ "memory": memory, "protocol": protocol, "protocols": protocols, "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
     }
 
     fn connections(&self) -> std::sync::MutexGuard<'_, Vec<Connections>> {

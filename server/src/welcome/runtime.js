@@ -1,4 +1,4 @@
-// The charts of the runtime: one event stream, {at, protocol, protocols: [[name, tls, count]], workers: [{name, turns, fibers, connections, requests, latency}]}.
+// The charts of the runtime: one event stream, {at, protocol, memory: {held, limit, accounts}, protocols: [[name, tls, count]], workers: [{name, turns, fibers, connections, requests, latency}]}.
 // Counts are since the start of the server; the page makes rates of them. Bucket i of the latency holds requests that took
 // at most 2^(i+10) nanoseconds to answer.
 
@@ -195,7 +195,14 @@ function speak([name, tls, count]) {
   return `${count} ${name} ${tls === "none" ? "in the clear" : `over ${tls}`}`;
 }
 
-function receive({ at, protocol, protocols, workers: all }) {
+function mib(bytes) {
+  return `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 23 ? 1 : 0)} MiB`;
+}
+
+function receive({ at, protocol, protocols, memory, workers: all }) {
+  const accounts = memory.accounts.map(([name, bytes]) => `${name} ${mib(bytes)}`).join(", ");
+  const limit = memory.limit ? ` of ${mib(memory.limit)}` : "";
+  byId("memory").textContent = `Memory: ${mib(memory.held)}${limit}${accounts && `; ${accounts}`}.`;
   byId("protocol").textContent = `Your connection: ${protocol}.`;
   byId("protocols").textContent = protocols.map(speak).join(", ");
   const measured = at - performance.now();

@@ -34,6 +34,7 @@ mod config_trace;
 mod curl;
 mod hostile;
 mod logs;
+mod memory;
 mod metrics;
 mod paths;
 mod precompressed;

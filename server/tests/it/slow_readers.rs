@@ -50,7 +50,7 @@ fn backend(body: Arc<Vec<u8>>) -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 /// Runs the command below a limit of the address space.
-fn limited(command: &mut Command, folder: &std::path::Path) {
+pub fn limited(command: &mut Command, folder: &std::path::Path) {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", &format!("ulimit -v {LIMIT}; exec \"$0\" \"$@\"")])

@@ -1,0 +1,271 @@
+//! The limit of memory: what it is, and the fiber that keeps to it.
+//!
+//! ```text
+//!   `memory`, or nine tenths of the cgroup's limit or of the machine's memory ─▶ resident memory
+//!   nine tenths of RLIMIT_AS, if that is less                                ─▶ address space
+//! ```
+//!
+//! The accounts of [`osier::memory`] say what clients make the server hold. The fiber measures the process besides, because an
+//! allocator needs more than it gives, and handlers allocate what they like. From 80 % on, stored responses give way and free memory
+//! goes back to the system. Listeners close idle connections by themselves, and answer new requests by 503 from 95 % on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use osier::memory::{self, Pressure};
+use rustix::process::{Resource, getrlimit};
+
+use crate::log::operator::Say;
+use crate::metrics::Totals;
+use crate::site::live::Live;
+
+/// Time between two measurements while less than half of the limit is in use.
+const CALM: Duration = Duration::from_secs(1);
+
+/// Time between two measurements otherwise.
+const WATCHFUL: Duration = Duration::from_millis(100);
+
+/// Shortest time between two trims of the allocator, which take some milliseconds each.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+
+/// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and touches two pages.
+const STACK_SPACE: usize = 248 << 10;
+
+/// The part of a limit of the system that is used.
+const fn nine_tenths(bytes: u64) -> u64 {
+    bytes / 10 * 9
+}
+
+/// A limit of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub bytes: u64,
+    pub of: Of,
+}
+
+/// The source of a limit, which says what it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Configuration,
+    Cgroup,
+    Machine,
+    AddressSpace,
+}
+
+impl Limit {
+    /// The limit of this process. None if nothing tells one.
+    pub fn find(configured: Option<u64>) -> Option<Limit> {
+        let address_space = getrlimit(Resource::As).current;
+        Limit::of(configured, cgroup(Path::new("/")), machine(), address_space)
+    }
+
+    fn of(
+        configured: Option<u64>,
+        cgroup: Option<u64>,
+        machine: Option<u64>,
+        address_space: Option<u64>,
+    ) -> Option<Limit> {
+        let limit = |of| move |bytes| Limit { bytes, of };
+        let system = [
+            cgroup.map(nine_tenths).map(limit(Of::Cgroup)),
+            machine.map(nine_tenths).map(limit(Of::Machine)),
+        ];
+        let resident = match configured {
+            Some(bytes) => Some(limit(Of::Configuration)(bytes)),
+            None => system.into_iter().flatten().min_by_key(|limit| limit.bytes),
+        };
+        let space = address_space.map(nine_tenths).map(limit(Of::AddressSpace));
+        [resident, space].into_iter().flatten().min_by_key(|limit| limit.bytes)
+    }
+
+    fn name(self) -> &'static str {
+        match self.of {
+            Of::Configuration => "'memory'",
+            Of::Cgroup => "nine tenths of the cgroup's limit",
+            Of::Machine => "nine tenths of the machine's memory",
+            Of::AddressSpace => "nine tenths of the address space (ulimit -v)",
+        }
+    }
+}
+
+/// The least limit of the cgroups around this process, in either version. `root` is the root of the file system.
+fn cgroup(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let limits = groups.lines().flat_map(|line| {
+        // A line is `0::/path` in version 2, `4:memory:/path` in version 1.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let (folder, file) = match controllers {
+            "" => ("sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return Vec::new(),
+        };
+        // A container may see its own group as the root, whatever the path says.
+        let path = PathBuf::from(path.trim_start_matches('/'));
+        let groups = path.ancestors();
+        let limit = |group: &Path| fs::read_to_string(root.join(folder).join(group).join(file)).ok();
+        groups
+            .filter_map(limit)
+            .filter_map(|text| text.trim().parse().ok())
+            .collect()
+    });
+    // Version 1 says "no limit" by a number near that of an i64.
+    limits.filter(|limit| *limit < 1 << 60).min()
+}
+
+/// The memory of the machine.
+fn machine() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim()
+        .strip_suffix(" kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
+/// Sets the limit and starts the fiber that keeps to it.
+pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
+    let Some(limit) = Limit::find(configured) else {
+        return say.warning(format_args!("no limit of memory is known; set 'memory'"));
+    };
+    memory::set_limit(Some(usize::try_from(limit.bytes).unwrap_or(usize::MAX)));
+    if totals.files.is_none() {
+        return say.warning(format_args!(
+            "cannot measure the memory of this process: there is no /proc"
+        ));
+    }
+    let keeper = Keeper {
+        limit,
+        totals: Arc::clone(totals),
+        live: Arc::clone(live),
+        say: say.clone(),
+        hidden: None,
+        said: Pressure::Normal,
+    };
+    drop(osier::fiber::Builder::new().name("memory").spawn(move || keeper.run()));
+}
+
+struct Keeper {
+    limit: Limit,
+    totals: Arc<Totals>,
+    live: Arc<Live>,
+    say: Say,
+    /// Address space that was not resident at first.
+    hidden: Option<u64>,
+    /// The pressure that the log was last told.
+    said: Pressure,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        let mut trimmed = osier::time::now();
+        loop {
+            self.measure();
+            let now = memory::pressure();
+            self.tell(now);
+            if now >= Pressure::High {
+                self.relieve();
+                if osier::time::now().saturating_duration_since(trimmed) >= TRIM_EVERY {
+                    memory::trim();
+                    trimmed = osier::time::now();
+                }
+            }
+            let is_calm = memory::held() < memory::limit().unwrap_or(usize::MAX) / 2;
+            let pause = if is_calm { CALM } else { WATCHFUL };
+            // A charge may change the pressure before the next measurement.
+            let _ = osier::timeout(pause, || memory::wait_for_change(now));
+        }
+    }
+
+    fn measure(&mut self) {
+        let Some(Ok((resident, space))) = self.totals.files.as_ref().map(|files| files.memory()) else {
+            return;
+        };
+        let bytes = match self.limit.of {
+            Of::AddressSpace => {
+                // Free stacks and free memory keep their addresses, for reuse. So the space is computed from what is in use.
+                let stacks = osier::inspect::metrics().map_or(0, |metrics| {
+                    metrics.workers.iter().map(|worker| worker.fibers).sum::<usize>()
+                });
+                let hidden = space.saturating_sub(resident);
+                let hidden = *self.hidden.get_or_insert(hidden);
+                resident + hidden + (stacks * STACK_SPACE) as u64
+            }
+            _ => resident,
+        };
+        memory::measured(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Says when the pressure rises, and when it is over.
+    fn tell(&mut self, now: Pressure) {
+        let limit = self.limit;
+        let (held, most, name) = (memory::held() >> 20, limit.bytes >> 20, limit.name());
+        match now {
+            _ if now == self.said => return,
+            Pressure::Critical => self.say.warning(format_args!(
+                "{held} of {most} MiB of memory ({name}) are in use: new requests get 503"
+            )),
+            Pressure::High if self.said == Pressure::Normal => self.say.warning(format_args!(
+                "{held} of {most} MiB of memory ({name}) are in use: caches give way, and idle connections close"
+            )),
+            Pressure::High => return,
+            Pressure::Normal => self.say.info(format_args!("{held} of {most} MiB of memory are in use")),
+        }
+        self.said = now;
+    }
+
+    /// Has the stores of responses drop half of what they hold.
+    fn relieve(&self) {
+        for store in self.live.current().stores() {
+            store.give_way();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::Folder;
+
+    #[test]
+    fn the_least_limit_counts() {
+        let of = |configured, cgroup, machine, space| Limit::of(configured, cgroup, machine, space);
+        let is = |limit: Option<Limit>, bytes, of| assert_eq!(limit, Some(Limit { bytes, of }));
+        assert_eq!(of(None, None, None, None), None);
+        is(of(None, Some(1000), Some(5000), None), 900, Of::Cgroup);
+        is(of(None, None, Some(5000), Some(1 << 40)), 4500, Of::Machine);
+        is(of(Some(7000), Some(1000), None, None), 7000, Of::Configuration);
+        is(of(Some(7000), None, None, Some(1000)), 900, Of::AddressSpace);
+        assert!(machine().unwrap() > 64 << 20);
+    }
+
+    #[test]
+    fn cgroups_of_both_versions_are_read() {
+        let folder = Folder::new();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(cgroup(folder.path()), None);
+        write("proc/self/cgroup", "0::/system.slice/osier.service\n");
+        write("sys/fs/cgroup/system.slice/osier.service/memory.max", "max\n");
+        assert_eq!(cgroup(folder.path()), None);
+        write("sys/fs/cgroup/system.slice/memory.max", "900000000\n");
+        assert_eq!(cgroup(folder.path()), Some(900_000_000));
+        write("sys/fs/cgroup/system.slice/osier.service/memory.max", "500000000\n");
+        assert_eq!(cgroup(folder.path()), Some(500_000_000));
+        write("proc/self/cgroup", "5:cpu:/a\n4:hugetlb,memory:/docker/7f\n");
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(cgroup(folder.path()), None);
+        // Inside of a container the root is its own group.
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "268435456\n");
+        assert_eq!(cgroup(folder.path()), Some(256 << 20));
+    }
+}
