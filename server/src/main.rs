@@ -5,7 +5,7 @@
 //! `config` reads the command line, and reads and checks a configuration file with the help of `reader`. `handler`
 //! defines what a route can do. `run` opens everything, serves, reloads and shuts down. `site` finds the site, the route
 //! and the handler of a request. `policy` holds the checks and changes around a handler. `welcome` is the built-in site.
-//! `certificates` holds what sites show in TLS. `log` holds the access log and the lines for the operator. `metrics` holds the counters. `process` covers systemd,
+//! `certificates` holds what sites show in TLS. `log` holds the access log and the lines for the operator. `metrics` holds the counters, and shows those of a running server in a terminal. `process` covers systemd,
 //! the root folder and privileges.
 #![forbid(unsafe_code)]
 
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         cli::Command::Serve(origin) => return serve(origin),
         cli::Command::Trust(file) => return trust(file),
         cli::Command::Upgrade(of) => return upgrade(&of),
+        cli::Command::Top { address, once } => return top(&address, once),
         cli::Command::Check { file, strict } => (file, strict),
     };
     if file.is_dir() {
@@ -87,6 +88,17 @@ fn trust(file: Option<PathBuf>) -> ExitCode {
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
+        Err(why) => {
+            eprintln!("osier: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Shows what a running server does.
+fn top(address: &str, once: bool) -> ExitCode {
+    match metrics::top::run(address, once) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("osier: {why}");
             ExitCode::from(2)

@@ -30,14 +30,14 @@ use super::tls::DEFAULT_TLS_ADDRESS;
     version,
     about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
              site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]\n       osier upgrade {FILE.toml | PID}",
+    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]\n       osier upgrade {FILE.toml | PID}\n       osier top [--once] ADDR",
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
     max_term_width = 110
 )]
 struct Line {
-    /// `serve`, `check`, `trust` or `upgrade`; DIR or FILE.toml
+    /// `serve`, `check`, `trust`, `upgrade` or `top`; DIR, FILE.toml or ADDR
     #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
     words: Vec<OsString>,
     /// Address to listen on, repeatable: HOST:PORT, :PORT (every IPv4 address) or PORT [default: 127.0.0.1:8080]
@@ -76,6 +76,9 @@ struct Line {
     /// Count warnings as mistakes, such as a folder that is not there yet (only with check)
     #[arg(long)]
     strict: bool,
+    /// Print the view once, and do not write it again (only with top)
+    #[arg(long)]
+    once: bool,
 }
 
 /// The longest time that `--drain` takes.
@@ -97,6 +100,8 @@ pub enum Command {
     Trust(Option<PathBuf>),
     /// Make a running server hand over to a new process: the one whose `pid_file` the configuration file names, or the one with this id.
     Upgrade(PathBuf),
+    /// Show what a running server does, from its admin listener.
+    Top { address: String, once: bool },
 }
 
 /// The end of a run that serves nothing: the text to print and the exit status.
@@ -118,7 +123,8 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let check = words.first().is_some_and(|word| word == "check");
     let trust = words.first().is_some_and(|word| word == "trust");
     let upgrade = words.first().is_some_and(|word| word == "upgrade");
-    if check || trust || upgrade || words.first().is_some_and(|word| word == "serve") {
+    let top = words.first().is_some_and(|word| word == "top");
+    if check || trust || upgrade || top || words.first().is_some_and(|word| word == "serve") {
         words.remove(0);
     }
     if words.len() > 1 {
@@ -133,7 +139,20 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
             "--strict is only for 'check': osier check --strict FILE.toml".into(),
         ));
     }
+    if line.once && !top {
+        return Err(mistake("--once is only for 'top': osier top --once ADDR".into()));
+    }
     match path {
+        Some(address) if top => {
+            line.refuse_options("top")?;
+            Ok(Command::Top {
+                address: address.display().to_string(),
+                once: line.once,
+            })
+        }
+        None if top => Err(mistake(
+            "'top' needs the address of [admin]: osier top 127.0.0.1:9000".into(),
+        )),
         path if trust => {
             line.refuse_options("trust")?;
             Ok(Command::Trust(path))
@@ -380,6 +399,7 @@ mod tests {
             ("trust", "Trust(None)"),
             ("upgrade site.toml", "Upgrade(\"site.toml\")"),
             ("upgrade 4711", "Upgrade(\"4711\")"),
+            ("top --once :9000", "Top { address: \":9000\", once: true }"),
             ("trust site.toml", "Trust(Some(\"site.toml\"))"),
             ("serve check", "Serve(Line("),
             ("./trust", "Serve(Line("),
@@ -497,6 +517,8 @@ mod tests {
             ("--log off --log-file x", "--log-file"),
             ("check", "osier check FILE.toml"),
             ("upgrade", "osier upgrade FILE.toml"),
+            ("top", "osier top 127.0.0.1:9000"),
+            ("site.toml --once", "--once is only for 'top'"),
             ("upgrade -l 80 site.toml", "--listen cannot be used with 'upgrade'"),
             ("check a.toml b.toml", "'b.toml'"),
             ("trust -l 80", "--listen cannot be used with 'trust'"),

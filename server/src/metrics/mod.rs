@@ -12,11 +12,13 @@
 //! Source: Prometheus, "Exposition formats", text format 0.0.4.
 
 mod caches;
+pub mod fibers;
 mod page;
 mod process;
 mod routes;
 mod series;
 mod text;
+pub mod top;
 mod totals;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,6 +116,7 @@ impl Admin {
         Router::new()
             .get("/health", move |_| health.health())
             .get("/metrics", move |_| metrics.metrics())
+            .get("/fibers", fibers::page)
     }
 
     fn health(&self) -> Response {

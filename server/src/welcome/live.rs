@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::guard;
 use super::requests::Requests;
+use crate::metrics::fibers::by_place;
 
 /// The time between two events. It is short enough for charts to move, and long enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -56,7 +57,7 @@ impl Live {
         self.stopped.set();
     }
 
-    /// Sends a dump of every fiber with its backtrace. Only one dump runs at a time: looking up function names takes a while.
+    /// Sends a dump of every fiber, by the place where it waits, with its backtrace. Only one dump runs at a time: looking up function names takes a while.
     pub fn fibers(&self, request: &Request<'_>) -> Response {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;
@@ -66,7 +67,7 @@ impl Live {
         };
         Response::new(StatusCode::OK)
             .header("cache-control", "no-store")
-            .body(osier::dump().to_string())
+            .body(by_place(&osier::dump()))
     }
 
     /// The data of one event. `protocol` is that of the viewer's connection.

@@ -9,8 +9,8 @@ use std::thread;
 use serde_json::Value;
 
 use crate::metrics::{admin_of, page_of};
-use crate::support::Client;
 use crate::support::sites::{Sites, send, wait_for};
+use crate::support::{Client, osier};
 
 /// A backend that answers each request when it is told to.
 fn backend() -> (SocketAddr, mpsc::Sender<()>) {
@@ -54,6 +54,13 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     );
     assert!(line.contains("it is in 'upstream', waiting to read socket "), "{line}");
     assert!(line.contains(&format!(" to {address}; backtrace: ")), "{line}");
+    let top = || osier().args(["top", &admin_of(&sites).to_string()]).output().unwrap();
+    let view = String::from_utf8(top().stdout).unwrap();
+    assert!(view.contains("fibers by the place where they wait"), "{view}");
+    assert!(
+        view.contains("(GET /slow, 127.0.0.1:") && !view.contains("\x1b"),
+        "{view}"
+    );
     go_on.send(()).unwrap();
     let reply = client.receive("GET");
     let timing = reply.field("server-timing").unwrap().to_owned();
@@ -79,6 +86,13 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     assert!(
         quick["times"].get("upstream").is_none() && quick["times"].get("run").is_some(),
         "{quick}"
+    );
+
+    let view = String::from_utf8(top().stdout).unwrap();
+    assert!(view.contains("default /: ") && view.contains("upstream "), "{view}");
+    let nobody = osier().args(["top", "127.0.0.1:1"]).output().unwrap();
+    assert!(
+        nobody.status.code() == Some(2) && nobody.stderr.starts_with(b"osier: cannot ask 127.0.0.1:1 for /metrics")
     );
 
     let page = page_of(admin_of(&sites));

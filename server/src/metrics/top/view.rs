@@ -1,0 +1,235 @@
+//! The view: workers, routes and the places where fibers wait, as lines of text.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use osier_web::Phase;
+
+use super::scrape::{Scrape, label};
+
+/// The most routes and places that are shown.
+const ROUTES: usize = 15;
+const PLACES: usize = 10;
+
+const COUNT: &str = "osier_http_request_duration_seconds_count";
+const SUM: &str = "osier_http_request_duration_seconds_sum";
+const PHASE: &str = "osier_http_request_phase_seconds_sum";
+
+/// Writes the view. Rates are those since `before`, or since the start of the server.
+pub fn text(address: &str, now: &Scrape, before: Option<&Scrape>) -> String {
+    let span = match before {
+        Some(before) => now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3),
+        None => now.uptime.unwrap_or(1.0),
+    };
+    let changes = Changes { now, before, span };
+    let mut text = String::new();
+    changes.summary(address, &mut text);
+    changes.workers(&mut text);
+    changes.routes(&mut text);
+    places(&now.fibers, &mut text);
+    text
+}
+
+struct Changes<'s> {
+    now: &'s Scrape,
+    before: Option<&'s Scrape>,
+    /// Seconds.
+    span: f64,
+}
+
+impl Changes<'_> {
+    /// The growth of a counter.
+    fn growth(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let before = self.before.and_then(|before| before.value(name, labels)).unwrap_or(0.0);
+        (self.now.value(name, labels).unwrap_or(0.0) - before).max(0.0)
+    }
+
+    fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.growth(name, labels) / self.span
+    }
+
+    fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.now.value(name, labels).unwrap_or(0.0)
+    }
+
+    fn summary(&self, address: &str, text: &mut String) {
+        let version = self.now.all("osier_build_info").first();
+        let version = version.map_or("", |(labels, _)| label(labels, "version"));
+        let up = Duration::from_secs(self.now.uptime.unwrap_or(0.0) as u64);
+        let of = if self.before.is_some() {
+            "now"
+        } else {
+            "since the start"
+        };
+        let _ = writeln!(
+            text,
+            "osier {version} at {address}, up {up:?}: {} connections, {:.1} requests/s {of}, {:.1} MiB, {:.2} CPUs",
+            self.gauge("osier_connections", &[]),
+            self.rate(COUNT, &[]),
+            self.gauge("process_resident_memory_bytes", &[]) / f64::from(1 << 20),
+            self.rate("process_cpu_seconds_total", &[]),
+        );
+    }
+
+    fn workers(&self, text: &mut String) {
+        let columns = [
+            "worker",
+            "busy %",
+            "turns/s",
+            "resumes/s",
+            "fibers",
+            "resting",
+            "queued",
+            "tasks",
+        ];
+        let _ = writeln!(text, "\n{}", row(&columns.map(str::to_owned), 10));
+        for (labels, fibers) in self.now.all("osier_worker_fibers") {
+            let worker = label(labels, "worker");
+            let labels = [("worker", worker)];
+            let busy = 100.0 * self.rate("osier_worker_turn_seconds_sum", &labels);
+            let cells = [
+                worker.to_owned(),
+                format!("{busy:.1}"),
+                format!("{:.1}", self.rate("osier_worker_turns_total", &labels)),
+                format!("{:.1}", self.rate("osier_worker_resumes_total", &labels)),
+                fibers.to_string(),
+                self.gauge("osier_worker_resting_connections", &labels).to_string(),
+                self.gauge("osier_worker_queued", &labels).to_string(),
+                self.gauge("osier_worker_tasks", &labels).to_string(),
+            ];
+            let _ = writeln!(text, "{}", row(&cells, 10));
+        }
+    }
+
+    /// The routes with the most time in them, with the mean of each phase.
+    fn routes(&self, text: &mut String) {
+        let of = |name, labels: &[(&str, &str)]| self.growth(name, labels);
+        let mut routes: Vec<_> = self
+            .now
+            .all(COUNT)
+            .iter()
+            .map(|(labels, _)| {
+                let (site, route) = (label(labels, "site"), label(labels, "route"));
+                let labels = [("site", site), ("route", route)];
+                (of(SUM, &labels), of(COUNT, &labels), site, route)
+            })
+            .filter(|(_, count, ..)| *count > 0.0)
+            .collect();
+        routes.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let _ = writeln!(
+            text,
+            "\nroutes by time: requests/s, mean ms, and the phases of that mean in ms"
+        );
+        for (seconds, count, site, route) in routes.iter().take(ROUTES) {
+            let mean = 1000.0 * seconds / count;
+            let phase = |phase: &Phase| {
+                let labels = [("site", *site), ("route", *route), ("phase", phase.as_str())];
+                let mean = 1000.0 * of(PHASE, &labels) / count;
+                (mean >= 0.0005).then(|| format!("{} {mean:.3}", phase.as_str()))
+            };
+            let phases: Vec<String> = Phase::ALL.iter().filter_map(phase).collect();
+            let _ = writeln!(
+                text,
+                "{:>10.1} {mean:>10.3}  {site} {route}: {}",
+                count / self.span,
+                phases.join(", ")
+            );
+        }
+        if routes.is_empty() {
+            let _ = writeln!(text, "      none");
+        }
+    }
+}
+
+/// The places where fibers wait, with one fiber and the innermost frames of each.
+fn places(page: &str, text: &mut String) {
+    let _ = writeln!(text, "\nfibers by the place where they wait");
+    let mut lines = page.lines().peekable();
+    let mut shown = 0;
+    while let Some(line) = lines.next() {
+        let begins = line.starts_with(|char: char| char.is_ascii_digit()) && line.contains(" for up to ");
+        if !begins {
+            continue;
+        }
+        shown += 1;
+        if shown > PLACES {
+            let rest = lines.filter(|line| line.contains(" for up to ") && !line.starts_with(' '));
+            let _ = writeln!(text, "and {} more places", rest.count() + 1);
+            return;
+        }
+        let _ = writeln!(text, "{line}");
+        let (mut fibers, mut frames) = (0, 0);
+        while let Some(line) = lines.next_if(|line| line.starts_with(' ')) {
+            let is_frame = line.starts_with("    ");
+            fibers += usize::from(!is_frame);
+            frames += usize::from(is_frame);
+            // The first fiber of a place has waited longest.
+            if (is_frame && frames <= 2) || (!is_frame && fibers == 1) {
+                let _ = writeln!(text, "{line}");
+            }
+        }
+    }
+}
+
+fn row(cells: &[String], width: usize) -> String {
+    cells
+        .iter()
+        .map(|cell| format!("{cell:>width$}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scrape::tests::scrape;
+    use super::*;
+
+    const BEFORE: &str = "osier_build_info{version=\"1.2\"} 1\nosier_connections 4\nosier_worker_fibers{worker=\"0\"} 5\n\
+        osier_worker_turns_total{worker=\"0\"} 100\nosier_worker_turn_seconds_sum{worker=\"0\"} 1\n\
+        osier_http_request_duration_seconds_count{site=\"a\",route=\"/\"} 10\n\
+        osier_http_request_duration_seconds_sum{site=\"a\",route=\"/\"} 1\n\
+        osier_http_request_phase_seconds_sum{site=\"a\",route=\"/\",phase=\"upstream\"} 0.9\n";
+
+    #[test]
+    fn rates_are_those_since_the_last_look() {
+        let before = scrape(BEFORE, "");
+        let text = text("x:1", &before, None);
+        assert!(
+            text.starts_with("osier 1.2 at x:1, up 10s: 4 connections, 1.0 requests/s since the start,"),
+            "{text}"
+        );
+        assert!(text.contains("         0       10.0       10.0"), "{text}");
+        assert!(text.contains("       1.0    100.000  a /: upstream 90.000\n"), "{text}");
+        let mut now = scrape(
+            &BEFORE
+                .replace("route=\"/\"} 10\n", "route=\"/\"} 30\n")
+                .replace("} 1\nosier_http_request_phase", "} 2\nosier_http_request_phase"),
+            "",
+        );
+        now.at = before.at + Duration::from_secs(2);
+        let text = super::text("x:1", &now, Some(&before));
+        assert!(text.contains("10.0 requests/s now"), "{text}");
+        assert!(text.contains("      10.0     50.000  a /: \n"), "{text}");
+    }
+
+    #[test]
+    fn places_are_shown_with_their_innermost_frames() {
+        let place = |count: u32| {
+            format!(
+                "{count} fibers, for up to 2.0s\n  fiber 0.1 (GET /) spawned at a:1: suspended; 5 bytes of stack, 6 left\n  \
+                 fiber 0.2 spawned at a:1: suspended; 5 bytes of stack, 6 left\n  and 7 more\n      0: inner at b:2\n      1: outer at b:3\n      2: outermost at b:4\n"
+            )
+        };
+        let page = format!(
+            "worker 'osier-0' of runtime 1: 9 fibers\n{}",
+            (0..12).map(place).collect::<String>()
+        );
+        let text = text("x:1", &scrape(BEFORE, &page), None);
+        assert!(text.contains("0 fibers, for up to 2.0s\n  fiber 0.1 (GET /)"), "{text}");
+        assert!(
+            text.contains("outer at b:3") && !text.contains("outermost") && !text.contains("fiber 0.2"),
+            "{text}"
+        );
+        assert!(text.ends_with("and 2 more places\n"), "{text}");
+    }
+}
