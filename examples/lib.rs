@@ -31,6 +31,7 @@ chapters! {
     FormsAndJson: "forms-and-json.md",
     Websockets: "websockets.md",
     ServerSentEvents: "server-sent-events.md",
+    Protocols: "protocols.md",
     Middleware: "middleware.md",
     Sessions: "sessions.md",
     Tests: "tests.md",

@@ -32,7 +32,7 @@ macro_rules! chapter {
 }
 
 /// The chapters, in reading order.
-pub const GUIDE: [Doc; 21] = [
+pub const GUIDE: [Doc; 23] = [
     chapter!("introduction", "what Osier is, and how to set up a project"),
     chapter!("first-server", "a server of twenty lines"),
     chapter!("waiting", "fibers, and which calls suspend them"),
@@ -48,11 +48,13 @@ pub const GUIDE: [Doc; 21] = [
     chapter!("forms-and-json", "requests by type, uploads"),
     chapter!("websockets", "an echo, a room, many idle connections"),
     chapter!("server-sent-events", "streams to a browser"),
+    chapter!("protocols", "TLS, HTTP/2 and what runs over them"),
     chapter!("middleware", "functions around handlers"),
     chapter!("sessions", "values of one browser, sealed cookies"),
     chapter!("tests", "how to test without a port"),
     chapter!("deployment", "the server under systemd, a program of your own"),
     chapter!("debugging", "dumps, the watchdog, metrics"),
+    chapter!("why-slow", "where the time of a request goes"),
     chapter!("traps", "what goes wrong, and what to do instead"),
 ];
 
