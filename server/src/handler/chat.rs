@@ -70,9 +70,11 @@ impl Configured for Chat {
         socket.into_iter().collect()
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
         let chat = chat::Chat::with(self.options.clone());
+        let part = format!("chat {}", route.place);
         let Some(redis) = &self.redis else {
+            chat.upgradable(&means.upgrade, &part);
             return Ok(Opened::answers(chat));
         };
         let say = means.say.clone();
@@ -84,7 +86,9 @@ impl Configured for Chat {
             log: Box::new(move |line| say.warning(line)),
             ..pubsub::Options::new(server.server.clone())
         };
-        Ok(Opened::answers(chat.shared(broker, &redis.channel)))
+        let chat = chat.shared(broker, &redis.channel);
+        chat.upgradable(&means.upgrade, &part);
+        Ok(Opened::answers(chat))
     }
 }
 

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use osier_web::files::CacheLimits;
+use osier_web::upgrade::Upgrade;
 use osier_web::upstream::Upstream;
 use osier_web::{Answer, Connections, Request, Response, Served, compress};
 use toml::Spanned;
@@ -132,6 +133,8 @@ pub struct Route<'a> {
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
     pub compress: Option<&'a compress::Options>,
+    /// A name of the route that no other route has, in every version of the program.
+    pub place: &'a str,
 }
 
 /// Resources of the server that handlers share.
@@ -143,6 +146,7 @@ pub struct Means {
     /// Connections of all listeners.
     pub connections: Arc<Mutex<Vec<Connections>>>,
     pub say: Say,
+    pub upgrade: Upgrade,
 }
 
 /// How the server uses a path of the configuration.

@@ -81,6 +81,7 @@ impl Sites {
                 workers: osier::workers(),
                 connections: Arc::default(),
                 say: process.say.clone(),
+                upgrade: process.upgrade.clone(),
             },
             admin: None,
             certificates: Arc::clone(&process.certificates),

@@ -82,6 +82,19 @@ struct Place {
     route: Option<Match>,
 }
 
+impl Place {
+    /// The hosts and the conditions as text.
+    fn name(&self) -> String {
+        let hosts: Vec<String> = self.site.iter().map(config::Host::to_string).collect();
+        let of_route = self
+            .route
+            .iter()
+            .flat_map(|route| route.path.iter().chain(&route.globs).chain(&route.methods));
+        let parts: Vec<&str> = of_route.map(String::as_str).collect();
+        format!("{} {}", hosts.join(","), parts.join(" "))
+    }
+}
+
 /// Resources of the server that snapshots share.
 #[derive(Clone)]
 pub struct Means {
@@ -389,6 +402,7 @@ impl Builder<'_> {
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
             compress,
+            place: &place.name(),
         };
         if !settings.is_kept() {
             return settings.open(&opening, &self.means.handlers);

@@ -233,8 +233,8 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
     assert_eq!(fixed(&mut client), "old");
     fs::write(sites.0.folder.join("site.toml"), good.replace("\"old\"", "\"new\"")).unwrap();
     sites.upgrade();
-    assert_eq!(fixed(&mut client), "new");
     sites.first_has_ended();
+    assert_eq!(fixed(&mut client), "new");
 }
 
 /// The CRC-32 of "osier-up", the version 9 and the id 1.
@@ -444,4 +444,158 @@ fn is_out_of_reach(program: &std::path::Path) -> bool {
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
     let output = command.arg(program).arg("--version").output();
     !output.is_ok_and(|output| output.status.success())
+}
+
+/// A guest of a chat: its number, its connection, and the bytes that have not been read as frames.
+struct Guest(TcpStream, Vec<u8>);
+
+impl Guest {
+    fn enter(address: SocketAddr, query: &str) -> Guest {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let head = format!(
+            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        assert!(
+            answer.starts_with(b"HTTP/1.1 101 "),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+        Guest(stream, Vec::new())
+    }
+
+    /// The frame of a line. A mask of zeros leaves the bytes as they are.
+    fn frame(text: &str) -> Vec<u8> {
+        let json = format!("{{\"text\": \"{text}\"}}");
+        let mut frame = vec![0x81, 0x80 | u8::try_from(json.len()).expect("a short line"), 0, 0, 0, 0];
+        frame.extend_from_slice(json.as_bytes());
+        frame
+    }
+
+    fn say(&mut self, text: &str) {
+        self.0.write_all(&Guest::frame(text)).unwrap();
+    }
+
+    /// The text of the next message. Pings are skipped.
+    fn next(&mut self) -> String {
+        loop {
+            if let Some((opcode, text, end)) = self.whole() {
+                self.1.drain(..end);
+                assert_ne!(opcode, 8, "closed: {text:?}");
+                if opcode == 1 {
+                    return text;
+                }
+                continue;
+            }
+            let mut piece = [0; 4096];
+            let count = self.0.read(&mut piece).unwrap();
+            assert!(count > 0, "the connection has ended");
+            self.1.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// A frame that has arrived as a whole, and where it ends.
+    fn whole(&self) -> Option<(u8, String, usize)> {
+        let (first, length) = (*self.1.first()?, *self.1.get(1)?);
+        let (start, length) = match length {
+            126 => (4, usize::from(u16::from_be_bytes([*self.1.get(2)?, *self.1.get(3)?]))),
+            short => (2, usize::from(short)),
+        };
+        let payload = self.1.get(start..start + length)?;
+        Some((
+            first & 15,
+            String::from_utf8_lossy(payload).into_owned(),
+            start + length,
+        ))
+    }
+
+    /// The texts of the next lines, up to these. Histories and counts are skipped.
+    fn lines_up_to(&mut self, last: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
+        while !last.iter().all(|last| lines.contains(last)) {
+            let message = self.next();
+            assert!(!message.contains("\"notice\""), "{message}");
+            if message.contains("\"is\":\"line\"") && !message.starts_with("{\"is\":\"history\"") {
+                let text = message.split("\"text\":\"").nth(1).unwrap();
+                lines.push(text.split('"').next().unwrap().to_owned());
+            }
+        }
+        lines
+    }
+}
+
+#[test]
+fn chat_guests_keep_their_rooms_and_get_every_line_once() {
+    const LINES: usize = 100;
+    let chat = "default = true\n[[site.route]]\npath = \"/chat\"\nchat = { burst = 1000, history = 1000 }\n";
+    let mut sites = Serving::start(&file("", "x").replace("default = true\n", chat));
+    let address = sites.0.addresses[0];
+    let mut guests: Vec<Guest> = (0..20)
+        .map(|number| Guest::enter(address, &format!("room=r{}&name=guest{number}", number % 2)))
+        .collect();
+    // Two of each room speak without a pause while the process changes.
+    let speakers: Vec<_> = (0..4)
+        .map(|number| {
+            let mut guest = Guest::enter(address, &format!("room=r{}&name=speaker{number}", number % 2));
+            thread::spawn(move || {
+                for line in 0..LINES {
+                    guest.say(&format!("{number}-{line}"));
+                    thread::sleep(std::time::Duration::from_millis(5));
+                }
+                guest
+            })
+        })
+        .collect();
+    // Half of a message moves behind its other half.
+    let frame = Guest::frame("in two halves");
+    guests[0].0.write_all(&frame[..9]).unwrap();
+    for turn in 0..3 {
+        sites.upgrade();
+        if turn == 0 {
+            guests[0].0.write_all(&frame[9..]).unwrap();
+        }
+    }
+    let mut speakers: Vec<Guest> = speakers.into_iter().map(|speaker| speaker.join().unwrap()).collect();
+    // Lines of different guests have no order.
+    for (number, speaker) in speakers.iter_mut().enumerate() {
+        speaker.say(&format!("the end of {number}"));
+    }
+    for (number, guest) in guests.iter_mut().chain(&mut speakers).enumerate() {
+        let room = number % 2;
+        let mut lines = guest.lines_up_to(&[room, room + 2].map(|speaker| format!("the end of {speaker}")));
+        lines.retain(|line| line != "in two halves" && !line.starts_with("the end of "));
+        for speaker in [room, room + 2] {
+            let of_speaker: Vec<&String> = lines
+                .iter()
+                .filter(|line| line.starts_with(&format!("{speaker}-")))
+                .collect();
+            let expected: Vec<String> = (0..LINES).map(|line| format!("{speaker}-{line}")).collect();
+            // A speaker may have entered a moment after the other one's first lines, which are in its history then.
+            let missed = if number < 20 { 0 } else { LINES - of_speaker.len() };
+            assert_eq!(
+                of_speaker,
+                expected[missed..].iter().collect::<Vec<_>>(),
+                "guest {number}"
+            );
+        }
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.starts_with(&format!("{room}-")) || line.starts_with(&format!("{}-", room + 2)))
+        );
+    }
+    // The history has moved, too.
+    let mut late = Guest::enter(address, "room=r1&name=late");
+    let history = late.next();
+    assert_eq!(history.matches("\"is\":\"line\"").count(), 2 * LINES + 2, "{history}");
+    sites.first_has_ended();
+    drop((guests, speakers));
 }

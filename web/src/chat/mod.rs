@@ -24,7 +24,7 @@
 //! A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
 //! published to the room's topic, which queues it for each connection.
 //!
-//! The rooms are in `rooms`. The lock of the room's history is held while a line enters the history and the topic, and while
+//! The rooms are in `rooms`, and their way to a new process in `handover`. The lock of the room's history is held while a line enters the history and the topic, and while
 //! a guest is sent the history and joins. Every guest thus sees every line once, in one order.
 //! Lines of different processes may be ordered differently in each process.
 //!
@@ -33,7 +33,11 @@
 //! rooms, and creates the rooms that are missing. The channel also carries which rooms have guests in
 //! which process, so that a room leaves when it has guests nowhere.
 
+#[cfg(feature = "upgrade")]
+mod handover;
 mod rooms;
+#[cfg(feature = "upgrade")]
+mod way;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -46,7 +50,7 @@ use osier::pubsub::{Policy, Subscriber};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use self::rooms::{Full, LOBBY, REPEAT, Room, Rooms, Seat};
+use self::rooms::{Full, History, LOBBY, REPEAT, Room, Rooms, Seat};
 use crate::pubsub::{self, Payload};
 use crate::ws::{self, Callbacks, Close, Frame, Message, Origins, Sender};
 use crate::{Request, Response};
@@ -112,6 +116,8 @@ struct House {
     socket: ws::Options,
     rooms: Arc<Rooms>,
     bridge: Option<Bridge>,
+    #[cfg(feature = "upgrade")]
+    handover: handover::Handover,
 }
 
 /// The connection of a chat to other processes.
@@ -199,6 +205,8 @@ impl Chat {
             socket,
             rooms: Arc::new(rooms),
             bridge: None,
+            #[cfg(feature = "upgrade")]
+            handover: handover::Handover::default(),
         }))
     }
 
@@ -240,6 +248,17 @@ impl Chat {
         }
     }
 
+    /// Registers the chat for upgrades under this name, so that guests move to the new process with their room, their name and their place
+    /// in the history. Every chat of a program has a name of its own.
+    ///
+    /// While guests are in two processes, the old one puts the lines of both in order. So no guest misses a line or gets one twice. In
+    /// a [shared](Chat::shared) chat that holds for the lines of guests of the two; a line of another server may be missed or come twice
+    /// at the moment at which the new process begins to listen to the broker itself.
+    #[cfg(feature = "upgrade")]
+    pub fn upgradable(&self, upgrade: &crate::upgrade::Upgrade, name: &str) {
+        upgrade.part(name, &self.0);
+    }
+
     /// Makes a handler that gives [`Chat::answer`].
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer(request)
@@ -274,6 +293,8 @@ impl Chat {
             sender: None,
             lines_left: self.0.options.burst,
             counted: osier::time::coarse_now(),
+            #[cfg(feature = "upgrade")]
+            place: 0,
         };
         self.0.socket.upgrade_dormant(request, guest)
     }
@@ -355,6 +376,11 @@ fn relay_messages(house: &Weak<House>, mut messages: Subscriber<Relayed>, log: &
 impl House {
     /// Takes a message of another process.
     fn hear(&self, Relayed { from, room, news }: Relayed) {
+        // The old process hears it too, and tells its lines.
+        #[cfg(feature = "upgrade")]
+        if self.handover.ignores(from) {
+            return;
+        }
         match news {
             // If no more room can be created, nobody here is in it.
             News::Line { name: by, text, at } => {
@@ -364,6 +390,35 @@ impl House {
             }
             News::Guests { guests: true } => drop(self.rooms.entered(&room, from)),
             News::Guests { guests: false } => self.rooms.left(&room, from),
+        }
+    }
+}
+
+impl House {
+    /// Says a line of a guest, here and in the other processes.
+    fn say(&self, room: &Room, name: &str, text: &str, at: u64) {
+        #[cfg(feature = "upgrade")]
+        if self.asks(room, name, text, at) {
+            return;
+        }
+        room.say(&line(name, text, at), self.options.history);
+        self.relay(room, name, text, at);
+    }
+
+    /// Passes a line on to the other processes of a shared chat.
+    fn relay(&self, room: &Room, name: &str, text: &str, at: u64) {
+        if let Some(bridge) = &self.bridge
+            && let Some(link) = bridge.link.get()
+        {
+            link.channel.publish(Relayed {
+                from: bridge.id,
+                room: room.name.clone(),
+                news: News::Line {
+                    name: name.to_owned(),
+                    text: text.to_owned(),
+                    at,
+                },
+            });
         }
     }
 }
@@ -390,13 +445,22 @@ fn name(wanted: &str) -> String {
 impl Room {
     /// Publishes a line and adds it to the history.
     fn say(&self, line: &str, remembered: usize) {
-        let frame = Frame::text(line);
         let mut history = lock(&self.history);
-        history.push_back(line.into());
-        while history.len() > remembered {
-            history.pop_front();
+        #[cfg(feature = "upgrade")]
+        history.way.tell(&self.name, line, None);
+        self.add(&mut history, line, remembered);
+    }
+
+    /// Adds a line to the history, and publishes it under the lock of the history.
+    fn add(&self, history: &mut History, line: &str, remembered: usize) {
+        history.lines.push_back(line.into());
+        history.said += 1;
+        #[cfg(feature = "upgrade")]
+        let remembered = history.way.kept(remembered);
+        while history.lines.len() > remembered {
+            history.lines.pop_front();
         }
-        self.topic.publish(frame);
+        self.topic.publish(Frame::text(line));
     }
 
     /// Publishes the number of guests, after one has joined or left.
@@ -427,6 +491,9 @@ struct Guest {
     /// Lines that the guest may send at once, as of `counted`.
     lines_left: u32,
     counted: Instant,
+    /// The last line that the guest has got in the process from which it has moved.
+    #[cfg(feature = "upgrade")]
+    place: u64,
 }
 
 impl Guest {
@@ -457,7 +524,8 @@ impl Callbacks for Guest {
         self.sender = Some(sender.clone());
         {
             let history = lock(&self.seat.room.history);
-            let lines: Vec<&str> = history.iter().map(|line| &**line).collect();
+            let more = history.lines.len().saturating_sub(self.house.options.history);
+            let lines: Vec<&str> = history.lines.iter().skip(more).map(|line| &**line).collect();
             sender.send(format!(r#"{{"is":"history","lines":[{}]}}"#, lines.join(",")));
             sender.join(&self.seat.room.topic);
         }
@@ -491,22 +559,17 @@ impl Callbacks for Guest {
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-        self.seat
-            .room
-            .say(&line(&self.name, text, at), self.house.options.history);
-        if let Some(bridge) = &self.house.bridge
-            && let Some(link) = bridge.link.get()
-        {
-            link.channel.publish(Relayed {
-                from: bridge.id,
-                room: self.seat.room.name.clone(),
-                news: News::Line {
-                    name: self.name.clone(),
-                    text: text.to_owned(),
-                    at,
-                },
-            });
-        }
+        self.house.say(&self.seat.room, &self.name, text, at);
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn save(&mut self, sender: &Sender) -> Option<crate::upgrade::Saved> {
+        self.save_place(sender)
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn on_restore(&mut self, sender: &Sender) {
+        self.return_to_place(sender);
     }
 
     fn on_close(&mut self, _: Option<&Close>) {

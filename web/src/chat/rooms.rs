@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use osier::pubsub::Topic;
 
 use super::lock;
+#[cfg(feature = "upgrade")]
+use super::way::Way;
 use crate::ClientNetwork;
 use crate::ws::Frame;
 
@@ -40,8 +42,29 @@ pub(super) type Announce = dyn Fn(&str, bool) + Send + Sync;
 pub(super) struct Room {
     pub(super) name: String,
     pub(super) topic: Topic<Frame>,
-    /// The last lines, as JSON.
-    pub(super) history: Mutex<VecDeque<Arc<str>>>,
+    pub(super) history: Mutex<History>,
+}
+
+/// The last lines of a room.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// The lines, as JSON.
+    pub(super) lines: VecDeque<Arc<str>>,
+    /// The number of lines so far: the place of the last one.
+    pub(super) said: u64,
+    /// Whether another process gets new lines, or puts them in order.
+    #[cfg(feature = "upgrade")]
+    pub(super) way: Way,
+}
+
+impl Room {
+    fn new(name: &str, history: History) -> Arc<Room> {
+        Arc::new(Room {
+            name: name.into(),
+            topic: Topic::new(),
+            history: Mutex::new(history),
+        })
+    }
 }
 
 pub(super) struct Rooms {
@@ -52,6 +75,9 @@ pub(super) struct Rooms {
     most_per_client: usize,
     /// Set once, in a shared chat.
     announce: OnceLock<Box<Announce>>,
+    /// The way of new rooms.
+    #[cfg(feature = "upgrade")]
+    way: Mutex<Way>,
 }
 
 osier_queue::impl_debug!(Rooms, self => { table: self.table, .. });
@@ -73,7 +99,7 @@ impl Entry {
     }
 }
 
-/// A guest's place in a room.
+/// A guest's seat in a room.
 #[derive(Debug)]
 pub(super) struct Seat {
     rooms: Arc<Rooms>,
@@ -96,6 +122,40 @@ impl Rooms {
             most,
             most_per_client,
             announce: OnceLock::new(),
+            #[cfg(feature = "upgrade")]
+            way: Mutex::default(),
+        }
+    }
+
+    /// Sets the way of all rooms, and of those to come. `also` is called for each room under the lock of its history, before its way changes.
+    #[cfg(feature = "upgrade")]
+    pub(super) fn set_way(&self, way: &Way, mut also: impl FnMut(&Room, &mut History)) {
+        let table = lock(&self.table);
+        *lock(&self.way) = way.clone();
+        let rooms: Vec<_> = table.values().map(|entry| Arc::clone(&entry.room)).collect();
+        drop(table);
+        for room in rooms {
+            let mut history = lock(&room.history);
+            also(&room, &mut history);
+            history.way = way.clone();
+        }
+    }
+
+    /// Takes a seat in the room of that name, which is opened if need be, whatever the limits are.
+    #[cfg(feature = "upgrade")]
+    pub(super) fn seat_anyway(self: &Arc<Self>, name: &str) -> Seat {
+        let mut table = lock(&self.table);
+        if !table.contains_key(name) {
+            self.add(&mut table, name, None);
+        }
+        let entry = table.get_mut(name).expect("found or added above");
+        entry.seats += 1;
+        if entry.seats == 1 {
+            self.announce(name, true);
+        }
+        Seat {
+            rooms: Arc::clone(self),
+            room: Arc::clone(&entry.room),
         }
     }
 
@@ -182,19 +242,23 @@ impl Rooms {
             };
             table.remove(&empty);
         }
-        let room = Arc::new(Room {
-            name: name.into(),
-            topic: Topic::new(),
-            history: Mutex::default(),
-        });
+        self.add(table, name, opener);
+        true
+    }
+
+    fn add(&self, table: &mut HashMap<String, Entry>, name: &str, opener: Option<ClientNetwork>) {
+        let history = History {
+            #[cfg(feature = "upgrade")]
+            way: lock(&self.way).clone(),
+            ..History::default()
+        };
         let entry = Entry {
-            room,
+            room: Room::new(name, history),
             seats: 0,
             elsewhere: HashMap::new(),
             opener,
         };
         table.insert(name.to_owned(), entry);
-        true
     }
 }
 

@@ -151,11 +151,10 @@ impl Conn {
         Some(record)
     }
 
-    /// Makes the worker of `local` serve a connection of another process. `restore` makes its session.
+    /// Makes the worker of `local` serve a connection of another process, which is counted already. `restore` makes its session.
     pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, restore: &Restore<'_>) {
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
-        server.adopted(worker.index, record.peer, record.is_proxied);
         server.set_pace(&stream);
         let prepared = stream
             .set_read_timeout(Some(RESTING))

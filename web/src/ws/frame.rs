@@ -96,6 +96,16 @@ impl Frame {
         &self.0
     }
 
+    /// Several messages that take one place in a queue. `None` without any.
+    #[cfg(all(feature = "chat", feature = "upgrade"))]
+    pub(crate) fn joined(messages: impl IntoIterator<Item = Frame>) -> Option<Frame> {
+        let mut bytes = Vec::new();
+        for Frame(message) in messages {
+            bytes.extend_from_slice(&message);
+        }
+        (!bytes.is_empty()).then(|| Frame(bytes.into()))
+    }
+
     /// Whether this is a close frame. Nothing is sent after a close frame.
     pub(super) fn is_close(&self) -> bool {
         self.0[0] & 0x0F == 8

@@ -183,6 +183,14 @@ impl Options {
         }))
     }
 
+    /// Makes the session of a connection that another process has opened and [saved](Callbacks::save), for
+    /// [`Part::restore`](crate::upgrade::Part::restore). [`Callbacks::on_restore`] is called first.
+    #[cfg(feature = "upgrade")]
+    pub fn restore(&self, callbacks: impl Callbacks) -> Box<dyn crate::Session> {
+        let session = session::Session::restored(callbacks, self.timing(), self.queue, self.policy);
+        Box::new(session)
+    }
+
     /// Same as [`upgrade`](Options::upgrade), in callback style: an idle connection holds no stack.
     pub fn upgrade_dormant(&self, request: &Request<'_>, callbacks: impl Callbacks) -> Response {
         match handshake::check(request, self) {

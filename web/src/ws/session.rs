@@ -27,6 +27,8 @@ use super::frame::{Frame, Outbox};
 use super::{Close, Message, Timing};
 use crate::Upgraded;
 use crate::conn::buffers::{self, Size};
+#[cfg(feature = "upgrade")]
+use crate::conn::handover::record::Saved;
 
 /// Maximum frames taken from the queue for one write.
 const BATCH: usize = 32;
@@ -77,6 +79,22 @@ pub trait Callbacks: 'static {
     /// After a panic of a callback it is called during unwinding.
     fn on_close(&mut self, close: Option<&Close>) {
         let _ = close;
+    }
+
+    /// Saves the callbacks for another process, in an [upgrade](crate::upgrade). `None` if they cannot move, as by default. Called between
+    /// two messages. Leave every topic: after `Some` nothing more may be queued for the client, and what is queued is sent before the connection moves. No
+    /// other call follows.
+    #[cfg(feature = "upgrade")]
+    fn save(&mut self, sender: &Sender) -> Option<Saved> {
+        let _ = sender;
+        None
+    }
+
+    /// Called in place of [`on_open`](Callbacks::on_open) for callbacks that were
+    /// [restored](super::Options::restore).
+    #[cfg(feature = "upgrade")]
+    fn on_restore(&mut self, sender: &Sender) {
+        self.on_open(sender);
     }
 
     /// Called when [`poll_woken`](Callbacks::poll_woken) was ready.
@@ -172,6 +190,8 @@ pub(super) struct Session<C: Callbacks> {
     are_callbacks_ready: bool,
     /// Whether `on_close` was called.
     is_close_reported: bool,
+    /// Whether the connection was opened in another process.
+    is_restored: bool,
 }
 
 /// The phase of a connection. Each has its own deadline.
@@ -208,7 +228,16 @@ impl<C: Callbacks> Session<C> {
             deadline: None,
             are_callbacks_ready: false,
             is_close_reported: false,
+            is_restored: false,
         }
+    }
+
+    /// Same as [`new`](Session::new), for a connection that was opened in another process.
+    #[cfg(feature = "upgrade")]
+    pub(super) fn restored(callbacks: C, timing: Timing, bound: usize, policy: Policy) -> Self {
+        let mut session = Session::new(callbacks, timing, bound, policy);
+        session.is_restored = true;
+        session
     }
 
     fn enter(&mut self, stage: Stage, patience: Duration) {
@@ -355,7 +384,11 @@ impl<C: Callbacks> Session<C> {
 impl<C: Callbacks> crate::Session for Session<C> {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
         self.enter(Stage::Open, self.timing.ping_after);
-        self.callbacks.on_open(&self.sender);
+        match self.is_restored {
+            #[cfg(feature = "upgrade")]
+            true => self.callbacks.on_restore(&self.sender),
+            _ => self.callbacks.on_open(&self.sender),
+        }
         let sent = self.send(io);
         self.rest(sent)
     }
@@ -385,6 +418,20 @@ impl<C: Callbacks> crate::Session for Session<C> {
             outcome = self.send(io);
         }
         self.rest(outcome)
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
+        // A connection in the middle of a message moves behind it.
+        if !matches!(self.stage, Stage::Open | Stage::Pinged) || self.decoder.is_some() || self.queue.ended().is_some()
+        {
+            return None;
+        }
+        let saved = self.callbacks.save(&self.sender)?;
+        // If the client is gone, the other process finds that out.
+        let _ = self.send(io);
+        self.is_close_reported = true;
+        Some(saved)
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {

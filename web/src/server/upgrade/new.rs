@@ -171,6 +171,8 @@ impl Upgrade {
     pub(super) fn deliver(&self, name: &str, bytes: &[u8], line: &Arc<Line>) {
         if let Some(part) = self.find_part(name) {
             part.receive(bytes, &Link::new(name, line));
+            // Many messages may have come at once. The connections of the part get their turns.
+            osier::yield_now();
         }
     }
 
@@ -226,6 +228,8 @@ impl Upgrade {
 pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, descriptor: OwnedFd) {
     let turn = upgrade.0.turn.fetch_add(1, Ordering::Relaxed);
     let index = turn % service.state.connections.len();
+    // From here on, an upgrade of this process waits for it.
+    service.state.adopted(index, record.peer, record.is_proxied);
     let upgrade = upgrade.clone();
     let adopted = move || {
         let stream = stream_of(descriptor);

@@ -35,8 +35,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for accepting fibers to end. A busy worker delays them.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// The time for the handover to this process to end by itself, before this process hands over.
+const FINISHING: Duration = Duration::from_secs(3);
+
 /// The time for connections at rest to move when the new process leaves itself: a few looks of the collecting fibers.
-const LAST_PASS: Duration = Duration::from_millis(30);
+const LAST_PASS: Duration = Duration::from_millis(100);
 
 /// How often the handover looks at what is left.
 const TICK: Duration = Duration::from_millis(2);
@@ -258,6 +261,7 @@ impl Successor {
     /// The new process has ended meanwhile. This process then serves as before.
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
+        wait_for_predecessor(&upgrade)?;
         let parts: Vec<(Link, Arc<dyn Part>)> = upgrade
             .parts()
             .into_iter()
@@ -275,9 +279,6 @@ impl Successor {
             return Err(why);
         }
         serving();
-        if let Some(predecessor) = upgrade.predecessor() {
-            predecessor.post(Message::Leaving);
-        }
         let servers = upgrade.servers();
         close(&servers);
         let begun = Instant::now();
@@ -345,8 +346,7 @@ impl Successor {
                 streams_end = true;
                 servers.iter().for_each(|server| server.service.state.shutdown.set());
             }
-            // The process before this one may have connections that go on from here to the new one.
-            if open(servers) == 0 && line.has_delivered() && !self.upgrade.has_predecessor() {
+            if open(servers) == 0 && line.has_delivered() {
                 break;
             }
             line.wait_a_while(TICK);
@@ -466,6 +466,23 @@ fn close(servers: &[Registered]) {
 
 fn open(servers: &[Registered]) -> usize {
     servers.iter().map(|server| server.service.state.total()).sum()
+}
+
+/// Waits until the process before this one has handed over everything. If it has requests that take long, it is told to finish them itself.
+fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut is_told = false;
+    while let Some(predecessor) = upgrade.predecessor() {
+        if begun.elapsed() >= FINISHING && !is_told {
+            is_told = true;
+            predecessor.post(Message::Leaving);
+        }
+        if begun.elapsed() >= FINISHING + ANSWER {
+            return Err("the process before this one does not end its handover".into());
+        }
+        osier::sleep(TICK);
+    }
+    Ok(())
 }
 
 /// Makes the next response of each connection its last one.

@@ -28,7 +28,7 @@ pub trait Part: Send + Sync + 'static {
 
     /// Makes the session of a connection anew, in the new process, or in the old one if the upgrade has failed. `saved` is what the
     /// session has [saved](Saved::bytes). The connection is closed if there is none.
-    fn restore(&self, saved: &[u8]) -> Option<Box<dyn Session>>;
+    fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>>;
 
     /// Called in the old process when no connection is left there.
     fn left(&self, link: &Link) {

@@ -1,0 +1,261 @@
+//! A chat on its way to a new process: rooms with their histories, and guests with their places.
+//!
+//! ```text
+//!   old process                                       new process
+//!   Begin, Room …                               ──▶   has every room, before it has a guest
+//!   Line … , guests, in one order               ──▶   adds the lines; a guest gets those behind its place, then joins
+//!   says the line, tells it as a Line           ◀──   Say: a guest there has said something
+//!   End: the last guest has moved               ──▶   says its lines itself from now on, first those that were not told
+//! ```
+//!
+//! The old process alone puts lines in order until it has no guest left. So the place of a line is the same number in both. If one of the
+//! two ends early, the other one goes on alone.
+//!
+//! The lock of [`Pending`] is taken under the lock of a history, never the other way round.
+
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use super::rooms::{History, Room, Seat};
+use super::way::{News, Pending, Spoken, Way, send};
+use super::{Guest, House, line, lock};
+use crate::Session;
+use crate::upgrade::{Link, Part, Saved};
+use crate::ws::{Frame, Sender};
+
+/// About the most bytes of lines in one message.
+const PIECE: usize = 1 << 20;
+
+/// The state of a house during an upgrade.
+#[derive(Debug, Default)]
+pub(super) struct Handover {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    way: Way,
+    /// The number of the old process at the broker.
+    before: Option<u64>,
+    /// Seats that keep rooms while all of their guests are in the other process.
+    seats: Vec<Seat>,
+}
+
+/// A guest on its way.
+#[derive(Debug, Serialize, Deserialize)]
+struct Moving {
+    room: String,
+    name: String,
+    /// The last line that it has got.
+    place: u64,
+    lines_left: u32,
+}
+
+impl Handover {
+    /// Whether a message of another server, with this number, is not for this process: the old one hears it too, or it is from the old one.
+    pub(super) fn ignores(&self, from: u64) -> bool {
+        let state = lock(&self.state);
+        matches!(state.way, Way::Asked(..)) || state.before == Some(from)
+    }
+}
+
+impl House {
+    /// Asks the other process to say a line, if that puts the lines in order. Returns whether it does.
+    pub(super) fn asks(&self, room: &Room, name: &str, text: &str, at: u64) -> bool {
+        if !matches!(lock(&self.handover.state).way, Way::Asked(..)) {
+            return false;
+        }
+        let room = self.keep(&room.name);
+        let state = lock(&self.handover.state);
+        let Way::Asked(link, pending) = &state.way else {
+            return false;
+        };
+        let spoken = Spoken {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            at,
+        };
+        let mut asked = lock(pending);
+        asked.next += 1;
+        let id = asked.next;
+        let name = room.name.clone();
+        asked.lines.push_back((id, name.clone(), spoken.clone()));
+        send(link, &News::Say { room: name, id, spoken });
+        true
+    }
+
+    /// Keeps a room until the end of the handover, and returns it.
+    fn keep(&self, name: &str) -> Arc<Room> {
+        let mut state = lock(&self.handover.state);
+        if let Some(seat) = state.seats.iter().find(|seat| seat.room.name == name) {
+            return Arc::clone(&seat.room);
+        }
+        let seat = self.rooms.seat_anyway(name);
+        let room = Arc::clone(&seat.room);
+        state.seats.push(seat);
+        room
+    }
+
+    fn set_way(&self, way: &Way, also: impl FnMut(&Room, &mut History)) {
+        lock(&self.handover.state).way = way.clone();
+        self.rooms.set_way(way, also);
+    }
+
+    /// Goes on without the other process.
+    fn go_on_alone(&self) {
+        // Whoever speaks meanwhile waits for the lock, so that the lines that were not told come first.
+        let mut state = lock(&self.handover.state);
+        let remembered = self.options.history;
+        self.rooms.set_way(&Way::Alone, |_, history| {
+            while history.lines.len() > remembered {
+                history.lines.pop_front();
+            }
+        });
+        if let Way::Asked(_, pending) = std::mem::take(&mut state.way) {
+            let lines = std::mem::take(&mut lock(&pending).lines);
+            for (_, room, Spoken { name, text, at }) in lines {
+                if let Some(seat) = state.seats.iter().find(|seat| seat.room.name == room) {
+                    seat.room.say(&line(&name, &text, at), remembered);
+                    self.relay(&seat.room, &name, &text, at);
+                }
+            }
+        }
+        let seats = std::mem::take(&mut state.seats);
+        drop(state);
+        // Rooms without guests go.
+        drop(seats);
+    }
+
+    fn receive_news(&self, news: News, link: &Link) {
+        match news {
+            News::Begin(before) => {
+                lock(&self.handover.state).before = before;
+                self.set_way(&Way::Asked(link.clone(), Pending::default()), |_, _| ());
+            }
+            News::Room { room, said, lines } => {
+                let room = self.keep(&room);
+                let mut history = lock(&room.history);
+                history.lines.extend(lines.into_iter().map(Arc::from));
+                history.said = said;
+            }
+            News::Line { room, line, id } => {
+                let room = self.keep(&room);
+                let mut history = lock(&room.history);
+                if let (Way::Asked(_, pending), Some(id)) = (&history.way, id) {
+                    lock(pending).lines.retain(|(known, ..)| *known != id);
+                }
+                room.add(&mut history, &line, self.options.history);
+            }
+            News::Say { room, id, spoken } => {
+                let Spoken { name, text, at } = spoken;
+                let room = self.keep(&room);
+                let text_line = line(&name, &text, at);
+                let mut history = lock(&room.history);
+                history.way.tell(&room.name, &text_line, Some(id));
+                room.add(&mut history, &text_line, self.options.history);
+                drop(history);
+                self.relay(&room, &name, &text, at);
+            }
+            News::End => self.go_on_alone(),
+        }
+    }
+}
+
+impl Part for House {
+    fn leave(&self, link: &Link) {
+        send(link, &News::Begin(self.bridge.as_ref().map(|bridge| bridge.id)));
+        let mut names = Vec::new();
+        self.set_way(&Way::Told(link.clone()), |room, history| {
+            names.push(room.name.clone());
+            send_history(link, room, history);
+        });
+        for name in names {
+            self.keep(&name);
+        }
+    }
+
+    fn receive(&self, message: &[u8], link: &Link) {
+        if let Ok(news) = serde_json::from_slice(message) {
+            self.receive_news(news, link);
+        }
+    }
+
+    fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>> {
+        let moving: Moving = serde_json::from_slice(saved).ok()?;
+        let guest = Guest {
+            seat: self.rooms.seat_anyway(&moving.room),
+            name: moving.name,
+            house: Arc::clone(&self),
+            sender: None,
+            lines_left: moving.lines_left,
+            counted: osier::time::coarse_now(),
+            place: moving.place,
+        };
+        Some(self.socket.restore(guest))
+    }
+
+    fn left(&self, link: &Link) {
+        // A line that comes between the two is told by nobody, and the new process says it itself.
+        self.go_on_alone();
+        send(link, &News::End);
+    }
+
+    fn alone(&self) {
+        self.go_on_alone();
+    }
+}
+
+/// Sends the lines of a room so far.
+fn send_history(link: &Link, room: &Room, history: &History) {
+    let mut place = history.said - history.lines.len() as u64;
+    let (mut piece, mut bytes) = (Vec::new(), 0);
+    let send_piece = |lines: Vec<String>, said| {
+        let room = room.name.clone();
+        send(link, &News::Room { room, said, lines });
+    };
+    for line in &history.lines {
+        place += 1;
+        bytes += line.len();
+        piece.push(line.to_string());
+        if bytes >= PIECE {
+            bytes = 0;
+            send_piece(std::mem::take(&mut piece), place);
+        }
+    }
+    send_piece(piece, place);
+}
+
+impl Guest {
+    /// Leaves the room at the place that the guest has reached.
+    pub(super) fn save_place(&mut self, sender: &Sender) -> Option<Saved> {
+        let room = &self.seat.room;
+        let history = lock(&room.history);
+        let Way::Told(link) = &history.way else {
+            return None;
+        };
+        sender.leave(&room.topic);
+        let moving = Moving {
+            room: room.name.clone(),
+            name: self.name.clone(),
+            place: history.said,
+            lines_left: self.lines_left,
+        };
+        Some(link.saved(serde_json::to_vec(&moving).ok()?))
+    }
+
+    /// Takes the lines behind the place of the guest, and joins the room.
+    pub(super) fn return_to_place(&mut self, sender: &Sender) {
+        self.sender = Some(sender.clone());
+        let room = &self.seat.room;
+        let history = lock(&room.history);
+        let missed = usize::try_from(history.said.saturating_sub(self.place)).unwrap_or(usize::MAX);
+        let kept = history.lines.len();
+        let lines = history.lines.iter().skip(kept.saturating_sub(missed));
+        // The queue may have fewer places than these lines.
+        if let Some(frame) = Frame::joined(lines.map(|line| Frame::text(&**line))) {
+            sender.send(frame);
+        }
+        sender.join(&room.topic);
+    }
+}

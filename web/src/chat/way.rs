@@ -1,0 +1,94 @@
+//! The way of a room's new lines while guests are in two processes, and the messages between the two.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use crate::upgrade::Link;
+
+/// The most lines that a room keeps for guests that are on their way.
+const KEPT: usize = 10_000;
+
+/// The part of the other process in new lines of a room.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Way {
+    /// None.
+    #[default]
+    Alone,
+    /// It is told of each line.
+    Told(Link),
+    /// It puts the lines in order.
+    Asked(Link, Pending),
+}
+
+/// The lines of guests here that the old process has been asked to say, and has not told yet, in their order.
+pub(super) type Pending = Arc<Mutex<Asked>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) next: u64,
+    /// The id, the room, and the line.
+    pub(super) lines: VecDeque<(u64, String, Spoken)>,
+}
+
+/// A line of a guest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Spoken {
+    pub(super) name: String,
+    pub(super) text: String,
+    pub(super) at: u64,
+}
+
+/// A message to the other process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum News {
+    /// The number of the old process at the broker of a shared chat.
+    Begin(Option<u64>),
+    /// Lines that a room has had before, up to the place `said`.
+    Room {
+        room: String,
+        said: u64,
+        lines: Vec<String>,
+    },
+    /// A new line. It has an id if the new process has asked for it.
+    Line {
+        room: String,
+        line: String,
+        id: Option<u64>,
+    },
+    /// A guest of the new process says something.
+    Say {
+        room: String,
+        id: u64,
+        spoken: Spoken,
+    },
+    End,
+}
+
+/// Sends a message to the other process.
+pub(super) fn send(link: &Link, news: &News) {
+    link.send(serde_json::to_vec(news).unwrap_or_default());
+}
+
+impl Way {
+    /// Tells the other process of a line, if it is to be told. Called under the lock of the history that gets the line.
+    pub(super) fn tell(&self, room: &str, line: &str, id: Option<u64>) {
+        if let Way::Told(link) = self {
+            let news = News::Line {
+                room: room.to_owned(),
+                line: line.to_owned(),
+                id,
+            };
+            send(link, &news);
+        }
+    }
+
+    /// The number of lines to keep, where a room remembers so many.
+    pub(super) fn kept(&self, remembered: usize) -> usize {
+        match self {
+            Way::Asked(..) => KEPT.max(remembered),
+            Way::Alone | Way::Told(_) => remembered,
+        }
+    }
+}
