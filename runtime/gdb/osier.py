@@ -1,4 +1,4 @@
-"""Fibers of a program on Osier, for gdb: in a live process, or in a core.
+"""Fibers of a program on Osier, for gdb: in a live process. A core shows none.
 
     (gdb) source osier.py
     (gdb) osier fibers          one line for each suspended fiber
