@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -117,7 +118,9 @@ impl Stream {
                 return Ok(());
             }
             // The machine resets a stream whose windows stay shut, and the writer gives up a client that takes no bytes.
+            let waiting = Waiting(self);
             self.inlet.writable.wait();
+            mem::forget(waiting);
         }
     }
 
@@ -137,6 +140,17 @@ impl Stream {
             self.shared.flush_soon();
         }
         Ok(taken)
+    }
+}
+
+/// A write that waits for room. If it is cancelled, its drop gives the room to other streams, which the machine may have reserved.
+struct Waiting<'a>(&'a Stream);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let (shared, now) = (&self.0.shared, osier::time::coarse_now());
+        shared.machine.borrow_mut().send_data(self.0.id, &[], false, now);
+        shared.wake_writable();
     }
 }
 
