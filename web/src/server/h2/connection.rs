@@ -63,12 +63,16 @@ impl Connection {
         let mut buffers = shared.local.worker.take_buffers();
         let read = shared.link.transport.receive(&mut buffers.input);
         let next = match read {
-            Ok(count @ 1..) => self.receive(&buffers.input[..count]),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.rest(),
-            _ => self.input_ended(),
+            Ok(count @ 1..) => Some(self.receive(&buffers.input[..count])),
+            _ => None,
         };
+        // The end of a connection waits for its handlers, without buffers.
         shared.local.worker.give_buffers(buffers);
-        next
+        match (next, read) {
+            (Some(next), _) => next,
+            (None, Err(error)) if error.kind() == io::ErrorKind::TimedOut => self.rest(),
+            (None, _) => self.input_ended(),
+        }
     }
 
     fn handle(&mut self, event: Event<'_>) {
@@ -99,7 +103,8 @@ impl Connection {
                 }
             }
             Event::Refused { reject, .. } => self.log_refused(reject),
-            // The connection ends with its last stream.
+            // The connection ends with its last stream, whose end wakes the box.
+            Event::GoAway { .. } => shared.is_ending.set(true),
             _ => {}
         }
     }

@@ -51,6 +51,36 @@ fn a_shutdown_lets_streams_end_and_refuses_new_ones() {
 }
 
 #[test]
+fn a_connection_whose_client_goes_away_ends_with_its_last_stream() {
+    let go_on = Arc::new(Event::new());
+    let wait = go_on.clone();
+    let timeouts = Timeouts {
+        idle: Duration::from_secs(600),
+        ..Timeouts::default()
+    };
+    let long = router().get("/long", move |_| {
+        wait.wait();
+        "long"
+    });
+    let (site, reasons) = serving(long, timeouts);
+    let mut client = Client::connect(site.addr);
+    let long = client.begin("GET", "/long", &[], true);
+    client.flush();
+    assert_eq!(client.get("/").text(), "hello");
+    // The client reads on, and sends nothing more.
+    client
+        .stream
+        .write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        .unwrap();
+    go_on.set();
+    assert_eq!(client.reply(long).text(), "long");
+    client.until_closed();
+    eventually("the reason is known", || {
+        *reasons.lock().unwrap() == [CloseReason::Client]
+    });
+}
+
+#[test]
 fn a_shutdown_ends_an_idle_connection_at_once() {
     let site = site(router());
     let mut client = Client::connect(site.addr);
