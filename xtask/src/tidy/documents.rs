@@ -44,9 +44,13 @@ fn named_paths(text: &str, tops: &[String]) -> Vec<String> {
         let word = word.trim_matches(|c| c == ',' || c == '-').trim_end_matches('.');
         let before = text[..start].chars().next_back().unwrap_or(' ');
         let after = text[start + word.len()..].chars().next().unwrap_or(' ');
-        let Some((first, _)) = word.split_once('/') else {
+        let Some((first, rest)) = word.split_once('/') else {
             continue;
         };
+        // `http/1.1` is a protocol's name.
+        if first == "http" && rest.starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
         let begins_here = before.is_whitespace() || "`(\"".contains(before);
         let below_top = begins_here && tops.iter().any(|top| top == first);
         let source = [".rs", ".md", ".toml"].iter().any(|ext| word.ends_with(ext));
