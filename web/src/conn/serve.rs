@@ -156,9 +156,7 @@ pub(crate) trait Multiplexed {
 
     /// The state of the connection, for another process that gets the socket. `None` while a stream runs.
     #[cfg(feature = "upgrade")]
-    fn export(&self) -> Option<Vec<u8>> {
-        None
-    }
+    fn export(&self) -> Option<Vec<u8>>;
 }
 
 /// The next step of a connection whose requests come on streams.

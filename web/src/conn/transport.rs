@@ -157,15 +157,15 @@ impl Transport {
         match self {
             Transport::Plain(_) => None,
             #[cfg(feature = "tls")]
-            Transport::Tls(_) => None,
+            Transport::Tls(stream) => stream.export().ok(),
         }
     }
 
     /// Makes the transport of what another process has exported. `None` if the state cannot be read.
     #[cfg(all(feature = "upgrade", feature = "tls"))]
     pub(crate) fn import(acceptor: &osier_tls::Acceptor, stream: Stream, exported: &[u8]) -> Option<Transport> {
-        let _ = (acceptor, stream, exported);
-        None
+        let stream = acceptor.import(stream, exported).ok()?;
+        Some(Transport::Tls(Box::new(stream)))
     }
 
     /// Whether the handshake of TLS is done.

@@ -113,8 +113,8 @@ impl Serve for App {
     }
 
     #[cfg(all(feature = "h2", feature = "upgrade"))]
-    fn multiplex_imported(&self, _: &Rc<Local>, _: &Rc<Link>, _: &[u8]) -> Option<Box<dyn Multiplexed>> {
-        None
+    fn multiplex_imported(&self, local: &Rc<Local>, link: &Rc<Link>, exported: &[u8]) -> Option<Box<dyn Multiplexed>> {
+        Some(Box::new(h2::Connection::import(local, link, exported)?))
     }
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {

@@ -39,9 +39,19 @@ const BYTES: usize = 900;
 impl Connection {
     /// Makes the connection of a client that speaks HTTP/2.
     pub(crate) fn new(local: &Rc<Local>, link: &Rc<Link>) -> Connection {
-        let shutdown = local.worker.server.shutdown.clone();
+        Connection::around(Shared::new(local, link))
+    }
+
+    /// Makes the connection that another process has exported. `None` if that cannot be read.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn import(local: &Rc<Local>, link: &Rc<Link>, exported: &[u8]) -> Option<Connection> {
+        Some(Connection::around(Shared::import(local, link, exported)?))
+    }
+
+    fn around(shared: Rc<Shared>) -> Connection {
+        let shutdown = shared.local.worker.server.shutdown.clone();
         Connection {
-            shared: Shared::new(local, link),
+            shared,
             starting: Vec::new(),
             shutdown: Some(Box::pin(async move { shutdown.wait_async().await })),
             is_in_line: false,
@@ -287,6 +297,11 @@ impl Multiplexed for Connection {
         shared.flush_soon();
         shared.reclaim();
         self.rest()
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn export(&self) -> Option<Vec<u8>> {
+        self.shared.export().filter(|_| self.starting.is_empty())
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -39,25 +39,47 @@ pub(super) struct Shared {
     pub(super) waker: RefCell<Option<Waker>>,
 }
 
+fn limits(local: &Local) -> h2::Limits {
+    local.worker.server.http2.unwrap_or_default()
+}
+
 impl Shared {
     pub(super) fn new(local: &Rc<Local>, link: &Rc<Link>) -> Rc<Shared> {
-        let now = osier::time::coarse_now();
-        let limits = local.worker.server.http2.unwrap_or_default();
+        let machine = h2::Connection::server(&limits(local), osier::time::coarse_now());
+        Shared::around(machine, local, link)
+    }
+
+    /// The state of a connection without streams that another process has exported.
+    #[cfg(feature = "upgrade")]
+    pub(super) fn import(local: &Rc<Local>, link: &Rc<Link>, exported: &[u8]) -> Option<Rc<Shared>> {
+        let machine = h2::Connection::import(&limits(local), exported, osier::time::coarse_now()).ok()?;
+        Some(Shared::around(machine, local, link))
+    }
+
+    fn around(machine: h2::Connection, local: &Rc<Local>, link: &Rc<Link>) -> Rc<Shared> {
         link.rest_without_streams();
         Rc::new(Shared {
             link: link.clone(),
             local: local.clone(),
-            machine: RefCell::new(h2::Connection::server(&limits, now)),
+            machine: RefCell::new(machine),
             streams: RefCell::new(BTreeMap::new()),
             has_buffer: Cell::new(false),
             is_writing: Cell::new(false),
             written: Event::new(),
             is_lost: Cell::new(false),
             ended: Event::new(),
-            idle_since: Cell::new(now),
+            idle_since: Cell::new(osier::time::coarse_now()),
             is_ending: Cell::new(false),
             waker: RefCell::new(None),
         })
+    }
+
+    /// The state of the machine, if nothing is in progress.
+    #[cfg(feature = "upgrade")]
+    pub(super) fn export(&self) -> Option<Vec<u8>> {
+        let is_busy = self.is_writing.get() || self.is_ending.get() || self.is_lost.get();
+        let may_leave = !is_busy && self.streams.borrow().is_empty();
+        may_leave.then(|| self.machine.borrow().export().ok()).flatten()
     }
 
     /// Adds a new stream.
