@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use osier_tls::Tickets;
 use osier_web::upgrade::{Item, Program, Upgrade};
 
 use crate::config::Config;
@@ -17,6 +18,8 @@ pub const CONFINEMENT: &str = "confinement";
 pub const NOTIFY: &str = "notify";
 /// The name of the item with the PID file. Its bytes are the path.
 pub const PID_FILE: &str = "pid file";
+/// The name of the item with the keys of session tickets.
+pub const TICKETS: &str = "tickets";
 
 /// The rights that the old process has given up, and the new one does not have either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +108,11 @@ pub fn inherited_pid_file(upgrade: &Upgrade, path: &Path) -> Option<OwnedFd> {
     let mut item = upgrade.take(PID_FILE)?;
     let is_same = item.bytes == path.as_os_str().as_encoded_bytes();
     item.descriptors.pop().filter(|_| is_same)
+}
+
+/// Takes the keys of session tickets that the old process has made for itself. Its clients resume their sessions with them.
+pub fn inherited_tickets(upgrade: &Upgrade) -> Option<Tickets> {
+    Tickets::import(&upgrade.take(TICKETS)?.bytes)
 }
 
 /// The path of the running program, as it is at the start.

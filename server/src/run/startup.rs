@@ -120,7 +120,7 @@ pub fn open(
         notify,
         say: log.say(),
         certificates: Arc::new(Certificates::new(log.say())),
-        tickets: new_tickets(config.shared.is_some())?,
+        tickets: new_tickets(config.shared.is_some(), &upgrade)?,
         log,
         // It opens files of /proc, which Landlock and a root folder hide.
         totals: Arc::new(Totals::new(workers)),
@@ -273,11 +273,11 @@ fn executed(config: &Config) -> Option<&Path> {
     config.upgrade.program.as_deref()?.parent()
 }
 
-/// Keys of this process, until a file or the shared state brings others.
-fn new_tickets(is_shared: bool) -> Result<Tickets, String> {
+/// Keys of this process or the one before it, until a file or the shared state brings others.
+fn new_tickets(is_shared: bool, upgrade: &Upgrade) -> Result<Tickets, String> {
     let tickets = match is_shared {
         true => Tickets::from_keys(&random_keys()),
-        false => Tickets::rotating(TICKET_KEYS_CHANGE),
+        false => arrival::inherited_tickets(upgrade).map_or_else(|| Tickets::rotating(TICKET_KEYS_CHANGE), Ok),
     };
     tickets.map_err(|error| format!("cannot make keys of session tickets: {error}"))
 }

@@ -17,7 +17,7 @@ use osier_web::upgrade::{Item, Program, Successor};
 use crate::process::root::inside;
 
 use super::Origin;
-use super::arrival::{CONFINEMENT, NOTIFY, PID_FILE};
+use super::arrival::{CONFINEMENT, NOTIFY, PID_FILE, TICKETS};
 use super::signals::{Asked, Requests};
 use super::sites::Sites;
 
@@ -163,6 +163,14 @@ fn program(sites: &Sites) -> Result<Program, String> {
         bytes: bytes.to_vec(),
         descriptors: vec![descriptor],
     };
+    let tickets = process.tickets.export();
+    if !tickets.is_empty() {
+        let item = Item {
+            bytes: tickets,
+            descriptors: Vec::new(),
+        };
+        program = program.give(TICKETS, item);
+    }
     if let Some(descriptor) = process.notify.descriptor() {
         program = program.give(NOTIFY, of_descriptor(descriptor, b""));
     }

@@ -47,4 +47,5 @@ mod startup;
 mod static_files;
 mod times;
 mod upgrade;
+mod upgrade_tls;
 mod welcome;

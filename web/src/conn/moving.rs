@@ -28,7 +28,7 @@ use crate::conn::handshake::Handshake;
 use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
-use crate::conn::worker::{Link, RESTING};
+use crate::conn::worker::{Closes, Link, RESTING};
 use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, after};
 
 /// How often a worker looks for connections that have begun to rest without moving.
@@ -63,6 +63,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
         line: Arc::clone(&task.line),
         server: task.server,
     })));
+    worker.closes.set(Closes::Fixed);
     let (mut asked, mut since) = (HashSet::new(), Instant::now());
     let mut is_first = true;
     while !task.stop.load(Ordering::Acquire) {
@@ -90,6 +91,9 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
         }
     }
     worker.leaving.replace(None);
+    if worker.closes.get() == Closes::Fixed {
+        worker.closes.set(Closes::None);
+    }
 }
 
 impl Conn {
@@ -214,6 +218,7 @@ fn stage_of(
     #[cfg(feature = "h2")]
     if let Some(exported) = &record.http2 {
         let streams = local.app.multiplex_imported(local, link, exported)?;
+        link.speaks(link.transport.spoken(true));
         return Some((Some(Stage::Streams(streams)), Duration::ZERO));
     }
     if record.is_announced {

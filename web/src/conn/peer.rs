@@ -20,6 +20,8 @@ use crate::conn::rates::Span;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
+#[cfg(feature = "upgrade")]
+use crate::conn::worker::Closes;
 use crate::conn::worker::{Link, RESTING, Worker};
 
 /// A client, and the worker that serves it. A copy is a few words.
@@ -134,6 +136,18 @@ impl<'w> Peer<'w> {
             End::Link(link) => Some(&link.transport),
             End::Stream(_) | End::Memory(_) => None,
         }
+    }
+
+    /// Whether the next response ends the connection.
+    #[inline]
+    pub(crate) fn is_leaving(self) -> bool {
+        #[cfg(feature = "upgrade")]
+        match self.worker.closes.get() {
+            Closes::None => {}
+            Closes::Fixed if self.link().is_none_or(|link| link.transport.may_move()) => {}
+            Closes::Fixed | Closes::All => return true,
+        }
+        self.worker.draining.get()
     }
 
     /// Whether the request came on a stream of HTTP/2.

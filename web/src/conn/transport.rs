@@ -161,6 +161,16 @@ impl Transport {
         }
     }
 
+    /// Whether another process can ever get it. TLS 1.2 keeps its keys.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn may_move(&self) -> bool {
+        match self {
+            Transport::Plain(_) => true,
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.version() != Some(osier_tls::Version::Tls12),
+        }
+    }
+
     /// Makes the transport of what another process has exported. `None` if the state cannot be read.
     #[cfg(all(feature = "upgrade", feature = "tls"))]
     pub(crate) fn import(acceptor: &osier_tls::Acceptor, stream: Stream, exported: &[u8]) -> Option<Transport> {

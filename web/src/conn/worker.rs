@@ -77,9 +77,9 @@ pub(crate) struct Worker {
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
-    /// Whether the next response of a connection is its last one, although nothing is drained yet.
+    /// The connections whose next response is their last one, although nothing is drained yet.
     #[cfg(feature = "upgrade")]
-    pub(crate) closes: Cell<bool>,
+    pub(crate) closes: Cell<Closes>,
     /// Where connections at rest go, during an upgrade.
     #[cfg(feature = "upgrade")]
     pub(crate) leaving: RefCell<Option<Rc<Leaving>>>,
@@ -267,6 +267,16 @@ impl ServerState {
     }
 }
 
+/// Connections that end with their next response, during an upgrade.
+#[cfg(feature = "upgrade")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closes {
+    None,
+    /// The ones that can never move to the new process. Their clients connect again, there.
+    Fixed,
+    All,
+}
+
 /// The buffers of one burst.
 pub(crate) struct Buffers {
     pub(crate) input: Box<[u8]>,
@@ -294,7 +304,7 @@ impl Worker {
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             #[cfg(feature = "upgrade")]
-            closes: Cell::new(false),
+            closes: Cell::new(Closes::None),
             #[cfg(feature = "upgrade")]
             leaving: RefCell::new(None),
             hand: Cell::new(0),
@@ -302,16 +312,6 @@ impl Worker {
             slow: Rc::default(),
             epoch: osier::time::coarse_now(),
         })
-    }
-
-    /// Whether responses end their connections.
-    #[inline]
-    pub(crate) fn ends_connections(&self) -> bool {
-        #[cfg(feature = "upgrade")]
-        if self.closes.get() {
-            return true;
-        }
-        self.draining.get()
     }
 
     /// Has the runtime's worker of this thread trim the buffers.

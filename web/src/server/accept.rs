@@ -289,8 +289,10 @@ pub(crate) fn drain(service: &Service) -> usize {
     service.state.shutdown.set();
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
-        if !link.is_busy() && !link.is_without_streams() {
-            let _ = link.socket().shutdown(Shutdown::Read);
+        match link.is_busy() || link.is_without_streams() {
+            // HTTP/2 has heard of the shutdown, unless it has waited for an upgrade that is over.
+            true => osier::dormant::wake(link.socket()),
+            false => drop(link.socket().shutdown(Shutdown::Read)),
         }
     };
     worker

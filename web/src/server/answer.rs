@@ -47,7 +47,7 @@ impl Burst<'_> {
             self.observe(started, Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
-        let closing = !can_go_on || response.close || self.peer.worker.ends_connections();
+        let closing = !can_go_on || response.close || self.peer.is_leaving();
         let exchange = if closing {
             head.exchange().closing()
         } else {
@@ -87,7 +87,7 @@ impl Burst<'_> {
                 return None;
             }
             body.welcome();
-            let exchange = match response.close || self.peer.worker.ends_connections() {
+            let exchange = match response.close || self.peer.is_leaving() {
                 true => head.exchange().closing(),
                 false => head.exchange(),
             };

@@ -522,7 +522,7 @@ impl<'b> Burst<'b> {
         let place = (arrived.at + unread.start, arrived.at + unread.end);
         let step = match done {
             Ok(_) if keep => None,
-            Ok(_) if nothing_left && (!head.keep_alive() || self.peer.worker.ends_connections()) => {
+            Ok(_) if nothing_left && (!head.keep_alive() || self.peer.is_leaving()) => {
                 Some(Step::Done(After::End(CloseReason::LastResponse)))
             }
             Ok(_) => Some(Step::Done(After::Linger(body.close_reason()))),

@@ -3,6 +3,8 @@
 //! Every wait has a deadline far beyond what a loaded machine needs. None is a measurement.
 
 pub mod certs;
+pub mod http2;
+pub mod serving;
 pub mod sites;
 
 use std::fs::{self, File};
@@ -148,8 +150,8 @@ pub fn check(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// A connection.
-pub struct Client {
-    pub stream: TcpStream,
+pub struct Client<S = TcpStream> {
+    pub stream: S,
     unread: Vec<u8>,
 }
 
@@ -162,6 +164,13 @@ impl Client {
     pub fn over(stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        Client::of(stream)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// A client over a stream that has its timeouts.
+    pub fn of(stream: S) -> Client<S> {
         Client {
             stream,
             unread: Vec::new(),

@@ -1,6 +1,7 @@
 //! A server process with a configuration file that a test may change and reload.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -93,7 +94,7 @@ impl Sites {
     }
 }
 
-pub fn send(client: &mut Client, method: &str, host: &str, target: &str, fields: &[&str]) {
+pub fn send<S: Read + Write>(client: &mut Client<S>, method: &str, host: &str, target: &str, fields: &[&str]) {
     let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n");
     for field in fields {
         request.push_str(field);

@@ -254,10 +254,15 @@ impl Connection {
         self.shared.streams.borrow().is_empty() && now.saturating_duration_since(since) >= idle
     }
 
-    /// Whether the server shuts down. Another worker may have begun: then this one has not noted it yet, and its box is not woken
-    /// again.
+    /// Whether the connection has to end because the server does. Another worker may have begun: then this one has not noted it yet, and
+    /// its box is not woken again. In an upgrade a connection moves after its streams, if it can.
     fn is_shutting_down(&self) -> bool {
-        self.shared.local.worker.server.shutdown.is_set()
+        let worker = &self.shared.local.worker;
+        #[cfg(feature = "upgrade")]
+        if worker.leaving.borrow().is_some() && self.shared.link.transport.may_move() {
+            return false;
+        }
+        worker.server.shutdown.is_set()
     }
 
     /// Begins the graceful end.
@@ -326,15 +331,13 @@ impl Multiplexed for Connection {
     }
 
     fn wake(&mut self, cause: Cause) -> Next {
+        if cause != Cause::Shutdown && self.shutdown.is_some() && self.is_shutting_down() {
+            self.shut_down();
+        }
         match cause {
             Cause::Readable => self.read(),
             Cause::Deadline => self.expire(),
-            Cause::Woken | Cause::Writable => {
-                if self.shutdown.is_some() && self.is_shutting_down() {
-                    self.shut_down();
-                }
-                self.rest()
-            }
+            Cause::Woken | Cause::Writable => self.rest(),
             Cause::Shutdown => {
                 self.shared.lose(CloseReason::Shutdown);
                 Next::Close(CloseReason::Shutdown)

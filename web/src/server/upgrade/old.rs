@@ -21,6 +21,7 @@ use crate::conn::handover::format::{DESCRIPTORS_MAX, Message};
 use crate::conn::handover::line::Line;
 use crate::conn::moving::{Collecting, collect};
 use crate::conn::serve::Local;
+use crate::conn::worker::Closes;
 use crate::server::accept::on_worker;
 
 /// The time for a program to become ready.
@@ -490,7 +491,7 @@ fn close_after_responses(servers: &[Registered]) {
     for server in servers {
         for worker in 0..server.service.state.connections.len() {
             let service = server.service.clone();
-            let close = move || Local::here(&service).worker.closes.set(true);
+            let close = move || Local::here(&service).worker.closes.set(Closes::All);
             drop(on_worker(worker, "upgrade", close));
         }
     }
