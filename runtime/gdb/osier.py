@@ -43,19 +43,24 @@ def words(address, count):
 
 
 @functools.cache
-def address_of(name):
-    """The address of a static. Its symbol may end with a hash."""
-    for line in gdb.execute("info variables -q ^%s" % name, to_string=True).splitlines():
+def statics(program):
+    """The addresses of ROWS and REGIONS in a program. Their symbols may end with a hash. One search: each takes a second in a large program."""
+    found = {}
+    for line in gdb.execute("info variables -q ^osier_coro::slots::R", to_string=True).splitlines():
         fields = line.split()
         if len(fields) == 2 and fields[0].startswith("0x"):
-            return int(fields[0], 16)
-    raise gdb.GdbError("no %s here: is it a program on Osier, and not stripped?" % name)
+            found[HASH.sub("", fields[1])] = int(fields[0], 16)
+    try:
+        return found["osier_coro::slots::ROWS"], found["osier_coro::slots::REGIONS"]
+    except KeyError:
+        raise gdb.GdbError("no stacks of fibers here: is it a program on Osier, and not stripped?") from None
 
 
 def regions():
     """The carved part of each region, and the size of its slots."""
-    count = words(address_of("osier_coro::slots::ROWS"), 1)[0]
-    table = address_of("osier_coro::slots::REGIONS")
+    inferior = gdb.selected_inferior()
+    rows, table = statics((inferior.num, inferior.pid))
+    count = words(rows, 1)[0]
     for row in range(count):
         start, _, slot, carved = words(table + row * 4 * WORD, 4)
         if slot:
