@@ -23,7 +23,6 @@ use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-#[cfg(feature = "futures")]
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -407,7 +406,7 @@ enum Waiter<'a> {
     Nobody,
     /// A fiber, which gets the signal that ends its wait. Or a plain thread.
     Fiber(&'a mut Option<Interrupt>),
-    #[cfg(feature = "futures")]
+    #[cfg_attr(not(feature = "futures"), expect(dead_code, reason = "only futures are tasks"))]
     Task(&'a Waker),
 }
 
