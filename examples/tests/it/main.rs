@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod common;
+mod news;
 mod simulation;
 mod smoke;
 mod web;

@@ -31,10 +31,18 @@
 //!
 //! # What moves
 //!
-//! Listening sockets, connections that wait for a request or for the rest of a head, WebSockets in callback style whose callbacks
-//! [save](crate::ws::Callbacks::save) themselves, and the [`Part`]s of the application. Requests that run end in the old process, and
-//! their connections move then. Event streams end, and their clients reconnect with `Last-Event-ID`. The others end as in a
-//! graceful shutdown.
+//! - Listening sockets.
+//! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and connections of HTTP/2 without streams.
+//! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. One in a stream of HTTP/2 stays.
+//! - The [`Part`]s of the application.
+//!
+//! A request that runs and a TLS handshake that has begun end in the old process, and their connection moves then. An event stream ends
+//! as a whole response, and its client reconnects with `Last-Event-ID`; the connection moves. A connection with TLS 1.2 stays, because
+//! its keys cannot leave the process: its next response is the last one, or it gets a GOAWAY. The others end as in a graceful shutdown
+//! when the [drain](Program::drain) is over.
+//!
+//! An application with TLS [gives](Program::give) the new process the keys of its session tickets (`Tickets::export` of `osier_tls`), so
+//! that sessions are resumed there. `examples/news.rs` in the repository is a program that upgrades itself.
 //!
 //! # Protocol
 //!
