@@ -9,8 +9,9 @@
 //! # Safety
 //!
 //! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
-//! atomics (of `slots.rs`, and `PREVIOUS`), formats into a buffer on its stack, and calls write(2), sigaction, raise and abort. It
-//! neither locks nor allocates.
+//! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, sigaction, raise
+//! and abort. It neither locks nor allocates. Code of the program tells last what the coroutine did. It may do more than a handler may:
+//! a fault in it ends the process, and so does an alarm after a second.
 #![allow(unsafe_code)]
 
 use crate::slots::{GUARD_BYTES, Label, overflowed_slot};
@@ -27,10 +28,22 @@ use std::sync::OnceLock;
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Bytes that the handler needs on a signal stack besides the kernel's own frame.
-const HANDLER_BYTES: usize = 4 * 1024;
+const HANDLER_BYTES: usize = 12 * 1024;
 
 /// The previous action of each of `SIGNALS`. It is set before the handler is installed, so the handler finds it.
 static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+
+/// Writes what the coroutine of this thread is doing.
+type Describe = fn(&mut dyn Write) -> fmt::Result;
+
+static DESCRIBE: OnceLock<Describe> = OnceLock::new();
+
+/// Has each report tell what the coroutine was doing. The first call counts. `describe` runs on the signal stack of the thread whose
+/// coroutine has overflowed, after the rest of the report was written. It should neither lock nor allocate: the report may end before
+/// its words.
+pub fn describe_by(describe: fn(&mut dyn Write) -> fmt::Result) {
+    let _ = DESCRIBE.set(describe);
+}
 
 thread_local! {
     static SIGNAL_STACK: OnceCell<SignalStack> = const { OnceCell::new() };
@@ -113,11 +126,23 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     );
     let _ = writeln!(
         text,
-        "raise stack_bytes: on the builder of this fiber, or on the runtime's for all of them"
+        "raise stack_bytes: of this fiber's builder, of the route of a request, or of the runtime for all fibers"
     );
-    // SAFETY: plain calls with a valid buffer. An abort handler of the program must not run on top of a broken stack.
+    text.print();
+    if let Some(describe) = DESCRIBE.get() {
+        // SAFETY: plain calls. From here on a fault, or a lock that somebody holds, ends the process.
+        unsafe {
+            for signal in SIGNALS.into_iter().chain([libc::SIGALRM]) {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            libc::alarm(1);
+        }
+        text.len = 0;
+        let _ = describe(&mut text);
+        text.print();
+    }
+    // SAFETY: plain calls. An abort handler of the program must not run on top of a broken stack.
     unsafe {
-        libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.len);
         libc::signal(libc::SIGABRT, libc::SIG_DFL);
         libc::abort()
     }
@@ -254,6 +279,13 @@ fn check(result: c_int) -> io::Result<()> {
 struct Text {
     bytes: [u8; 1024],
     len: usize,
+}
+
+impl Text {
+    fn print(&self) {
+        // SAFETY: a plain call with a valid buffer.
+        unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.len) };
+    }
 }
 
 impl Write for Text {

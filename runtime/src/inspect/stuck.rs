@@ -199,7 +199,7 @@ struct Words<'a, 'c>(&'a Core<'c>);
 impl fmt::Display for Words<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.extra_if_any() {
-            Some(extra) => extra.hooks.describe(f).map(drop),
+            Some(extra) => extra.hooks.description().map_or(Ok(()), |work| work.fmt(f)),
             None => Ok(()),
         }
     }

@@ -287,15 +287,7 @@ impl<'a> Core<'a> {
     /// The fiber's work in the words of the innermost [`describe`](crate::fiber::describe).
     #[cold]
     pub(crate) fn doing(&self) -> Option<String> {
-        struct Doing<'a>(&'a Hooks, Cell<bool>);
-        impl fmt::Display for Doing<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.describe(f).map(|found| self.1.set(found))
-            }
-        }
-        let doing = Doing(&self.extra.get()?.hooks, Cell::new(false));
-        let text = doing.to_string();
-        doing.1.get().then_some(text)
+        Some(self.extra.get()?.hooks.description()?.to_string())
     }
 
     /// Writes a line about this fiber, which catches its cancellation and goes on.
@@ -388,6 +380,15 @@ impl<'a> Core<'a> {
     pub(crate) fn unwind(&self, worker: &Worker) -> ! {
         self.extra().frames.unwind(self.root_requested(worker), worker)
     }
+}
+
+/// Tells what the fiber of this thread is doing, after its stack has overflowed.
+pub(crate) fn describe_overflow(out: &mut dyn fmt::Write) -> fmt::Result {
+    let write = |core: &Core<'_>| match core.extra_if_any().and_then(|extra| extra.hooks.description()) {
+        Some(work) => writeln!(out, "it was at work for: {work}"),
+        None => Ok(()),
+    };
+    context::core(write).unwrap_or(Ok(()))
 }
 
 /// A running fiber's identity: its id and its name.

@@ -80,18 +80,18 @@ impl Hooks {
         run_outer_first(innermost);
     }
 
-    /// Writes what the innermost [`describe`] says. Returns false if there is none.
-    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+    /// The innermost [`describe`], as a value to be shown. `None` if there is none.
+    pub(crate) fn description(&self) -> Option<impl fmt::Display + '_> {
         let mut node = self.innermost.get();
         while !node.is_null() {
             // SAFETY: as in `run_one`.
             let Node { hook, outer } = unsafe { &*node };
             if let Hook::Describe(describe) = hook {
-                return describe(f).map(|()| true);
+                return Some(fmt::from_fn(describe));
             }
             node = *outer;
         }
-        Ok(false)
+        None
     }
 
     fn run_all(&self, innermost: *const Node<'static>) {

@@ -51,7 +51,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_deque as deque;
-use osier_coro::{Coroutine, stack};
+use osier_coro::{Coroutine, overflow, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
@@ -165,7 +165,10 @@ impl Worker {
             first_share: Cell::new(FRESH_EVERY),
             tick: Cell::new(tick_at(now.duration_since(epoch))),
             clock,
-            stacks: stack::Pool::new(scheduler.stacks.clone())?,
+            stacks: {
+                overflow::describe_by(core::describe_overflow);
+                stack::Pool::new(scheduler.stacks.clone())?
+            },
             heap: Heap::default(),
             trimmers: Trimmers::default(),
             connection: Location::caller(),

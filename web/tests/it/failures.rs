@@ -380,6 +380,50 @@ fn before_an_abort_the_fiber_and_its_cancellation_are_named() {
     assert!(line.ends_with("while it was cancelled: the client left"), "{line}");
 }
 
+/// Nothing can go on after a stack has overflowed. The process ends, and its last words name the request.
+#[test]
+fn a_recursion_without_end_names_its_request() {
+    #[allow(unconditional_recursion)]
+    fn endless(depth: u64) -> u64 {
+        std::hint::black_box([depth; 64]);
+        endless(depth + 1) + 1
+    }
+    const CHILD: &str = "OSIER_TEST_RECURSION";
+    if let Ok(path) = std::env::var(CHILD) {
+        let handler = |_: &mut Request<'_>| endless(0).to_string();
+        let router = Router::new()
+            .get("/deep", handler)
+            .route("/deep/own", Route::new().get(handler).stack_bytes(1 << 20));
+        let site = site(router);
+        let mut client = site.connect();
+        client.send(format!("GET {path}?a=b HTTP/1.1\r\nHost: t\r\n\r\n"));
+        std::thread::sleep(PATIENCE); // the abort ends it
+        return;
+    }
+    for (path, bytes) in [("/deep", "of 262144 bytes"), ("/deep/own", "of 1048576 bytes")] {
+        let output = testkit::this_test()
+            .args(["--exact", "failures::a_recursion_without_end_names_its_request"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(CHILD, path)
+            .stdout(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&output.status),
+            Some(6),
+            "{text}"
+        );
+        assert!(
+            text.contains("has overflowed its stack") && text.contains(bytes),
+            "{text}"
+        );
+        assert!(text.contains("raise stack_bytes"), "{text}");
+        let words = format!("it was at work for: GET {path}?a=b, 127.0.0.1:");
+        assert!(text.contains(&words), "{text}");
+    }
+}
+
 #[test]
 fn a_stream_that_writes_ends_with_its_client() {
     let (sender, receiver) = mpsc::channel();
