@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::budget::Budget;
 
 /// The names of the accounts of this library, at their numbers.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "connections",
     "heads",
     "bodies",
@@ -25,6 +25,7 @@ const OWN: [&str; 10] = [
     "http2",
     "caches",
     "stacks",
+    "messages",
 ];
 
 /// The names of further accounts.
@@ -39,7 +40,7 @@ impl Account {
     pub const CONNECTIONS: Account = Account(0);
     /// Parts of request heads that have arrived.
     pub const HEADS: Account = Account(1);
-    /// Bodies of requests that wait for their handler.
+    /// Bodies of requests: for a backend, in a form's buffer, or on their way to a handler that wants them whole.
     pub const BODIES: Account = Account(2);
     /// Responses of backends that wait for their client.
     pub const READ_AHEAD: Account = Account(3);
@@ -55,6 +56,8 @@ impl Account {
     pub const CACHES: Account = Account(8);
     /// Stacks of fibers: two pages for each.
     pub const STACKS: Account = Account(9);
+    /// Frames of WebSockets that wait for subscribers and for clients.
+    pub const MESSAGES: Account = Account(10);
 
     /// Returns the account of this name, which is made at the first call. Call it once and keep the account: it takes a lock.
     ///

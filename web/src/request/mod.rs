@@ -5,6 +5,7 @@
 
 pub(crate) mod base64;
 pub(crate) mod changes;
+pub(crate) mod charged;
 #[cfg(any(feature = "cookies", feature = "fastcgi", feature = "proxy"))]
 mod cookies;
 pub(crate) mod extract;

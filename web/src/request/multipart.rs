@@ -32,10 +32,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use http::StatusCode;
+use osier::memory::{Account, Charge};
 use osier_http::multipart::{self as codec, Event, Malformed};
 
 pub use osier_http::multipart::Limits;
 
+use crate::request::charged::Charged;
 use crate::request::extract::too_large;
 use crate::{Rejection, Request, RequestBody};
 
@@ -80,6 +82,7 @@ impl<'a> Request<'a> {
             parser: parser.map_err(refusal)?,
             body: self.body(),
             buffer: Vec::new(),
+            charge: Account::BODIES.charge(0),
             unread: 0..0,
             in_part: false,
             failed: None,
@@ -93,6 +96,7 @@ pub struct Multipart<'r, 'a> {
     body: &'r mut RequestBody<'a>,
     /// Empty until the first read, then of `BUFFER_BYTES`.
     buffer: Vec<u8>,
+    charge: Charge,
     /// Received bytes that the parser has not consumed.
     unread: Range<usize>,
     /// Whether the current part has not ended.
@@ -165,6 +169,7 @@ impl<'r, 'a> Multipart<'r, 'a> {
 
     fn receive(&mut self) -> Result<(), Rejection> {
         self.buffer.resize(BUFFER_BYTES, 0);
+        self.charge.resize(BUFFER_BYTES);
         self.buffer.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         let count = self.body.read(&mut self.buffer[self.unread.end..])?;
@@ -183,7 +188,10 @@ impl<'r, 'a> Multipart<'r, 'a> {
 
 fn refusal(malformed: Malformed) -> Rejection {
     let status = StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    Rejection::new(status, malformed.reason())
+    match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Rejection::beyond(status, malformed.reason()),
+        _ => Rejection::new(status, malformed.reason()),
+    }
 }
 
 osier_queue::impl_debug!(Multipart<'a, 'b>, self => { in_part: self.in_part, .. });
@@ -235,10 +243,11 @@ impl Part<'_, '_, '_> {
     ///
     /// # Errors
     ///
-    /// 413 beyond `limit` bytes, and the errors of [`Multipart::next_part`].
+    /// 413 beyond `limit` bytes, 503 beyond 16 KiB while memory is short ([`osier::memory`]), and the errors of
+    /// [`Multipart::next_part`].
     pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
         let mut bytes = Vec::new();
-        self.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        Charged::new(self.take(limit.saturating_add(1))).read_to_end(&mut bytes)?;
         match bytes.len() as u64 <= limit {
             true => Ok(bytes),
             false => Err(too_large(limit)),

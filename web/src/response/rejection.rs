@@ -11,6 +11,8 @@ use http::StatusCode;
 use crate::body::incoming::BodyError;
 use crate::{IntoResponse, Response};
 
+const NO_MEMORY: &str = "memory is too short for the request's body";
+
 /// A status and one line of text for a client whose request cannot be served.
 ///
 /// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that
@@ -21,10 +23,14 @@ pub struct Rejection(Kind);
 #[derive(Debug)]
 enum Kind {
     Client(StatusCode, Cow<'static, str>),
+    /// A body beyond a bound that no honest client comes near: a text for the client and the log.
+    Beyond(StatusCode, Cow<'static, str>),
     /// An error of the body, or of the place that it was written to.
     Io(io::Error),
     /// A text for the log.
     Internal(String),
+    /// Memory is too short for the body.
+    NoMemory,
 }
 
 impl Rejection {
@@ -33,19 +39,29 @@ impl Rejection {
         Rejection(Kind::Client(status, text.into()))
     }
 
+    #[cfg(any(feature = "forms", feature = "json", feature = "multipart"))]
+    pub(crate) fn beyond(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Rejection(Kind::Beyond(status, text.into()))
+    }
+
     pub(crate) fn internal(text: String) -> Self {
         Rejection(Kind::Internal(text))
+    }
+
+    pub(crate) fn no_memory() -> Self {
+        Rejection(Kind::NoMemory)
     }
 
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match &self.0 {
-            Kind::Client(status, _) => *status,
+            Kind::Client(status, _) | Kind::Beyond(status, _) => *status,
             Kind::Io(error) => {
                 let of_body = error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>());
                 of_body.map_or(StatusCode::INTERNAL_SERVER_ERROR, |error| error.status())
             }
             Kind::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -54,8 +70,10 @@ impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         match self.0 {
             Kind::Client(status, text) => Response::new(status).body(format!("{text}\n")),
+            Kind::Beyond(status, text) => Response::new(status).body(format!("{text}\n")).because(text),
             Kind::Io(error) => error.into_response(),
             Kind::Internal(text) => Response::internal_error(text),
+            Kind::NoMemory => Response::overloaded().close().because(NO_MEMORY),
         }
     }
 }
@@ -81,9 +99,10 @@ impl IntoResponse for io::Error {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Client(_, text) => f.write_str(text),
+            Kind::Client(_, text) | Kind::Beyond(_, text) => f.write_str(text),
             Kind::Io(error) => error.fmt(f),
             Kind::Internal(text) => f.write_str(text),
+            Kind::NoMemory => f.write_str(NO_MEMORY),
         }
     }
 }
@@ -92,7 +111,7 @@ impl Error for Rejection {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0 {
             Kind::Io(error) => error.source(),
-            Kind::Client(..) | Kind::Internal(_) => None,
+            Kind::Client(..) | Kind::Beyond(..) | Kind::Internal(_) | Kind::NoMemory => None,
         }
     }
 }
@@ -113,7 +132,9 @@ impl From<Rejection> for io::Error {
         match rejection.0 {
             Kind::Io(error) => error,
             Kind::Internal(text) => io::Error::other(text),
-            client @ Kind::Client(..) => io::Error::new(io::ErrorKind::InvalidData, Rejection(client)),
+            client @ (Kind::Client(..) | Kind::Beyond(..) | Kind::NoMemory) => {
+                io::Error::new(io::ErrorKind::InvalidData, Rejection(client))
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 
 use std::io::Cursor;
 
-use osier::memory::Account;
+use osier::memory::{self, Account, Pressure};
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
@@ -45,6 +45,14 @@ const fn protocol(reason: &'static str) -> Failure {
         reason,
     }
 }
+
+/// The part of a message that is received however short memory is.
+const ALWAYS_BYTES: usize = 16 << 10;
+
+const NO_MEMORY: Failure = Failure {
+    code: Close::TRY_AGAIN,
+    reason: "memory is short",
+};
 
 const NOT_UTF8: Failure = Failure {
     code: Close::INVALID,
@@ -127,25 +135,30 @@ impl Decoder {
                 self.check_text()?;
             }
             if !done {
-                self.charge();
+                self.charge()?;
                 return Ok(None);
             }
             if let Some(event) = self.finish()? {
-                self.charge();
+                self.charge()?;
                 return Ok(Some(event));
             }
         }
     }
 
-    /// Charges the message that is not whole.
+    /// Charges the message that is not whole. A long one grows no further while memory is short.
     #[inline]
-    fn charge(&mut self) {
+    fn charge(&mut self) -> Result<(), Failure> {
         let bytes = self.message.capacity();
         if bytes != self.charged {
+            let grows = bytes > self.charged;
             Account::WEBSOCKETS.add(bytes);
             Account::WEBSOCKETS.subtract(self.charged);
             self.charged = bytes;
+            if grows && bytes > ALWAYS_BYTES && memory::pressure() == Pressure::Critical {
+                return Err(NO_MEMORY);
+            }
         }
+        Ok(())
     }
 
     /// Parses a frame header and checks it. Returns `false` while the header is incomplete.

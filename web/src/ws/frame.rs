@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Cursor, IoSlice, Write};
 use std::sync::Arc;
 
+use osier::memory::{Account, Charge};
 use osier_queue::InlineQueue;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
@@ -27,7 +28,27 @@ const SLICES: usize = 32;
 /// room.publish(Frame::text("hello, all"));
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Frame(Arc<[u8]>);
+pub struct Frame(Arc<Encoded>);
+
+struct Encoded {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+impl Encoded {
+    fn new(bytes: Vec<u8>) -> Arc<Encoded> {
+        let _charge = Account::MESSAGES.charge(bytes.capacity());
+        Arc::new(Encoded { bytes, _charge })
+    }
+}
+
+impl PartialEq for Encoded {
+    fn eq(&self, other: &Encoded) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Encoded {}
 
 impl Frame {
     /// A text message.
@@ -68,7 +89,7 @@ impl Frame {
         let mut bytes = Vec::with_capacity(header.len(length) + payload.len());
         header.format(length, &mut bytes).expect("a Vec takes everything");
         bytes.extend_from_slice(payload);
-        Frame(bytes.into())
+        Frame(Encoded::new(bytes))
     }
 
     /// Parses a message that was encoded before, for example by another process. Returns `None`
@@ -93,7 +114,7 @@ impl Frame {
 
     /// The encoded bytes: header and payload.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
     }
 
     /// Several messages that take one place in a queue. `None` without any.
@@ -101,20 +122,20 @@ impl Frame {
     pub(crate) fn joined(messages: impl IntoIterator<Item = Frame>) -> Option<Frame> {
         let mut bytes = Vec::new();
         for Frame(message) in messages {
-            bytes.extend_from_slice(&message);
+            bytes.extend_from_slice(&message.bytes);
         }
-        (!bytes.is_empty()).then(|| Frame(bytes.into()))
+        (!bytes.is_empty()).then(|| Frame(Encoded::new(bytes)))
     }
 
     /// Whether this is a close frame. Nothing is sent after a close frame.
     pub(super) fn is_close(&self) -> bool {
-        self.0[0] & 0x0F == 8
+        self.0.bytes[0] & 0x0F == 8
     }
 }
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frame({} bytes)", self.0.len())
+        write!(f, "Frame({} bytes)", self.0.bytes.len())
     }
 }
 

@@ -281,6 +281,35 @@ fn deep_json_is_refused() {
 }
 
 #[test]
+fn a_form_of_100_000_fields_is_refused_and_logged() {
+    type Fields = HashMap<String, String>;
+    let count = |request: &mut Request<'_>| request.form::<Fields>().map(|fields| fields.len().to_string());
+    let read = |request: &mut Request<'_>| request.json::<serde_json::Value>().map(|_| "read");
+    let site = site(Router::new().post("/", count).post("/json", read));
+    let ask = |path: &str, kind: &str, body: String| {
+        let length = body.len();
+        site.ask(&format!(
+            "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/{kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let form = |fields: usize| {
+        let fields: Vec<_> = (0..fields).map(|number| format!("{number}=x")).collect();
+        ask("/", "x-www-form-urlencoded", fields.join("&"))
+    };
+    assert_eq!(form(10_000).text(), "10000");
+    for fields in [10_001, 100_000] {
+        let reply = form(fields);
+        assert_eq!(
+            (reply.status, reply.text()),
+            (413, "the form has more than 10000 fields\n")
+        );
+    }
+    assert!(site.logged("the form has more than 10000 fields"), "{:?}", site.log);
+    assert_eq!(ask("/json", "json", "[".repeat(1_000_000)).status, 400);
+    assert!(site.logged("the body nests deeper than 64 levels"), "{:?}", site.log);
+}
+
+#[test]
 fn a_value_that_is_no_json_is_500_and_a_log_line() {
     let router = Router::new().get("/", |_: &mut Request<'_>| Json(HashMap::from([((1, 2), 3)])));
     let site = site(router);

@@ -34,6 +34,7 @@ mod h2;
 mod jwt;
 mod keepalive;
 mod lifecycle;
+mod memory;
 mod middleware;
 mod multipart;
 mod mutations;

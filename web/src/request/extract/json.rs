@@ -42,7 +42,7 @@ impl Request<'_> {
     ///
     /// - 415 for another content type.
     /// - 413 for a larger body.
-    /// - 400, with line and column, if the body is not JSON or nests deeper than 64 levels.
+    /// - 400, with line and column, if the body is not JSON or nests deeper than 64 levels; the latter is a line in the log, too.
     /// - 422, with line and column, for JSON that does not fit the type.
     /// - 500 with a log line if the body has been read before.
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
@@ -86,7 +86,7 @@ impl Request<'_> {
         let bytes = self.unread_bytes(limit)?;
         if let Some((line, column)) = too_deep(&bytes) {
             let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
-            return Err(Rejection::new(StatusCode::BAD_REQUEST, text));
+            return Err(Rejection::beyond(StatusCode::BAD_REQUEST, text));
         }
         serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
             Category::Data => Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the JSON: {error}")),

@@ -14,12 +14,17 @@ use http::StatusCode;
 #[cfg(feature = "serde")]
 use serde::de::DeserializeOwned;
 
+use crate::request::charged::Charged;
 use crate::{Rejection, Request};
 
 /// Most bytes that are collected of a form or a JSON document, by default. It equals the default
 /// limit of bodies.
 #[cfg(any(feature = "forms", feature = "json"))]
 pub(super) const IN_MEMORY: u64 = 2 << 20;
+
+/// Most fields of a form.
+#[cfg(feature = "forms")]
+const FORM_FIELDS: usize = 10_000;
 
 #[cfg(feature = "serde")]
 impl Request<'_> {
@@ -93,8 +98,8 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// 415 for another content type, 413 for a larger body, 422 for values that do not fit the
-    /// type.
+    /// 415 for another content type, 413 for a larger body or, with a line in the log, for more than 10,000 fields, 422 for values
+    /// that do not fit the type.
     pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.form_up_to(IN_MEMORY)
     }
@@ -118,6 +123,10 @@ impl Request<'_> {
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
         let bytes = self.unread_bytes(limit)?;
+        if bytes.iter().filter(|byte| **byte == b'&').count() >= FORM_FIELDS {
+            let text = format!("the form has more than {FORM_FIELDS} fields");
+            return Err(Rejection::beyond(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
         serde_html_form::from_bytes(&bytes)
             .map_err(|error| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
     }
@@ -195,7 +204,8 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// 413 for a larger body, and the errors of [`RequestBody`](crate::RequestBody).
+    /// 413 for a larger body, 503 for more than 16 KiB while memory is short ([`osier::memory`]), and the errors of
+    /// [`RequestBody`](crate::RequestBody).
     pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
         // At most 16 KiB are reserved before bytes arrive, whatever length the client announces.
         let announced = self.body.announced().unwrap_or(0);
@@ -203,8 +213,8 @@ impl Request<'_> {
             return Err(too_large(limit));
         }
         let mut bytes = Vec::with_capacity(usize::try_from(announced.min(16 << 10)).unwrap_or(0));
-        let mut body = self.body().take(limit.saturating_add(1));
-        body.read_to_end(&mut bytes)?;
+        let body = self.body().take(limit.saturating_add(1));
+        Charged::new(body).read_to_end(&mut bytes)?;
         match bytes.len() as u64 <= limit {
             true => Ok(bytes),
             false => Err(too_large(limit)),

@@ -1,0 +1,128 @@
+//! Bodies and messages while memory is short. The limit belongs to a process, so the tests run in children of this one.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use osier::memory::{self, Account};
+use osier_web::{Request, Route, Router, ws};
+
+use crate::common::{Site, eventually, site};
+use crate::ws_client::{Peer, masked};
+
+/// The limit of the child.
+const LIMIT: usize = 8 << 20;
+
+/// Clients, who would make the child hold more than twice the limit.
+const CLIENTS: usize = 20;
+const BODY: usize = 1 << 20;
+
+/// Runs `body` in a child whose memory is limited.
+fn in_a_small_child(test: &str, body: impl FnOnce()) {
+    const CHILD: &str = "OSIER_TEST_SMALL";
+    if std::env::var_os(CHILD).is_some() {
+        memory::set_limit(Some(LIMIT));
+        return body();
+    }
+    let output = testkit::this_test()
+        .args(["--exact", &format!("memory::{test}"), "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let (said, text) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{said}{text}");
+    print!("{said}");
+}
+
+/// The server holds nothing any more, and serves.
+fn is_as_before(site: &Site, account: Account) {
+    eventually("the charges are gone", || {
+        assert_eq!(site.get("/").status, 200);
+        account.held() <= memory::BATCH_BYTES
+    });
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read() {
+    in_a_small_child(
+        "bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read",
+        || {
+            let count = |request: &mut Request<'_>| request.bytes(2 << 20).map(|bytes| bytes.len().to_string());
+            let site = site(
+                Router::new()
+                    .get("/", |_| "fine")
+                    .route("/count", Route::new().post(count).body_limit(2 << 20)),
+            );
+            let mut clients: Vec<_> = (0..CLIENTS).map(|_| site.connect()).collect();
+            // All have come before memory is short, and each has an answer before the next one goes on.
+            for client in &mut clients {
+                client.send(format!(
+                    "POST /count HTTP/1.1\r\nHost: t\r\nContent-Length: {BODY}\r\n\r\n"
+                ));
+                client.send([b'x'; 8 << 10]);
+            }
+            let mut most = 0;
+            for client in &mut clients {
+                // A client that is refused may not get rid of all.
+                client.try_send(vec![b'x'; BODY - (9 << 10)]);
+                most = most.max(Account::BODIES.held());
+            }
+            assert!(most < LIMIT + LIMIT / 8, "{most} bytes");
+            let (mut read, mut refused) = (0, 0);
+            for mut client in clients {
+                client.try_send([b'x'; 1 << 10]);
+                let reply = client.reply();
+                match reply.status {
+                    200 => read += 1,
+                    503 => {
+                        assert_eq!(reply.header("retry-after"), Some("1"), "{}", reply.text());
+                        refused += 1;
+                    }
+                    status => panic!("{status}: {}", reply.text()),
+                }
+            }
+            println!("{read} bodies were read, {refused} refused, {most} bytes held");
+            assert!(read >= 4 && refused >= 4, "{read} read, {refused} refused");
+            assert!(site.logged("memory is too short for the request's body"));
+            is_as_before(&site, Account::BODIES);
+        },
+    );
+}
+
+#[test]
+fn messages_in_fragments_grow_no_further_and_end_by_1013() {
+    struct Ignore;
+    impl ws::Callbacks for Ignore {
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    in_a_small_child("messages_in_fragments_grow_no_further_and_end_by_1013", || {
+        let talk = |request: &mut Request<'_>| ws::Options::default().upgrade_dormant(request, Ignore);
+        let site = site(Router::new().get("/", |_| "fine").get("/talk", talk));
+        let fragment = masked(0x01, &[b'x'; 32 << 10]);
+        let next = masked(0x00, &[b'x'; 32 << 10]);
+        let mut peers: Vec<_> = (0..CLIENTS).map(|_| Peer::open(site.addr, "/talk")).collect();
+        let (mut most, mut alive) = (0, vec![true; CLIENTS]);
+        for round in 0..BODY / (33 << 10) {
+            let bytes = if round == 0 { &fragment } else { &next };
+            for (peer, alive) in peers.iter_mut().zip(&mut alive) {
+                *alive = *alive && peer.stream.write_all(bytes).is_ok();
+            }
+            most = most.max(Account::WEBSOCKETS.held());
+        }
+        assert!(most < LIMIT + LIMIT / 8, "{most} bytes");
+        let mut closed = 0;
+        for peer in &mut peers {
+            let _ = peer.stream.shutdown(Shutdown::Write);
+            let mut rest = Vec::new();
+            let _ = peer.stream.read_to_end(&mut rest);
+            let code = ws::Close::TRY_AGAIN.to_be_bytes();
+            closed += usize::from(rest.first() == Some(&0x88) && rest.get(2..4) == Some(&code));
+        }
+        println!("{closed} of {CLIENTS} were closed by 1013, {most} bytes held");
+        assert!((4..CLIENTS).contains(&closed), "{closed}");
+        drop(peers);
+        is_as_before(&site, Account::WEBSOCKETS);
+    });
+}
