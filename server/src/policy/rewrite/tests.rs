@@ -545,6 +545,23 @@ fn a_loop_ends_with_500_and_a_line() {
     assert_eq!(response.ready().unwrap().status().as_u16(), 200);
 }
 
+/// Expressions that are deep, huge, or take exponential time elsewhere.
+#[test]
+fn hostile_patterns_are_refused_and_match_in_linear_time() {
+    assert!(regex(&"(".repeat(100_000)).is_err());
+    assert!(regex(&("(".repeat(5000) + &")".repeat(5000))).is_err(), "too deep");
+    assert!(regex("(a{1000}){1000}").is_err(), "too large");
+    let pattern = regex("^/(a+)+$").unwrap();
+    let path = format!("/{}!", "a".repeat(1 << 20));
+    let begun = std::time::Instant::now();
+    assert!(!pattern.is_match(path.as_bytes()));
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
 #[test]
 fn words_name_subjects() {
     for (word, named) in SUBJECTS {
