@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, sim, bench}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, sim, bench, upgrade}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -38,6 +38,8 @@ usage: cargo xtask COMMAND
                    names: server proxy fastcgi pubsub chat
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
+  upgrade [--clear N] [--tls N] [--guests N] [--upgrades N] [--pause SECONDS] [--only NAME]
+                   what clients notice while osier, nginx and HAProxy are upgraded under load
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
 
 fn main() -> ExitCode {
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         "tidy" if rest.is_empty() => tidy::main(),
         "sim" => sim::main(rest),
         "bench" => bench::main(rest),
+        "upgrade" => bench::upgrade::main(rest),
         _ => usage(),
     }
 }

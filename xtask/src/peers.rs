@@ -213,6 +213,46 @@ pub const FOR_BENCH: &[Peer] = &[
     },
 ];
 
+/// The programs of `cargo xtask upgrade`.
+pub const FOR_UPGRADE: &[Peer] = &[
+    Peer {
+        program: "wrk",
+        package: "wrk",
+        purpose: "load",
+        is_large: false,
+    },
+    Peer {
+        program: "nginx",
+        package: "nginx-light",
+        purpose: "rival: USR2 and QUIT",
+        is_large: false,
+    },
+    Peer {
+        program: "haproxy",
+        package: "haproxy",
+        purpose: "rival: -x and -sf",
+        is_large: false,
+    },
+    Peer {
+        program: "curl",
+        package: "curl",
+        purpose: "asks each server once before the load",
+        is_large: false,
+    },
+    Peer {
+        program: "openssl",
+        package: "openssl",
+        purpose: "makes the certificate",
+        is_large: false,
+    },
+    Peer {
+        program: "taskset",
+        package: "util-linux",
+        purpose: "pins server and load to a core each",
+        is_large: false,
+    },
+];
+
 /// Installs the missing ones of `peers`, and asks before large ones if a person is at the terminal. Returns one reason for
 /// each that is still missing.
 pub fn install(peers: &[Peer]) -> Vec<String> {

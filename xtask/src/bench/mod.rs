@@ -15,6 +15,7 @@ mod programs;
 mod rows;
 mod server;
 mod table;
+pub mod upgrade;
 
 use crate::peers;
 use std::ffi::OsStr;
@@ -51,17 +52,24 @@ pub fn main(args: &[String]) -> ExitCode {
     }
 }
 
+impl Plan {
+    /// A whole run on this machine.
+    fn here() -> Result<Plan, String> {
+        Ok(Plan {
+            all: false,
+            builds: false,
+            rows: vec![],
+            rounds: 5,
+            load: Duration::from_secs(4),
+            cores: two_cores()?,
+            scratch: std::env::temp_dir().join(format!("osier-bench-{}", std::process::id())),
+            against: None,
+        })
+    }
+}
+
 fn parsed(args: &[String]) -> Result<Plan, String> {
-    let mut plan = Plan {
-        all: false,
-        builds: false,
-        rows: vec![],
-        rounds: 5,
-        load: Duration::from_secs(4),
-        cores: two_cores()?,
-        scratch: std::env::temp_dir().join(format!("osier-bench-{}", std::process::id())),
-        against: None,
-    };
+    let mut plan = Plan::here()?;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {

@@ -14,7 +14,7 @@ mod php;
 mod plain;
 mod proxy;
 mod rooms;
-mod secure;
+pub mod secure;
 mod sockets;
 mod tls;
 

@@ -135,6 +135,11 @@ fn certificate(plan: &Plan, key: Key) -> Result<Certificate, String> {
     }
 }
 
+/// The files of a certificate with a P-256 key, and of its key.
+pub fn certificate_files(plan: &Plan) -> Result<(PathBuf, PathBuf), String> {
+    certificate(plan, Key::P256).map(|made| (made.cert, made.key))
+}
+
 fn written(plan: &Plan, name: &str, text: &str) -> Result<PathBuf, String> {
     let path = plan.scratch.join(name);
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
