@@ -1,4 +1,4 @@
-//! Fuzzes the frames of HTTP/2. The reader never panics, holds few bytes, its result does not depend on the pieces, and its events
+//! Fuzzes the HTTP/2 frames. The reader never panics, holds few bytes, its result does not depend on the pieces, and its events
 //! keep the promises of `osier_http::h2::frame::Event`.
 #![no_main]
 

@@ -57,7 +57,7 @@
 //!         └───────────┤
 //!               stream/          reads, writes and waits: one core, two faces
 //!                     │
-//!               session/         handshakes by rustls, and the records of TLS 1.3 after them
+//!               session/         handshakes by rustls, and the TLS 1.3 records after them
 //! ```
 #![forbid(unsafe_code)]
 

@@ -111,7 +111,7 @@
 //! | `body` | the body of a request, the body of a response |
 //! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
 //! | `router`, `wrap` | the handler of a path, and the functions around the handler |
-//! | `server` | accepting, bursts of requests, streams of HTTP/2, responses, graceful shutdown |
+//! | `server` | accepting, bursts of requests, HTTP/2 streams, responses, graceful shutdown |
 //! | `files`, `compress` | a handler for a folder; content codings |
 //! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |

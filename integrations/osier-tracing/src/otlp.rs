@@ -47,7 +47,7 @@ pub use {opentelemetry, opentelemetry_sdk};
 /// How long a collector may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A client of HTTP over Osier's sockets, for exporters of `opentelemetry-otlp`.
+/// An HTTP client over Osier's sockets, for exporters of `opentelemetry-otlp`.
 ///
 /// # Suspends
 ///

@@ -16,7 +16,7 @@ use crate::log::operator::Say;
 pub struct Auto {
     /// The first host of the site, whose name the files have.
     name: String,
-    /// Where the first client finds it. None if the keeper brings it.
+    /// The folder that the first handshake reads. `None` if the keeper loads the certificate.
     folder: Option<Folder>,
     is_told: AtomicBool,
     /// The end of its validity, in seconds since 1970. 0 while there is none.
@@ -56,7 +56,7 @@ impl Auto {
         auto
     }
 
-    /// Tells that there is no certificate yet, once.
+    /// Logs once that there is no certificate yet.
     pub fn tell_missing(&self) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let name = &self.name;

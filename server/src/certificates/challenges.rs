@@ -1,7 +1,7 @@
 //! Responses to the challenges by which an authority checks that this server answers for a name (RFC 8555, RFC 8737).
 //!
-//! Requests look for a response without a lock while there is none, which is nearly always. Those of other machines are replaced as a
-//! whole (`shared.rs`).
+//! There is nearly always no response, and then requests take no lock. `shared/mod.rs` replaces the responses of other machines as a
+//! whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,11 +26,11 @@ struct Pending {
     /// The number of entries of both maps. It is raised before an entry comes and lowered after it has gone.
     count: AtomicUsize,
     responses: Mutex<HashMap<Key, Response>>,
-    /// The responses that other machines show, and that this one shows for them.
+    /// The responses that this machine serves for the orders of other machines.
     others: Mutex<HashMap<Key, Response>>,
 }
 
-/// The thing that an issuer asks for.
+/// The name under which an issuer asks for a response.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// The token of HTTP-01.

@@ -67,7 +67,7 @@ pub struct SiteCertificate {
     source: Arc<dyn Source>,
     /// The hosts of the site, for a certificate of its own making.
     hosts: Vec<String>,
-    /// A self-signed certificate, made when a client comes before there is another. None where the handshake fails then.
+    /// The self-signed certificate served until there is another, made for the first client. `None` if the handshake fails instead.
     stand_in: Option<OnceLock<Option<Identity>>>,
 }
 
@@ -180,7 +180,7 @@ impl Certificates {
         SiteCertificate {
             source,
             hosts,
-            // Whoever makes up names gets no certificate for his pains.
+            // A self-signed certificate for each made-up name would let clients use up memory and CPU.
             stand_in: (*from != CertificateFrom::OnDemand).then(OnceLock::new),
         }
     }
@@ -229,7 +229,7 @@ impl Certificates {
         Some(Arc::clone(auto))
     }
 
-    /// Obtains and renews these certificates from now on, those that clients ask for if there are settings, and no others.
+    /// From now on, obtains and renews these certificates, and those on demand if there are settings for them. Stops renewing all others.
     pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
         let folder = self.folder().filter(|_| self.shared().is_none());
         let asked = self.on_demand.set(on_demand.clone(), folder);
@@ -379,7 +379,7 @@ struct Everywhere {
 impl Presented for Everywhere {}
 
 impl Certificates {
-    /// Shows a response on the other machines, too. Without Redis this one shows it alone: it may be the one that is asked.
+    /// Shows a response on the other machines, too. Without Redis this machine shows it alone, and the issuer may well ask this one.
     fn on_all_machines(&self, here: Given, key: &Key, response: impl FnOnce() -> serde_json::Value) -> Everywhere {
         let there = self.shared().and_then(|shared| shared.give(key, &response()));
         Everywhere {

@@ -48,17 +48,17 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct OnDemand {
     say: Say,
     state: Mutex<State>,
-    /// Set when a name waits.
+    /// Set when `awaited` gets a name.
     news: Event,
 }
 
 #[derive(Default)]
 struct State {
-    /// None while no site has certificates on demand.
+    /// `None` while no site has certificates on demand.
     settings: Option<Settings>,
-    /// Where stored certificates are found at once.
+    /// The folder that handshakes read. `None` with `[shared]`, where the keeper loads certificates.
     folder: Option<Folder>,
-    /// None while the certificate is on its way.
+    /// The known names. `None` while a certificate is being ordered.
     known: HashMap<String, Option<Served>>,
     awaited: VecDeque<String>,
     is_awaited: HashSet<String>,
@@ -125,7 +125,7 @@ impl OnDemand {
         state.known.keys().cloned().collect()
     }
 
-    /// Serves a certificate. False if its name is not one of these.
+    /// Serves a certificate. Returns false if its name is not a known one.
     ///
     /// # Errors
     /// One line: the certificate cannot be used with its key.
@@ -148,10 +148,10 @@ impl OnDemand {
         state.known.iter().filter_map(ends).collect()
     }
 
-    /// Asks again whether a name may have a certificate, before a renewal. A name that may not is forgotten. True for other names.
+    /// Asks again whether a name may have a certificate, before a renewal. Forgets a refused name, and returns false for it.
     ///
     /// # Suspends
-    /// Until the answer is there.
+    /// Until the question is answered.
     pub fn may_renew(&self, name: &str, ask: Ask<'_>) -> bool {
         let url = {
             let state = locked(&self.state);
@@ -170,7 +170,7 @@ impl OnDemand {
         !is_refused
     }
 
-    /// Asks for the names that wait, and passes those that may have a certificate to `order`. Ends never.
+    /// Asks about the awaited names, and passes each permitted one to `order`. Never returns.
     ///
     /// # Suspends
     /// Always.
@@ -188,7 +188,7 @@ impl OnDemand {
                         self.say.error(format_args!(
                             "'ask': {url} does not say whether {name} may have a certificate: {error}"
                         ));
-                        // Whoever is silent is left alone for a while.
+                        // A server that fails gets no further question about this name for a while.
                         locked(&self.state).refuse(&name);
                     }
                 }
@@ -196,7 +196,7 @@ impl OnDemand {
         }
     }
 
-    /// The next name to be asked for. Names beyond the rate are forgotten.
+    /// The next name to ask about. Names beyond the rate are forgotten.
     fn next(&self) -> Option<(String, Settings)> {
         let mut state = locked(&self.state);
         loop {
@@ -214,7 +214,7 @@ impl OnDemand {
         if state.known.len() >= KNOWN_MAX {
             if !std::mem::replace(&mut state.is_full, true) {
                 self.say.error(format_args!(
-                    "{KNOWN_MAX} names have certificates on demand: {name} and others get none"
+                    "{KNOWN_MAX} names have certificates on demand, which is the limit: {name} gets none"
                 ));
             }
             return false;
@@ -271,7 +271,7 @@ impl Source for OnDemand {
         let folder = state.folder.clone();
         drop(state);
         self.news.set();
-        // A certificate of an earlier run serves its first client, while the question is asked.
+        // A certificate of an earlier run serves its first client before the question is answered.
         let stored = folder?.certificate(name).ok()??;
         stored.identity().ok()
     }
@@ -280,10 +280,10 @@ impl Source for OnDemand {
 /// Asks a URL whether a name may have a certificate: status 200 is yes, every other one no.
 ///
 /// # Suspends
-/// Until the answer is there, for some seconds at most.
+/// Until the response has arrived, for [`PATIENCE`] at most.
 ///
 /// # Errors
-/// Those of the connection, and every status from 500 on.
+/// The connection's errors, and every status from 500 on.
 pub fn ask(url: &str, name: &str) -> io::Result<bool> {
     let separator = if url.contains('?') { '&' } else { '?' };
     // The name is a host name, which needs no escapes.

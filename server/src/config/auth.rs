@@ -84,7 +84,7 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
     sound(section, &value.span(), settings)
 }
 
-/// The authentication server of a URL.
+/// The authentication server that a URL names.
 struct Server {
     address: At<osier_web::Address>,
     path: String,

@@ -16,7 +16,7 @@ const FRAMES: RangeInclusive<u64> = 1 << 14..=(1 << 24) - 1;
 /// The largest table, list of heads and output. A connection that reaches them needs that memory.
 const MEMORY_MAX: u64 = 1 << 30;
 
-/// The highest count and rate. It is as good as no limit.
+/// The highest count and rate, in effect no limit.
 const COUNT_MAX: u64 = 1_000_000_000;
 
 /// Reads `true`, `false` or a table of limits. `None` for a listener that does not speak HTTP/2.

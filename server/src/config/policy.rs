@@ -25,7 +25,7 @@ use super::settings::*;
 /// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;
 
-/// How long a request waits for its turn by default.
+/// The default of the longest wait for a turn.
 const QUEUE_WAIT: Duration = Duration::from_millis(200);
 
 /// The keys of this module.

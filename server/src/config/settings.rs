@@ -43,7 +43,7 @@ pub struct Config {
     pub landlock: bool,
     /// Worker threads. None for one per core.
     pub workers: Option<usize>,
-    /// Limit of memory in bytes. None for the system's.
+    /// Memory limit in bytes. `None`: nine tenths of the system's limit.
     pub memory: Option<u64>,
     /// Time that in-flight requests get at shutdown, and when their listener is removed.
     pub drain: Duration,
@@ -278,7 +278,7 @@ pub struct Listener {
     /// Limits of a request's head. Each route has its own limit of the body.
     pub head: osier_web::Limits,
     pub tls: Option<ListenTls>,
-    /// The limits of HTTP/2. None where clients may not speak it.
+    /// The HTTP/2 limits. None where clients may not speak it.
     pub http2: Option<Http2Limits>,
     /// Whether the server goes on without this listener when its address is taken. No file says so.
     pub is_optional: bool,
@@ -292,7 +292,7 @@ pub struct ListenTls {
     pub client: Option<ClientTls>,
 }
 
-/// The least version of TLS that a listener speaks.
+/// The least TLS version that a listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsVersion {
     #[default]
@@ -428,7 +428,7 @@ pub struct Policies {
     pub cache: Setting<cache::Settings>,
     pub log: Setting<Log>,
     pub request_id: Setting<RequestIds>,
-    /// Whether responses tell where the time of their request went. Off by default.
+    /// Whether responses have the field `Server-Timing`. Off by default.
     pub server_timing: Option<bool>,
     /// The time after which a request is logged as slow.
     pub slow: Setting<Duration>,

@@ -170,7 +170,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     });
     let rates = section.section("rates").map(|rates| {
         let default = Rates::default();
-        // The socket takes at most 4 MiB a write timeout.
+        // `set_write_progress` takes at most 4 MiB for each write timeout.
         let rate =
             |key: &'static str, default: u32| rates.integer(key, 0..=100_000).map_or(default, |rate| rate as u32);
         let read = Rates {

@@ -1,4 +1,4 @@
-//! The place of a Redis server in the configuration: a URL, and `ca` for TLS.
+//! The address of a Redis server in the configuration: a URL, and `ca` for TLS.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Reads the keys `redis` and `ca` of a table. A mistake does not show the password.
+    /// Reads the keys `redis` and `ca` of a table. Reported mistakes do not show the password.
     pub fn read(table: &Section<'_>) -> Option<RedisServer> {
         let url = table.string("redis")?;
         hide_password(table.source(), &url);
@@ -69,7 +69,7 @@ impl RedisServer {
     }
 }
 
-/// The password stands before the last '@'. The rest of the line may be shown.
+/// Hides the password, which stands before the last '@', in the lines of reported mistakes.
 fn hide_password(source: &Source<'_>, url: &At<String>) {
     let written = &source.text[url.span.clone()];
     if let Some(end) = written.rfind('@') {
@@ -100,7 +100,7 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
         Some(Some(("", password))) => {
             let decoded =
                 osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
-            Some(decoded.ok_or("the password has a '%' that begins no escape")?)
+            Some(decoded.ok_or("the password has a '%' without two hexadecimal digits; write '%' itself as '%25'")?)
         }
         Some(_) => return Err(format!("Redis user names are not supported, only a password; {WANTED}")),
     };

@@ -124,8 +124,7 @@ pub struct Timeouts {
 /// The forms of `to`, for messages.
 const LISTED: &str = "an address, a table with an 'address', or a list of them";
 
-/// Reads a list of backends, each an address or a table. Returns also their scheme: only HTTP backends have another
-/// than `Http`.
+/// Reads a list of backends, each an address or a table. Returns also their scheme, which only HTTP backends can choose.
 fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Address, BackendOptions)>, Scheme) {
     let Some(value) = table.any(key) else {
         return (Vec::new(), Scheme::Http);
@@ -249,7 +248,7 @@ pub fn expect(source: &Source<'_>, at: &Range<usize>, address: &Address) {
     }
 }
 
-/// How an HTTP backend is spoken to.
+/// The protocol to an HTTP backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,

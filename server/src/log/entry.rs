@@ -39,7 +39,7 @@ pub struct Entry<'a> {
     pub fields: &'a dyn Fn(&str) -> &'a [u8],
     /// Time from the parsed head of the request to the last byte of the response, if it was measured.
     pub took: Option<Duration>,
-    /// Where that time went.
+    /// The time by phase.
     pub times: Times,
     /// The place in a trace, if one was started.
     pub trace: Option<TraceContext>,

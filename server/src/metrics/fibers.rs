@@ -1,4 +1,4 @@
-//! The fibers of the process by the place where they wait: one backtrace for all that stand at it.
+//! The fibers of the process, grouped by the place where they wait, with one backtrace for each place.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use osier::inspect::{Dump, DumpedFiber, StackFrame};
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
-/// How many fibers of a place are named.
+/// Fibers listed for each place, at most.
 const NAMED: usize = 3;
 
 /// The page `/fibers` of the admin listener.

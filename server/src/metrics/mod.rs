@@ -46,7 +46,7 @@ pub struct Admin {
     certificates: Ends,
 }
 
-/// Returns names of certificates, with the ends of their validity in seconds since 1970: as many as it is asked for, at most.
+/// Returns the names of certificates with the ends of their validity, in seconds since 1970. The argument is the most that it returns.
 pub type Ends = Box<dyn Fn(usize) -> Vec<(String, i64)> + Send + Sync>;
 
 /// The parts of a snapshot that have numbers.

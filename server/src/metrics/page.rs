@@ -82,7 +82,7 @@ impl Numbers<'_> {
         text.family(
             "osier_connections_by_protocol",
             "gauge",
-            "Connections of clients that are open, by protocol and version of TLS.",
+            "Open client connections, by protocol and TLS version.",
         );
         for (protocol, count) in &self.connections.protocols {
             text.sample("", &[("protocol", protocol.name()), ("tls", protocol.tls())], *count);
@@ -170,7 +170,7 @@ impl Numbers<'_> {
         text.family(
             "osier_http_request_phase_seconds",
             "histogram",
-            "Time that requests have spent in a phase, over the requests that have been in it.",
+            "Time that requests spent in a phase, for the requests that were in it.",
         );
         for (site, route, sum) in sums {
             for (phase, sum) in Phase::ALL.iter().zip(&sum.phases) {
@@ -444,7 +444,7 @@ fn memory(text: &mut Text) {
     text.family(
         "osier_memory_limit_bytes",
         "gauge",
-        "The limit that the pressure is measured by; 0 is none.",
+        "The memory limit; 0 means no limit.",
     );
     text.sample("", &[], memory::limit().unwrap_or(0));
     text.family(
@@ -455,7 +455,7 @@ fn memory(text: &mut Text) {
     text.sample("", &[], memory::pressure() as u8);
 }
 
-/// Writes a histogram: the numbers in its buckets, which are not added up yet, and the sum.
+/// Writes a histogram. `counts` are the numbers in each bucket, not cumulated yet.
 fn histogram(text: &mut Text, labels: Labels<'_>, bounds: &[Duration], (counts, sum): (&[u64], Duration)) {
     let mut all = 0;
     let mut labels = [labels, &[("le", "")]].concat();

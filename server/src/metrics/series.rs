@@ -50,7 +50,7 @@ struct PhaseCell {
     times: [AtomicU64; PHASE_BOUNDS.len() + 1],
 }
 
-/// The upper bounds of the buckets of a phase: coarser than those of whole requests, for there are ten phases.
+/// The upper bounds of the buckets of a phase. They are coarser than those of whole requests, because there are ten phases.
 pub const PHASE_BOUNDS: [Duration; 6] = [
     Duration::from_micros(100),
     Duration::from_millis(1),

@@ -59,7 +59,7 @@ impl BackendTls {
         let keys = ["ca", "verify", "sni", "cert", "key"];
         if !is_used {
             for at in keys.iter().filter_map(|key| table.key(key)) {
-                let text = "this key is for TLS: write what 'to' names with https://";
+                let text = "this key is for TLS: write the address in 'to' with https://, or remove the key";
                 table.source().problem(&at, text);
             }
             for key in keys {

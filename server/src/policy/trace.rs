@@ -1,4 +1,4 @@
-//! `trace`: each request is part of a trace (W3C Trace Context), which backends and the access log get.
+//! `trace`: makes each request part of a trace (W3C Trace Context), which backends and the access log get.
 
 use osier_web::Request;
 
@@ -10,7 +10,7 @@ pub struct Trace {
     pub is_sampled: bool,
 }
 
-/// The clients whose traces go on.
+/// The clients whose traces are continued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incoming {
     Any,
@@ -29,7 +29,7 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// Starts the part of a trace that the request is.
+    /// Makes the request a span of its client's trace, or of a new one.
     pub fn start(&self, request: &Request<'_>) {
         let goes_on = match self.incoming {
             Incoming::Any => true,

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 /// The file, open.
 #[derive(Debug)]
 pub struct PidFile {
-    /// The name inside of the root folder. None for a file outside.
+    /// The name inside the root folder. `None` for a file outside.
     path: Option<PathBuf>,
     file: File,
 }
 
 impl PidFile {
-    /// Opens the file, and makes it if it is not there. Nothing is written yet: another server may still run.
+    /// Opens the file, or creates it. Writes nothing yet: another server may still run.
     pub fn open(path: PathBuf) -> io::Result<PidFile> {
         let file = File::options().write(true).create(true).truncate(false).open(&path)?;
         Ok(PidFile { path: Some(path), file })
@@ -41,7 +41,7 @@ impl PidFile {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Writes the id of a process. The file is written even if it has the same id: `osier upgrade` looks at the time.
+    /// Writes the id of a process. Writes the same id again too, because `osier upgrade` watches the file's time.
     pub fn write(&self, id: u32) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;

@@ -116,7 +116,7 @@ impl Notify {
         self.0.as_ref()?.try_clone().ok().map(OwnedFd::from)
     }
 
-    /// Reports which process is the service from now on. The manager hears only the main process, so that one says it of another.
+    /// Reports which process is the service from now on. The manager accepts messages only from the main process, so the old one sends this.
     pub fn main_process(&self, id: u32) {
         self.send(&format!("MAINPID={id}"));
     }

@@ -89,7 +89,7 @@ impl Running {
         clones(&self.sockets, &self.bind)
     }
 
-    /// Leaves the socket file to the process that has taken over.
+    /// Keeps the socket file from being removed, because the new process serves on it.
     pub fn leave_file(&mut self) {
         if let Some(file) = self.file.take() {
             file.keep();

@@ -1,4 +1,4 @@
-//! The things besides sockets that a process gets from the one that it takes over from.
+//! The state besides sockets that the new process of an upgrade gets from the old one.
 //!
 //! The new process is started with the rights that the old one has: its user, its root folder, its Landlock domain. So these settings
 //! must be what they were, and the new process leaves them alone.
@@ -21,7 +21,7 @@ pub const PID_FILE: &str = "pid file";
 /// The name of the item with the keys of session tickets.
 pub const TICKETS: &str = "tickets";
 
-/// The rights that the old process has given up, and the new one does not have either.
+/// The rights that the old process has dropped. The new process cannot regain them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
     user: Option<String>,
@@ -77,7 +77,7 @@ impl Confinement {
         ];
         match keys.into_iter().find(|(_, is_same)| !is_same) {
             Some((key, _)) => Err(format!(
-                "'{key}' has changed, and a process that takes over has the rights of the old one: restart the server"
+                "'{key}' has changed, but a process that takes over keeps the rights of the old one: restart the server"
             )),
             None => Ok(()),
         }
@@ -118,7 +118,6 @@ pub fn inherited_tickets(upgrade: &Upgrade) -> Option<Tickets> {
 /// The path of the running program, as it is at the start.
 pub fn executable() -> Result<PathBuf, String> {
     let this: io::Result<Program> = Program::this();
-    this.map(|program| program.path().to_owned()).map_err(|error| {
-        format!("the system does not tell the path of this program: {error}; set 'program' of [upgrade]")
-    })
+    this.map(|program| program.path().to_owned())
+        .map_err(|error| format!("cannot find the path of this program: {error}; set 'program' of [upgrade]"))
 }

@@ -1,6 +1,6 @@
 //! `osier upgrade`: asks the running server for an upgrade, and waits for the outcome.
 //!
-//! The server is asked by SIGUSR2. The outcome is read from its PID file: the id of the new process, or the same id written again.
+//! SIGUSR2 asks the server. Its PID file then shows the outcome: the id of the new process, or the old id written again.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::config;
 
 use super::Failure;
 
-/// How often the file is read.
+/// Time between two reads of the file.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time beyond that for the new process, within which the server must have said something.
+/// The time beyond `[upgrade] timeout` within which the server must have written the file.
 const MORE: Duration = Duration::from_secs(15);
 
 /// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line to print.
@@ -25,12 +25,12 @@ const MORE: Duration = Duration::from_secs(15);
 /// Mistakes of the configuration, or one line: why there was no upgrade.
 ///
 /// # Blocks the thread
-/// Until the new process has taken over or the server says that it has not.
+/// Until the new process has taken over, or the server reports a failure.
 pub fn upgrade(of: &Path) -> Result<String, Failure> {
     if let Some(id) = of.to_str().and_then(|text| text.parse::<i32>().ok()) {
         signal(id)?;
         return Ok(format!(
-            "osier: process {id} was asked for an upgrade; its error log says the outcome"
+            "osier: asked process {id} for an upgrade; its error log has the outcome"
         ));
     }
     let loaded = config::load(of, None).map_err(Failure::Mistakes)?.config;
@@ -51,10 +51,10 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
             Ok(new) if new != old => return Ok(format!("osier: process {new} has taken over from process {old}")),
             Ok(_) if !same(written()) => {
                 return Err(Failure::Start(format!(
-                    "the upgrade has failed, and process {old} goes on; its error log says why"
+                    "the upgrade has failed, and process {old} goes on serving; its error log has the reason"
                 )));
             }
-            // It is being written.
+            // The server is writing the file.
             _ => {}
         }
     }

@@ -1,13 +1,13 @@
-//! The limit of memory: what it is, and the fiber that keeps to it.
+//! The memory limit: where it comes from, and the fiber that enforces it.
 //!
 //! ```text
 //!   `memory`, or nine tenths of the cgroup's limit or of the machine's memory ─▶ resident memory
 //!   nine tenths of RLIMIT_AS, if that is less                                ─▶ address space
 //! ```
 //!
-//! The accounts of [`osier::memory`] say what clients make the server hold. The fiber measures the process besides, because an
-//! allocator needs more than it gives, and handlers allocate what they like. From 80 % on, stored responses give way and free memory
-//! goes back to the system. Listeners close idle connections by themselves, and answer new requests by 503 from 95 % on.
+//! The accounts of [`osier::memory`] count what clients make the server hold. The fiber also measures the process, because an allocator
+//! takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber drops stored responses and returns
+//! free memory to the system. Listeners themselves close idle connections, and answer new requests with 503 from 95 % on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,19 +33,19 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and touches two pages.
 const STACK_SPACE: usize = 248 << 10;
 
-/// The part of a limit of the system that is used.
+/// The share of a system limit that the server may use.
 const fn nine_tenths(bytes: u64) -> u64 {
     bytes / 10 * 9
 }
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub bytes: u64,
     pub of: Of,
 }
 
-/// The source of a limit, which says what it counts.
+/// The source of a limit. It decides what counts against the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Configuration,
@@ -55,7 +55,7 @@ pub enum Of {
 }
 
 impl Limit {
-    /// The limit of this process. None if nothing tells one.
+    /// The limit of this process. `None` if neither the configuration nor the system has one.
     pub fn find(configured: Option<u64>) -> Option<Limit> {
         let address_space = getrlimit(Resource::As).current;
         Limit::of(configured, cgroup(Path::new("/")), machine(), address_space)
@@ -104,7 +104,7 @@ fn cgroup(root: &Path) -> Option<u64> {
             }
             _ => return Vec::new(),
         };
-        // A container may see its own group as the root, whatever the path says.
+        // A container may see its own group as the root, with another path.
         let path = PathBuf::from(path.trim_start_matches('/'));
         let groups = path.ancestors();
         let limit = |group: &Path| fs::read_to_string(root.join(folder).join(group).join(file)).ok();
@@ -132,12 +132,14 @@ fn machine() -> Option<u64> {
 /// Sets the limit and starts the fiber that keeps to it.
 pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
     let Some(limit) = Limit::find(configured) else {
-        return say.warning(format_args!("no limit of memory is known; set 'memory'"));
+        return say.warning(format_args!(
+            "the system reports no memory limit, so none is enforced: set 'memory'"
+        ));
     };
     memory::set_limit(Some(usize::try_from(limit.bytes).unwrap_or(usize::MAX)));
     if totals.files.is_none() {
         return say.warning(format_args!(
-            "cannot measure the memory of this process: there is no /proc"
+            "cannot measure the memory of this process, because /proc is missing: only accounted memory counts"
         ));
     }
     let keeper = Keeper {
@@ -158,7 +160,7 @@ struct Keeper {
     say: Say,
     /// Address space that was not resident at first.
     hidden: Option<u64>,
-    /// The pressure that the log was last told.
+    /// The pressure that was last logged.
     said: Pressure,
 }
 
@@ -202,14 +204,14 @@ impl Keeper {
         memory::measured(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Says when the pressure rises, and when it is over.
+    /// Logs a rise of the pressure, and its end.
     fn tell(&mut self, now: Pressure) {
         let limit = self.limit;
         let (held, most, name) = (memory::held() >> 20, limit.bytes >> 20, limit.name());
         match now {
             _ if now == self.said => return,
             Pressure::Critical => self.say.warning(format_args!(
-                "{held} of {most} MiB of memory ({name}) are in use: new requests get 503"
+                "{held} of {most} MiB of memory ({name}) are in use: new requests get 503; raise 'memory', or limit what clients send"
             )),
             Pressure::High if self.said == Pressure::Normal => self.say.warning(format_args!(
                 "{held} of {most} MiB of memory ({name}) are in use: caches give way, and idle connections close"
@@ -220,7 +222,7 @@ impl Keeper {
         self.said = now;
     }
 
-    /// Has the stores of responses drop half of what they hold.
+    /// Makes the stores of responses drop half of what they hold.
     fn relieve(&self) {
         for store in self.live.current().stores() {
             store.give_way();

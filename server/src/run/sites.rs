@@ -406,18 +406,18 @@ impl Sites {
         }
     }
 
-    /// Logs why there was no upgrade. `osier upgrade` sees by the PID file, which is written again, that there was none. It is not written
+    /// Logs why there was no upgrade, and writes the PID file again, which tells `osier upgrade` of the failure. It does not write the file
     /// while another upgrade is under way.
     pub fn say_not_upgraded(&self, why: &str, is_busy: bool) {
         self.process
             .say
-            .error(format_args!("upgrade: {why}; this process goes on"));
+            .error(format_args!("upgrade: {why}; this process goes on serving"));
         if !is_busy {
             self.write_pid_file();
         }
     }
 
-    /// Leaves what the new process has taken over: the files of Unix sockets, and the certificates that authorities sign.
+    /// Gives up what the new process has taken over: the files of Unix sockets, and the renewal of certificates.
     pub fn leave(&mut self) {
         self.running.iter_mut().for_each(Running::leave_file);
         if let Some(admin) = &mut self.admin {

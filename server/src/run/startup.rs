@@ -51,7 +51,7 @@ pub struct Process {
     pub tickets: Tickets,
     pub upgrade: Upgrade,
     pub pid_file: Option<PidFile>,
-    /// The rights that this process has given up, or the one that it takes over from.
+    /// The rights that this process, or the one before an upgrade, has dropped.
     pub confinement: Confinement,
     /// The program that an upgrade starts if the configuration names none.
     pub executable: Result<PathBuf, String>,
@@ -71,7 +71,7 @@ pub struct Opened {
 
 /// The sockets for a listener.
 pub enum Given {
-    /// No sockets: they are opened now.
+    /// No sockets yet: the listener opens its own.
     Nothing,
     /// Sockets that were opened before privileges were given up.
     Opened(Vec<Listener>),
@@ -239,7 +239,7 @@ pub fn open(
         }
     }
     let seen = match (&inherited, &config.state) {
-        // It was read inside of the root folder.
+        // The path was read inside the root folder.
         (Some(_), Some(state)) => Some(state.clone()),
         _ => state.and_then(|state| inside(root.as_deref(), &state)),
     };
@@ -273,7 +273,7 @@ fn executed(config: &Config) -> Option<&Path> {
     config.upgrade.program.as_deref()?.parent()
 }
 
-/// Keys of this process or the one before it, until a file or the shared state brings others.
+/// Makes the keys of this process, or takes those of the one before an upgrade, until a file or the shared state has others.
 fn new_tickets(is_shared: bool, upgrade: &Upgrade) -> Result<Tickets, String> {
     let tickets = match is_shared {
         true => Tickets::from_keys(&random_keys()),

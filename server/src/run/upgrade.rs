@@ -6,7 +6,7 @@
 //!                             └──────────── a line in the log, and the server goes on ────────────────────────────┘
 //! ```
 //!
-//! The first fiber alone changes the state here.
+//! Only the first fiber of the server changes this state.
 
 use std::env;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use super::sites::Sites;
 pub struct Upgrading {
     outcome: Arc<Mutex<Outcome>>,
     is_busy: bool,
-    /// A reload was asked for meanwhile.
+    /// Whether a reload was requested during the upgrade.
     reload_waits: bool,
 }
 
@@ -53,7 +53,7 @@ impl Upgrading {
     /// Begins an upgrade. [`Asked::Prepared`] follows.
     ///
     /// # Errors
-    /// One line: why it cannot begin. Nothing has happened then.
+    /// One line: why the upgrade cannot begin. Nothing has changed then.
     pub fn begin(&mut self, sites: &Sites, requests: &Arc<Requests>) -> Result<(), String> {
         if self.is_busy {
             return Err("another upgrade is under way".into());
@@ -124,7 +124,7 @@ fn lock(outcome: &Mutex<Outcome>) -> std::sync::MutexGuard<'_, Outcome> {
     outcome.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program to start, and what it gets.
+/// The program to start, with its arguments and items.
 fn program(sites: &Sites) -> Result<Program, String> {
     let (process, config) = (&sites.process, &sites.config);
     let confinement = &process.confinement;

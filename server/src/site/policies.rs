@@ -67,7 +67,7 @@ pub struct Around {
     pub errors: Arc<[ErrorPage]>,
     /// Whether an error without a page gets one in HTML, for clients that prefer it.
     pub html_errors: bool,
-    /// Whether responses tell where the time of their request went.
+    /// Whether responses have the field `Server-Timing`.
     pub server_timing: bool,
     /// The time after which a request is logged as slow.
     pub slow: Option<Duration>,
@@ -166,7 +166,7 @@ impl Around {
         self.change(request, answer, Around::end)
     }
 
-    /// Calls the handler, whose time may be bounded.
+    /// Calls the handler, within the route's time limit if it has one.
     fn within_time(&self, answer: impl FnOnce() -> Response) -> Response {
         match self.time {
             Some(time) => osier::timeout(time, answer).unwrap_or_else(|_| Response::plain(StatusCode::GATEWAY_TIMEOUT)),

@@ -57,7 +57,8 @@ impl Live {
         self.stopped.set();
     }
 
-    /// Sends a dump of every fiber, by the place where it waits, with its backtrace. Only one dump runs at a time: looking up function names takes a while.
+    /// Sends a dump of every fiber, by the place where it waits, with its backtrace. Only one dump runs at a time, because looking up
+    /// function names takes a while.
     pub fn fibers(&self, request: &Request<'_>) -> Response {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;

@@ -133,7 +133,7 @@ fn a_page_its_events_and_its_websocket_come_over_one_connection_of_http2() {
     let seen = tab.eval("window.seen");
     let seen: Value = serde_json::from_str(seen.as_str().unwrap()).unwrap();
     assert_eq!(seen["protocol"], "HTTP/2, TLSv1.3");
-    // The WebSocket is no connection of HTTP/1.1: it runs in a stream.
+    // The WebSocket is no HTTP/1.1 connection: it runs in a stream.
     let protocols: Vec<(&str, &str)> = seen["protocols"]
         .as_array()
         .unwrap()

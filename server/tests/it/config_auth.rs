@@ -109,7 +109,7 @@ fn mistakes_of_forward_auth_have_their_places() {
         "'path' beside a URL with the path '/x'",
         "\"Host\" cannot be copied",
         "site.toml:17:16: 'forward_auth' must be a table, false, or the URL alone, not",
-        "site.toml:21:37: this key is for TLS: write what 'to' names with https://",
+        "site.toml:21:37: this key is for TLS: write the address in 'to' with https://, or remove the key",
     ] {
         assert!(said.contains(line), "{line}\n{said}");
     }

@@ -457,7 +457,7 @@ fn handlers() {
                 "4:73: 'sni' cannot be \"a b\": write the name that the backend's certificate has, \"app.internal\" for example",
                 "4:80: 'cert' and 'key' belong together: the certificate that backends ask for, and its private key",
                 "4:86: 'key': 'DIR/none' cannot be read: No such file or directory (os error 2)",
-                "7:23: this key is for TLS: write what 'to' names with https://",
+                "7:23: this key is for TLS: write the address in 'to' with https://, or remove the key",
                 "10:18: 'to' cannot be \"https://c\": only HTTP backends of 'proxy' speak TLS; write HOST:PORT or unix:PATH",
             ],
         ),
@@ -563,7 +563,7 @@ fn handlers() {
              [[site.route]]\nchat = { channel = \"x\" }\n",
             &[
                 "5:18: 'redis': Redis user names are not supported, only a password; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH",
-                "8:18: 'redis': the password has a '%' that begins no escape",
+                "8:18: 'redis': the password has a '%' without two hexadecimal digits; write '%' itself as '%25'",
                 "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT, rediss:// for TLS, or redis+unix:///PATH",
                 "13:10: 'channel' is only for chats over Redis: redis = \"redis://127.0.0.1:6379\"",
             ],

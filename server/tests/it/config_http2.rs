@@ -1,4 +1,4 @@
-//! The limits of HTTP/2 in a configuration: each reaches the connection, as its client sees it in raw frames.
+//! The HTTP/2 limits in a configuration: each reaches the connection, as its client sees it in raw frames.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -84,7 +84,7 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes.try_into().unwrap())
 }
 
-/// A server whose listener has these limits of HTTP/2.
+/// A server whose listener has these HTTP/2 limits.
 fn sites(limits: &str) -> Sites {
     Sites::start(&format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\nhttp2 = {{ {limits} }}\n{SITE}"

@@ -330,7 +330,7 @@ fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {
     });
     let said = sites.0.said()[before..].to_owned();
     assert!(
-        said.contains("'user' has changed, and a process that takes over"),
+        said.contains("'user' has changed, but a process that takes over"),
         "{said}"
     );
     assert_eq!(fixed(&mut client), "x");

@@ -36,7 +36,7 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// The outcome of a handshake of TLS 1.3.
+/// The outcome of a TLS 1.3 handshake.
 pub(super) struct Opened {
     pub(super) suite: Suite,
     pub(super) sending: Key,

@@ -422,7 +422,7 @@ impl<'a> RequestBody<'a> {
                 self.pace.received(count);
                 Ok(Some(count))
             }
-            // The end of its stream ends a body of HTTP/2.
+            // The end of its stream ends an HTTP/2 body.
             Ok(Some(0)) if self.decoder.at_end().is_err() => Err(self.fail(BodyError::Ended)),
             Err(error) => Err(self.broken(error)),
             other => other,

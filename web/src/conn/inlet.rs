@@ -1,4 +1,4 @@
-//! The inlet of a stream of HTTP/2, which its connection fills: the bytes of a body, the word that it may send more, its reset.
+//! The inlet of an HTTP/2 stream, which its connection fills: the bytes of a body, the word that it may send more, its reset.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;

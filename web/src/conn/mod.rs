@@ -104,7 +104,7 @@ const LINGER_QUIET: Duration = Duration::from_secs(5);
 /// Free bytes at first, behind the received part of an incomplete head.
 const PARTIAL_ROOM: usize = 256;
 
-/// The beginning of the preface of HTTP/2 (RFC 9113 section 3.4). No method begins like that.
+/// The beginning of the HTTP/2 preface (RFC 9113 section 3.4). No method begins like that.
 #[cfg(feature = "h2")]
 const PREFACE_BEGIN: &[u8] = b"PRI ";
 

@@ -92,7 +92,7 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// The connection, which streams of HTTP/2 share. `None` for a test.
+    /// The connection, which HTTP/2 streams share. `None` for a test.
     fn link(self) -> Option<&'w Link> {
         match self.end {
             End::Link(link) => Some(link),
@@ -125,7 +125,7 @@ impl<'w> Peer<'w> {
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 
-    /// The byte stream of the connection, if it belongs to the request. `None` for a test, and for a stream of HTTP/2.
+    /// The byte stream of the connection, if it belongs to the request. `None` for a test, and for an HTTP/2 stream.
     #[cfg_attr(
         not(any(feature = "fastcgi", feature = "proxy")),
         allow(dead_code, reason = "only gateways receive bodies first")
@@ -150,12 +150,12 @@ impl<'w> Peer<'w> {
         self.worker.draining.get()
     }
 
-    /// Whether the request came on a stream of HTTP/2.
+    /// Whether the request came on an HTTP/2 stream.
     pub(crate) fn is_stream(self) -> bool {
         matches!(self.end, End::Stream(_))
     }
 
-    /// Lets the client take the response at any rate. A connection of HTTP/2 is let to for all its streams.
+    /// Lets the client take the response at any rate. An HTTP/2 connection is let to for all its streams.
     pub(crate) fn allow_slow_response(self) {
         if let End::Stream(stream) = self.end {
             stream.allow_slow();
@@ -191,7 +191,7 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// Takes the trailer that a stream of HTTP/2 has received.
+    /// Takes the trailer that an HTTP/2 stream has received.
     pub(crate) fn take_trailers(self) -> Option<Trailers> {
         match self.end {
             End::Stream(stream) => Some(stream.take_trailers()),

@@ -1,6 +1,6 @@
 //! The protocol that a connection speaks, for counters.
 
-/// The protocol of a connection, with its version of TLS. A WebSocket counts as the protocol that its connection began with.
+/// The protocol of a connection, with its TLS version. A WebSocket counts as the protocol that its connection began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -8,7 +8,7 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 in the clear.
     H2c,
-    /// The handshake of TLS is not done.
+    /// The TLS handshake is not done.
     Handshake,
     /// HTTP/1.1 over TLS 1.2.
     Http1Tls12,
@@ -42,7 +42,7 @@ impl Protocol {
         }
     }
 
-    /// The version of TLS: `TLSv1.3`. `none` in the clear, and `handshake` before its end.
+    /// The TLS version: `TLSv1.3`. `none` in the clear, and `handshake` before its end.
     pub fn tls(self) -> &'static str {
         match self {
             Protocol::Http1 | Protocol::H2c => "none",

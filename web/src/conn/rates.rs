@@ -9,7 +9,7 @@
 //!
 //! Only the time counts in which the server waits for the client. Responses need no state for that: the socket compares what the
 //! peer has acknowledged within one write timeout ([`Stream::set_write_progress`](osier::net::Stream::set_write_progress)), and a
-//! stream of HTTP/2 what the windows have let through. [`Span`] counts what arrives of a body.
+//! HTTP/2 stream what the windows have let through. [`Span`] counts what arrives of a body.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The client of one request as a stream of an HTTP/2 connection: what the serving code needs of it.
 //!
-//! The serving code writes a response in the form of HTTP/1.1 without the framing of its body. The stream turns the head into
+//! The serving code writes a response in HTTP/1.1 form without the framing of its body. The stream turns the head into
 //! fields and the rest into DATA. It gives the body of the request without framing, too.
 
 use std::io;

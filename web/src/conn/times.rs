@@ -20,8 +20,8 @@ use osier::fiber::{Activity, Attached, Meter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Its client connected: from the acceptance of the connection to the first bytes of its first request, with the handshake of TLS. Exact to a
-    /// millisecond. Later requests of the connection have none, nor have streams of HTTP/2.
+    /// Its client connected: from the acceptance of the connection to the first bytes of its first request, with the TLS handshake. Exact to a
+    /// millisecond. Later requests of the connection have none, nor have HTTP/2 streams.
     Accept,
     /// It could have gone on, and waited for the worker: before its beginning, or behind other fibers later.
     Worker,

@@ -151,7 +151,7 @@ impl Transport {
         }
     }
 
-    /// The state of TLS, for another process that gets the socket. `None` if it cannot leave this one.
+    /// The TLS state, for another process that gets the socket. `None` if it cannot leave this one.
     #[cfg(feature = "upgrade")]
     pub(crate) fn export(&self) -> Option<Vec<u8>> {
         match self {
@@ -178,7 +178,7 @@ impl Transport {
         Some(Transport::Tls(Box::new(stream)))
     }
 
-    /// Whether the handshake of TLS is done.
+    /// Whether the TLS handshake is done.
     #[cfg(all(feature = "upgrade", feature = "tls"))]
     pub(crate) fn is_established(&self) -> bool {
         match self {

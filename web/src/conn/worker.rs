@@ -57,7 +57,7 @@ const SAMPLE: usize = 64;
 /// The memory of a connection at rest: its box, its slot, its entry in the table of sockets, its link.
 const CONNECTION_BYTES: usize = 400;
 
-/// The memory of a session of TLS at rest.
+/// The memory of a TLS session at rest.
 const TLS_BYTES: usize = 1400;
 
 /// Read timeout between requests. A connection is woken to read available bytes. If there are none,

@@ -1,4 +1,4 @@
-//! A head in the form of HTTP/1.1, as the serving code and gateways write it, cut into its first line and fields for HTTP/2.
+//! A head in HTTP/1.1 form, as the serving code and gateways write it, cut into its first line and fields for HTTP/2.
 
 /// A head. Code of this crate has written it, so it is well-formed.
 pub(crate) struct WrittenHead<'b> {

@@ -57,7 +57,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str,
     let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
     let answered = settings.upstream.attempt_http(affinity, upgrade.is_some(), |carrier| {
         let address = carrier.ticket().address();
-        // A stream of HTTP/2 does not leave HTTP.
+        // An HTTP/2 stream does not leave HTTP.
         let upgrade = upgrade.filter(|_| carrier.lease().is_some());
         if outgoing::write_head(settings, request, target, address, upgrade, &mut sender.head).is_err() {
             // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.

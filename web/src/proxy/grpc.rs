@@ -1,4 +1,4 @@
-//! gRPC: a client of it reads the outcome of a call from fields, not from the status of HTTP.
+//! gRPC: a client of it reads the outcome of a call from fields, not from the HTTP status.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub(super) fn is_call(request: &Request<'_>) -> bool {
     request.header("content-type").is_some_and(is_grpc)
 }
 
-/// Turns the error response of the proxy itself into one without messages ("Trailers-Only" in the protocol of gRPC over HTTP/2). The
+/// Turns the error response of the proxy itself into one without messages ("Trailers-Only" in the gRPC protocol over HTTP/2). The
 /// cause stays for the log.
 pub(super) fn fail(failed: Response) -> Response {
     let status = failed.status();
@@ -29,7 +29,7 @@ pub(super) fn fail(failed: Response) -> Response {
     response
 }
 
-/// The code of gRPC for a status, and what it means here.
+/// The gRPC code for a status, and what it means here.
 fn outcome(status: StatusCode) -> (&'static str, &'static str) {
     match status.as_u16() {
         // DEADLINE_EXCEEDED: the backend may have done the work, so the call is not simply repeated.

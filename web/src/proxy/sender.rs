@@ -41,7 +41,7 @@ pub(super) struct Sender {
     /// A framed piece of the body. `piece[sent..]` is still to be sent.
     piece: Vec<u8>,
     sent: usize,
-    /// The place of the piece's data, which a stream of HTTP/2 takes without framing.
+    /// The place of the piece's data, which an HTTP/2 stream takes without framing.
     data: Range<usize>,
     /// How many bytes of the data a stream has taken.
     data_sent: usize,

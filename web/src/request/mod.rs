@@ -438,7 +438,7 @@ impl<'a> Request<'a> {
     }
 
     /// Lets the client of this request send the body and take the response at any rate, in spite of the server's
-    /// [rates](crate::Server::rates). The timeouts apply. On a connection of HTTP/2, no later response has a rate either, apart from
+    /// [rates](crate::Server::rates). The timeouts apply. On an HTTP/2 connection, no later response has a rate either, apart from
     /// that of its own stream.
     ///
     /// ```

@@ -172,7 +172,7 @@ impl Server {
     /// Sets the most connections of one client at once, over all workers: an IPv4 address, or an IPv6
     /// network of 64 bits. A further connection is reset, with a log line. Clients of Unix sockets have
     /// no limit. With [`proxy_protocol`](Server::proxy_protocol) the client that the header names counts.
-    /// A WebSocket in a stream of HTTP/2 counts as one more connection. At the limit its stream is reset.
+    /// A WebSocket in an HTTP/2 stream counts as one more connection. At the limit its stream is reset.
     pub fn max_connections_per_client(mut self, count: u32) -> Self {
         self.max_connections_per_client = Some(count);
         self
@@ -201,15 +201,15 @@ impl Server {
         self
     }
 
-    /// Sets whether the server speaks HTTP/2, as it does by default: to a client that begins with the preface of HTTP/2 (prior
-    /// knowledge), and to one that chooses `h2` in the handshake of TLS.
+    /// Sets whether the server speaks HTTP/2, as it does by default: to a client that begins with the HTTP/2 preface (prior
+    /// knowledge), and to one that chooses `h2` in the TLS handshake.
     #[cfg(feature = "h2")]
     pub fn http2(mut self, speaks: bool) -> Self {
         self.http2 = speaks.then(|| self.http2.unwrap_or_default());
         self
     }
 
-    /// Sets the limits of HTTP/2, and speaks it. The limits of a head and the times for a head and for a stalled stream are those of
+    /// Sets the HTTP/2 limits, and speaks it. The limits of a head and the times for a head and for a stalled stream are those of
     /// [`limits`](Server::limits) and [`timeouts`](Server::timeouts).
     ///
     /// ```
@@ -485,7 +485,7 @@ impl Server {
     }
 }
 
-/// The longest timeout of HTTP/2, in place of one that is for ever.
+/// The longest HTTP/2 timeout, in place of one that is for ever.
 #[cfg(feature = "h2")]
 const LONGEST: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 60 * 60);
 

@@ -151,7 +151,7 @@ impl Backend {
         Backend { http2, ..self }
     }
 
-    /// Whether a request may go on a stream of HTTP/2. `upgrades`: the request may leave HTTP, for which only TLS offers a choice of
+    /// Whether a request may go on an HTTP/2 stream. `upgrades`: the request may leave HTTP, for which only TLS offers a choice of
     /// versions.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) fn takes_streams(&self, upgrades: bool) -> bool {

@@ -218,7 +218,7 @@ impl Builder {
     ///
     /// With TLS, the backend chooses between HTTP/2 and HTTP/1.1 (ALPN), and requests that may leave HTTP, for a WebSocket, go over
     /// HTTP/1.1. Without TLS, the backend must speak HTTP/2 from the first byte (prior knowledge). [`keep`](Builder::keep) has no
-    /// effect on connections of HTTP/2, and a [`Lease`](super::Lease) is always a connection of its own.
+    /// effect on HTTP/2 connections, and a [`Lease`](super::Lease) is always a connection of its own.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub fn http2(mut self, on: bool) -> Self {
         self.http2 = on;

@@ -11,9 +11,9 @@ use super::ticket::Ticket;
 
 /// The carrier of one request. Its drop closes the connection, or ends the stream.
 pub(crate) enum Carrier {
-    /// A connection of HTTP/1.1.
+    /// An HTTP/1.1 connection.
     Bytes(Lease),
-    /// A stream of HTTP/2.
+    /// An HTTP/2 stream.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     Stream(Stream),
 }

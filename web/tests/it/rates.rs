@@ -240,7 +240,7 @@ fn a_response_that_is_sipped_is_cut_off() {
     });
 }
 
-/// A client of HTTP/2 on the virtual clock.
+/// An HTTP/2 client on the virtual clock.
 struct Client {
     stream: TcpStream,
     machine: Connection,

@@ -51,7 +51,7 @@ impl<'a> Head<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Makes the head of a response that came on a stream of HTTP/2, to a request with the method `asked`. `ended`: the stream has
+    /// Makes the head of a response that came on an HTTP/2 stream, to a request with the method `asked`. `ended`: the stream has
     /// ended with it.
     ///
     /// The body has no framing. Its length is [`ReplyLength::Chunked`] unless it is known: the end of the stream ends it.

@@ -78,7 +78,7 @@ impl Transport for Https {
 /// Until the response is there, for `patience` at most.
 ///
 /// # Errors
-/// Those of the connection, and a URL that is none.
+/// The connection's errors, and `InvalidData` for a malformed URL.
 pub fn status(url: &str, patience: Duration) -> io::Result<u16> {
     let is_plain = url.starts_with("http://");
     let parsed = match url.strip_prefix("http://") {
@@ -86,7 +86,7 @@ pub fn status(url: &str, patience: Duration) -> io::Result<u16> {
         None => Url::parse(url),
     };
     let url = parsed.ok_or_else(|| invalid(format!("{url:?} is no URL")))?;
-    let request = request("GET", &url, None).map_err(|_| invalid("a URL that cannot be sent".into()))?;
+    let request = request("GET", &url, None).map_err(|_| invalid(format!("the URL of {} cannot be sent", url.host)))?;
     let exchange = || {
         let mut socket = TcpStream::connect((url.host, url.port))?;
         if is_plain {

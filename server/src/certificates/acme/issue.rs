@@ -1,4 +1,4 @@
-//! One certificate, from the account to the stored chain, and the questions when it should be renewed.
+//! Obtains one certificate, from the account to the stored chain, and asks its issuer when to renew it.
 //!
 //! The lock of the name keeps other processes from ordering the same certificate. Connections to issuers and their directories are
 //! kept in [`Means`], so that thousands of certificates do not ask for them one by one.
@@ -25,10 +25,10 @@ use super::settings::{Issuer, Settings};
 use super::storage::{Advice, Pending, Storage, Stored};
 use crate::certificates::x509::Certificate;
 
-/// Time for which the directory of an issuer counts.
+/// Time for which a fetched directory of an issuer is used.
 const DIRECTORY_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Time between two questions for the issuer's renewal window: the shortest, that without an answer, and the longest (RFC 9773
+/// Time between two requests for the issuer's renewal window: the shortest, the one after a failure, and the longest (RFC 9773
 /// section 4.3).
 const ASK_MIN: Duration = Duration::from_secs(3600);
 pub const ASK: Duration = Duration::from_secs(6 * 3600);
@@ -47,7 +47,7 @@ pub struct Means {
     pub storage: Arc<dyn Storage>,
     pub board: Arc<dyn Board>,
     connect: Connect,
-    /// The issuers that were needed, by the URL of their directory.
+    /// The issuers used so far, by the URL of their directory.
     issuers: Mutex<HashMap<String, Known>>,
 }
 
@@ -93,7 +93,7 @@ impl Means {
         Ok((transport, directory))
     }
 
-    /// Forgets what is known of an issuer, so that the next order finds what has changed.
+    /// Drops the cached connection and directory of an issuer, so that the next order sees its changes.
     fn forget(&self, issuer: &Issuer) {
         self.issuers().remove(&issuer.directory);
     }
@@ -154,7 +154,7 @@ fn leaf(chain: &str) -> Option<Certificate> {
 /// A certificate that an issuer has just given.
 pub struct Obtained {
     pub stored: Stored,
-    /// Why it could not be stored. It is served all the same.
+    /// The error of storing it, if that failed. The certificate is served all the same.
     pub unstored: Option<io::Error>,
 }
 
@@ -164,7 +164,7 @@ pub struct Obtained {
 /// For minutes, while the issuer checks the names by one of `kinds`, the best one first.
 ///
 /// # Errors
-/// Those of the issuer and of the storage.
+/// The errors of the issuer and of the storage.
 pub fn obtain(
     subject: &Subject,
     issuer: &Issuer,
@@ -228,7 +228,7 @@ fn order(
     store(subject, means, Stored { key, chain })
 }
 
-/// Whether a place has no room, which says nothing about what it holds.
+/// Whether an error means a full disk or quota. Stored data can still be read then.
 pub fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)

@@ -1,4 +1,4 @@
-//! Keeps certificates: gets those that are missing, renews the others in time, and puts them where the listeners find them.
+//! Keeps certificates: obtains missing ones, renews the others in time, and puts them where the listeners find them.
 //!
 //! ```text
 //!              due: the earliest first                     ┌──▶ shelf: served from the next handshake on
@@ -8,11 +8,12 @@
 //! ```
 //!
 //! The first look at a certificate loads and serves it. Issuers are asked for renewal windows later, at times that are spread over
-//! [`ASK`](issue::ASK), and their answers are stored with the certificates. So ten thousand certificates do not ask at once after a start.
+//! [`ASK`](issue::ASK), and their answers are stored with the certificates. So a start with ten thousand certificates does not flood
+//! the issuers.
 //!
-//! The first fiber takes from the queue. At most [`AT_ONCE`] certificates are attended at once. The wall clock decides when one is
-//! due, and it is looked at again at least every [`LOOK`]. After a jump forward, what is due meanwhile is attended. After a jump back,
-//! what lies farther ahead than any pause is long ([`FARTHEST`]) is attended, too.
+//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. The wall clock says
+//! when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump forward is noticed. After a jump back,
+//! a certificate whose time lies more than [`FARTHEST`] ahead is due, too: no pause is that long.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -52,19 +53,19 @@ pub trait Shelf: Send + Sync {
     /// One line: the certificate cannot be used with its key.
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String>;
 
-    /// There is no certificate for these names yet.
+    /// Called while there is no certificate for these names yet.
     fn missing(&self, _subject: &Subject) {}
 
-    /// Whether a certificate may be ordered for these names. It is given up otherwise.
+    /// Whether a certificate may be ordered for these names. If not, the keeper drops the subject.
     ///
     /// # Suspends
-    /// It may ask somebody else.
+    /// While another server is asked.
     fn may_order(&self, _subject: &Subject) -> bool {
         true
     }
 }
 
-/// Tells the seconds since 1970. Tests have a clock of their own.
+/// Returns the seconds since 1970. Tests pass a virtual clock.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
 /// The clock of the system.
@@ -77,7 +78,7 @@ pub fn system_clock() -> Clock {
 
 /// The certificates that a configuration wants.
 pub struct Keeper {
-    /// Taken after `state`. It grows only.
+    /// Locked after `state`, never before. Subjects are never removed.
     subjects: Mutex<Vec<Arc<Subject>>>,
     means: Means,
     shelf: Arc<dyn Shelf>,
@@ -98,9 +99,9 @@ struct State {
     failures: Vec<u32>,
     /// The subjects whose certificates are served.
     served: HashSet<usize>,
-    /// The subjects that wait for another process, or for the storage.
+    /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
-    /// The subjects that need no certificate any more.
+    /// Subjects that need no certificate any more.
     given_up: HashSet<usize>,
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
@@ -112,7 +113,7 @@ struct Next {
     /// The pause until then.
     after: Duration,
     has_failed: bool,
-    /// Whether news from other processes, or from the storage, end the pause.
+    /// Whether a change by another process, or the return of the storage, ends the pause.
     is_waiting: bool,
     /// Whether there is no next look.
     is_given_up: bool,
@@ -147,7 +148,7 @@ impl Drop for Attending<'_> {
     fn drop(&mut self) {
         let Attending { keeper, index, .. } = *self;
         let next = self.next.take().unwrap_or_else(|| {
-            let error = Error::Failed("the work on it has panicked, which is a bug of this server".into());
+            let error = Error::Failed("a panic while it was ordered; this is a bug, please report it".into());
             keeper.failed(index, &error)
         });
         let due = keeper.wall();
@@ -303,7 +304,7 @@ impl Keeper {
         let found = match self.means.storage.certificate(subject.name()) {
             Ok(found) => found.filter(|stored| subject.is_served_by(stored)),
             Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
-            // Somebody else may read it, and would lose it by another order.
+            // A machine with the right key may be able to read it. A new order would overwrite its certificate.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return self.not_stored(index, &error),
             Err(error) => {
                 let name = subject.name();
@@ -333,7 +334,7 @@ impl Keeper {
         if let Some(id) = &read.id {
             let stored = self.means.storage.advice(subject.name()).ok().flatten();
             let stored = stored.filter(|advice| advice.id == *id);
-            // An answer that lies farther ahead than any is valid comes from before a jump of the clock.
+            // The clock has jumped back since an answer whose time lies farther ahead than any answer may.
             let is_valid = |advice: &Advice| left(advice.again).is_some_and(|left| left.cast_signed() <= FARTHEST);
             let first = self.began.saturating_add((ASK.as_secs_f64() * chance) as i64);
             let advice = match stored {
@@ -362,7 +363,7 @@ impl Keeper {
             window: before.and_then(|advice| advice.window),
             again: now.saturating_add(ASK.as_secs().cast_signed()),
         };
-        // Only the one that has issued it has an opinion.
+        // Only the issuer of this certificate answers for it.
         for issuer in &subject.settings.issuers {
             match issue::advice(issuer, &self.means, id, now) {
                 Ok(given) => advice = given,
@@ -372,7 +373,7 @@ impl Keeper {
                 break;
             }
         }
-        // An answer that is lost is asked for again at the next start.
+        // If the answer is not stored, the next start asks for it again.
         let _ = self.means.storage.put_advice(subject.name(), &advice);
         advice
     }
@@ -452,8 +453,7 @@ impl Keeper {
             if let Err(error) = storage.put_certificate(name, stored) {
                 return self.cannot_store(index, &error);
             }
-            self.say
-                .info(format_args!("the certificate of {name} is stored now, after all"));
+            self.say.info(format_args!("the certificate of {name} is stored now"));
         }
         self.state().unstored.remove(&index);
         Next::look(Duration::ZERO)

@@ -2,16 +2,16 @@
 //! answer each other's challenges.
 //!
 //! ```text
-//!   osier:account:ISSUER       key of the account                  osier:lock:NAME     who orders NAME, with an end
+//!   osier:account:ISSUER       key of the account                  osier:lock:NAME     owner of the order; expires
 //!   osier:certificate:NAME     private key and chain               osier:challenges    responses to challenges, a hash
 //!   osier:order:NAME           an order on its way                 osier:changes       names with a new certificate, newest first
 //!   osier:advice:NAME          the issuer's answer about renewal   osier:changed       number of changes so far
 //!                                                                  osier:tickets       keys of session tickets
 //! ```
 //!
-//! One fiber polls every [`POLL`]: it brings the responses to challenges into memory, where handshakes and requests find them, and tells of
-//! changes. So no handshake and no request waits for Redis, and made-up requests cause no commands. A machine that shows a response waits
-//! for [`SEEN`] before it tells the issuer, so that all others have it.
+//! One fiber polls Redis every [`POLL`]. It copies the responses to challenges into memory, where handshakes and requests find them, and
+//! reports changed certificates. So no handshake and no request waits for Redis, and made-up requests cause no commands. A machine that
+//! publishes a response waits for [`SEEN`] before it notifies the issuer, so that all others have the response.
 //!
 //! While Redis is away, only the polling fiber tries to reach it, at growing intervals. It reports the beginning of the outage and its end,
 //! and every other call fails at once.
@@ -86,9 +86,9 @@ struct Seen {
     tickets_looked: Option<Instant>,
 }
 
-/// Learns of the names whose certificates others have changed.
+/// Hears of certificates that other machines have changed.
 pub trait Listener: Send + Sync {
-    /// These names have new certificates. Every other name may have been given back by its owner.
+    /// Called when these names have new certificates. The lock of any other name may be free again.
     fn changed(&self, names: &HashSet<String>);
 }
 
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// Whether Redis could not be reached when it was last needed.
+    /// Whether the last attempt to reach Redis failed.
     pub fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Acquire)
     }
@@ -136,7 +136,7 @@ impl Shared {
     /// When Redis cannot be reached, or refuses.
     pub fn call(&self, command: &[&[u8]]) -> io::Result<Reply> {
         if self.is_away() {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "Redis is away"));
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "Redis cannot be reached"));
         }
         let reply = self.send(command);
         if let Err(error) = &reply
@@ -160,7 +160,7 @@ impl Shared {
         match self.call(&[b"GET", key.as_bytes()])? {
             Reply::Nil => Ok(None),
             Reply::Text(bytes) => self.open(key, &bytes).map(Some),
-            _ => Err(malformed("a value of another type")),
+            _ => Err(malformed("a value that is not a string")),
         }
     }
 
@@ -183,7 +183,7 @@ impl Shared {
     /// # Errors
     /// `PermissionDenied` for a text that this process cannot open.
     fn open(&self, key: &str, bytes: &[u8]) -> io::Result<String> {
-        let text = str::from_utf8(bytes).map_err(|_| malformed("a value that is no text"))?;
+        let text = str::from_utf8(bytes).map_err(|_| malformed("a value that is not UTF-8"))?;
         let opened = match &self.seal {
             Some(seal) => seal.decrypt(key, text),
             None => Some(text.to_owned()),
@@ -195,7 +195,7 @@ impl Shared {
     /// Shows a response to a challenge on all machines, until the result is dropped. `None` if Redis cannot be reached.
     ///
     /// # Suspends
-    /// Until the other machines have it.
+    /// Until the other machines have the response.
     pub fn give(self: &Arc<Shared>, key: &Key, response: &Value) -> Option<Given> {
         let (hash, field) = (self.key("challenges", ""), key.to_field());
         let mut response = response.clone();
@@ -237,7 +237,7 @@ impl Shared {
             if let Some(tickets) = &self.tickets
                 && seen.tickets.is_stale(wall())
             {
-                // Nobody has changed the keys for long: an old key must not seal for ever.
+                // No machine has changed the keys for long, and an old key must not seal for ever.
                 seen.tickets = rotation::Rotation::default();
                 seen.sealing.clear();
                 let _ = tickets.replace(&random_keys());
@@ -298,7 +298,7 @@ impl Shared {
         pairs.iter().filter_map(read).collect()
     }
 
-    /// Takes over the keys of tickets, and changes them when it is time.
+    /// Takes over the keys of tickets from Redis, and publishes a new key when it is time.
     fn look_at_tickets(&self, seen: &mut Seen) -> io::Result<()> {
         let Some(tickets) = &self.tickets else {
             return Ok(());
@@ -320,7 +320,7 @@ impl Shared {
             true => rotation::Rotation::default(),
             false => match self.open(&key, &stored) {
                 Ok(text) => rotation::Rotation::from_text(&text),
-                // The keys of this process alone serve on. The storage of certificates reports a wrong key.
+                // This process goes on with its own keys. The storage of certificates reports the wrong seal.
                 Err(_) => return Ok(()),
             },
         };
@@ -333,7 +333,7 @@ impl Shared {
                 rotation = rotation::Rotation::from_text(&text);
             }
         }
-        // The key that seals changes by the time alone, too.
+        // Time alone also changes which key seals.
         let keys = rotation.keys(wall());
         if seen.sealing != keys && tickets.replace(&keys).is_ok() {
             seen.sealing = keys;
@@ -366,7 +366,7 @@ impl Shared {
         });
         self.say
             .info(format_args!("[shared]: Redis is back after {} s", length.as_secs()));
-        // Somebody may wait for it, and changes have been missed.
+        // Keepers may wait for Redis, and changes have been missed.
         seen.changes = None;
     }
 }
@@ -380,7 +380,7 @@ pub struct Given {
 impl Drop for Given {
     fn drop(&mut self) {
         let (shared, field) = (Arc::clone(&self.shared), std::mem::take(&mut self.field));
-        // The order must not wait for it. A response that stays ends by itself.
+        // The order must not wait for Redis. A response that is not removed expires.
         drop(osier::spawn(move || {
             let hash = shared.key("challenges", "");
             shared.call(&[b"HDEL", hash.as_bytes(), field.as_bytes()])

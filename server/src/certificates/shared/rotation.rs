@@ -1,6 +1,7 @@
 //! The keys of session tickets that several machines share: when one begins to seal, and when another one follows.
 //!
-//! A new key is published some time before it seals, so that every machine can open its tickets by then. Pure functions of the time.
+//! A new key is published [`NOTICE`] before it seals, so that every machine can open its tickets by then. All functions are pure: the time
+//! is an argument.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
@@ -24,12 +25,12 @@ pub struct Rotation(Vec<Key>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     bytes: Vec<u8>,
-    /// The time at which it begins to seal, in seconds since 1970.
+    /// The time at which the key begins to seal, in seconds since 1970.
     from: i64,
 }
 
 impl Rotation {
-    /// Reads what [`to_text`](Rotation::to_text) has written. Everything else is no key.
+    /// Reads what [`to_text`](Rotation::to_text) has written. Any other text holds no key.
     pub fn from_text(text: &str) -> Rotation {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
         let keys = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -46,7 +47,7 @@ impl Rotation {
         Value::Array(self.0.iter().map(key).collect()).to_string()
     }
 
-    /// Adds a key if it is time for another one. Returns whether it has.
+    /// Adds a key if it is time for another one. Returns whether it did.
     pub fn change(&mut self, now: i64) -> bool {
         let from = match self.0.first() {
             // A key from far ahead comes from a clock that was wrong.
@@ -65,7 +66,7 @@ impl Rotation {
         true
     }
 
-    /// Whether nobody has added a key for so long that the newest one should seal no more.
+    /// Whether the newest key is so old that it should no longer seal.
     pub fn is_stale(&self, now: i64) -> bool {
         self.0.first().is_some_and(|newest| newest.from + 2 * PERIOD < now)
     }

@@ -1,6 +1,6 @@
 //! `osier top ADDR`: what a running server does, from its admin listener.
 //!
-//! On a terminal the view is written again every two seconds. Elsewhere, and with `--once`, it is written once, with the rates
+//! On a terminal the program rewrites the view every two seconds. Elsewhere, and with `--once`, it writes the view once, with the rates
 //! since the start of the server.
 
 mod scrape;
@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Clears a terminal and goes to its first place.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Shows the server whose `[admin]` listens at `address`, until the program is ended.
+/// Shows the server whose `[admin]` listens at `address`, until the user ends the program.
 ///
 /// # Errors
 /// One line: why there is nothing to show.
@@ -34,7 +34,7 @@ pub fn run(address: &str, once: bool) -> Result<(), String> {
         let text = view::text(address, &now, before.as_ref());
         let is_last = once || !out.is_terminal();
         let clear = if is_last { "" } else { CLEAR };
-        // The reader may have gone.
+        // The reader of a pipe may have left.
         if write!(out, "{clear}{text}").and_then(|()| out.flush()).is_err() || is_last {
             return Ok(());
         }

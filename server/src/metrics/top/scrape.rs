@@ -1,4 +1,4 @@
-//! One look at a server: its metrics, and its fibers by the place where they wait.
+//! One sample of a server: its metrics, and its fibers by the place where they wait.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ impl Scrape {
     /// Asks the admin listener.
     ///
     /// # Errors
-    /// One line: the server does not answer, or something else does.
+    /// One line: nothing answers at the address, or not an admin listener of Osier.
     pub fn take(address: &str) -> Result<Scrape, String> {
         let metrics = page(address, "/metrics")?;
         let fibers = page(address, "/fibers")?;
@@ -78,7 +78,9 @@ pub fn label<'l>(labels: &'l Labels, name: &str) -> &'l str {
 fn page(address: &str, path: &str) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("cannot ask {address} for {path}: {error}");
     let mut addresses = address.to_socket_addrs().map_err(failed)?;
-    let first = addresses.next().ok_or_else(|| format!("{address} is no address"))?;
+    let first = addresses
+        .next()
+        .ok_or_else(|| format!("'{address}' is not an address: write HOST:PORT"))?;
     let mut stream = TcpStream::connect_timeout(&first, PATIENCE).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
@@ -137,7 +139,7 @@ fn parse_labels(mut text: &str) -> Labels {
 pub mod tests {
     use super::*;
 
-    /// A look without a server.
+    /// A sample without a server, for tests.
     pub fn scrape(metrics: &str, fibers: &str) -> Scrape {
         Scrape {
             at: Instant::now(),

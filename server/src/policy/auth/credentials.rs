@@ -30,7 +30,7 @@ impl Credentials {
 
 /// Decodes base64 with padding. Other characters and non-zero unused bits are refused.
 pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    // The library takes several texts in a row, each with its padding.
+    // The library accepts concatenated texts, each with its padding. A field has one.
     let first = text.iter().position(|&byte| byte == b'=').unwrap_or(text.len());
     let is_one = text.len() - first <= 2;
     data_encoding::BASE64.decode(text).ok().filter(|_| is_one)

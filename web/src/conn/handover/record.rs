@@ -20,9 +20,9 @@ pub(crate) struct Record {
     pub(crate) is_announced: bool,
     /// Received bytes: the beginning of a head, or of a PROXY header.
     pub(crate) received: Vec<u8>,
-    /// The state of TLS.
+    /// The TLS state.
     pub(crate) tls: Option<Vec<u8>>,
-    /// The state of HTTP/2.
+    /// The HTTP/2 state.
     pub(crate) http2: Option<Vec<u8>>,
     /// The session of a connection that is no longer HTTP.
     pub(crate) session: Option<Saved>,

@@ -1,4 +1,4 @@
-//! A response on a leased connection of HTTP/1.1, parsed strictly.
+//! A response on a leased HTTP/1.1 connection, parsed strictly.
 //!
 //! At its end the connection is given back if it can serve another request, and closed otherwise. It is not kept while another fiber
 //! still sends the request.

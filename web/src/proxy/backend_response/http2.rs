@@ -1,4 +1,4 @@
-//! A response on a stream of HTTP/2. The connection has checked its head and its framing.
+//! A response on an HTTP/2 stream. The connection has checked its head and its framing.
 
 use std::io;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! One response of the backend: its head, then its body, from a connection of HTTP/1.1 or from a stream of HTTP/2.
+//! One response of the backend: its head, then its body, from an HTTP/1.1 connection or an HTTP/2 stream.
 //!
 //! The response owns its carrier until its end. A fiber that still sends the request shares the carrier.
 

@@ -1,4 +1,4 @@
-//! HTTP/2: the connection of many streams, each of which is served on a fiber of its own as a request of HTTP/1.1 is.
+//! HTTP/2: the connection of many streams, each of which is served on a fiber of its own as an HTTP/1.1 request is.
 //!
 //! ```text
 //!   socket readable ─▶ Connection::wake (a burst) ─▶ osier_http::h2 ─▶ a new stream: spawn ─▶ exchange::serve

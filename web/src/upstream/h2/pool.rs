@@ -44,7 +44,7 @@ pub(in crate::upstream) enum Reach {
     Bytes(Claim, Transport, bool),
 }
 
-/// Finds a stream of a connection to the backend of `claim`, or makes a connection. `kept`: a kept connection of HTTP/1.1 may be
+/// Finds a stream of a connection to the backend of `claim`, or makes a connection. `kept`: a kept HTTP/1.1 connection may be
 /// taken.
 ///
 /// # Suspends

@@ -46,7 +46,7 @@ impl Stream {
         self.write_timeout.set(write);
     }
 
-    /// Sends the head of the request, which is in the form of HTTP/1.1. `end`: there is no body.
+    /// Sends the head of the request, which is in HTTP/1.1 form. `end`: there is no body.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Stream {
                 Some(_) => "http",
                 None => "https",
             },
-            // A client of HTTP/1.0 may have named no host, but `:authority` is not empty (RFC 9113 8.3.1).
+            // An HTTP/1.0 client may have named no host, but `:authority` is not empty (RFC 9113 8.3.1).
             authority: host.unwrap_or("localhost"),
             path,
             protocol: None,

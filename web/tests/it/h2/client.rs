@@ -1,4 +1,4 @@
-//! A client of HTTP/2 for tests, on the client's side of `osier_http::h2` and a plain socket.
+//! An HTTP/2 client for tests, on the client's side of `osier_http::h2` and a plain socket.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

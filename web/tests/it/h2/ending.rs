@@ -1,4 +1,4 @@
-//! How connections of HTTP/2 end: shutdowns, timeouts, violations, and clients that leave.
+//! How HTTP/2 connections end: shutdowns, timeouts, violations, and clients that leave.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! The memory of an idle connection of HTTP/2, in a process of its own.
+//! The memory of an idle HTTP/2 connection, in a process of its own.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -144,7 +144,7 @@ fn fields_that_may_not_stand_in_a_trailer_are_dropped() {
     let reply = client.get("/");
     assert_eq!((reply.text(), reply.trailers.len()), ("ok", 1));
     assert_eq!(reply.trailers[0], ("grpc-status".into(), "0".into()));
-    // A client of HTTP/1.0 gets the body without chunks, and no trailer.
+    // An HTTP/1.0 client gets the body without chunks, and no trailer.
     let mut old = front.connect();
     old.send("GET / HTTP/1.0\r\n\r\n");
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Load by `h2load`: many streams at once on each of many connections of HTTP/2.
+//! Load by `h2load`: many streams at once on each of many HTTP/2 connections.
 
 use super::{Served, served};
 use crate::bench::server::Server;

@@ -1,5 +1,5 @@
 //! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs. `h2.rs` runs
-//! `h2load`, `tls.rs` the clients of TLS.
+//! `h2load`, `tls.rs` the TLS clients.
 //!
 //! Everything here runs to its end before it returns.
 

@@ -1,4 +1,4 @@
-//! Load by clients of TLS: handshakes without a request, many of them at once beside a quiet client, and idle connections.
+//! Load by TLS clients: handshakes without a request, many of them at once beside a quiet client, and idle connections.
 
 use super::{Held, Served, held_memory};
 use crate::bench::Plan;

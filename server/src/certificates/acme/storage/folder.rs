@@ -4,7 +4,7 @@
 //!   accounts/ISSUER.json         the account's key
 //!   certificates/NAME.pem        private key and chain in one file, so that they always belong together
 //!   certificates/NAME.order      an order on its way: its URL, its issuer and the private key
-//!   certificates/NAME.advice     what the issuer has said about the renewal
+//!   certificates/NAME.advice     the issuer's answer about the renewal
 //!   locks/NAME                   locked by the process that orders the certificate of NAME
 //! ```
 //!
@@ -31,7 +31,7 @@ pub struct Folder {
     folder: PathBuf,
 }
 
-/// The state folder, on the threads of the blocking pool.
+/// The state folder, used on threads of the blocking pool.
 pub struct Pooled(pub Folder);
 
 /// An open file with a lock, which the kernel gives back when the file is closed.
@@ -178,7 +178,7 @@ impl Folder {
 }
 
 impl Pooled {
-    /// Works on the folder on the blocking pool. The work is finished, also when its caller is cancelled.
+    /// Runs `work` on the blocking pool. A cancellation of the caller does not stop `work`.
     fn with<T: Send + 'static>(&self, work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let folder = self.0.clone();
         osier::shield(|| osier::unblock(move || work(&folder)))

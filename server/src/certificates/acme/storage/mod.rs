@@ -23,23 +23,23 @@ use super::schedule::Window;
 pub use self::folder::{Folder, Pooled};
 pub use self::redis::InRedis;
 
-/// Keeps what the ACME client must not lose.
+/// The ACME client's durable state: accounts, certificates, orders.
 ///
 /// # Suspends
-/// All functions may, until the place has answered.
+/// All functions may suspend until the storage has answered.
 ///
 /// # Errors
-/// All functions fail when the place cannot be used, or holds something else.
+/// All functions fail when the storage cannot be reached, or holds data in another format.
 pub trait Storage: Send + Sync {
-    /// The place, for messages.
+    /// The storage in words, for log lines.
     fn place(&self) -> &'static str;
 
-    /// Whether the place cannot be reached. The storage itself reports that, and its return: callers stay silent.
+    /// Whether the storage cannot be reached. The storage itself logs the outage and its end, so callers log neither.
     fn is_away(&self) -> bool {
         false
     }
 
-    /// Tries to take the right to order the certificate of a name.
+    /// Tries to lock a name: only the holder of the lock orders its certificate.
     fn lock(&self, name: &str) -> io::Result<Locking>;
 
     /// The certificate of a name. `None` if there is none.
@@ -48,7 +48,7 @@ pub trait Storage: Send + Sync {
     /// Stores the certificate of a name, and forgets the order. Fails when the lock of the name was lost.
     fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()>;
 
-    /// The order of a name that was on its way when it was last stored.
+    /// The unfinished order of a name, as last stored.
     fn pending(&self, name: &str) -> io::Result<Option<Pending>>;
 
     /// Stores an order before it is finalized. Fails when the lock of the name was lost.
@@ -60,8 +60,8 @@ pub trait Storage: Send + Sync {
     /// Stores the issuer's answer.
     fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()>;
 
-    /// The key of the account at an issuer, which is made at the first use. A key that is damaged is not replaced in silence: the
-    /// account's rights would be lost.
+    /// The key of the account at an issuer. The first call makes it. A damaged key is an error and not replaced, because the account
+    /// would be lost with it.
     fn account(&self, issuer: &str) -> io::Result<AccountKey>;
 }
 
@@ -152,7 +152,7 @@ impl Pending {
         let names = names.filter_map(|name| name.as_str().map(str::to_owned)).collect();
         let read = (text("issuer"), text("url"), text("key"));
         let (Some(issuer), Some(url), Some(key)) = read else {
-            return Err(malformed("it is no order"));
+            return Err(malformed("it is not an order"));
         };
         Ok(Pending {
             issuer,
@@ -172,7 +172,9 @@ impl Advice {
     pub(super) fn from_text(text: &str) -> io::Result<Advice> {
         let value = json(text)?;
         let (id, again) = (value["id"].as_str(), value["again"].as_i64());
-        let (id, again) = id.zip(again).ok_or_else(|| malformed("it is no advice"))?;
+        let (id, again) = id
+            .zip(again)
+            .ok_or_else(|| malformed("it is not an answer about a renewal"))?;
         let window = &value["window"];
         let window = window[0].as_i64().zip(window[1].as_i64());
         Ok(Advice {
@@ -194,7 +196,7 @@ fn account_from_text(text: &str) -> io::Result<AccountKey> {
         .as_str()
         .and_then(|key| data_encoding::BASE64.decode(key.as_bytes()).ok());
     let key = bytes.and_then(|bytes| AccountKey::from_pkcs8(&bytes).ok());
-    key.ok_or_else(|| malformed("it is no account key; remove it to open another account"))
+    key.ok_or_else(|| malformed("it is not an account key; remove it to open another account"))
 }
 
 fn json(text: &str) -> io::Result<Value> {

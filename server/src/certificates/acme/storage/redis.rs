@@ -1,7 +1,7 @@
 //! Accounts and certificates in Redis, for several machines. `shared.rs` lists the keys.
 //!
-//! The lock of a name is a lease: a key with an end that its owner puts off while the order runs. An owner that dies, or that Redis has
-//! not heard of for [`LEASE`], has lost it. It then stores nothing any more, because every write of an order compares the owner.
+//! The lock of a name is a lease: a key that expires, and that its owner extends while the order runs. An owner that dies, or that does
+//! not reach Redis for [`LEASE`], loses the lock. It can store nothing then, because every write of an order compares the owner.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const EXTEND: Duration = Duration::from_secs(10);
 /// The longest pause before another look at a lock that another machine has.
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
-/// Each of them does its work only for the owner of the lock.
+/// The scripts. Each changes something only for the owner of the lock.
 const EXTEND_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
     return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 const RELEASE_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
@@ -64,7 +64,9 @@ impl InRedis {
     fn put(&self, script: &[u8], keys: &[&str], args: &[&str]) -> io::Result<()> {
         match self.0.eval(script, keys, args)? {
             Reply::Number(1) => Ok(()),
-            _ => Err(io::Error::other("its lock was lost: another machine orders it now")),
+            _ => Err(io::Error::other(
+                "the lock was lost: another machine orders this certificate now",
+            )),
         }
     }
 }
@@ -94,7 +96,7 @@ impl Storage for InRedis {
                 Reply::Number(left) => Duration::from_millis(u64::try_from(left).unwrap_or(0)),
                 _ => BUSY_MAX,
             };
-            // A whole second more, because pauses have no parts of seconds.
+            // Pauses are whole seconds: round up.
             return Ok(Locking::Busy(left.min(BUSY_MAX) + Duration::from_secs(1)));
         }
         let is_over = Arc::new(AtomicBool::new(false));
