@@ -90,7 +90,7 @@ fn ask(addr: SocketAddr) -> io::Result<Duration> {
     }
 }
 
-/// Asks quietly until `end`, and prints the times.
+/// Sends the quiet client's requests until `end`, and prints the times.
 fn measure(what: &str, addr: SocketAddr, end: Instant) {
     let (mut times, mut failures) = (Vec::new(), 0);
     while Instant::now() < end {
@@ -146,7 +146,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let pids = &pids;
         osier::scope(|scope| {
             scope.spawn_local(|| {
-                // All have come by then, and none of those that are slow has been cut off.
+                // All attackers have connected by then, and no slow one has been cut off yet.
                 osier::sleep(8 * SECOND);
                 let gone: usize = cut.lock().unwrap().iter().map(Vec::len).sum();
                 let (held, here) = (resident(pids).saturating_sub(before), attackers - gone);
@@ -177,7 +177,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "at the end: {} KiB more resident memory than before",
             resident(pids).saturating_sub(before)
         );
-        // The attackers that are left need not be waited for.
+        // Do not wait for the remaining attackers.
         std::process::exit(0)
     });
     Ok(())

@@ -1,7 +1,7 @@
 //! Osier: each message of a WebSocket back to its sender, with a closure that holds a stack at `/`, and with callbacks at `/dormant`.
 //! Argument: PORT.
 //!
-//! No client is pinged: 10,000 connections may take longer to open than the time after which a silent one is.
+//! Pings are off: 10,000 connections may take longer to open than the interval of pings to a silent client.
 #![forbid(unsafe_code)]
 
 use osier_web::{Request, Response, Router, serve, ws};

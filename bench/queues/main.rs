@@ -1,5 +1,5 @@
-//! Other people's queues with many senders and many receivers: messages from four to four through one queue of 1,024 places. The queues
-//! with futures run on tokio's multi_thread with two workers; crossbeam, which blocks, on eight threads. flume and kanal do both.
+//! Other crates' queues with four senders and four receivers, through one queue of 1,024 places. The queues with futures run on tokio's
+//! multi_thread runtime with two workers. crossbeam, which blocks, runs on eight threads. flume and kanal run on both.
 #![forbid(unsafe_code)]
 
 use std::thread;

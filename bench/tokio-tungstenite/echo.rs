@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
     let rt = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // Inside a task: the future given to block_on is polled by other rules.
+    // In a task, because tokio polls the future of block_on by other rules.
     rt.block_on(rt.spawn(accept(port))).expect("it does not panic")
 }
 

@@ -1,4 +1,4 @@
-//! A counter on several servers. A client adds at any of them, and the servers tell each other what they have.
+//! A counter on several servers. A client adds at any of them, and the servers exchange their entries.
 //!
 //! Each addition is an entry, and the count is the number of entries. Entries are text lines: `add KEY`, `have ENTRY ENTRY ..`,
 //! `count`. The code is plain and blocking: it runs on real sockets (`main.rs`) and in a simulation (`../tests/it/simulation.rs`).
@@ -12,10 +12,10 @@ use osier::net::{TcpListener, TcpStream};
 
 /// How long a client waits for a server, and a server for another.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often servers tell each other.
+/// Time between two exchanges.
 const GOSSIP: Duration = Duration::from_secs(1);
 
-/// The choice of who names an entry.
+/// The side that names an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// The server that takes it. A client whose answer is lost asks again, and then there are two entries.
@@ -26,7 +26,7 @@ pub enum Naming {
 
 type Entries = Arc<Mutex<BTreeSet<String>>>;
 
-/// Serves on `listener`, and tells the servers at `others`.
+/// Serves on `listener`, and sends entries to the servers at `others`.
 pub fn serve(name: &str, listener: &TcpListener, others: Vec<String>, naming: Naming) -> io::Result<()> {
     let entries = Entries::default();
     let told = Arc::clone(&entries);
@@ -66,13 +66,13 @@ fn answer(stream: &TcpStream, name: &str, entries: &Entries, naming: Naming) -> 
     }
 }
 
-/// Tells the other servers everything, again and again.
+/// Sends all entries to the other servers, again and again.
 fn gossip(entries: &Entries, others: &[String]) {
     loop {
         osier::sleep(GOSSIP);
         let all: Vec<String> = entries.lock().expect("nobody panics with it").iter().cloned().collect();
         for other in others {
-            // A server that is away hears it the next time.
+            // A server that is down gets them the next time.
             let _ = ask(other, &format!("have {}\n", all.join(" ")));
         }
     }

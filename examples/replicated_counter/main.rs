@@ -4,8 +4,8 @@
 //! cargo run -p osier-examples --bin replicated_counter -- 100
 //! ```
 //!
-//! On a network that works the counter is right whoever names the entries. The simulation of `../tests/it/simulation.rs` finds out
-//! when it is not.
+//! On a reliable network the counter is right with either naming of entries. The simulation in `../tests/it/simulation.rs` finds the
+//! faults that break one of them.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "the simulation has the other naming too")]

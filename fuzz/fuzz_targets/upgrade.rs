@@ -1,5 +1,5 @@
-//! Fuzzes the messages between the two processes of an upgrade. Reading never panics, and a message that is read is written again in
-//! the same bytes. The format is private to its crate, so this target includes its files as `web/src/conn/handover/mod.rs` does.
+//! Fuzzes the messages between the two processes of an upgrade. Reading never panics, and writing a parsed message gives the same bytes
+//! again. The format is private to its crate, so this target includes its files as `web/src/conn/handover/mod.rs` does.
 #![no_main]
 #![allow(dead_code)] // only an upgrade uses the other functions
 

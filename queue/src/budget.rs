@@ -1,4 +1,4 @@
-//! The budget: how many bytes are held, how near that is to a limit, and who waits for that to change.
+//! The budget: a sum of held bytes, its distance from a limit, and the tasks that wait for that to change.
 //!
 //! ```text
 //!   held + unaccounted   0 ───────────── high ──────── critical ─── limit
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! # Protocol
-//! - `held` changes by read-modify-writes only. They have one order, so each change of level belongs to exactly one of them, and the
+//! - `held` changes only by read-modify-writes. They have one order, so each change of level belongs to exactly one of them, and the
 //!   thread that made it wakes the waiters.
-//! - Nothing stores the level: it is computed from the numbers. Two stores of a level could be in another order than the changes.
+//! - The level is computed from the numbers and never stored. Two threads could store levels in another order than they changed `held`.
 //! - A waiter registers and then computes the level; a changer changes and then wakes. The wait list's pair of fences lets at least one
 //!   of them see the other.
 //! - The limit and `unaccounted` are set rarely. Each set wakes all waiters, who look again.
-//! - A sum may be below zero for a moment, where one thread notes what another has given back: it counts as zero.
+//! - A sum may be below zero for a moment, when one thread subtracts before another adds. It counts as zero.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,14 +21,14 @@ use std::task::{Context, Poll};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::waiters::{WaitList, Waiter};
 
-/// How near the held bytes are to the limit.
+/// The level of a [`Budget`]: the distance of the held bytes from the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     /// Below 80 % of the limit, or no limit.
     Normal,
     /// At least 80 % of the limit. Caches give way.
     High,
-    /// At least 95 % of the limit. Nothing new is to begin.
+    /// At least 95 % of the limit. Refuse new work.
     Critical,
 }
 
@@ -47,7 +47,7 @@ pub enum Pressure {
 pub struct Budget {
     /// The sum of all changes, in two's complement.
     held: AtomicUsize,
-    /// Bytes that were measured and that no change has told.
+    /// Measured bytes beyond all changes.
     unaccounted: AtomicUsize,
     /// The least number of bytes of each level. `usize::MAX` without a limit.
     high: AtomicUsize,
@@ -80,7 +80,7 @@ impl Budget {
         }
     }
 
-    /// Sets how many bytes are held besides those that were added.
+    /// Sets how many bytes are held besides the added ones.
     pub fn set_unaccounted(&self, bytes: usize) {
         self.unaccounted.store(bytes, Ordering::Relaxed);
         self.waiters.wake_all();
@@ -103,7 +103,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// The bytes held, those that were set as unaccounted among them.
+    /// The held bytes, with the unaccounted ones.
     pub fn held(&self) -> usize {
         self.sum(self.held.load(Ordering::Relaxed))
     }
@@ -151,7 +151,7 @@ impl Budget {
         mut waiter: Pin<&mut Waiter<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<Pressure> {
-        // Register first, then look: and again if the notification was for an earlier change.
+        // Register, then look. Repeat if the notification was for an earlier change.
         while waiter.as_mut().poll_notified(cx).is_ready() {}
         match self.pressure() {
             now if now == from => Poll::Pending,

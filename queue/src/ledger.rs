@@ -1,10 +1,10 @@
 //! The ledger: named accounts of memory, their sums, and the one budget of the process.
 //!
 //! # Protocol
-//! A thread adds its changes to cells of its own. A cell that has reached [`BATCH_BYTES`] is added to the shared sum of its account and
+//! A thread adds its changes to cells of its own. A cell that reaches [`BATCH_BYTES`] is added to the shared sum of its account and
 //! to the [budget](Budget), and begins again at zero. So a charge for a request writes no shared cache line, and the shared sums are
-//! wrong by less than a batch for each cell. A charge may be dropped on another thread than it was made on: cells have signs. The shared
-//! sums are read-modify-writes, relaxed: they order nothing but themselves.
+//! wrong by less than a batch for each cell. Cells have signs, because a charge may be dropped on another thread than it was made on.
+//! The shared sums change by relaxed read-modify-writes: they order nothing else.
 
 use std::cell::Cell;
 use std::fmt;
@@ -59,7 +59,7 @@ impl Account {
     /// Frames of WebSockets that wait for subscribers and for clients.
     pub const MESSAGES: Account = Account(10);
 
-    /// Returns the account of this name, which is made at the first call. Call it once and keep the account: it takes a lock.
+    /// Returns the account of this name. The first call makes it. Each call takes a lock, so keep the account.
     ///
     /// # Panics
     ///
@@ -113,7 +113,7 @@ impl Account {
         change(self.0, (bytes as isize).wrapping_neg());
     }
 
-    /// The bytes that are charged, as far as all threads have told. See [`BATCH_BYTES`].
+    /// The charged bytes, without what threads have not shared yet: see [`BATCH_BYTES`].
     pub fn held(self) -> usize {
         LEDGER.of(self.0)
     }
@@ -176,7 +176,7 @@ pub fn budget() -> &'static Budget {
 /// The most accounts of a process.
 const ACCOUNTS: usize = 64;
 
-/// The bytes that a thread keeps to itself for each account.
+/// The bytes of each account that a thread collects before it adds them to the shared sum.
 pub const BATCH_BYTES: usize = 32 << 10;
 
 static LEDGER: Ledger = Ledger {
@@ -204,7 +204,7 @@ impl Ledger {
     }
 }
 
-/// The changes that a thread has not told yet.
+/// The changes that a thread has not added to the shared sums yet.
 struct Untold([Cell<isize>; ACCOUNTS]);
 
 impl Untold {
@@ -247,8 +247,8 @@ fn change(account: u8, change: isize) {
     }
 }
 
-/// Tells the other threads all charges of this one.
+/// Adds all charges of this thread to the shared sums.
 pub fn settle() {
-    // A thread that ends has settled.
+    // A thread settles when it ends.
     let _ = UNTOLD.try_with(Untold::settle);
 }

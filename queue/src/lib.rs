@@ -14,8 +14,8 @@
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | which workers sleep, and which must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
-//! | [`budget`] | how many bytes are held, how near is the limit, and who waits for that to change | loom |
-//! | [`ledger`] | which account holds how many of them | tests of the runtime |
+//! | [`budget`] | a sum of held bytes, its distance from a limit, and the tasks that wait for that to change | loom |
+//! | [`ledger`] | the held bytes of each account | tests of the runtime |
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
 //! | [`group`] | have all children of that scope ended | loom |
 //! | [`readiness`] | is that descriptor ready, and which worker's poller reports it | loom, miri |

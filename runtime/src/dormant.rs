@@ -43,8 +43,8 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
     .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
 }
 
-/// Gives the dormant connection with this socket a fiber soon, with [`Cause::Readable`], as if bytes had come. It may be on any worker
-/// and this may be called on any thread. Has no effect on a socket that no dormant connection waits for, and none on one that rests
+/// Wakes the dormant connection that waits for this socket, with [`Cause::Readable`], as if bytes had arrived. The connection may be on
+/// any worker, and the caller on any thread. Has no effect on a socket that no dormant connection waits for, or whose connection sleeps
 /// with [`AfterBurst::SleepUntilWritable`].
 ///
 /// # Suspends

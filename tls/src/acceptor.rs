@@ -46,9 +46,9 @@ impl Acceptor {
         Stream::new(socket.into(), self.session())
     }
 
-    /// Makes the stream again that another process has [exported](Stream::export), around the same connection.
+    /// Restores a stream that another process has [exported](Stream::export), around the same connection.
     ///
-    /// The settings of this acceptor do not matter: version, suite and certificates were agreed on there.
+    /// The settings of this acceptor have no effect: the other process has negotiated version, suite and certificates.
     ///
     /// # Suspends
     ///

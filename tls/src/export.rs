@@ -1,6 +1,6 @@
-//! Connections as bytes, for a process that takes over their sockets: [`NotExportable`], and how values are written and read.
+//! Encodes connections as bytes, for a process that takes over their sockets: [`NotExportable`], and the writer and reader of values.
 //!
-//! Numbers are big-endian. A text has its length in front, in four bytes. The bytes have no version: their transport sees to that.
+//! Numbers are big-endian. Four bytes with its length precede a text. The bytes have no version: their transport has one.
 
 use std::fmt;
 

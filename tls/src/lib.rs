@@ -49,7 +49,8 @@
 //! # Features
 //!
 //! At least one of `ring` (on by default) and `aws-lc-rs` must be on. With both, `aws-lc-rs` is used. Its post-quantum key exchange
-//! X25519MLKEM768 comes first, and it signs with RSA keys in two thirds of ring's time. ring builds in less time. `futures` (on by default) gives a stream the traits of futures-io.
+//! X25519MLKEM768 comes first, and it signs with RSA keys in two thirds of ring's time. ring builds in less time. `futures` (on by default)
+//! gives a stream the traits of futures-io.
 //!
 //! ```text
 //!   acceptor.rs  connector.rs    settings to configurations     identity.rs  resolver.rs   certificates

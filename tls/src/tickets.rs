@@ -166,10 +166,10 @@ impl Tickets {
         self.0.reload()
     }
 
-    /// Rotating keys as bytes, for another process that shall resume the sessions of this one. Empty for other keys, which it gets from
-    /// where this one has them.
+    /// Exports rotating keys as bytes, for another process that is to resume the sessions of this one. Empty for other keys, such as a file's, which the
+    /// other process reads itself.
     ///
-    /// The bytes are as secret as the sessions: they open all tickets.
+    /// Keep the bytes secret: they open all tickets.
     pub fn export(&self) -> Vec<u8> {
         let Source::Rotating { every } = &self.0.source else {
             return Vec::new();
@@ -186,8 +186,8 @@ impl Tickets {
         to.0
     }
 
-    /// The rotating keys that another process has [exported](Tickets::export). They change when they would have changed there. `None`
-    /// for bytes that are not such keys.
+    /// Restores rotating keys that another process has [exported](Tickets::export). They change when they would have changed there. `None`
+    /// for other bytes.
     pub fn import(exported: &[u8]) -> Option<Tickets> {
         let mut from = Reader(exported);
         let every = Duration::from_millis(from.number()?);
@@ -294,7 +294,7 @@ impl Shared {
 }
 
 thread_local! {
-    /// When the session of the running call began, in seconds of the system's clock: in the ticket that it has opened.
+    /// The beginning of the session that the running call resumes, in seconds of the system's clock. The opened ticket names it.
     static BEGAN: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -375,7 +375,7 @@ impl fmt::Debug for Producer {
     }
 }
 
-/// The clock of the system: several machines share keys.
+/// The system's clock, because several machines share keys.
 mod clock {
     use std::time::SystemTime;
 

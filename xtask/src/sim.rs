@@ -1,6 +1,6 @@
-//! `cargo xtask sim`: the simulations of `web/tests/it/sim`, each with as many seeds as one likes.
+//! `cargo xtask sim`: runs the simulations of `web/tests/it/sim`, each with a chosen range of seeds.
 //!
-//! The tests run the first seeds of each scenario in a debug build. This command takes an optimized one.
+//! The tests run the first seeds of each scenario in a debug build. This command uses an optimized build.
 
 use crate::step::{self, Outcome, cargo};
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
-//! Steps of CI that may be left out: nothing that they look at has changed.
+//! Leaves out CI steps whose inputs have not changed.
 //!
-//! A step looks at some folders, and at the third-party crates below some packages, as `Cargo.lock` has them. The
+//! The inputs of a step are some folders, and the third-party crates below some packages, as `Cargo.lock` has them. The
 //! environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
-//! [`EARLIER`] older than the current one, because the commits of one day's work belong together. Where git does not know
-//! such a commit, everything counts as changed: `OSIER_CI_BASE=none` runs every step.
+//! [`EARLIER`] older than the current one, because the commits of one day's work belong together. If git does not know
+//! the commit, everything counts as changed, so `OSIER_CI_BASE=none` runs every step.
 
 use crate::root;
 use crate::step::{self, Outcome};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
 
-/// A step that takes a minute or more, and what decides its result.
+/// A step that takes a minute or more, and its inputs.
 struct Rule {
     step: &'static str,
     folders: &'static [&'static str],
@@ -43,7 +43,7 @@ const RULES: &[Rule] = &[
 
 const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// The outcomes of the steps that need not run.
+/// The outcomes of the steps that are left out.
 pub fn steps() -> Vec<Outcome> {
     let Some(base) = base() else { return vec![] };
     let before = step::output(Command::new("git").args(["show", &format!("{base}:Cargo.lock")]));

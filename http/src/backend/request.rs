@@ -104,7 +104,7 @@ impl<'o> RequestWriter<'o> {
         Ok(())
     }
 
-    /// Says that the sender takes trailers (RFC 9110 10.1.4).
+    /// Adds `TE: trailers`: the sender takes trailers (RFC 9110 10.1.4).
     pub fn take_trailers(&mut self) {
         self.out.extend_from_slice(b"te: trailers\r\nconnection: te\r\n");
     }

@@ -170,8 +170,7 @@ impl ChunkedDecoder {
         self.state == State::Done
     }
 
-    /// Takes the fields of the trailer section, which are there once the body [is done](Self::is_done). Fields that frame a message
-    /// are not among them.
+    /// Takes the fields of the trailer section, once the body [is done](Self::is_done). Fields that frame a message are left out.
     pub fn take_trailers(&mut self) -> FieldLines {
         let lines = self.trailer.take_if(|_| self.state == State::Done);
         let mut fields = FieldLines::new();
@@ -274,7 +273,7 @@ impl ChunkedDecoder {
         Ok(State::Data)
     }
 
-    /// Checks and keeps a byte of the trailer section. It stays apart from the head, where it could change the framing.
+    /// Checks and keeps a byte of the trailer section. The section stays apart from the head, whose framing it could change.
     fn trailer(&mut self, byte: u8) -> Result<State, Reject> {
         self.trailer_left = self.trailer_left.checked_sub(1).ok_or(Reject::TrailerTooLarge)?;
         if self.trailer.is_some() || self.state == State::TrailerStart && byte != b'\r' {

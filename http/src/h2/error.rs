@@ -1,4 +1,4 @@
-//! The error codes of RFC 9113 7, the error that ends a connection, and why one cannot travel.
+//! The error codes of RFC 9113 7, the error that ends a connection, and the errors of export and import.
 
 use std::{error, fmt};
 

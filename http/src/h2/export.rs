@@ -1,6 +1,6 @@
-//! The values of a connection as bytes.
+//! Writes and reads the values of a connection as bytes.
 //!
-//! All numbers have eight bytes, big-endian. An entry of a table is its two lengths, then name and value; the oldest entry comes first.
+//! Numbers have eight bytes, big-endian. An entry of a table is its two lengths, then name and value. The oldest entry comes first.
 
 use std::ops::RangeInclusive;
 

@@ -36,8 +36,8 @@
 //!
 //! # Cost
 //!
-//! None without a subscriber, and none in fibers that do not use tracing: Osier itself knows nothing of spans. Each call of
-//! the subscriber asks for the fiber's number, a load or two. A switch exits and enters the spans of two fibers.
+//! Without a subscriber there is no cost, and none in fibers that do not use tracing: Osier itself knows no spans. Each call of
+//! the subscriber reads the fiber's number, a load or two. A switch exits and enters the spans of two fibers.
 //!
 //! # Features
 //!

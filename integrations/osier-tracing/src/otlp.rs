@@ -1,4 +1,4 @@
-//! Spans to a collector, by OTLP over HTTP (feature `otlp`). No tokio runtime is needed: the exporter sends over Osier's sockets, on
+//! Sends spans to a collector, by OTLP over HTTP (feature `otlp`). It needs no tokio runtime: the exporter sends over Osier's sockets, on
 //! the thread of the batch processor of `opentelemetry_sdk`.
 //!
 //! ```no_run
@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With osier-web, `request.trace()` displays as that field, after `wrap::trace()`.
+//! In osier-web, behind `wrap::trace()`, `request.trace()` displays as such a `traceparent`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Default for Client {
 }
 
 impl Client {
-    /// A client whose calls may take so long.
+    /// Makes a client with this timeout for each call.
     pub fn new(timeout: Duration) -> Client {
         let config = Config::builder()
             .timeout_global(Some(timeout))
@@ -82,12 +82,12 @@ impl HttpClient for Client {
     }
 }
 
-/// Makes a provider of tracers that sends batches of spans to `endpoint`, the whole URL of a collector. The spans bear the name of the
-/// service.
+/// Makes a provider of tracers that sends batches of spans to `endpoint`, the whole URL of a collector. The spans carry the name
+/// `service`.
 ///
 /// # Errors
 ///
-/// An endpoint that is no URL.
+/// The endpoint is not a valid URL.
 pub fn provider(service: &str, endpoint: &str) -> Result<SdkTracerProvider, Box<dyn Error + Send + Sync>> {
     let exporter = SpanExporter::builder()
         .with_http()
@@ -101,7 +101,7 @@ pub fn provider(service: &str, endpoint: &str) -> Result<SdkTracerProvider, Box<
         .build())
 }
 
-/// A layer that gives spans of `tracing` to a provider.
+/// Makes a layer that passes spans of `tracing` to a provider.
 pub fn layer<S>(provider: &SdkTracerProvider) -> OpenTelemetryLayer<S, Tracer>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
@@ -109,14 +109,14 @@ where
     tracing_opentelemetry::layer().with_tracer(provider.tracer("osier-tracing"))
 }
 
-/// Puts a span below the one that a field `traceparent` names. Returns false, and changes nothing, if the field is invalid or the span
-/// goes to no provider. The span must not have been entered.
+/// Makes a span a child of the one that a field `traceparent` names. Call it before the span is entered. Returns false, and changes
+/// nothing, if the field is invalid or the span goes to no provider.
 pub fn set_parent(span: &Span, traceparent: &str) -> bool {
     let Some(parent) = parse(traceparent) else { return false };
     span.set_parent(Context::new().with_remote_span_context(parent)).is_ok()
 }
 
-/// The field `traceparent` of requests that a span sends. `None` for a span that goes to no provider.
+/// The field `traceparent` for requests that are made within a span. `None` for a span that goes to no provider.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span = context.span().span_context().clone();

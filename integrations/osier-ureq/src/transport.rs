@@ -56,7 +56,7 @@ impl<In: Transport> Connector<In> for Fibers {
     }
 }
 
-/// Makes a call that waits, for as long as ureq allows. A plain thread has no [`osier::timeout`]: it waits as long as the call does.
+/// Makes a call that waits, within ureq's timeout. A plain thread has no [`osier::timeout`] and waits until the call returns.
 fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
     let limit = timeout.not_zero().filter(|_| osier::fiber::id().is_some());
     let Some(limit) = limit else {

@@ -1,4 +1,4 @@
-//! The budget: a change of level reaches whoever waits for it, and a sum of parallel changes has its level.
+//! The budget: a change of level wakes every waiter, and a sum of parallel changes has its level.
 
 use super::*;
 use osier_queue::{Budget, Pressure};

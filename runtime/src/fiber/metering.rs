@@ -7,9 +7,9 @@ use crate::worker::context;
 use crate::worker::meter::{Activity, Meter};
 
 impl Meter {
-    /// Has the suspensions of the calling fiber counted until the value is dropped. On a plain thread it does nothing.
+    /// Counts the suspensions of the calling fiber until the value is dropped. Has no effect on a plain thread.
     ///
-    /// A fiber has one meter. The one that it had before counts everything meanwhile as what it counted last.
+    /// A fiber has one meter. While this one is attached, the previous one counts all time as the activity that it counted last.
     pub fn attach(self: &Rc<Meter>) -> Attached {
         let before = context::core(|core| core.extra().meter.replace(Some(Rc::clone(self)))).flatten();
         Attached(before)
@@ -42,8 +42,8 @@ impl Drop for Attached {
     }
 }
 
-/// Runs `body`, and has the meter of this fiber count waits inside it as `activity` if they are waits for a socket or for
-/// [something else](Activity::Other). Waits for locks, files and time stay what they are. The innermost call decides.
+/// Runs `body`, and counts its waits for sockets and for [something else](Activity::Other) as `activity`. Waits for locks, files and
+/// time count as usual. Of nested calls the innermost one decides.
 ///
 /// ```
 /// use osier::fiber::{self, Activity, Meter};
@@ -59,7 +59,7 @@ impl Drop for Attached {
 ///
 /// # Suspends
 ///
-/// Only where `body` does.
+/// When `body` does.
 pub fn waits_for<T>(activity: Activity, body: impl FnOnce() -> T) -> T {
     struct Reset(Option<Activity>);
     impl Drop for Reset {

@@ -202,7 +202,7 @@ impl Inner {
                 return Poll::Ready(Ok(0));
             }
             // If the bytes are not in memory, or the system cannot say, a thread that may block reads them.
-            // What is in memory is not told by the seed of a simulation.
+            // The page cache does not follow from the seed of a simulation.
             if !simulated::is_here()
                 && let Some(count) = read_from_memory(&self.file, buf)
             {

@@ -310,8 +310,8 @@ pub fn dump() -> Dump {
     gather(remote::all().collect(), None)
 }
 
-/// Shows one fiber, by its [`id`](Fiber::id), as [`dump`] does. `None` if it has ended, has not started, or runs and does not let
-/// its worker answer within a second.
+/// Shows one fiber, by its [`id`](Fiber::id), as [`dump`] does. `None` if the fiber has ended or not started, or if it keeps its worker
+/// from answering for a second.
 ///
 /// ```
 /// osier::run(|| {

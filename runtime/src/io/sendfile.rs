@@ -259,8 +259,8 @@ fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
     }
 }
 
-/// Reads bytes that are in memory. Fails with `WouldBlock` if the first one is not, and with `Unsupported` where the filesystem cannot
-/// tell.
+/// Reads bytes that are in the page cache. Fails with `WouldBlock` if the first one is not, and with `Unsupported` where the filesystem
+/// does not know.
 #[cfg(target_os = "linux")]
 pub(super) fn read_from_memory(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let read = preadv2(file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT);

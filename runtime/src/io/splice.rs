@@ -112,7 +112,7 @@ pub fn splice(
     })
 }
 
-/// Does the same for simulated sockets, by copying.
+/// Moves bytes between simulated sockets, by copying.
 fn copy(from: Fd<'_>, to: Fd<'_>, most: usize, rest: &mut Vec<u8>) -> io::Result<Moved<Spliced>> {
     let mut bytes = vec![0; most.min(64 << 10)];
     let taken = call::read(from, &mut bytes, ShortRead::SaysNothing)?.value;

@@ -64,8 +64,8 @@ impl Stream {
         self.0.set_linger(linger)
     }
 
-    /// Sets how long sent bytes may stay unacknowledged before the system gives the connection up, also after its close
-    /// (`TCP_USER_TIMEOUT`). No effect where the system has no such option.
+    /// Sets how long sent bytes may stay unacknowledged before the system gives the connection up (`TCP_USER_TIMEOUT`). The limit also
+    /// applies after a close. Has no effect on systems without such an option.
     ///
     /// # Errors
     ///

@@ -531,7 +531,7 @@ macro_rules! socket_options {
         pub fn $name(&self $(, $value: $type)*) -> std::io::Result<$output> {
             match crate::wait::socket::Source::watched(self).fd() {
                 crate::wait::fd::Fd::System(fd) => Ok(rustix::net::sockopt::$call(fd $(, $value)*)?),
-                // It has none.
+                // A simulated socket has none.
                 crate::wait::fd::Fd::Simulated(_) => Ok(Default::default()),
             }
         }

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::wait::fd::Fd;
 
-/// The bytes in the send queue of a socket: sent or waiting, and not acknowledged. `None` where the system does not report them.
+/// The bytes in the send queue of a socket: sent or unsent, and not acknowledged. `None` where the system does not report them.
 pub(crate) fn unacknowledged(fd: Fd<'_>) -> Option<i32> {
     match fd {
         Fd::System(fd) => of_system(fd),

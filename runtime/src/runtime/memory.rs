@@ -1,4 +1,4 @@
-//! The memory that peers make a program hold: named accounts, one sum, and how near the sum is to a limit.
+//! The memory that peers make a program hold: named accounts, their sum, and the pressure, which is the distance from a limit.
 //!
 //! ```
 //! use osier::memory::{self, Account, Pressure};
@@ -11,23 +11,23 @@
 //! drop(charge);
 //!
 //! if memory::pressure() >= Pressure::High {
-//!     // Let caches go.
+//!     // Drop caches.
 //! }
 //! ```
 //!
-//! The accounts are for the whole process, because its memory is: all runtimes and threads share them. A server of `osier-web` charges
-//! what its clients make it hold. An application adds its own accounts.
+//! All runtimes and threads of a process share the accounts, as they share its memory. A server of `osier-web` charges what its clients
+//! make it hold. An application adds its own accounts.
 //!
-//! A charge neither allocates nor refuses. Refusing is a decision of the code that is about to begin something, which asks for the
-//! [`pressure`] first. [`set_limit`] sets what the pressure is measured by; without a limit it is always [`Normal`](Pressure::Normal).
+//! A charge neither allocates nor refuses. Code that is about to begin new work reads the [`pressure`] first, and refuses the work
+//! itself. [`set_limit`] sets the limit; without one the pressure is always [`Normal`](Pressure::Normal).
 //!
 //! # Precision
 //!
-//! Each thread sums its charges up and tells the others when an account has changed by [`BATCH_BYTES`], at [`settle`], and at its end.
+//! Each thread adds its charges to the shared sums when an account has changed by [`BATCH_BYTES`], at [`settle`], and at its end.
 //! A reader may thus miss up to that much for each account and thread. Workers settle about once a second after fibers have ended.
 //!
-//! Charges are what code says that it holds. An allocator needs more than that, and there is memory that no account knows. Code that
-//! measures the process tells the difference with [`measured`].
+//! Charges are the bytes that code claims to hold. An allocator takes more than that, and some memory is in no account. Code that
+//! measures the process reports its whole memory with [`measured`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ use pin_project_lite::pin_project;
 
 use crate::sync::block;
 
-/// The bytes that all accounts hold, and those that were [measured] besides.
+/// The bytes of all accounts, and the [measured] bytes beyond them.
 pub fn held() -> usize {
     budget().held()
 }
@@ -56,23 +56,23 @@ pub fn limit() -> Option<usize> {
     Some(budget().limit()).filter(|limit| *limit != usize::MAX)
 }
 
-/// Tells how many bytes the process has in truth: its resident memory, or its address space, as the limit counts. The bytes
-/// beyond the accounts count besides them until the next call.
+/// Reports the measured memory of the process: its resident memory or its address space, whichever the limit is for. The bytes beyond
+/// the accounts count until the next call.
 pub fn measured(bytes: usize) {
     budget().set_unaccounted(bytes.saturating_sub(budget().accounted()));
 }
 
-/// Gives free memory of the C library's allocator back to the system, on a thread for blocking work. It takes some milliseconds for
-/// 100 MB. Workers do so by themselves after many fibers or connections have gone.
+/// Gives free memory of the C library's allocator back to the system, on a thread for blocking work. This takes some milliseconds for
+/// 100 MB. Workers do it by themselves after many fibers or connections have ended.
 ///
 /// # Suspends
 ///
-/// Until it is done.
+/// Until the memory is given back.
 pub fn trim() {
     crate::unblock(crate::worker::heap::trim);
 }
 
-/// How near the process is to its limit. It takes no lock.
+/// The pressure now. Takes no lock.
 ///
 /// # Suspends
 ///
@@ -96,7 +96,7 @@ pub fn pressure() -> Pressure {
 ///
 /// # Suspends
 ///
-/// Until then. Blocks the thread when called on a plain one.
+/// Until the pressure changes. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

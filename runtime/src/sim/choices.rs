@@ -1,8 +1,8 @@
-//! The choices of a run: every one is drawn from the seed, has a number, and can be left out to make the run simpler.
+//! The choices of a run. Each is drawn from the seed, has a number, and can be left out to make the run simpler.
 //!
-//! A choice is a number below a bound. 0 is the plain one: the fiber that is ready longest, the least latency, no fault. A
-//! [`Plan`] says which choices are as drawn; the others are 0. The generator moves on either way, so the choices of one number are
-//! the same in both plans as long as the runs before them are.
+//! A choice is a number below a bound. 0 is the plain one: the fiber that is ready longest, the least latency, no fault. A [`Plan`] says
+//! which choices keep their drawn value; the others become 0. The generator advances either way, so two plans draw the same value for
+//! one number as long as their runs are the same before it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -120,7 +120,7 @@ impl FromStr for Schedule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Schedule, String> {
-        let wrong = |_| format!("{text:?} is no schedule: write SEED or SEED/CHOICE,CHOICE");
+        let wrong = |_| format!("{text:?} is not a schedule: write SEED or SEED/CHOICE,CHOICE");
         let (seed, kept) = match text.split_once('/') {
             None => (text, None),
             Some((seed, kept)) => (seed, Some(kept)),
@@ -172,7 +172,7 @@ impl Choices {
         self.note(about, drawn)
     }
 
-    /// Draws whether something happens that happens once in `times`; 0 stands for never.
+    /// Draws whether an event happens that has a chance of one in `times`; 0 stands for never.
     pub(crate) fn once_in(&mut self, about: About, times: u32) -> bool {
         if times == 0 {
             return false;

@@ -35,15 +35,15 @@ use crate::worker::core::Header;
 use crate::worker::packet;
 use crate::worker::threads::{self, Claim, Settings};
 
-/// After so many choices at one time the clock moves a little with each: fibers that yield until the time has come see it come.
+/// Choices at one moment, after which each further choice moves the clock by [`LITTLE`]. So fibers that yield until a deadline reach it.
 const CALM: u32 = 10_000;
-/// That little.
+/// Nanoseconds of such a move.
 const LITTLE: u64 = 1000;
-/// The number of timers that a stopping host may wait for.
+/// Timers that a stopping host may wait for, at most.
 const FAREWELLS: u32 = 1000;
 
 thread_local! {
-    /// The poller that stands behind the workers of all simulations of this thread. Nothing is registered with it, and nobody waits.
+    /// The poller of the workers of all simulations of this thread. Nothing is registered with it, and no worker waits on it.
     static POLLER: io::Result<Arc<Poller>> = Poller::new().map(Arc::new);
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Driver {
     shared: Rc<Shared>,
     machines: Vec<Machine>,
     start: Instant,
-    /// The machine that is asked first.
+    /// The machine whose choices come first.
     turn: usize,
-    /// Choices since the clock has moved.
+    /// Choices since the clock last moved.
     calm: u32,
     pub(super) steps: u64,
 }
@@ -110,7 +110,7 @@ impl Driver {
         }
     }
 
-    /// Does what the program has ordered: hosts start and stop between two fibers.
+    /// Carries out the program's orders: hosts start and stop between two fibers.
     fn obey(&mut self) {
         loop {
             let order = self.shared.orders.borrow_mut().pop_front();
@@ -173,7 +173,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Stops a host: its sockets first, so that nobody hears of the destructors of its fibers.
+    /// Stops a host: its sockets first, so that no peer notices the destructors of its fibers.
     fn stop(&mut self, host: usize, how: Stop) {
         let Some(machine) = self.machines.get_mut(host) else {
             return;
@@ -196,14 +196,14 @@ impl Driver {
         self.shared.stopped(host);
     }
 
-    /// Cancels all fibers of some workers and runs them until they have ended. Nobody else runs meanwhile.
+    /// Cancels all fibers of some workers and runs them until they have ended. No other fiber runs meanwhile.
     fn end(&self, host: usize, workers: Vec<(Box<Worker>, Claim)>) {
         here::set_host(host);
         let clock = &self.machines[host].clock;
         if let Some((worker, _)) = workers.first() {
             worker.scheduler.stopping.store(true, Ordering::SeqCst);
         }
-        // The code that stops it may be unwinding. Its fibers are not.
+        // The code that stops the host may be unwinding, but the host's fibers are not.
         let panics = panic_count::take();
         for _ in 0..FAREWELLS {
             loop {
@@ -258,7 +258,7 @@ impl Driver {
         self.shared.orders.borrow_mut().clear();
     }
 
-    /// Lets the events happen whose time has come, and tells the sockets' table.
+    /// Handles events that are due, and reports readiness to the sockets' table.
     fn news(&self) {
         loop {
             let ready = {
@@ -278,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// Lets workers take in what was sent to them. A worker that has nothing to do may take jobs of its neighbours first.
+    /// Makes workers collect wake-ups and jobs from other threads. An idle worker may first steal jobs from its neighbours.
     fn gather(&mut self) {
         for (host, machine) in self.machines.iter().enumerate() {
             here::set_host(host);

@@ -1,5 +1,5 @@
-//! The seam to the sockets of [`net`](crate::net): simulated sockets, and what else of the system a simulation replaces. Its twin
-//! for builds without the feature `sim` is `wait/no_simulated.rs`.
+//! Simulated sockets for [`net`](crate::net), and the simulated clock, disk and thread pool. `wait/no_simulated.rs` has the same surface
+//! for builds without the feature `sim`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -19,9 +19,9 @@ use crate::wait::socket::{Direction, Moved};
 pub(crate) struct Endpoint {
     net: Arc<Mutex<Net>>,
     id: Id,
-    /// Which value of the socket this is.
+    /// The number of this value among the duplicates of the socket.
     value: u32,
-    /// A socket of the system, for calls that no simulation knows. Made at the first of them.
+    /// A socket of the system, for calls that the simulation does not know. Made at the first such call.
     stand_in: OnceLock<OwnedFd>,
 }
 
@@ -95,7 +95,7 @@ impl Endpoint {
         call(&mut here::lock(&self.net), self.id)
     }
 
-    /// Makes a call of the program, which fails when a crash has taken the socket.
+    /// Makes a call of the program. Fails if a crash has taken the socket.
     fn call<T>(&self, call: impl FnOnce(&mut Net, Id) -> io::Result<T>) -> io::Result<T> {
         self.with(|net, id| {
             net.check_open(id)?;

@@ -1,8 +1,8 @@
-//! The properties of a simulated network, and how often it fails.
+//! The properties of a simulated network, and the rates of its faults.
 
 use std::time::Duration;
 
-/// The way from one host to another.
+/// The properties of the link from one host to another.
 ///
 /// ```
 /// use osier::sim::Link;
@@ -15,11 +15,11 @@ use std::time::Duration;
 pub struct Link {
     /// The least time that a packet takes.
     pub latency: Duration,
-    /// The most time that it takes beyond that. How much is drawn from the seed.
+    /// The longest time beyond `latency`. The seed decides how much of it a packet takes.
     pub jitter: Duration,
     /// Bytes a second; `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// The bytes of one direction of a connection that its receiver has not read yet. A writer waits beyond that.
+    /// The bytes of one direction of a connection that its receiver may leave unread. A writer waits beyond that.
     pub buffer: usize,
 }
 
@@ -36,7 +36,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// A host's way to itself.
+    /// The link of a host to itself.
     pub(crate) fn loopback() -> Link {
         Link {
             latency: Duration::from_micros(10),
@@ -46,7 +46,7 @@ impl Link {
     }
 }
 
-/// Faults by chance. Each number says that the fault happens once in so many times; 0 stands for never.
+/// Random faults. Each number is the chance of a fault: one in so many times; 0 stands for never.
 ///
 /// ```
 /// use osier::sim::Faults;
@@ -63,29 +63,29 @@ pub struct Faults {
     pub short_write: u32,
     /// Segments of a stream that arrive in two parts.
     pub split: u32,
-    /// Packets that are lost. A stream sends them again after a while, and a datagram is gone.
+    /// Lost packets. A stream sends them again after a while; a datagram is gone.
     pub loss: u32,
     /// Datagrams that arrive twice.
     pub duplicate: u32,
     /// Segments of a stream at which the connection is reset.
     pub reset: u32,
-    /// Connections that are refused although somebody listens.
+    /// Connections that are refused although a listener exists.
     pub refuse: u32,
-    /// Packets at which the two hosts are cut off from one another, for up to [`Faults::partition_time`].
+    /// Packets at which a partition begins between the two hosts, for up to [`Faults::partition_time`].
     pub partition: u32,
-    /// The longest time of a cut by chance; 0 stands for 10 s.
+    /// The longest time of such a partition; 0 stands for 10 s.
     pub partition_time: Duration,
     /// Writes to files that find the disk full.
     pub disk_full: u32,
 }
 
 impl Faults {
-    /// None. The network still has its latency, and fibers still run in any order.
+    /// No faults. The network still has its latency, and fibers still run in any order.
     pub fn none() -> Faults {
         Faults::default()
     }
 
-    /// Faults of every network, which no program may notice: reads and writes are short, packets are split, lost and late.
+    /// Faults of every network, which must not break a program: reads and writes are short, packets are split, lost and late.
     pub fn mild() -> Faults {
         Faults {
             short_read: 8,

@@ -10,7 +10,7 @@ use async_task::Runnable;
 use super::net::Net;
 use crate::worker::context;
 
-/// The work that a fiber has given to the pool for blocking work.
+/// Queued work for the pool of blocking threads.
 pub(crate) type Pool = Rc<RefCell<VecDeque<Runnable>>>;
 
 struct Running {
@@ -30,7 +30,7 @@ pub(crate) struct Here<'a> {
     pub(crate) host: usize,
 }
 
-/// Runs `with` on the simulation, unless the caller is outside of its hosts.
+/// Runs `with` on the simulation. Returns `None` outside of its hosts.
 pub(crate) fn get<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
     context::worker(|_| ())?;
     RUNNING.with_borrow(|running| {
@@ -43,7 +43,7 @@ pub(crate) fn get<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
     })
 }
 
-/// Makes the simulation that of this thread while the value lives.
+/// Binds the simulation to this thread while the value lives.
 pub(super) struct Entered(());
 
 impl Entered {

@@ -1,4 +1,4 @@
-//! Simulation: hosts, a network, time and chance that come from one seed. For tests; by the feature `sim`.
+//! Simulates hosts, a network, time and faults from one seed, for tests. Needs the feature `sim`.
 //!
 //! [`run`] gives a program a [`World`]. It adds hosts, each of which runs plain blocking code: the sockets of [`net`](crate::net), fibers,
 //! tasks, timers and locks of this crate, as they are. All hosts run on the calling thread, one fiber at a time. Which fiber runs next,
@@ -42,10 +42,10 @@
 //!
 //! # A run that fails
 //!
-//! It prints its seed, and panics as the program did. The environment variable `OSIER_SEED` runs that seed alone, whatever seed the
-//! program names; `OSIER_TRACE` names a file for the trace. [`Sim::shrink`] looks for a schedule that fails as well and
-//! differs in fewer places from the plain one, in which every fiber waits its turn and nothing is late.
-//! A run in which everybody waits and no timer is set has failed too: the message lists every fiber and what it waits for.
+//! A failed run prints its seed, and panics as the program did. The environment variable `OSIER_SEED` runs that seed alone, whatever seed
+//! the program names; `OSIER_TRACE` names a file for the trace. [`Sim::shrink`] looks for a schedule that also fails and differs in fewer
+//! places from the plain one, in which every fiber waits its turn and nothing is late. A run in which every fiber waits and no timer is set
+//! has failed too: the message lists every fiber with what it waits for.
 //!
 //! # What is simulated
 //!
@@ -99,7 +99,7 @@ pub use fault::{Faults, Link};
 pub use shrink::Shrunk;
 pub use world::{Host, HostOptions, Outcome, World};
 
-/// Runs `program` in a simulation, and returns what it returns. Hosts that still run then are ended.
+/// Runs `program` in a simulation, and returns its result. Then ends the hosts that still run.
 ///
 /// # Blocks the thread
 ///
@@ -107,7 +107,7 @@ pub use world::{Host, HostOptions, Outcome, World};
 ///
 /// # Panics
 ///
-/// If the program or the body of a host panics, if everybody waits for ever, and if the run does not end. On a worker.
+/// If the program or the body of a host panics, if all fibers wait for ever, if the run exceeds its limits, or when called on a worker.
 #[track_caller]
 pub fn run<T: 'static>(seed: u64, program: impl FnOnce(&World) -> T + 'static) -> T {
     Sim::new(seed).run(program)
@@ -171,13 +171,13 @@ pub struct Report {
     pub schedule: Schedule,
     /// The events, one a line: the time in seconds, the host, and what happened.
     pub trace: String,
-    /// The virtual time that it took.
+    /// The virtual time of the run.
     pub elapsed: Duration,
     /// The number of times that a fiber, a task or work for the pool ran.
     pub steps: u64,
     /// How many choices were other than plain, by their kind.
     pub choices: String,
-    /// The message of the failure, if it failed.
+    /// The message of the failure, if the run failed.
     pub failure: Option<String>,
 }
 
@@ -201,7 +201,7 @@ impl Sim {
         }
     }
 
-    /// Sets what the ways between hosts are like.
+    /// Sets the default properties of the links between hosts.
     pub fn link(mut self, link: Link) -> Sim {
         self.link = link;
         self
@@ -280,7 +280,7 @@ impl Sim {
         }
     }
 
-    /// Runs `program`, and tells how that went. A failure is in the report.
+    /// Runs `program`, and returns a report, which has the failure if there was one.
     #[track_caller]
     pub fn report(&self, program: impl FnOnce(&World) + 'static) -> Report {
         self.simulate(Location::caller(), program).report
@@ -374,7 +374,7 @@ fn from_environment() -> Option<Schedule> {
     Some(text.parse().unwrap_or_else(|error| panic!("OSIER_SEED: {error}")))
 }
 
-/// Says which seed has failed, and leaves the trace.
+/// Prints the seed that has failed, and writes the trace.
 fn complain(report: &Report) {
     let failure = report.failure.as_deref().unwrap_or("no failure");
     let (schedule, elapsed, steps) = (&report.schedule, report.elapsed, report.steps);

@@ -1,8 +1,8 @@
-//! Shrinking: a failing run with as few choices as can be that are not plain.
+//! Shrinking: looks for a failing run with as few choices as possible that are not plain.
 //!
-//! First half of the choices is left out, then a quarter and so on down to single ones, as long as the run still fails: the delta
-//! debugging of Zeller and Hildebrandt (2002). A choice that is left out is 0. The run after it may differ from the
-//! former one, and its choices may be about something else; only the outcome counts.
+//! The search leaves out half of the choices, then a quarter, and so on down to single ones, as long as the run still fails: the delta
+//! debugging of Zeller and Hildebrandt (2002). A choice that is left out is 0. The run may differ after it, and later choices may be about
+//! something else: only the outcome counts.
 
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -12,16 +12,16 @@ use super::choices::{Plan, Schedule};
 use super::{Report, Sim, World};
 use crate::worker::context;
 
-/// The end of [`Sim::shrink`].
+/// The result of [`Sim::shrink`].
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// The schedule that it found, for `OSIER_SEED` and [`Sim::new`].
+    /// The shorter schedule, for `OSIER_SEED` and [`Sim::new`].
     pub schedule: Schedule,
     /// The report of its run.
     pub report: Report,
-    /// How many choices were not plain in the run that it began with.
+    /// The number of choices that were not plain in the first run.
     pub choices_before: usize,
-    /// How many runs it took.
+    /// The number of runs that the search took.
     pub runs: usize,
 }
 
@@ -74,7 +74,7 @@ impl Sim {
                 let fewer: BTreeSet<u32> = kept[..at].iter().chain(&kept[end..]).copied().collect();
                 tries += 1;
                 match attempt(Schedule::with(seed, Plan::Only(fewer))) {
-                    // Choices that it did not come to, or that were 0 there, are gone as well.
+                    // Choices that this run did not reach, or that were 0 in it, are gone as well.
                     Some((shorter, made)) => {
                         (report, kept, any) = (shorter, made, true);
                     }

@@ -1,4 +1,4 @@
-//! The world of a simulation as its program sees it: hosts, and what happens to them.
+//! The world of a simulation, through which a program adds hosts, stops them, and disturbs their network.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -35,24 +35,24 @@ pub(super) enum Order {
     Jump(usize, Duration),
 }
 
-/// The way a host stops.
+/// The kind of a host's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Its power is gone.
+    /// It loses its power.
     Crash,
-    /// Its program is.
+    /// Its program is killed.
     Kill,
 }
 
-/// Why a run has failed.
+/// The reason why a run has failed.
 pub(super) enum Failure {
     /// A panic, of this host's body or of the program itself.
     Panic(String, Box<dyn Any + Send>),
-    /// Everybody waits for ever.
+    /// All fibers wait for ever.
     Deadlock(String),
-    /// The run does not end.
+    /// The run has exceeded its limits.
     Endless(String),
-    /// The machine that runs the simulation has failed.
+    /// The real system has failed.
     System(String),
 }
 
@@ -129,7 +129,7 @@ impl Shared {
         self.failure.borrow_mut().take()
     }
 
-    /// Lets go of the bodies of hosts, which may hold the world.
+    /// Drops the bodies of hosts, because they may hold the world.
     pub(super) fn forget_bodies(&self) {
         let bodies: Vec<HostState> = self.hosts.borrow_mut().drain(..).collect();
         drop(bodies);
@@ -165,7 +165,7 @@ impl<E: fmt::Debug> Outcome for Result<(), E> {
 /// The world of a simulation: its hosts and the network between them. The program of a run gets it, and may give clones to the
 /// bodies of hosts.
 ///
-/// The program runs on a host of its own with the name `world`, which is on the network as the others are.
+/// The program runs on a host of its own with the name `world`, which is on the network like the others.
 #[derive(Clone)]
 pub struct World {
     pub(super) shared: Rc<Shared>,
@@ -254,14 +254,14 @@ impl World {
         self.find("world")
     }
 
-    /// Cuts two hosts off from one another: every packet between them is lost until they are [healed](World::heal). Connections
-    /// stay, and send again what was lost, less and less often; after some 15 minutes they fail with `TimedOut`.
+    /// Cuts the links between two hosts in both directions: every packet is lost until they are [healed](World::heal). Connections stay and
+    /// send lost bytes again, less and less often. They fail with `TimedOut` after some 15 minutes.
     pub fn partition(&self, one: &Host, two: &Host) {
         self.cut(one, two);
         self.cut(two, one);
     }
 
-    /// Cuts the way from one host to another, and leaves the way back.
+    /// Cuts the link from one host to another, and leaves the opposite direction.
     pub fn cut(&self, from: &Host, to: &Host) {
         let mut net = lock(&self.shared.net);
         net.cut(from.number, to.number);
@@ -278,29 +278,29 @@ impl World {
         net.note(one.number, format_args!("reaches {name}"));
     }
 
-    /// Sets what the way between two hosts is like, in both directions. Connections have the buffers of their beginning.
+    /// Sets the properties of the link between two hosts, in both directions. Existing connections keep the size of their buffers.
     pub fn link(&self, one: &Host, two: &Host, link: Link) {
         let mut net = lock(&self.shared.net);
         net.set_link(one.number, two.number, link.clone());
         net.set_link(two.number, one.number, link);
     }
 
-    /// Makes the connections from one host to another end in the direction from the first: the second reads an end, and may
-    /// still write. Returns how many there were.
+    /// Ends one direction of all connections between two hosts: `to` reads the end of the stream, and may still write. Returns the number
+    /// of connections.
     pub fn half_close(&self, from: &Host, to: &Host) -> usize {
         let mut net = lock(&self.shared.net);
         net.note(from.number, format_args!("half-close"));
         net.half_close(from.number, to.number)
     }
 
-    /// Resets all connections between two hosts. Returns how many there were.
+    /// Resets all connections between two hosts. Returns the number of connections.
     pub fn reset(&self, one: &Host, two: &Host) -> usize {
         let mut net = lock(&self.shared.net);
         net.note(one.number, format_args!("reset"));
         net.reset(one.number, two.number)
     }
 
-    /// Sets the faults that happen by chance from now on.
+    /// Sets the random faults from now on.
     pub fn faults(&self, faults: Faults) {
         lock(&self.shared.net).faults = faults;
     }
@@ -356,7 +356,7 @@ fn run_body<R: Outcome>(shared: &Shared, number: usize, body: &dyn Fn() -> R) {
     match outcome {
         Err(payload) if Cancelled::is_payload(&*payload) => resume_unwind(payload),
         Err(payload) => shared.fail(Failure::Panic(format!("host {name} panicked"), payload)),
-        // A call that a crash has cancelled is no failure of the body.
+        // A call that a crash has cancelled does not count as a failure of the body.
         Ok(outcome) if crate::fiber::is_cancelled() => drop(outcome),
         Ok(outcome) => {
             if let Some(error) = outcome.failure() {
@@ -391,8 +391,8 @@ impl Host {
         lock(&self.shared.net).open_sockets(self.number)
     }
 
-    /// Takes its power: its fibers are gone, its connections are forgotten, and no peer is told. Its destructors
-    /// reach nobody.
+    /// Cuts its power: its fibers end, its connections are forgotten, and no peer is notified. Destructors of its fibers run, but reach no
+    /// peer.
     ///
     /// # Suspends
     ///
@@ -450,7 +450,7 @@ impl Host {
     ///
     /// # Suspends
     ///
-    /// Until then.
+    /// Until its body has returned, or the host is down.
     pub fn wait(&self) {
         let ended = Rc::clone(&self.shared.hosts.borrow()[self.number].ended);
         ended.wait();

@@ -66,7 +66,7 @@ impl Waits<'_> {
         }
     }
 
-    /// The activity of a fiber that waits so.
+    /// The activity that a meter counts for this wait.
     pub(crate) fn activity(&self) -> Activity {
         match self.on {
             _ if self.leaf.is_empty() => Activity::Ready,

@@ -1,5 +1,4 @@
-//! The stand-in for simulated sockets where the feature `sim` is off: the same surface as `sim/endpoint.rs`, but no value of it
-//! exists.
+//! Stands in for simulated sockets where the feature `sim` is off: the same surface as `sim/endpoint.rs`, with types that have no value.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -169,8 +169,8 @@ pub struct Watched {
     /// registration would outlive the close, so the close must remove it.
     exported: AtomicBool,
     short_read: ShortRead,
-    /// The least progress of a peer within a write timeout, in units of [`PROGRESS_UNIT`]. It lies in what would be padding:
-    /// only streams use it, and they are many.
+    /// The least progress of a peer within a write timeout, in units of [`PROGRESS_UNIT`]. It fills padding, so sockets that do not use it
+    /// cost nothing.
     progress: AtomicU16,
 }
 
@@ -424,7 +424,7 @@ impl Watched {
         }))
     }
 
-    /// Wakes the connection at rest that waits for this socket, as bytes would.
+    /// Wakes the connection at rest that waits for this socket, as arriving bytes would.
     pub(crate) fn wake_dormant(&self) {
         let Some(&index) = self.entry.get() else { return };
         let entry = at(index);
@@ -459,7 +459,7 @@ impl Watched {
             return Ok(());
         }
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        // Simulated workers have edges.
+        // Simulated sockets are edge-triggered.
         let Fd::System(fd) = self.fd() else { return Ok(()) };
         if socket_type(fd) == Ok(SocketType::STREAM) && matches!(recv(fd, &mut [0u8; 1], peek), Ok((_, 0))) {
             entry.state.set(now.generation(), READ_CLOSED);

@@ -240,7 +240,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets whether panics on this thread go without a message. Returns what was set before.
+/// Sets whether panics on this thread print no message. Returns the former setting.
 #[cfg(feature = "sim")]
 pub(crate) fn set_quiet(quiet: bool) -> bool {
     QUIET.replace(quiet)

@@ -148,7 +148,7 @@ pub(crate) struct Extra {
     pub(crate) frames: Frames,
     pub(crate) hooks: Hooks,
     pub(crate) meter: RefCell<Option<Rc<Meter>>>,
-    /// How the meter counts waits whose end it does not know.
+    /// The activity for waits whose kind is unknown.
     pub(crate) label: Cell<Option<Activity>>,
     pub(crate) locals: RefCell<Locals>,
 }
@@ -249,7 +249,7 @@ impl<'a> Core<'a> {
             (Activity::Network | Activity::Other, Some(label)) => label,
             (activity, _) => activity,
         };
-        // It may be woken already.
+        // The fiber may be woken already.
         let is_queued = context::worker(|worker| worker.note_next_wake(self.word)) == Some(false);
         let activity = if is_queued { Activity::Ready } else { activity };
         if let Some(meter) = &*extra.meter.borrow() {

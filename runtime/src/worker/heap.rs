@@ -30,7 +30,7 @@ const FEW: usize = 16;
 /// The bytes from pools that are worth a trim.
 const MUCH: usize = 1 << 20;
 
-/// The memory that the stack of a fiber takes: the pages that most fibers touch.
+/// The charge for the stack of a fiber: the pages that most fibers touch.
 const STACK_BYTES: usize = 8 << 10;
 
 /// A number that a worker counts.

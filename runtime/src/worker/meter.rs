@@ -1,18 +1,17 @@
 //! Where the time of a fiber goes: what it does, or what it waits for.
 //!
-//! A [`Meter`] is a stopwatch with a dial for each [`Activity`]. The code that wants to know attaches it to
-//! its fiber (`fiber/metering.rs`). From then on each suspension of that fiber turns the dial twice:
+//! A [`Meter`] is a stopwatch with a counter for each [`Activity`]. Code attaches it to its fiber (`fiber/metering.rs`). From then on
+//! each suspension of that fiber switches the counter three times:
 //!
 //! ```text
 //!   Running ─ suspends ─▶ Network, Lock, Sleep … ─ is woken ─▶ Ready ─ is resumed ─▶ Running
 //!          clock.now()                   time of the wake-up          clock.now()
 //! ```
 //!
-//! The time of a wake-up is the beginning of the turn if the loop makes it, for an event of the poller, a timer or another thread. The clock is
-//! read for it only if another fiber of the same worker makes it. `worker/slots.rs` keeps it until the fiber is resumed.
+//! For a wake-up by the loop (an event of the poller, a timer, another thread), the time of the wake-up is the beginning of the turn.
+//! For a wake-up by another fiber of the same worker, the clock is read. `worker/slots.rs` keeps the time until the fiber is resumed.
 //!
-//! A fiber without a meter pays a look at its extras before and after a suspension, if it has extras, and a look at a flag for
-//! each wake-up.
+//! A fiber without a meter checks its extras before and after a suspension, if it has extras, and a flag at each wake-up.
 //!
 //! A meter belongs to one thread, that of its fiber. Other fibers of that worker may read it at any time.
 
@@ -20,13 +19,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The activity of a fiber, or the thing that it waits for.
+/// The activity of a fiber: running, or waiting for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Activity {
     /// It runs, or blocks its worker.
     Running,
-    /// It could run, and waits until its worker comes to it.
+    /// It is ready, and waits for its worker.
     Ready,
     /// It waits for a socket.
     Network,
@@ -100,7 +99,7 @@ impl Meter {
         self.since.set(now);
     }
 
-    /// The activity that it counts now, and since when.
+    /// The activity that the meter counts now, and since when.
     pub fn current(&self) -> (Activity, Instant) {
         (self.activity.get(), self.since.get())
     }

@@ -492,17 +492,17 @@ impl Worker {
         }
     }
 
-    /// Has the time of the next wake-up of `word` noted. Returns false if it is queued already.
+    /// Asks for the time of the next wake-up of `word`. Returns false if `word` is queued already.
     pub(crate) fn note_next_wake(&self, word: Word) -> bool {
         self.slots.get(word.slot()).is_some_and(Slot::note_next_wake)
     }
 
-    /// When `word` was woken, if that [was noted](Worker::note_next_wake) and its fiber has just been resumed.
+    /// The time when `word` was woken, if that [was noted](Worker::note_next_wake) and its fiber has just been resumed.
     pub(crate) fn woken(&self, word: Word) -> Option<Instant> {
         self.slots.woken(word.slot())
     }
 
-    /// The time of a wake-up that is made now. The loop's own count as made when its turn began.
+    /// The time of a wake-up that happens now. Wake-ups by the loop count from the beginning of its turn.
     fn time_of_wake(&self) -> Instant {
         match context::core(|_| ()) {
             None => self.now(),
@@ -579,8 +579,7 @@ impl Worker {
             .for_each(|question| question(self));
     }
 
-    /// Has every suspended fiber, or `only` this one, run `show` on its own stack. Then calls `shown` with whether that fiber is
-    /// ready.
+    /// Makes every suspended fiber, or `only` this one, run `show` on its own stack. Then calls `shown` with whether that fiber is ready.
     pub(crate) fn each_suspended(&self, only: Option<u64>, show: Show, mut shown: impl FnMut(bool)) {
         core::show_with(show);
         let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));

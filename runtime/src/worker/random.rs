@@ -1,11 +1,11 @@
-//! Random numbers that a simulation draws from its seed.
+//! Random numbers, which a simulation draws from its seed.
 
 use std::hash::{BuildHasher, RandomState};
 
 use crate::wait::simulated;
 
-/// A random number: in a [simulation](crate#features) from the seed, elsewhere from the keys that std makes for its maps. For jitter,
-/// shuffling and numbers that are to differ. Not for secrets.
+/// A random number: in a [simulation](crate#features) from the seed, elsewhere from the keys that std makes for its maps. Use it for
+/// jitter, shuffling and unique numbers, and not for secrets.
 ///
 /// ```
 /// let dice = osier::random() % 6 + 1;

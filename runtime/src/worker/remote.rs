@@ -147,7 +147,7 @@ impl Remote {
             .push(self.id);
     }
 
-    /// Takes the poller away: the worker is driven by a simulation and waits for no descriptor.
+    /// Removes the poller: a simulation drives this worker, which waits for no descriptor.
     #[cfg(feature = "sim")]
     pub(crate) fn unplug(&self) {
         *self.doorbell() = None;

@@ -39,8 +39,8 @@ pub enum AfterBurst {
     /// stay in the socket. It is for a connection whose last write was
     /// [refused](crate::net::Stream::try_write).
     SleepUntilWritable(Option<Instant>),
-    /// Dormant again, until a leaf polled in [`Dormant::poll_woken`] is ready or the deadline has passed. Bytes that come meanwhile stay in
-    /// the socket, and its end is not noticed. It is for a connection that others have to go before.
+    /// Dormant again, until a leaf polled in [`Dormant::poll_woken`] is ready or the deadline has passed. Meanwhile arriving bytes stay in
+    /// the socket, and its end is not noticed. Use it for a connection that waits for its turn among others.
     SleepUntilWoken(Option<Instant>),
     /// Dropped.
     End,
@@ -107,7 +107,7 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Resting {
     pub(crate) connection: Box<dyn Dormant>,
     entry: &'static Entry,
-    /// The direction of the socket that it waits for. None if it waits for its leaves alone.
+    /// The direction of the socket that it waits for. `None` if it waits only for its leaves.
     direction: Option<Direction>,
     deadline: u64,
     timer: Option<Key>,

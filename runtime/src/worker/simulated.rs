@@ -9,7 +9,7 @@ use super::Worker;
 use crate::worker::isolate::isolate;
 
 impl Worker {
-    /// Takes in what was sent to it, and puts all that can run into its queues.
+    /// Collects wake-ups and jobs from other threads, and queues everything that can run.
     pub(crate) fn gather(&self) {
         self.take_inbox();
         self.fire_timers();
@@ -33,7 +33,7 @@ impl Worker {
         self.search()
     }
 
-    /// How many fibers and tasks can run.
+    /// The number of fibers and tasks that can run.
     pub(crate) fn choices(&self) -> u32 {
         self.slots.ready() + u32::try_from(self.tasks.len()).unwrap_or(u32::MAX)
     }
@@ -64,19 +64,19 @@ impl Worker {
         }
     }
 
-    /// Takes over the time of its clock.
+    /// Updates the worker's time from its clock.
     pub(crate) fn tell_time(&self) {
         let now: Instant = self.clock.now();
         self.now.set(now);
         self.tick.set(tick_at(now.duration_since(self.epoch)));
     }
 
-    /// Whether everything that lived here has ended.
+    /// Whether every fiber, task and connection of the worker has ended.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.live() == 0 && self.remote.tasks.len() == 0 && !self.has_work()
     }
 
-    /// Gives up what has not ended.
+    /// Abandons whatever has not ended.
     pub(crate) fn give_up(&self) {
         self.abandon();
     }

@@ -112,7 +112,7 @@ impl Slot {
         self.queued.get()
     }
 
-    /// Has the time of the next wake-up noted. Returns false if the slot is queued already.
+    /// Asks for the time of the next wake-up. Returns false if the slot is queued already.
     pub(crate) fn note_next_wake(&self) -> bool {
         let is_asleep = !self.queued.get();
         if is_asleep {
@@ -241,7 +241,7 @@ pub(crate) struct Slots {
     ready: Cell<u32>,
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
-    /// When the noted slots of the ready queue were queued, in its order.
+    /// The times when the noted slots of the ready queue were queued, in the order of that queue.
     wakes: std::cell::RefCell<VecDeque<Instant>>,
     /// The slot that has left the queue last among the noted ones, and when it was queued.
     woken: Cell<Option<(u32, Instant)>>,
@@ -295,7 +295,7 @@ impl Slots {
         self.wakes.borrow_mut().push_back(now);
     }
 
-    /// When the slot was queued, if that was noted and it has left the queue last.
+    /// The time when the slot was queued, if that was noted and the slot was the last to leave the queue.
     pub(crate) fn woken(&self, index: u32) -> Option<Instant> {
         let (slot, woken) = self.woken.take()?;
         (slot == index).then_some(woken)

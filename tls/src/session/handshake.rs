@@ -77,7 +77,7 @@ impl Handshake {
         matches!(self.side, Side::Server(_))
     }
 
-    /// Whether it has seen no byte.
+    /// Whether no byte has arrived yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.is_fresh
     }
@@ -216,7 +216,7 @@ impl Side {
     }
 }
 
-/// The key of a direction, if the one of rustls follows from its secret.
+/// The key of a direction. `None` unless rustls' key follows from this secret.
 fn checked(suite: Suite, secret: OkmBlock, (number, keys): &(u64, ConnectionTrafficSecrets)) -> Result<Key, Error> {
     let (ConnectionTrafficSecrets::Aes128Gcm { key, iv }
     | ConnectionTrafficSecrets::Aes256Gcm { key, iv }

@@ -1,8 +1,8 @@
-//! The traffic secrets of TLS 1.3 (RFC 8446, 7.1 to 7.3): caught from rustls during the handshake, and what follows from them.
+//! The traffic secrets of TLS 1.3 (RFC 8446, 7.1 to 7.3), caught from rustls during the handshake, and the keys derived from them.
 //!
-//! A record's key follows from the secret of its direction, and so does the next secret. rustls tells the secrets to the key log of
-//! its configuration alone, in the middle of a call. So a thread-local holds them for the rest of that call, and the handshake
-//! takes them from there. No other code sees that key log.
+//! The secret of a direction determines the record key and the next secret. rustls passes the secrets only to the key log of its
+//! configuration, in the middle of a call. So a thread-local holds them for the rest of that call, and the handshake takes them from
+//! there. No other code sees that key log.
 
 use std::cell::RefCell;
 
@@ -88,7 +88,7 @@ impl Suite {
         self.suite.common.confidentiality_limit
     }
 
-    /// The secret that these bytes are, if they have the length of one.
+    /// Makes a secret of these bytes. `None` if they have another length than a secret.
     pub(super) fn secret(self, bytes: &[u8]) -> Option<OkmBlock> {
         (bytes.len() == self.suite.common.hash_provider.output_len()).then(|| OkmBlock::new(bytes))
     }
@@ -101,7 +101,7 @@ impl Suite {
         OkmBlock::new(next)
     }
 
-    /// The key of records, as long as the algorithm wants it, and the start of their nonces.
+    /// The record key, of the algorithm's length, and the start of the nonces.
     pub(super) fn keys(self, secret: &OkmBlock) -> (AeadKey, Iv) {
         let (mut key, mut iv) = ([0; 32], [0; 12]);
         self.expand(secret, b"tls13 key", &mut key[..self.algorithm.key_len()]);

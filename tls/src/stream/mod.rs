@@ -7,10 +7,9 @@
 //! Records enter `outgoing` in the order of their numbers, and only the front of `outgoing` is ever sent, under the lock. So
 //! writers that wait cannot reorder records.
 //!
-//! Several calls may wait for bytes of the handshake, and one of them reads these bytes before the others have woken. A call
-//! enters itself into the state under the lock, in the attempt that has to wait. An attempt that does not end with such a wait wakes
-//! all that have entered themselves. So none waits for bytes that have been read. A plain thread cannot be woken that way: it looks
-//! again after a while.
+//! Several calls may wait for bytes of the handshake, and one of them may read these bytes before the others wake. An attempt that has to
+//! wait enters its call into a list in the state, under the lock. An attempt that does not have to wait wakes all calls in that list.
+//! So no call waits for bytes that another one has read. A plain thread cannot be woken this way: it tries again after a while.
 
 #[cfg(feature = "futures")]
 mod asynchronous;
@@ -264,11 +263,11 @@ impl Stream {
         self.socket.set_write_timeout(limit)
     }
 
-    /// The connection as bytes, without its socket, for another process that gets the socket too:
-    /// [`Acceptor::import`](crate::Acceptor::import) makes the stream there.
+    /// Exports the connection as bytes, for another process that also gets the socket. There
+    /// [`Acceptor::import`](crate::Acceptor::import) makes the stream.
     ///
-    /// The bytes hold the keys of the connection, so whoever reads them can read and forge what it carries. This stream stays as it is.
-    /// Once the other process uses the connection, a use of this stream breaks it: drop it, which sends nothing.
+    /// The bytes hold the keys of the connection: a reader of them can decrypt and forge its traffic. This stream stays as it is. Once the
+    /// other process uses the connection, any use of this stream breaks it. Drop the stream; the drop sends nothing.
     ///
     /// # Suspends
     ///
@@ -400,7 +399,7 @@ impl Stream {
     }
 }
 
-/// The caller that waits if an attempt within the handshake has to.
+/// The caller that waits, if an attempt within the handshake has to wait.
 enum Waiter<'a> {
     /// The caller of a call that never waits.
     Nobody,
@@ -410,7 +409,7 @@ enum Waiter<'a> {
     Task(&'a Waker),
 }
 
-/// How long a wait of a plain thread within a handshake takes at most.
+/// The longest wait of a plain thread within a handshake before it tries again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The time that one call may wait.

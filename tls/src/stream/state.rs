@@ -82,7 +82,7 @@ pub(super) struct State {
     is_busy: bool,
     /// A write has left records behind because the socket took none in time.
     timed_out: bool,
-    /// The calls that wait for bytes of the handshake. Another call may read these bytes: no event of the socket wakes them then.
+    /// The calls that wait for bytes of the handshake. If another call reads these bytes, no event of the socket wakes them.
     pub(super) shaking: Option<Box<Shaking>>,
 }
 
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// The calls that wait within the handshake. They make another attempt once this is dropped.
+    /// Takes the calls that wait within the handshake. They try again once the value is dropped.
     pub(super) fn take_shaking(&mut self) -> Option<Box<Shaking>> {
         self.shaking.take()
     }

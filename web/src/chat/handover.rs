@@ -1,17 +1,17 @@
-//! A chat on its way to a new process: rooms with their histories, and guests with their places.
+//! Moves a chat to a new process: rooms with their histories, and guests with their places.
 //!
 //! ```text
 //!   old process                                       new process
 //!   Begin, Room …                               ──▶   has every room, before it has a guest
 //!   Line … , guests, in one order               ──▶   adds the lines; a guest gets those behind its place, then joins
-//!   says the line, tells it as a Line           ◀──   Say: a guest there has said something
-//!   End: the last guest has moved               ──▶   says its lines itself from now on, first those that were not told
+//!   says the line, sends it back as a Line      ◀──   Say: a guest there has said something
+//!   End: the last guest has moved               ──▶   says its lines itself from now on, first the unanswered ones
 //! ```
 //!
-//! The old process alone puts lines in order until it has no guest left. So the place of a line is the same number in both. If one of the
-//! two ends early, the other one goes on alone.
+//! The old process alone orders lines until its last guest has left. So the place of a line is the same number in both processes. If one
+//! process ends early, the other goes on alone.
 //!
-//! The lock of [`Pending`] is taken under the lock of a history, never the other way round.
+//! Lock order: a room's history, then [`Pending`].
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ use crate::Session;
 use crate::upgrade::{Link, Part, Saved};
 use crate::ws::{Frame, Sender};
 
-/// About the most bytes of lines in one message.
+/// Bytes of lines in one message, about.
 const PIECE: usize = 1 << 20;
 
 /// The state of a house during an upgrade.
@@ -42,18 +42,18 @@ struct State {
     seats: Vec<Seat>,
 }
 
-/// A guest on its way.
+/// A guest that moves.
 #[derive(Debug, Serialize, Deserialize)]
 struct Moving {
     room: String,
     name: String,
-    /// The last line that it has got.
+    /// The place of the last line that the guest has received.
     place: u64,
     lines_left: u32,
 }
 
 impl Handover {
-    /// Whether a message of another server, with this number, is not for this process: the old one hears it too, or it is from the old one.
+    /// Whether this process ignores broker messages from the server numbered `from`: the old process receives them too, or has sent them.
     pub(super) fn ignores(&self, from: u64) -> bool {
         let state = lock(&self.state);
         matches!(state.way, Way::Asked(..)) || state.before == Some(from)
@@ -61,7 +61,7 @@ impl Handover {
 }
 
 impl House {
-    /// Asks the other process to say a line, if that puts the lines in order. Returns whether it does.
+    /// Sends a line to the other process if that one orders the lines. Returns whether it does.
     pub(super) fn asks(&self, room: &Room, name: &str, text: &str, at: u64) -> bool {
         if !matches!(lock(&self.handover.state).way, Way::Asked(..)) {
             return false;
@@ -104,7 +104,7 @@ impl House {
 
     /// Goes on without the other process.
     fn go_on_alone(&self) {
-        // Whoever speaks meanwhile waits for the lock, so that the lines that were not told come first.
+        // New lines wait for this lock, so the unanswered lines come first.
         let mut state = lock(&self.handover.state);
         let remembered = self.options.history;
         self.rooms.set_way(&Way::Alone, |_, history| {
@@ -123,7 +123,7 @@ impl House {
         }
         let seats = std::mem::take(&mut state.seats);
         drop(state);
-        // Rooms without guests go.
+        // This removes rooms without guests.
         drop(seats);
     }
 
@@ -196,7 +196,7 @@ impl Part for House {
     }
 
     fn left(&self, link: &Link) {
-        // A line that comes between the two is told by nobody, and the new process says it itself.
+        // A line sent between these two gets no answer. The new process says it itself at `End`.
         self.go_on_alone();
         send(link, &News::End);
     }
@@ -227,7 +227,7 @@ fn send_history(link: &Link, room: &Room, history: &History) {
 }
 
 impl Guest {
-    /// Leaves the room at the place that the guest has reached.
+    /// Makes the guest leave its room, and notes its place.
     pub(super) fn save_place(&mut self, sender: &Sender) -> Option<Saved> {
         let room = &self.seat.room;
         let history = lock(&room.history);
@@ -244,7 +244,7 @@ impl Guest {
         Some(link.saved(serde_json::to_vec(&moving).ok()?))
     }
 
-    /// Takes the lines behind the place of the guest, and joins the room.
+    /// Sends the guest the lines after its place, and joins the room.
     pub(super) fn return_to_place(&mut self, sender: &Sender) {
         self.sender = Some(sender.clone());
         let room = &self.seat.room;
@@ -252,7 +252,7 @@ impl Guest {
         let missed = usize::try_from(history.said.saturating_sub(self.place)).unwrap_or(usize::MAX);
         let kept = history.lines.len();
         let lines = history.lines.iter().skip(kept.saturating_sub(missed));
-        // The queue may have fewer places than these lines.
+        // One frame for all lines: the queue may have fewer places than there are lines.
         if let Some(frame) = Frame::joined(lines.map(|line| Frame::text(&**line))) {
             sender.send(frame);
         }

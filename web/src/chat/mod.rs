@@ -24,8 +24,8 @@
 //! A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
 //! published to the room's topic, which queues it for each connection.
 //!
-//! The rooms are in `rooms`, and their way to a new process in `handover`. The lock of the room's history is held while a line enters the history and the topic, and while
-//! a guest is sent the history and joins. Every guest thus sees every line once, in one order.
+//! `rooms` has the rooms, and `handover` moves them to a new process. The lock of the room's history is held while a line enters
+//! the history and the topic, and while a guest is sent the history and joins. Every guest thus sees every line once, in one order.
 //! Lines of different processes may be ordered differently in each process.
 //!
 //! A shared chat uses one channel of the broker for all its rooms. A line goes to the local room at
@@ -376,7 +376,7 @@ fn relay_messages(house: &Weak<House>, mut messages: Subscriber<Relayed>, log: &
 impl House {
     /// Takes a message of another process.
     fn hear(&self, Relayed { from, room, news }: Relayed) {
-        // The old process hears it too, and tells its lines.
+        // The old process receives it too, and sends its lines here.
         #[cfg(feature = "upgrade")]
         if self.handover.ignores(from) {
             return;
@@ -491,7 +491,7 @@ struct Guest {
     /// Lines that the guest may send at once, as of `counted`.
     lines_left: u32,
     counted: Instant,
-    /// The last line that the guest has got in the process from which it has moved.
+    /// The place of the last line that the guest received in its former process.
     #[cfg(feature = "upgrade")]
     place: u64,
 }

@@ -52,7 +52,7 @@ pub(super) struct History {
     pub(super) lines: VecDeque<Arc<str>>,
     /// The number of lines so far: the place of the last one.
     pub(super) said: u64,
-    /// Whether another process gets new lines, or puts them in order.
+    /// The part of the other process, during an upgrade.
     #[cfg(feature = "upgrade")]
     pub(super) way: Way,
 }
@@ -127,7 +127,7 @@ impl Rooms {
         }
     }
 
-    /// Sets the way of all rooms, and of those to come. `also` is called for each room under the lock of its history, before its way changes.
+    /// Sets the way of all rooms, also of later ones. Calls `also` for each room under the lock of its history, before its way changes.
     #[cfg(feature = "upgrade")]
     pub(super) fn set_way(&self, way: &Way, mut also: impl FnMut(&Room, &mut History)) {
         let table = lock(&self.table);
@@ -141,7 +141,7 @@ impl Rooms {
         }
     }
 
-    /// Takes a seat in the room of that name, which is opened if need be, whatever the limits are.
+    /// Takes a seat in the room of that name, and opens it if there is none. No limit applies.
     #[cfg(feature = "upgrade")]
     pub(super) fn seat_anyway(self: &Arc<Self>, name: &str) -> Seat {
         let mut table = lock(&self.table);

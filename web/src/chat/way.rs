@@ -1,4 +1,4 @@
-//! The way of a room's new lines while guests are in two processes, and the messages between the two.
+//! The path of a room's new lines while its guests are in two processes, and the messages between the two.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::upgrade::Link;
 
-/// The most lines that a room keeps for guests that are on their way.
+/// Lines that a room keeps for guests that move, at most.
 const KEPT: usize = 10_000;
 
-/// The part of the other process in new lines of a room.
+/// The part of the other process in a room's new lines.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Way {
-    /// None.
+    /// There is no other process.
     #[default]
     Alone,
-    /// It is told of each line.
+    /// This process orders the lines, and sends each to the other one.
     Told(Link),
-    /// It puts the lines in order.
+    /// The other process orders the lines.
     Asked(Link, Pending),
 }
 
-/// The lines of guests here that the old process has been asked to say, and has not told yet, in their order.
+/// Lines of guests here that the old process was asked to say and has not sent back yet, in order.
 pub(super) type Pending = Arc<Mutex<Asked>>;
 
 #[derive(Debug, Default)]
@@ -45,13 +45,13 @@ pub(super) struct Spoken {
 pub(super) enum News {
     /// The number of the old process at the broker of a shared chat.
     Begin(Option<u64>),
-    /// Lines that a room has had before, up to the place `said`.
+    /// Earlier lines of a room, up to the place `said`.
     Room {
         room: String,
         said: u64,
         lines: Vec<String>,
     },
-    /// A new line. It has an id if the new process has asked for it.
+    /// A new line. It has an id if a guest of the new process has said it.
     Line {
         room: String,
         line: String,
@@ -72,7 +72,7 @@ pub(super) fn send(link: &Link, news: &News) {
 }
 
 impl Way {
-    /// Tells the other process of a line, if it is to be told. Called under the lock of the history that gets the line.
+    /// Sends a line to the other process, if that one does not order the lines. The caller holds the lock of the line's history.
     pub(super) fn tell(&self, room: &str, line: &str, id: Option<u64>) {
         if let Way::Told(link) = self {
             let news = News::Line {
@@ -84,7 +84,7 @@ impl Way {
         }
     }
 
-    /// The number of lines to keep, where a room remembers so many.
+    /// The number of lines to keep in a room that normally remembers `remembered`.
     pub(super) fn kept(&self, remembered: usize) -> usize {
         match self {
             Way::Asked(..) => KEPT.max(remembered),

@@ -41,7 +41,7 @@ pub(crate) trait Receiving: Any {
     /// The bytes of the body that have arrived.
     fn received(&self) -> u64;
 
-    /// Ends the body with an error: no bytes have come in time, or too few.
+    /// Ends the body with an error: too few bytes have arrived in time.
     fn time_out(&mut self);
 
     /// The received bytes behind the body.
@@ -64,7 +64,7 @@ pub(crate) struct Awaiting {
 }
 
 impl Awaiting {
-    /// Whether the client is slower than its rate. The connection begins to rest, if not.
+    /// Whether the client is slower than its rate. If not, the connection begins to rest.
     pub(crate) fn is_too_slow(&mut self, rates: &Rates, timeout: Duration) -> bool {
         self.since = osier::time::coarse_now();
         self.pace.is_too_slow(rates, timeout) && !self.may_be_slow

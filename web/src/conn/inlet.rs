@@ -1,4 +1,4 @@
-//! The inlet of an HTTP/2 stream, which its connection fills: the bytes of a body, the word that it may send more, its reset.
+//! The inlet of an HTTP/2 stream, which its connection fills: the bytes of a body, the end of a wait for room, a reset.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;

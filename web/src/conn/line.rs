@@ -1,32 +1,32 @@
 //! The line of a worker's handshakes.
 //!
-//! A step of a TLS handshake signs, which costs as much as twenty short requests. So a worker makes only a few steps before the other
-//! fibers that are ready have their turn, and the bytes of other clients are looked at. The other handshakes stand in line, at rest. A
-//! fiber calls them. It exists while there are steps.
+//! A TLS handshake signs, which costs as much as twenty short requests. So a worker makes only [`PER_TURN`] steps before it runs its
+//! other fibers and reads from other clients. Further handshakes stand in line, at rest, until a fiber calls them. That fiber exists
+//! while there are steps.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
-/// The steps of handshakes that a worker makes before others have their turn.
+/// Handshake steps that a worker makes before other fibers have their turn.
 const PER_TURN: usize = 4;
 
-/// The handshakes of a worker that have to wait for others.
+/// The handshakes of a worker that wait for others.
 #[derive(Default)]
 pub(crate) struct Line {
     /// Steps made since the fiber that calls has had its turn.
     made: Cell<usize>,
-    /// Whether that fiber exists. It does while steps are made.
+    /// Whether the calling fiber exists. It does while steps are made.
     is_calling: Cell<bool>,
-    /// How many have been called: the numbers below.
+    /// The number of called handshakes: all numbers below this one.
     called: Cell<u64>,
     /// The handshakes that have not been called, in the order of their numbers. Some may have ended.
     waiting: RefCell<VecDeque<Waker>>,
 }
 
 impl Line {
-    /// Whether a handshake may make a step now, which is counted.
+    /// Whether a handshake may make a step now. Counts the step if so.
     pub(super) fn admits(self: &Rc<Self>) -> bool {
         if self.made.get() >= PER_TURN || !self.waiting.borrow().is_empty() {
             return false;
@@ -79,7 +79,7 @@ impl Line {
     }
 }
 
-/// The fiber that calls. Its drop calls all that are left: there may have been no stack for it.
+/// The calling fiber. Its drop calls all that are left, also if there was no stack for the fiber.
 struct Calling(Rc<Line>);
 
 impl Drop for Calling {

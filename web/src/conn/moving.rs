@@ -1,12 +1,12 @@
-//! Connections that move to another process in an upgrade: collected in the old one, adopted in the new one.
+//! Moves connections to another process in an upgrade: the old process collects them, the new one adopts them.
 //!
 //! ```text
 //!   the collecting fiber of each worker ── wake ──▶ a connection at rest ── move_away ──▶ Line ─▶ the new process ─▶ adopt
 //!   the end of a burst ─────────────────────────────────────┘
 //! ```
 //!
-//! A connection moves on its own fiber, so nothing else touches it. From the moment at which its record is queued, nothing is read from
-//! its socket and nothing is sent.
+//! A connection moves on its own fiber, so nothing else touches it. Once its record is queued, this process neither reads from its socket
+//! nor writes to it.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -31,10 +31,10 @@ use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
 use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, after};
 
-/// How often a worker looks for connections that have begun to rest without moving.
+/// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How often a connection that could not move is asked again.
+/// Time after which a connection that could not move is tried again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Makes the session of a connection anew.
@@ -79,7 +79,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
             }
         }
         if is_first {
-            // Those that were woken last have run by then.
+            // The connections that were woken last run now.
             osier::yield_now();
             task.passed.fetch_add(1, Ordering::Release);
             is_first = false;
@@ -97,8 +97,8 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
 }
 
 impl Conn {
-    /// Queues the connection for the new process, if this process leaves and the connection is at rest and can move. Returns whether it
-    /// has moved.
+    /// Queues the connection for the new process if this process hands over, and the connection rests and can move. Returns whether it
+    /// was queued.
     ///
     /// # Suspends
     ///
@@ -137,7 +137,7 @@ impl Conn {
         };
         match self.stage.as_deref_mut() {
             None => {}
-            // TLS says whether it can move.
+            // The export fails for TLS connections that cannot move.
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(_)) => {}
             Some(Stage::Head(partial)) => record.received = partial.bytes[..partial.filled].to_vec(),
@@ -155,7 +155,7 @@ impl Conn {
         Some(record)
     }
 
-    /// Makes the worker of `local` serve a connection of another process, which is counted already. `restore` makes its session.
+    /// Makes the worker of `local` serve a connection of another process, which the caller has counted. `restore` makes its session.
     pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, restore: &Restore<'_>) {
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
@@ -171,7 +171,7 @@ impl Conn {
             server.not_adopted(worker.index, record.peer, record.is_proxied);
             return server.log(&LogRecord::new(
                 Level::Error,
-                format_args!("closed a connection of the old process: its TLS state cannot be read"),
+                format_args!("closed a connection that the old process handed over: its TLS state cannot be read"),
             ));
         };
         let link = worker.adopt(transport, &record);
@@ -192,7 +192,8 @@ impl Conn {
             stage: stage.map(Box::new),
         });
         if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
-            let text = format_args!("cannot watch a connection of the old process: {error}");
+            let text =
+                format_args!("closed a connection that the old process handed over: cannot watch its socket: {error}");
             return server.log(&LogRecord::new(Level::Error, text));
         }
         if wants_look || link.transport.has_unread() {

@@ -155,7 +155,7 @@ impl<'w> Peer<'w> {
         matches!(self.end, End::Stream(_))
     }
 
-    /// Lets the client take the response at any rate. An HTTP/2 connection is let to for all its streams.
+    /// Lets the client take the response at any rate. On an HTTP/2 connection this applies to the socket, and so to all its streams.
     pub(crate) fn allow_slow_response(self) {
         if let End::Stream(stream) = self.end {
             stream.allow_slow();
@@ -165,8 +165,8 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// Ends what [`allow_slow_response`](Peer::allow_slow_response) has begun. Streams of HTTP/2 share their socket with others, for
-    /// which it may go on.
+    /// Undoes [`allow_slow_response`](Peer::allow_slow_response). An HTTP/2 stream changes nothing, because other streams share its
+    /// socket.
     pub(crate) fn restore_pace(self) {
         if let End::Link(link) = self.end {
             self.worker.server.set_pace(link.socket());
@@ -222,7 +222,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The pace of a client that sends a request's body.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// When the memory of the fiber that reads was last given back.
+    /// When the reading fiber last gave memory back.
     shrunk: Option<Instant>,
     span: Span,
     /// Whether the body may come at any rate.

@@ -1,4 +1,4 @@
-//! The least rates of clients: a slow client is served, and one that drips is cut off.
+//! Least rates of clients: a slow client is served, and one that drips bytes is cut off.
 //!
 //! A timeout bounds the silence of a client. A client that sends a byte now and then is never silent for long, so the timeout alone
 //! does not bound it. A rate makes a number of bytes out of the timeout, and the client must move as many within it:
@@ -7,9 +7,9 @@
 //!   timeout 30 s ├── grace 10 s ──┼────────── 20 s ──────────┤   500 bytes a second: 10,000 bytes in each 30 s of waiting
 //! ```
 //!
-//! Only the time counts in which the server waits for the client. Responses need no state for that: the socket compares what the
-//! peer has acknowledged within one write timeout ([`Stream::set_write_progress`](osier::net::Stream::set_write_progress)), and a
-//! HTTP/2 stream what the windows have let through. [`Span`] counts what arrives of a body.
+//! Only time in which the server waits for the client counts. A response needs no state for that: the socket counts the bytes that the
+//! peer has acknowledged within one write timeout ([`Stream::set_write_progress`](osier::net::Stream::set_write_progress)), and an
+//! HTTP/2 stream counts the bytes that its windows have let through. [`Span`] counts the bytes of a body.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ impl Rates {
         }
     }
 
-    /// An endless timeout has no rate.
+    /// An endless timeout demands no bytes.
     fn least(&self, rate: u32, timeout: Duration) -> u64 {
         if timeout > LONGEST {
             return 0;
@@ -82,7 +82,7 @@ impl Rates {
     }
 }
 
-/// A longer timeout is meant to be endless.
+/// A longer timeout counts as endless.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The time that a server has waited for the bytes of a body, and the bytes that have arrived, since the last judgement.

@@ -58,7 +58,7 @@ impl Slow {
         self.limit.get()
     }
 
-    /// Has the request watched from now on.
+    /// Adds the request to the list of its worker.
     pub(crate) fn watch(&self, watched: Watched) {
         self.watched.replace(Some(watched));
     }
@@ -168,14 +168,14 @@ impl Entry {
         let started = self.timing.started().unwrap_or(now);
         self.is_logged.set(true);
         let taken = now.saturating_duration_since(started);
-        // Read before the fiber is asked: the question takes time.
+        // Read before the dump, which takes time itself.
         let times = self.timing.times(taken);
         let current = self.timing.current();
         let (what, place) = self.place();
         let mut text = format!("{what} has taken {taken:.1?} so far ({times})");
         if let Some((phase, since)) = current {
             let for_ = now.saturating_duration_since(since);
-            let _ = write!(text, "; for the last {for_:.1?} it is in '{}'", phase.as_str());
+            let _ = write!(text, "; it has been in '{}' for {for_:.1?}", phase.as_str());
         }
         text.push_str(&place);
         let (client, is_proxied) = self.client;

@@ -5,9 +5,9 @@
 //!       accept      worker     run, worker, upstream, disk, lock, sleep, client, write, other
 //! ```
 //!
-//! Nothing is measured unless somebody asks: an observer, a limit for slow requests, or
-//! [`wrap::server_timing`](crate::wrap::server_timing). A request that never suspends then costs a look at the clock at its
-//! beginning and one at its end. The [`Meter`] of its fiber comes with the first suspension.
+//! Nothing is measured without a consumer: an observer, a limit for slow requests, or
+//! [`wrap::server_timing`](crate::wrap::server_timing). A request that never suspends then costs two reads of the clock, at its
+//! beginning and at its end. Its fiber gets a [`Meter`] at the first suspension.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,8 +20,8 @@ use osier::fiber::{Activity, Attached, Meter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Its client connected: from the acceptance of the connection to the first bytes of its first request, with the TLS handshake. Exact to a
-    /// millisecond. Later requests of the connection have none, nor have HTTP/2 streams.
+    /// Its client connected: from the acceptance of the connection to the first bytes of its first request, with the TLS handshake.
+    /// Exact to a millisecond. Later requests of the connection have no such time, and neither have HTTP/2 streams.
     Accept,
     /// It could have gone on, and waited for the worker: before its beginning, or behind other fibers later.
     Worker,
@@ -147,10 +147,10 @@ impl fmt::Display for Millis {
 /// The stopwatch of one request.
 #[derive(Default)]
 pub(crate) struct Timing {
-    /// When its head was parsed. `None` while nobody asks.
+    /// When its head was parsed. `None` while nothing is measured.
     started: Cell<Option<Instant>>,
     accept: Cell<Duration>,
-    /// How long the worker was busy with others before it began.
+    /// How long the worker was busy with other fibers before the request began.
     queued: Cell<Duration>,
     /// Made at its first suspension.
     meter: RefCell<Option<Rc<Meter>>>,
@@ -158,7 +158,7 @@ pub(crate) struct Timing {
 }
 
 impl Clone for Timing {
-    /// A stopwatch that shows the same, on no fiber.
+    /// A stopwatch that shows the same times and is attached to no fiber.
     fn clone(&self) -> Timing {
         let clone = Timing::default();
         clone.set(self);
@@ -167,7 +167,7 @@ impl Clone for Timing {
 }
 
 impl Timing {
-    /// Begins anew at `started`, the present. Not at all if that is `None`.
+    /// Begins anew at `started`, the present. With `None` it measures nothing.
     #[inline]
     pub(crate) fn begin(&self, started: Option<Instant>, accept: Duration) {
         self.end();
@@ -221,7 +221,7 @@ impl Timing {
         self.meter.replace(other.meter.borrow().clone());
     }
 
-    /// Goes on, on this fiber, with what `other` shows.
+    /// Continues the times of `other` on this fiber.
     pub(crate) fn go_on(&self, other: &Timing) {
         self.set(other);
         if let Some(meter) = &*self.meter.borrow() {
@@ -238,7 +238,7 @@ impl Timing {
         self.attached.take();
     }
 
-    /// Ends the count. The fiber goes on with something else.
+    /// Detaches the meter: the fiber goes on with something else.
     #[inline]
     pub(crate) fn end(&self) {
         self.started.set(None);
@@ -254,7 +254,7 @@ impl Timing {
         Some((Phase::of(activity), since))
     }
 
-    /// Where the time has gone. `duration` is the time since the beginning.
+    /// The time by phase. `duration` is the time since the beginning.
     pub(crate) fn times(&self, duration: Duration) -> Times {
         let mut times = Times::default();
         times.0[Phase::Accept as usize] = self.accept.get();

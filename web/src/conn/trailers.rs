@@ -1,13 +1,14 @@
-//! Trailers: the fields behind a body (RFC 9110 6.5).
+//! Trailers: the fields after a body (RFC 9110 6.5).
 
 use std::io;
 
 use osier_http::FieldLines;
 
-/// The fields behind a body, which tell what was not known before: a checksum, or the outcome of a gRPC call.
+/// The fields after a body, for values that are known only at its end: a checksum, or the outcome of a gRPC call.
 ///
-/// HTTP/2 has them behind any body. HTTP/1.1 has them behind a chunked body only, and drops them otherwise; so does a cache. Fields
-/// that say how to read, route, authenticate or store a message may not stand in a trailer (RFC 9110 6.5.1). Received ones are dropped.
+/// HTTP/2 allows a trailer after any body, HTTP/1.1 only after a chunked body: it is dropped after other bodies. A cache drops trailers.
+/// A field that says how to read, route, authenticate or store a message may not stand in a trailer (RFC 9110 6.5.1), and is dropped
+/// when received.
 ///
 /// ```
 /// use osier_web::Trailers;

@@ -171,7 +171,7 @@ impl Transport {
         }
     }
 
-    /// Makes the transport of what another process has exported. `None` if the state cannot be read.
+    /// Makes a transport from the state that another process has exported. `None` if the state cannot be read.
     #[cfg(all(feature = "upgrade", feature = "tls"))]
     pub(crate) fn import(acceptor: &osier_tls::Acceptor, stream: Stream, exported: &[u8]) -> Option<Transport> {
         let stream = acceptor.import(stream, exported).ok()?;

@@ -51,8 +51,8 @@ pub trait Session: 'static {
     /// bytes and sleep again.
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst;
 
-    /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. `None` if it cannot move now. After
-    /// `Some` it gets no other call. Called between two wake-ups, during an upgrade.
+    /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. Returns `None` if the session cannot move
+    /// now. No other call follows `Some`. Called during an upgrade, between two wake-ups.
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
         let _ = io;

@@ -77,10 +77,10 @@ pub(crate) struct Worker {
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
-    /// The connections whose next response is their last one, although nothing is drained yet.
+    /// The connections that end with their next response, before a graceful shutdown begins.
     #[cfg(feature = "upgrade")]
     pub(crate) closes: Cell<Closes>,
-    /// Where connections at rest go, during an upgrade.
+    /// The destination of connections at rest, during an upgrade.
     #[cfg(feature = "upgrade")]
     pub(crate) leaving: RefCell<Option<Rc<Leaving>>>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
@@ -162,7 +162,7 @@ impl ServerState {
         None
     }
 
-    /// Counts a connection of another process for worker `index` and for its client, who may have more than the limit then.
+    /// Counts a connection of another process for worker `index` and for its client. The client may exceed its limit then.
     #[cfg(feature = "upgrade")]
     pub(crate) fn adopted(&self, index: usize, peer: SocketAddr, is_proxied: bool) {
         self.arrived(index);
@@ -475,7 +475,7 @@ impl Worker {
         self.evict_where(count, Phase::is_idle)
     }
 
-    /// Same as [`evict`](Worker::evict). Connections that wait for the rest of a head leave, too.
+    /// Same as [`evict`](Worker::evict), but connections that wait for the rest of a head leave, too.
     pub(crate) fn evict_with_heads(&self, count: usize) -> usize {
         self.evict_where(count, |phase| phase.is_idle() || phase == Phase::Other)
     }
@@ -606,13 +606,13 @@ impl Link {
         matches!(self.phase.get(), Phase::Ended(reason) if !matches!(reason, Failed | WriteTimeout))
     }
 
-    /// Notes that another process has it from now on.
+    /// Notes that the connection now belongs to another process.
     #[cfg(feature = "upgrade")]
     pub(crate) fn moves(&self) {
         self.phase.set(Phase::Ended(CloseReason::Moved));
     }
 
-    /// Whether another process has it.
+    /// Whether the connection belongs to another process.
     pub(crate) fn has_moved(&self) -> bool {
         self.phase.get() == Phase::Ended(CloseReason::Moved)
     }

@@ -1,6 +1,6 @@
 //! A head in HTTP/1.1 form, as the serving code and gateways write it, cut into its first line and fields for HTTP/2.
 
-/// A head. Code of this crate has written it, so it is well-formed.
+/// A head that code of this crate has written, and so a well-formed one.
 pub(crate) struct WrittenHead<'b> {
     /// The first line, without its CRLF.
     first: &'b [u8],

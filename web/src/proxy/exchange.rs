@@ -179,7 +179,7 @@ fn attempt(
 }
 
 /// Counts the failure against the backend. A reused connection that ends before the response says nothing about the backend, so
-/// it is not counted. Neither is a request that the backend has left unprocessed in the way that HTTP/2 has for that.
+/// it is not counted. A request that an HTTP/2 backend has declared unprocessed is not counted either.
 fn blame(carrier: &Carrier, why: &Why) {
     let ticket = carrier.ticket();
     let is_stale = match why {

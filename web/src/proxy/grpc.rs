@@ -1,4 +1,4 @@
-//! gRPC: a client of it reads the outcome of a call from fields, not from the HTTP status.
+//! gRPC errors: a gRPC client reads the outcome of a call from fields, not from the HTTP status.
 
 use std::fmt::Write;
 
@@ -16,8 +16,7 @@ pub(super) fn is_call(request: &Request<'_>) -> bool {
     request.header("content-type").is_some_and(is_grpc)
 }
 
-/// Turns the error response of the proxy itself into one without messages ("Trailers-Only" in the gRPC protocol over HTTP/2). The
-/// cause stays for the log.
+/// Turns an error response of the proxy itself into a gRPC response without messages ("Trailers-Only"). The cause stays for the log.
 pub(super) fn fail(failed: Response) -> Response {
     let status = failed.status();
     let (code, message) = outcome(status);

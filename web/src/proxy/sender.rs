@@ -288,7 +288,7 @@ impl Sender {
             self.piece.extend_from_slice(CHUNK_END);
         }
         if self.read_all {
-            // A client does not name the user behind its requests in a trailer either.
+            // A client must not set the fields that name the user in a trailer either.
             self.trailers = body.trailers().filtered(|name| forwarded::passes(name, false));
         }
         if self.chunked && self.read_all {

@@ -1,7 +1,7 @@
-//! Commands to Redis over connections that are kept.
+//! A Redis client over kept connections.
 //!
-//! A connection serves one call at a time. Idle connections lie in a list; a call takes one or makes a new one. A kept connection that
-//! fails says little, as the server may have closed it long ago, so the call is repeated once on a new one.
+//! A connection serves one call at a time. A call takes an idle connection from a list, or makes a new one. The server may have closed
+//! an idle connection long ago, so a call that fails on one is repeated once on a new connection.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,8 +50,8 @@ impl Client {
         self
     }
 
-    /// Sends commands in one write, and returns the reply to each. The commands may reach the server twice, so each must be one that may
-    /// be repeated. [`Reply::Error`] is a reply.
+    /// Sends commands in one write, and returns the reply to each. [`Reply::Error`] is a reply. The commands may reach the server twice, so
+    /// send only commands that may be repeated.
     ///
     /// # Suspends
     ///
@@ -73,7 +73,7 @@ impl Client {
         self.call_on(connection, commands)
     }
 
-    /// The connection is kept after whole replies alone.
+    /// Keeps the connection only if every reply has arrived.
     fn call_on(&self, mut connection: Connection, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let replies = connection.call(commands)?;
         let mut idle = self.idle();

@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 4;
 pub enum Reply {
     /// A string or a status.
     Text(Vec<u8>),
-    /// The broker has refused the command, and says why.
+    /// The broker has refused the command, for this reason.
     Error(String),
     /// A number.
     Number(i64),
@@ -34,7 +34,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The reply.
+    /// Returns the reply, or the text of an error reply.
     ///
     /// # Errors
     ///

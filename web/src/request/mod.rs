@@ -465,7 +465,7 @@ impl<'a> Request<'a> {
         self.marks.label.set(label);
     }
 
-    /// Where the time of the request has gone until now. Nothing is measured, and all is zero, unless the server has an
+    /// The time of the request so far, by phase. All phases are zero unless the request is measured: the server has an
     /// [observer](crate::Server::on_request) or [`wrap::server_timing`](crate::wrap::server_timing) is around the handler.
     ///
     /// ```
@@ -488,12 +488,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Measures the request from now on, if nobody does already.
+    /// Measures the request from now on. Has no effect if it is measured already.
     pub fn measure(&self) {
         self.marks.timing.begin_now();
     }
 
-    /// Starts the part of a trace ([W3C Trace Context](https://www.w3.org/TR/trace-context/)) that this request is: below its
+    /// Makes this request a span of a trace ([W3C Trace Context](https://www.w3.org/TR/trace-context/)): below its
     /// client's, if `goes_on` says so and the fields `traceparent` and `tracestate` are valid, or a new trace, which is marked as
     /// `is_sampled`. The proxy and FastCGI then pass it on in place of the client's fields. A second call changes nothing.
     ///
@@ -520,7 +520,7 @@ impl<'a> Request<'a> {
         Some((context.to_string(), context.state(&self.headers())))
     }
 
-    /// Has the request logged once, as a warning, when it has taken longer than `limit`: at that moment, with its times and
+    /// Logs the request once, as a warning, as soon as it has taken longer than `limit`, with its times and
     /// the backtrace of where its fiber waits. [`wrap::slow`](crate::wrap::slow) does it for a router.
     pub fn set_slow(&self, limit: Duration) {
         self.measure();

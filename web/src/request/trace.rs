@@ -107,7 +107,7 @@ impl TraceContext {
         (self.parent != 0).then(|| format!("{:016x}", self.parent))
     }
 
-    /// Whether the client, or who has begun the trace, records it.
+    /// Whether the trace is recorded, as its beginning decided.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -137,7 +137,7 @@ pub(crate) fn is_replaced(name: &str) -> bool {
     name.eq_ignore_ascii_case(PARENT) || name.eq_ignore_ascii_case(STATE)
 }
 
-/// A number that is not 0.
+/// A random number other than 0.
 fn random() -> u64 {
     let id = RequestId::random();
     u64::from_str_radix(id.as_str(), 16).unwrap_or(1).max(1)
@@ -223,7 +223,7 @@ mod tests {
         let fine = |version: &str, more: &str| format!("{version}-{TRACE}-{PARENT_ID}-01{more}");
         for (field, is_valid) in [
             (fine("00", ""), true),
-            // A later version may go on.
+            // A later version may have more fields.
             (fine("01", ""), true),
             (fine("cc", "-what-the-future-will-be-like"), true),
             (fine("cc", "."), false),

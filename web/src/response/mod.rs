@@ -196,7 +196,7 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
-    /// Makes the response to a request that the server has no room for.
+    /// Makes the response to a request that the server has no memory for.
     #[cold]
     pub(crate) fn overloaded() -> Response {
         Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")

@@ -45,10 +45,10 @@ const HANDSHAKES: u32 = 16;
 #[cfg(feature = "tls")]
 const HANDSHAKES_PAUSE: Duration = Duration::from_millis(1);
 
-/// Time between two looks while memory is short.
+/// Time between two checks of the memory pressure while memory is short.
 const RELIEF_TICK: Duration = Duration::from_millis(10);
 
-/// The part of all connections that may be closed in that time.
+/// The share of all connections that may be closed in that time: one in so many.
 const RELIEF_PARTS: usize = 100;
 
 /// Interval at which a drain checks whether it is done.
@@ -76,9 +76,9 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     loop {
         while memory::pressure() == Pressure::Critical && !osier::fiber::is_cancelled() {
             say(format_args!(
-                "the limit of memory is near: new connections wait until there is more"
+                "the memory limit is near: new connections wait in the accept backlog"
             ));
-            // The end of the fiber waits: it accepts the backlog then.
+            // Shielded: a cancelled fiber must still go on to accept the backlog.
             osier::shield(|| osier::sleep(RELIEF_TICK));
         }
         match listener.accept() {
@@ -129,7 +129,7 @@ fn relieve(service: &Service) {
     }
 }
 
-/// Closes up to `most` connections of this worker for which nothing runs, and forgets files.
+/// Closes up to `most` idle connections of this worker, and drops cached files.
 fn give_way(service: &Service, most: usize) {
     let worker = &Local::here(service).worker;
     match memory::pressure() {

@@ -205,7 +205,7 @@ pub(crate) struct Burst<'b> {
     received: Cell<Option<Box<Received>>>,
     /// Whether the request is served from a small buffer.
     is_apart: Cell<bool>,
-    /// The buffers, once the fiber has suspended: until then nobody can make the server hold many.
+    /// The charge for the buffers, made at the first suspension: before that, only one request of a worker can hold any.
     charge: OnceCell<Charge>,
 }
 

@@ -145,10 +145,10 @@ impl Server {
         self
     }
 
-    /// Sets how slow clients may be: the least rates at which they send heads and bodies and take responses. Timeouts bound the silence
-    /// of a client; rates bound one that drips. By default a client moves at least 10,000 bytes in each 30 s in which the server
-    /// waits for it. A handler's own time does not count, and neither does the time in which nothing is to be sent, as between the
-    /// events of a stream. [`Request::allow_slow_client`](crate::Request::allow_slow_client) makes an exception.
+    /// Sets the least rates at which clients must send heads and bodies and take responses. A timeout bounds the silence of a client; a
+    /// rate bounds a client that drips bytes. By default a client must move at least 10,000 bytes in each 30 s in which the server waits
+    /// for it. A handler's own time does not count, and neither does time in which there is nothing to send, as between the events of
+    /// a stream. [`Request::allow_slow_client`](crate::Request::allow_slow_client) makes an exception.
     ///
     /// ```
     /// use osier_web::{Rates, Router, Server};
@@ -247,10 +247,9 @@ impl Server {
         self
     }
 
-    /// Makes the server a part of the upgrades of this process: see [`upgrade`](crate::upgrade). `name` tells the servers of a program
-    /// apart, in every version of the program. In a process that an upgrade has started, [`bind`](Server::bind) and
-    /// [`bind_unix`](Server::bind_unix) use the sockets that the old process has for that name, whatever the address is, and
-    /// [`Listening::run`] serves from [`Upgrade::ready`] on.
+    /// Includes the server in the upgrades of this process: see [`upgrade`](crate::upgrade). `name` identifies the server in every version
+    /// of the program. In a process that an upgrade has started, [`bind`](Server::bind) and [`bind_unix`](Server::bind_unix) ignore the
+    /// address and use the sockets of the old process's server with that name, and [`Listening::run`] serves from [`Upgrade::ready`] on.
     #[cfg(feature = "upgrade")]
     pub fn upgradable(mut self, upgrade: &Upgrade, name: &str) -> Self {
         self.upgrade = Some((upgrade.clone(), name.into()));
@@ -651,7 +650,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that is there, for a process that has taken over its socket. `None` if there is none.
+    /// The existing file, for a process that has taken over its socket. `None` if there is none.
     pub fn of(path: &Path) -> Option<SocketFile> {
         let device_and_inode = device_and_inode(path)?;
         let path = path.into();
@@ -701,7 +700,7 @@ pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
 struct Stop {
-    /// [`OPEN`], [`CLOSED`] or [`ENDED`], which it stays.
+    /// [`OPEN`], [`CLOSED`] or [`ENDED`]. The last one is final.
     asked: AtomicU8,
     /// Set once the accepting fibers have ended. The Release store comes after all counts that they
     /// have added.
@@ -747,7 +746,7 @@ impl ShutdownHandle {
         self.0.waker.wake();
     }
 
-    /// Waits until `is_met` is true for what has been asked, and returns that.
+    /// Waits until `is_met` is true for the requested state, and returns that state.
     fn wait_until(&self, is_met: impl Fn(u8) -> bool) -> u8 {
         osier::block_on(poll_fn(|cx| {
             self.0.waker.register(cx.waker());

@@ -98,7 +98,7 @@ impl<'a> Served<'a> {
         self.marks.trace.get()
     }
 
-    /// Where the time went, as far as it was measured.
+    /// The time by phase, as far as it was measured.
     pub fn times(&self) -> Times {
         self.marks.timing.times(self.duration)
     }

@@ -11,7 +11,7 @@ use crate::server::answer::client_of;
 use crate::server::burst::Burst;
 
 impl Burst<'_> {
-    /// Has the current request watched if it has a limit. Its fiber is about to suspend for the first time.
+    /// Adds the current request to the watch if it has a limit. Called before its fiber suspends for the first time.
     #[cold]
     pub(crate) fn watch(&self) {
         let marks = &self.marks;
@@ -53,8 +53,7 @@ impl Burst<'_> {
         if taken > limit {
             let times = self.marks.timing.times(taken);
             let (method, target) = (head.method(), head.target());
-            let text =
-                format_args!("{method} {target} has taken {taken:.1?} ({times}), and its worker was busy meanwhile");
+            let text = format_args!("{method} {target} has taken {taken:.1?} ({times}), and has kept its worker busy");
             self.log(Level::Warning, Some(head), text);
         }
     }

@@ -61,7 +61,7 @@ impl Upstream {
         })
     }
 
-    /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades`: it may leave HTTP.
+    /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades`: the request may leave HTTP.
     #[cfg(feature = "proxy")]
     pub(crate) fn attempt_http<T, F>(
         &self,

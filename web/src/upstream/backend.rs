@@ -45,10 +45,10 @@ pub(super) struct Backend {
     /// How TLS with it begins, if it speaks TLS.
     #[cfg(feature = "tls")]
     tls: Option<Secured>,
-    /// Whether it is asked for HTTP/2.
+    /// Whether HTTP/2 is offered to the backend.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     http2: bool,
-    /// Whether it has chosen HTTP/1.1 at the last handshake.
+    /// Whether the backend chose HTTP/1.1 at the last handshake.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) chooses_http1: AtomicBool,
     names: Names,
@@ -145,7 +145,7 @@ impl Backend {
         Backend { tls, ..self }
     }
 
-    /// Makes it speak HTTP/2.
+    /// Offers HTTP/2 to the backend.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) fn multiplexed(self, http2: bool) -> Backend {
         Backend { http2, ..self }

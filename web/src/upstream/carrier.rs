@@ -1,4 +1,4 @@
-//! Carriers: what carries one HTTP request to a backend, a connection of its own or a stream of a shared one.
+//! A carrier takes one HTTP request to a backend: on a connection of its own, or on a stream of a shared one.
 
 use std::io;
 use std::net::Shutdown;
@@ -27,7 +27,7 @@ impl Carrier {
         }
     }
 
-    /// The connection, if it is one of HTTP/1.1.
+    /// The connection, if the carrier is an HTTP/1.1 one.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match self {
             Carrier::Bytes(lease) => Some(lease),

@@ -40,8 +40,8 @@ pub fn request_id(name: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> 
     }
 }
 
-/// Tells clients in `Server-Timing` where the time of a request has gone until its response is ready: in the browser's network
-/// view, for example. It tells strangers, too, how the application works.
+/// Adds the field `Server-Timing` to responses: the phases of the request until its response was ready. Browsers show the field in their
+/// network view. It also shows strangers how the application works.
 ///
 /// ```
 /// use osier_web::{Router, test::Client, wrap};
@@ -57,8 +57,8 @@ pub fn server_timing() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send
     }
 }
 
-/// Starts the part of a trace that each request is, by [`Request::start_trace`]: below that of its client, or a new one, which is
-/// marked as sampled.
+/// Makes each request a span of a trace, by [`Request::start_trace`]: of its client's trace, or of a new one, which is marked as
+/// sampled.
 ///
 /// ```
 /// use osier_web::{Request, Router, test::Client, wrap};
@@ -76,7 +76,7 @@ pub fn trace() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync 
     }
 }
 
-/// Logs each request that takes longer than `limit`, once and at that moment, by [`Request::set_slow`].
+/// Logs each request once, as soon as it takes longer than `limit`, by [`Request::set_slow`].
 ///
 /// ```
 /// use osier_web::{Router, wrap};

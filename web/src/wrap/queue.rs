@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A handler that does ten things at once, because it has ten connections to a database for example, does no more under load. Without a
-//! bound the requests beyond that wait longer and longer, until all of them are answered too late. So a request that has waited for its
-//! budget gets 503 with `Retry-After`, and those that run are answered in time.
+//! bound the requests beyond that wait longer and longer, until every response comes too late. So a request that has waited for its
+//! budget gets 503 with `Retry-After`, and running requests are answered in time.
 //!
 //! # Which requests are shed
 //!
@@ -24,10 +24,10 @@
 //!   line never empty for longer:         overload. A request waits up to a tenth of `wait`
 //! ```
 //!
-//! The line is served in order. In a burst nobody is refused who would be served within the budget. Under overload a long line helps
-//! nobody: every request in it would wait for the whole budget, and as many would be refused. With a short one they are refused at once,
-//! and the others are served at once. The line tells overload by itself: it is never empty (as in CoDel, RFC 8289, where the least
-//! delay of an interval tells a standing queue). No rate has to be configured and no time of handlers measured.
+//! The line is served in order. In a burst, no request is refused that would be served within the budget. Under overload a long line
+//! is useless: every request in it would wait for the whole budget, and as many would be refused. With a short line, requests are
+//! refused or served at once. A line that is never empty shows overload, as the least delay of an interval shows a standing queue in
+//! CoDel (RFC 8289). So no rate has to be configured, and no handler measured.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,10 +37,10 @@ use osier::sync::Event;
 
 use crate::{Next, Request, Response};
 
-/// The part of the budget that a request waits under overload.
+/// The divisor of the budget under overload.
 const SHORT: u32 = 10;
 
-/// How many requests run, and how long others wait.
+/// The settings of a [`Queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Requests that run at once, at least 1.
@@ -58,9 +58,9 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     running: u32,
-    /// The line. One that leaves admits the first.
+    /// The line. A request that ends admits the first one.
     line: VecDeque<Arc<Waiting>>,
-    /// Since when the line has not been empty.
+    /// The time since when the line has not been empty.
     standing: Option<Instant>,
     shed: u64,
 }
@@ -68,7 +68,7 @@ struct State {
 /// A request in the line.
 #[derive(Default)]
 struct Waiting {
-    /// Set, under the lock, when it is admitted and has left the line.
+    /// Set under the lock, when the request is admitted and has left the line.
     turn: Event,
 }
 
@@ -137,8 +137,8 @@ impl Queue {
         }
     }
 
-    /// Has requests wait for their turn, or answers them by 503: for [`Router::wrap`](crate::Router::wrap). A turn ends when the handler
-    /// has made its response. A body that code streams afterwards does not count.
+    /// Makes requests wait for their turn, or answers them with 503: for [`Router::wrap`](crate::Router::wrap). A turn ends when the handler
+    /// has made its response. A body that is streamed afterwards does not count.
     pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
         let queue = Arc::new(self);
         move |request, next| match queue.enter() {
@@ -151,7 +151,7 @@ impl Queue {
     ///
     /// # Suspends
     ///
-    /// Until then, at most for the budget.
+    /// Until it is this request's turn, for the budget at most.
     ///
     /// # Cancellation
     ///
@@ -189,13 +189,13 @@ impl Queue {
         Err(Response::overloaded())
     }
 
-    /// The requests that run, those that wait, and those that have been shed so far.
+    /// The numbers of running, waiting and so far refused requests.
     pub fn counts(&self) -> (usize, usize, u64) {
         let state = self.state();
         (state.running as usize, state.line.len(), state.shed)
     }
 
-    /// Ends a turn, which goes to the first in the line.
+    /// Ends a turn, and passes it to the first request in the line.
     fn leave(&self) {
         self.leave_locked(self.state());
     }

@@ -183,7 +183,7 @@ impl Options {
         }))
     }
 
-    /// Makes the session of a connection that another process has opened and [saved](Callbacks::save), for
+    /// Makes the session of a connection that another process has [saved](Callbacks::save), for
     /// [`Part::restore`](crate::upgrade::Part::restore). [`Callbacks::on_restore`] is called first.
     #[cfg(feature = "upgrade")]
     pub fn restore(&self, callbacks: impl Callbacks) -> Box<dyn crate::Session> {

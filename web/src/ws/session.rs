@@ -81,9 +81,9 @@ pub trait Callbacks: 'static {
         let _ = close;
     }
 
-    /// Saves the callbacks for another process, in an [upgrade](crate::upgrade). `None` if they cannot move, as by default. Called between
-    /// two messages. Leave every topic: after `Some` nothing more may be queued for the client, and what is queued is sent before the connection moves. No
-    /// other call follows.
+    /// Saves the callbacks for another process, in an [upgrade](crate::upgrade). Returns `None` if they cannot move, as by default. Called
+    /// between two messages. No other call follows `Some`. Leave every topic before returning `Some`: queued messages are sent before the
+    /// connection moves, and nothing more may be queued.
     #[cfg(feature = "upgrade")]
     fn save(&mut self, sender: &Sender) -> Option<Saved> {
         let _ = sender;
@@ -422,13 +422,13 @@ impl<C: Callbacks> crate::Session for Session<C> {
 
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
-        // A connection in the middle of a message moves behind it.
+        // A connection in the middle of a message moves after the message.
         if !matches!(self.stage, Stage::Open | Stage::Pinged) || self.decoder.is_some() || self.queue.ended().is_some()
         {
             return None;
         }
         let saved = self.callbacks.save(&self.sender)?;
-        // If the client is gone, the other process finds that out.
+        // If the client is gone, the other process notices.
         let _ = self.send(io);
         self.is_close_reported = true;
         Some(saved)

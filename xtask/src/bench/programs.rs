@@ -1,7 +1,7 @@
 //! The programs of a run: the package that builds each of them, and where its binary lies.
 //!
-//! A row names the programs that it needs, and a run builds these alone. Each package is built by itself: together, cargo would give
-//! every rival the features that any of them asks for. A package that does not build ends the bench, for its last build is still there.
+//! A row names the programs that it needs, and a run builds only these. Each package is built by itself: in one build, cargo would give
+//! every rival the features that any of them needs. A package that does not build ends the bench, because an old binary may still exist.
 
 use super::Plan;
 use crate::{root, step, test};

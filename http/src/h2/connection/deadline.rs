@@ -18,7 +18,7 @@ impl Connection {
             _ => None,
         };
         let block = self.incoming.as_ref().map(|incoming| incoming.deadline);
-        // Also those that have been told to go on, and may have to wait again at once.
+        // Woken streams count too: they may have to wait again at once.
         let stalled = self.streams.iter().filter(|stream| stream.reset.is_none());
         let stalled = stalled.filter_map(|stream| stream.waiting_since).min();
         let stalled = stalled.map(|since| since + self.limits.stall_timeout);

@@ -1,7 +1,7 @@
-//! A server's connection at rest as bytes, for a process that takes over its socket.
+//! Exports a server's connection at rest as bytes, for a process that takes over its socket.
 //!
-//! The limits that the peer knows travel too, and hold in the other process. Budgets and clocks begin anew there. The bytes have no
-//! version: their transport sees to that.
+//! The bytes hold the limits that the peer knows, which stay in force in the other process. Budgets and clocks begin anew there. The
+//! bytes have no version: their transport has one.
 
 use std::time::Instant;
 
@@ -15,19 +15,19 @@ use crate::h2::window::{ReceiveWindow, SendWindow};
 use crate::h2::{Limits, Malformed, NotExportable, Priority};
 
 impl Connection {
-    /// The state of a server's connection at rest, for another process that gets the connection too.
+    /// Exports the state of a server's connection at rest, for another process that also gets the socket.
     ///
     /// The bytes hold the fields that both ends have indexed, such as a client's cookies. This connection stays as it is.
     ///
     /// # Errors
-    /// A client's end, and a connection that is not at rest: with streams, with bytes to write, in the middle of a frame, before the settings
-    /// of both ends have arrived, or ending.
+    /// A client's end cannot be exported, nor a connection that is not at rest: with streams, with bytes to write, in the middle of a frame,
+    /// before the settings of both ends have arrived, or ending.
     pub fn export(&self) -> Result<Vec<u8>, NotExportable> {
         let reasons = [
             (self.role == Role::Client, "it is a client's end"),
             (
                 self.greeting.is_some() || self.acknowledgement.is_some(),
-                "the settings have not arrived everywhere",
+                "the settings of both ends have not arrived yet",
             ),
             (
                 self.failed.is_some() || self.ending != Ending::Not || self.peer_goes_away,
@@ -78,10 +78,10 @@ impl Connection {
         Ok(to.0)
     }
 
-    /// The connection that [`export`](Self::export) has written. The limits that the peer was told hold in place of those in `limits`.
+    /// Restores a connection from [exported](Self::export) bytes. The limits that were announced to the peer replace those in `limits`.
     ///
     /// # Errors
-    /// Bytes that are no connection.
+    /// The bytes are not an exported connection.
     pub fn import(limits: &Limits, exported: &[u8], now: Instant) -> Result<Connection, Malformed> {
         read(limits, Reader(exported), now).ok_or(Malformed)
     }

@@ -250,7 +250,7 @@ impl Connection {
 
     /// Whether the owner should read from the peer. If not, so much output waits that the peer must read first.
     pub fn wants_input(&self) -> bool {
-        // Bodies alone, which exceed a small limit by a turn, do not stop the reads: two such endpoints would wait for each other.
+        // Bodies may exceed a small limit by one turn. They do not stop reads: two such endpoints would wait for each other.
         self.failed.is_none() && self.output.len() < 2 * self.limits.output_bytes.max(QUANTUM)
     }
 

@@ -1,4 +1,4 @@
-//! Makes the usual heads from those of HTTP/2, whose fields are apart already.
+//! Makes the usual heads of HTTP/2 heads, whose fields are already separate.
 
 use super::head::{RequestHead, ResponseHead};
 use crate::backend::{Reply, ReplyLength};

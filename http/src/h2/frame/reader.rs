@@ -95,7 +95,7 @@ impl FrameReader {
         }
     }
 
-    /// A server's reader that goes on after a whole frame of another one, which has the same bounds.
+    /// A server's reader that continues after a whole frame of another reader, with the bounds of `bounds`.
     pub(in crate::h2) fn between_frames(max_frame_size: u32, bounds: &FrameReader) -> FrameReader {
         FrameReader {
             state: State::Head,

@@ -99,7 +99,7 @@ fn limits_that_the_peer_knows_hold() {
 fn what_cannot_move_says_why() {
     assert_eq!(refusal(&Peer::client()), "it is a client's end");
     let peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
-    assert_eq!(refusal(&peer), "the settings have not arrived everywhere");
+    assert_eq!(refusal(&peer), "the settings of both ends have not arrived yet");
     let mut peer = Peer::server();
     peer.feed(&get(1));
     assert_eq!(refusal(&peer), "it is not at rest");

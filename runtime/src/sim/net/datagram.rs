@@ -11,7 +11,7 @@ use super::{About, Event, Id, Kind, Net, takes};
 
 /// The most bytes of one datagram.
 const LONGEST: usize = 65_507;
-/// A socket that holds so many drops the next one.
+/// Datagrams that a socket holds. Further ones are dropped.
 const QUEUE: usize = 1024;
 
 pub(super) struct Datagrams {
@@ -89,7 +89,7 @@ impl Net {
             local.ip()
         };
         let from = SocketAddr::new(ip, local.port());
-        // Nobody answers for an address without a host.
+        // An address without a host sends no error back.
         let Some(target) = self.host_of(host, to.ip()) else {
             return Ok(bytes.len());
         };
@@ -154,7 +154,7 @@ impl Net {
         }
     }
 
-    /// Receives a datagram; `peeks`: and leaves it there.
+    /// Receives a datagram. With `peeks` the datagram stays in the queue.
     pub(crate) fn receive(&mut self, id: Id, buf: &mut [u8], peeks: bool) -> io::Result<(usize, SocketAddr)> {
         let socket = self.socket(id)?;
         if let Some(error) = socket.error.take() {

@@ -1,4 +1,4 @@
-//! The simulated network: hosts, the links between them, and the packets that are under way.
+//! The simulated network: hosts, the links between them, and the packets in flight.
 //!
 //! ```text
 //!   Endpoint (a host's end) ─▶ Net ─▶ events, by time ─▶ the other end ─▶ ready, for the sockets' table
@@ -8,7 +8,7 @@
 //! `ready`, which the driver hands to the table of sockets between two fibers. `stream.rs` has connections, `datagram.rs` UDP.
 //!
 //! # Protocol
-//! One thread uses a `Net`. The lock around it only makes sockets `Send` and `Sync`, as those of the system are; it is never held
+//! One thread uses a `Net`. The lock around it only makes sockets `Send` and `Sync`, as the system's sockets are. The lock is never held
 //! across a call out of this module.
 
 mod datagram;
@@ -33,11 +33,11 @@ use stream::{Phase, Stream};
 /// The number of a socket, never used again.
 pub(crate) type Id = u64;
 
-/// The first time after which something that was not acknowledged is sent again; it doubles.
+/// The first retransmission timeout; it doubles each time.
 const RETRANSMIT: Duration = Duration::from_millis(200);
-/// The longest such time.
+/// The longest retransmission timeout.
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
-/// The longest cut by chance.
+/// The default of [`Faults`]' `partition_time`.
 const PARTITION: Duration = Duration::from_secs(10);
 /// The time of day at the beginning of every run: the first second of 2026.
 const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
@@ -59,7 +59,7 @@ pub(crate) struct Net {
     /// News for the sockets' table.
     pub(crate) ready: VecDeque<(Token, Ready)>,
     links: BTreeMap<(usize, usize), Link>,
-    /// The ways that lead nowhere, with the time of their end if they have one.
+    /// The links that are cut, with the time of their repair if they have one.
     cuts: BTreeMap<(usize, usize), Option<u64>>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Host {
     pub(crate) ip: IpAddr,
     pub(crate) up: bool,
     pub(crate) disk_full: bool,
-    /// How far its clock is ahead, in nanoseconds.
+    /// The lead of its clock, in nanoseconds.
     pub(crate) ahead: u64,
     next_port: u16,
     listeners: BTreeMap<u16, Vec<Id>>,
@@ -78,11 +78,11 @@ pub(crate) struct Host {
 
 struct Socket {
     host: usize,
-    /// The values that stand for it: duplicates share it.
+    /// The number of values of the socket: duplicates share it.
     values: u32,
     /// The number of the next value.
     next_value: u32,
-    /// Which value wants what news.
+    /// The registrations: value, token and interest.
     registered: Vec<(u32, Token, Interest)>,
     error: Option<Errno>,
     linger: Option<Duration>,
@@ -102,7 +102,7 @@ struct Listener {
     backlog: VecDeque<Id>,
 }
 
-/// Something that happens at a time. The order of events at one time is that of their numbers.
+/// An event with its time. Events of one time happen in the order of their numbers.
 struct Scheduled {
     at: u64,
     number: u64,
@@ -110,9 +110,9 @@ struct Scheduled {
 }
 
 enum Event {
-    /// A client asks for a connection, not for the first time if the number is not 0.
+    /// A client asks for a connection. The number counts its earlier attempts.
     Ask(Id, u32),
-    /// The answer to that: the server's end, or none.
+    /// The answer to a request for a connection: the server's end, or none.
     Answer(Id, Option<Id>),
     /// The first segment of this sender arrives.
     Arrive(Id),
@@ -202,7 +202,7 @@ impl Net {
         self.events.peek().map(|Reverse(next)| next.at)
     }
 
-    /// Lets the next event happen if its time has come.
+    /// Handles the next event if it is due.
     pub(crate) fn happen(&mut self) -> bool {
         if self.next_event().is_none_or(|at| at > self.now) {
             return false;
@@ -227,7 +227,7 @@ impl Net {
         true
     }
 
-    /// Gives the table of sockets news of a socket, if it has asked for them.
+    /// Reports readiness of a socket to the table of sockets, if that is registered for it.
     fn tell(&mut self, id: Id, news: Ready) {
         let Some(socket) = self.sockets.get(&id) else { return };
         for &(_, token, interest) in &socket.registered {
@@ -239,7 +239,7 @@ impl Net {
         }
     }
 
-    /// The way from one host to another.
+    /// The link from one host to another.
     fn link(&self, from: usize, to: usize) -> Link {
         match self.links.get(&(from, to)) {
             Some(link) => link.clone(),
@@ -248,9 +248,9 @@ impl Net {
         }
     }
 
-    /// How long a packet takes on a link, but for its length.
+    /// The time of a packet on a link, without the time for its length.
     fn latency(&mut self, link: &Link) -> u64 {
-        /// The number of latencies that are drawn from.
+        /// The number of different latencies.
         const STEPS: u32 = 16;
         let part = u64::from(self.choices.draw(About::Latency, STEPS));
         let jitter = nanos(link.jitter) / u64::from(STEPS) * part;
@@ -266,7 +266,7 @@ impl Net {
         self.links.insert((from, to), link);
     }
 
-    /// Cuts the way from one host to another, until it is healed.
+    /// Cuts the link from one host to another, until it is healed.
     pub(crate) fn cut(&mut self, from: usize, to: usize) {
         self.cuts.insert((from, to), None);
     }
@@ -283,7 +283,7 @@ impl Net {
         }
     }
 
-    /// Whether a packet that arrives now gets lost: the way is cut, or cut by chance at this moment, or the host is down.
+    /// Whether a packet that arrives now gets lost: the link is cut, a random fault cuts it now, or the host is down.
     fn is_lost(&mut self, from: usize, to: usize) -> bool {
         if !self.hosts[to].up {
             return true;
@@ -317,7 +317,7 @@ impl Net {
         }
     }
 
-    /// A name as the hosts know it.
+    /// Resolves the name of a host.
     pub(crate) fn look_up(&mut self, host: usize, name: &str) -> (Duration, io::Result<Vec<IpAddr>>) {
         let latency = Duration::from_nanos(self.latency_between(host, host));
         if name == "localhost" {
@@ -382,7 +382,7 @@ impl Net {
     }
 
     fn socket(&mut self, id: Id) -> io::Result<&mut Socket> {
-        // A crash has taken it, and its host unwinds.
+        // A crash has taken the socket, and the host unwinds.
         self.sockets.get_mut(&id).ok_or_else(|| Errno::NETDOWN.into())
     }
 
@@ -446,7 +446,7 @@ impl Net {
             .intersects(Ready::WRITABLE | Ready::HUP | Ready::ERROR)
     }
 
-    /// Makes another value for the socket, and returns its number. The first one's is 0.
+    /// Makes another value for the socket, and returns its number. The first value has the number 0.
     pub(crate) fn duplicate(&mut self, id: Id) -> u32 {
         let Ok(socket) = self.socket(id) else { return 0 };
         socket.values += 1;
@@ -490,7 +490,7 @@ impl Net {
     pub(crate) fn close(&mut self, id: Id, value: u32) {
         let Ok(socket) = self.socket(id) else { return };
         if socket.values == 0 {
-            // Its system has closed it when its program died.
+            // The system has closed the socket when the program died.
             return;
         }
         socket.registered.retain(|&(other, ..)| other != value);
@@ -520,7 +520,7 @@ impl Net {
         }
     }
 
-    /// The host loses its power: its sockets are gone, and nobody is told.
+    /// The host loses its power: its sockets are gone, and no peer is notified.
     pub(crate) fn crash(&mut self, host: usize) {
         self.hosts[host].up = false;
         self.sockets.retain(|_, socket| socket.host != host);
@@ -541,14 +541,14 @@ impl Net {
         }
     }
 
-    /// The sockets that a program of the host still has.
+    /// The number of sockets that the host's program has open.
     pub(crate) fn open_sockets(&self, host: usize) -> usize {
         let is_open = |socket: &&Socket| socket.host == host && socket.values > 0;
         self.sockets.values().filter(is_open).count()
     }
 }
 
-/// Takes a socket out of a host's ports.
+/// Removes a socket from a host's ports.
 fn forget(ports: &mut BTreeMap<u16, Vec<Id>>, port: u16, id: Id) {
     if let Some(sockets) = ports.get_mut(&port) {
         sockets.retain(|&other| other != id);
@@ -558,12 +558,12 @@ fn forget(ports: &mut BTreeMap<u16, Vec<Id>>, port: u16, id: Id) {
     }
 }
 
-/// Whether a socket that is bound to `bound` takes what is sent to `to`.
+/// Whether a socket bound to `bound` receives packets for `to`.
 fn takes(bound: IpAddr, to: IpAddr) -> bool {
     bound.is_unspecified() || bound.to_canonical() == to.to_canonical()
 }
 
-/// The time after which something is sent again that was lost so many times.
+/// The retransmission timeout after so many losses.
 fn again_after(times: u32) -> u64 {
     let doubled = nanos(RETRANSMIT).saturating_mul(1 << times.min(20));
     doubled.min(nanos(RETRANSMIT_MAX))

@@ -1,8 +1,8 @@
-//! Connections: both directions of a stream, from the first packet to the last.
+//! TCP connections: both directions of a stream, from the first packet to the last.
 //!
-//! A direction is the sender's queue of segments, of which only the first has an event. So segments arrive in order, and one that
-//! is lost keeps the others waiting, as with TCP. The sender counts as `outstanding` what its peer has not read: it bounds what is
-//! under way and what has arrived together.
+//! A direction is the sender's queue of segments. Only the first segment has an event, so segments arrive in order, and a lost one
+//! delays the others, as with TCP. The sender counts the bytes that its peer has not read as `outstanding`, which bounds the bytes in
+//! flight and the bytes that have arrived together.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,15 +15,15 @@ use rustix::io::Errno;
 use super::{About, Event, Id, Kind, Listener, Net, again_after, nanos, takes};
 use crate::wait::socket::Moved;
 
-/// The most connections that wait to be accepted.
+/// Connections that wait to be accepted, at most.
 const BACKLOG: usize = 4096;
-/// A client that gets no answer asks so many times again, the first time after a second.
+/// Further attempts of a client that gets no answer, the first one after a second.
 const ASKS: u32 = 6;
-/// A segment is sent so many times before the connection is given up.
+/// Transmissions of a segment before the connection fails.
 const SENDS: u32 = 15;
-/// How long a closed end waits for its peer's.
+/// Time for which a closed end waits for the end of its peer.
 const ORPHAN: Duration = Duration::from_secs(60);
-/// How long a packet to an address without a host takes to be given up.
+/// Time after which a connect to an address without a host fails.
 const NO_HOST: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,9 +53,9 @@ pub(super) struct Stream {
     last_at: u64,
     free_at: u64,
     losses: u32,
-    /// Closed by its program.
+    /// Whether the program has closed this end.
     orphan: bool,
-    /// Its end has arrived.
+    /// Whether the peer has received the end.
     end_arrived: bool,
 }
 
@@ -152,7 +152,7 @@ impl Net {
         Ok((accepted, remote))
     }
 
-    /// Begins a connection the first time, and tells how far it is afterwards.
+    /// Begins a connection at the first call. Later calls return its state.
     pub(crate) fn connect(&mut self, id: Id, addr: &SocketAddr) -> io::Result<()> {
         let socket = self.socket(id)?;
         if let Some(error) = socket.error.take() {
@@ -218,7 +218,7 @@ impl Net {
         };
         let refuse = self.faults.refuse;
         match listener {
-            // Lost, or no room in the backlog.
+            // The packet is lost, or the backlog is full.
             None | Some(Some(None)) if attempt >= ASKS => self.fail(client, Errno::TIMEDOUT),
             None | Some(Some(None)) => {
                 let at = self.now + (1_000_000_000 << attempt);
@@ -302,7 +302,7 @@ impl Net {
         self.tell(client, Ready::WRITABLE);
     }
 
-    /// Takes bytes to send, as many as there is room for.
+    /// Queues bytes to send, as many as there is room for.
     pub(crate) fn write(&mut self, id: Id, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let socket = self.socket(id)?;
         if let Some(error) = socket.error.take() {
@@ -401,7 +401,7 @@ impl Net {
                 .is_some_and(|(_, peer)| !peer.orphan && peer.phase == Phase::Open)
         };
         let Some(peer) = peer.flatten().filter(|&peer| is_end || takes_bytes(self, peer)) else {
-            // Nobody is there to read it.
+            // The program has closed the receiving end.
             peer.flatten()
                 .into_iter()
                 .for_each(|peer| drop(self.sockets.remove(&peer)));
@@ -635,7 +635,7 @@ impl Net {
         }
     }
 
-    /// Takes an end away whose peer learns that it is reset.
+    /// Removes an end, and resets its peer.
     pub(super) fn abort(&mut self, id: Id) {
         let Some((host, stream)) = self.stream(id) else { return };
         let (peer, peer_host) = (stream.peer, stream.peer_host);
@@ -648,7 +648,7 @@ impl Net {
         }
     }
 
-    /// An end that was closed long ago is forgotten, unless it still sends.
+    /// Forgets an end that was closed long ago, unless it still sends.
     pub(super) fn reap(&mut self, id: Id) {
         let Some((_, stream)) = self.stream(id) else { return };
         match stream.sent.is_empty() {

@@ -1,8 +1,7 @@
 //! [`Open`]: the records of a TLS 1.3 connection after its handshake.
 //!
-//! rustls hands over the secrets, and with them everything that its handshake holds is gone. This module protects records (RFC
-//! 8446, 5.2) and knows the few messages that may still come: alerts, changes of keys, and session tickets for a client, which
-//! rustls stores.
+//! rustls hands over the secrets and drops the state of its handshake. This module protects records (RFC 8446, 5.2) and handles the few
+//! messages that may still arrive: alerts, key updates, and session tickets for a client, which rustls stores.
 //!
 //! A connection at rest keeps the keys and the numbers of the next records. The expanded keys, half a kilobyte each, are made
 //! at the first record after the rest.
@@ -91,7 +90,7 @@ impl Open {
         self.suite.id().as_str()
     }
 
-    /// Writes all but the counters of what a peer may repeat: they begin anew.
+    /// Writes the state, without the counters of messages that a peer may repeat: they begin anew.
     pub(super) fn export(&self, to: &mut Writer) -> Result<(), NotExportable> {
         if self.kernel.is_some() {
             return Err(NotExportable("it is a client's end"));
@@ -114,7 +113,7 @@ impl Open {
         let suite = Suite::new(u16::try_from(from.number()?).ok()?.into())?;
         let mut key = || {
             let secret = suite.secret(from.text()?)?;
-            // No connection sends as many records.
+            // No connection sends so many records: the bytes are damaged.
             let number = from.number().filter(|&number| number < 1 << 62)?;
             Some(Key { secret, number })
         };

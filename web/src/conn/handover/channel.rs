@@ -1,7 +1,7 @@
 //! The socket between the two processes: whole messages, with the descriptors that travel with them.
 //!
-//! The descriptors of a frame are attached to its first byte, so they have arrived when the frame is whole. They wait in a queue,
-//! because the kernel may deliver the bytes of several frames at once.
+//! The descriptors of a frame travel with its first byte, so they have arrived when the frame is whole. Received descriptors wait in a
+//! queue, because the kernel may deliver the bytes of several frames at once.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,7 +19,7 @@ use rustix::net::{
 use super::fields::Malformed;
 use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Message};
 
-/// Received descriptors are closed in programs that this process starts.
+/// Programs that this process starts do not inherit received descriptors.
 #[cfg(target_os = "linux")]
 const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC.union(RecvFlags::DONTWAIT);
 #[cfg(not(target_os = "linux"))]
@@ -127,7 +127,7 @@ impl Receiving {
         Ok(Some((message, descriptors)))
     }
 
-    /// Receives what is there. Returns the number of bytes.
+    /// Receives what has arrived. Returns the number of bytes.
     fn fill(&mut self) -> io::Result<usize> {
         let before = self.bytes.len();
         self.bytes.resize(before + PIECE, 0);

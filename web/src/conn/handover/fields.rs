@@ -1,18 +1,18 @@
-//! Numbers, texts and lists as bytes. A reader trusts no length and no count.
+//! Encodes numbers, texts and lists as bytes. A reader trusts no length and no count.
 
 /// The version of the messages. It changes with every change of their layout.
 pub(crate) const VERSION: u16 = 1;
 
-/// Bytes that are no message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
-    /// The head names a length, a kind or a number of descriptors that no message has.
+    /// The head has an impossible length, kind or number of descriptors.
     Head,
-    /// The payload has another checksum than the head.
+    /// The checksum in the head does not fit the payload.
     Checksum,
-    /// The payload has another layout than its kind.
+    /// The payload does not have the layout of its kind.
     Payload,
-    /// The other process speaks this version.
+    /// The other process speaks this version, which this one does not.
     Version(u16),
 }
 
@@ -97,7 +97,7 @@ impl<'b> Fields<'b> {
             .map_err(|_| Malformed::Payload)
     }
 
-    /// A number of items, and the items. Memory grows with the items that are there, not with the number.
+    /// A number of items, and the items. Memory grows with the items that are present, not with the number.
     pub(crate) fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Fields<'b>) -> Result<T, Malformed>,

@@ -27,9 +27,9 @@ const MAGIC: [u8; 8] = *b"osier-up";
 pub(crate) enum Message {
     /// The first message of each process: its version and its id.
     Hello { process: u32 },
-    /// Something with a name that the new process gets: bytes, and the descriptors of the frame.
+    /// A named item for the new process: bytes, and the descriptors of the frame.
     Item { name: String, bytes: Vec<u8> },
-    /// The new process has everything that it needs to check whether it can serve.
+    /// The new process has received all items. It checks now whether it can serve.
     Start,
     /// The new process is ready, and has servers of these names.
     Ready { servers: Vec<String> },

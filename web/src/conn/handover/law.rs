@@ -15,7 +15,7 @@ pub(super) fn check(data: &[u8]) {
         return;
     };
     let _ = head.message(rest);
-    // With a length and a checksum that fit, the content is what is tried.
+    // A fitting length and checksum let the content through to the parser.
     let payload = &rest[..rest.len().min(head.length)];
     (head.length, head.checksum) = (payload.len(), checksum(payload));
     if let Ok(message) = head.message(payload) {

@@ -1,4 +1,4 @@
-//! The connection to the other process as the fibers of this one see it: what waits to be sent, and what the other process has said.
+//! The queue in front of the socket to the other process, and the messages heard from there.
 //!
 //! ```text
 //!   connections, parts, the handover ─▶ queue ─▶ the sender's fiber ─▶ socket ─▶ the reader's fiber ─▶ Heard, parts
@@ -41,16 +41,16 @@ enum Outgoing {
     Connection(Box<Moving>),
 }
 
-/// The words of the other process so far.
+/// The state that the other process has reported so far.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) ready: Option<Vec<String>>,
     pub(crate) accepting: bool,
-    /// It hands over to the next process itself.
+    /// Whether the other process hands over to a third one.
     pub(crate) leaving: bool,
-    /// The number of the last batch that it has taken.
+    /// The number of the last batch that the other process has taken.
     taken: u32,
-    /// Why nothing more will be heard.
+    /// The reason why nothing more will arrive.
     pub(crate) broken: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Heard {
 struct Queue {
     outgoing: VecDeque<Outgoing>,
     connections: usize,
-    /// Nothing is added any more. The sender ends when the queue is empty.
+    /// Whether the queue takes no more. The sender then ends when the queue is empty.
     is_closed: bool,
     /// The batch that was sent and has not been taken. The sender has the other reference.
     untaken: Arc<Vec<Moving>>,
@@ -70,11 +70,11 @@ struct Queue {
 pub(crate) struct Line {
     queue: Mutex<Queue>,
     heard: Mutex<Heard>,
-    /// Set when the queue gets something. Only the sender waits.
+    /// Set when an entry is queued. Only the sender waits.
     filled: Event,
-    /// Set when something is heard. Only the sender waits.
+    /// Set when a message arrives. Only the sender waits.
     answered: Event,
-    /// Set when something is heard. Only the fiber of the handover waits.
+    /// Set when a message arrives. Only the fiber of the handover waits.
     changed: Event,
     /// Set while fewer than [`BATCH`] connections are queued. Written under the lock of the queue.
     room: Event,
@@ -149,7 +149,7 @@ impl Line {
         self.hear(|heard| heard.taken = batch);
     }
 
-    /// Notes that nothing more will be heard. The first reason counts.
+    /// Notes that nothing more will arrive. The first reason counts.
     pub(crate) fn break_off(&self, why: impl FnOnce() -> String) {
         self.hear(|heard| {
             heard.broken.get_or_insert_with(why);
@@ -159,7 +159,7 @@ impl Line {
         self.filled.set();
     }
 
-    /// Notes that nothing more can be sent. If the other process has closed the socket, the reader knows more.
+    /// Notes that nothing more can be sent. If the other process has closed the socket, the reader has the better reason.
     pub(crate) fn break_off_writing(&self, error: &io::Error) {
         if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
             self.break_off(|| format!("cannot write to the other process: {error}"));
@@ -174,7 +174,7 @@ impl Line {
         look(&lock(&self.heard))
     }
 
-    /// Waits until `found` finds what it looks for, at most for `limit`. `None` after that time.
+    /// Waits until `found` returns a value, for `limit` at most. Returns `None` after that time.
     ///
     /// # Suspends
     ///
@@ -207,7 +207,7 @@ impl Line {
         }
     }
 
-    /// Waits until something is heard, at most for `limit`.
+    /// Waits for a message, for `limit` at most.
     ///
     /// # Suspends
     ///
@@ -216,7 +216,7 @@ impl Line {
         self.changed.wait_timeout(limit);
     }
 
-    /// The connections that the other process has not taken. To be called when the sender's fiber has ended.
+    /// Returns the connections that the other process has not taken. Call it when the sender's fiber has ended.
     pub(crate) fn take_back(&self) -> Vec<Moving> {
         let mut queue = lock(&self.queue);
         let mut back = Arc::into_inner(mem::take(&mut queue.untaken)).unwrap_or_default();
@@ -260,7 +260,7 @@ impl Line {
         }
     }
 
-    /// Sends a connection together with those right behind it, and waits until they have been taken.
+    /// Sends a connection with the next ones in the queue, and waits until the other process has taken them.
     fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<()> {
         let mut queue = lock(&self.queue);
         let mut moving = vec![first];

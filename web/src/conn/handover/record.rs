@@ -1,4 +1,4 @@
-//! A connection on its way to another process: what the new process needs besides the socket.
+//! The state of a connection that moves to another process, apart from its socket.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::fields::{Fields, Malformed, Writer};
 pub(crate) struct Record {
     /// The name of its server.
     pub(crate) server: String,
-    /// The client. An address of a Unix socket is the unspecified one.
+    /// The client's address. For a Unix socket it is unspecified.
     pub(crate) peer: SocketAddr,
-    /// Whether a balancer has named the client.
+    /// Whether a load balancer has named the client.
     pub(crate) is_proxied: bool,
     /// Whether no byte of a first request has arrived.
     pub(crate) is_fresh: bool,
-    /// Whether the PROXY header of a balancer has not arrived as a whole.
+    /// Whether the PROXY header of a load balancer is still incomplete.
     pub(crate) is_announced: bool,
     /// Received bytes: the beginning of a head, or of a PROXY header.
     pub(crate) received: Vec<u8>,
@@ -42,7 +42,7 @@ impl Saved {
         &self.bytes
     }
 
-    /// The same part, with other bytes: of a session that adds its own state.
+    /// A copy for the same part with other bytes, for a session that adds its own state.
     #[must_use]
     pub fn with_bytes(self, bytes: Vec<u8>) -> Saved {
         Saved { bytes, ..self }

@@ -1,7 +1,7 @@
 //! A response on a leased HTTP/1.1 connection, parsed strictly.
 //!
-//! At its end the connection is given back if it can serve another request, and closed otherwise. It is not kept while another fiber
-//! still sends the request.
+//! At the end of the response the connection is kept if it can serve another request, and closed otherwise. It is closed if another fiber
+//! still sends the request then.
 
 use std::io::{self, Read};
 use std::ops::Range;

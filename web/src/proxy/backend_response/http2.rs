@@ -10,14 +10,14 @@ use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
 
-/// The most bytes of a body that are taken at once.
+/// Bytes of a body that are taken at once, at most.
 const PIECE: usize = 16 << 10;
 
 pub(in crate::proxy) struct Http2Response {
     /// The stream. `None` once the body has been read.
     carrier: Option<Rc<Carrier>>,
     progress: Rc<Progress>,
-    /// The request is sent meanwhile. The read timeout does not count before it was sent completely.
+    /// Set while the request is still being sent. The read timeout counts from the end of the request.
     is_sending: bool,
     is_done: bool,
     trailers: Trailers,

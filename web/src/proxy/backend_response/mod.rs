@@ -28,7 +28,7 @@ pub(super) enum BackendResponse {
     Http2(Http2Response),
 }
 
-/// Why there is no head.
+/// The reason why there is no head.
 #[derive(Debug)]
 pub(super) enum NoHead {
     /// The connection or the stream failed or ended. `begun`: a byte of a response had arrived.
@@ -82,7 +82,7 @@ impl BackendResponse {
         each!(self, response => response.carrier())
     }
 
-    /// The connection, for another protocol, and the bytes received after the head.
+    /// Takes the connection for another protocol, with the bytes received after the head.
     pub(super) fn into_tunnel(self) -> Option<(Rc<Carrier>, Vec<u8>)> {
         match self {
             BackendResponse::Http1(response) => response.into_tunnel(),

@@ -64,7 +64,7 @@ impl Connection {
     ///
     /// # Suspends
     ///
-    /// While so much output waits that the client must read first, and when the connection ends.
+    /// While the client must read before more output fits, and when the connection ends.
     fn read(&mut self) -> Next {
         let shared = self.shared.clone();
         if !shared.machine.borrow().wants_input() {

@@ -222,7 +222,7 @@ impl Shared {
     ///
     /// # Suspends
     ///
-    /// Until then, or until the write timeout has passed.
+    /// Until there is room, or the write timeout has passed.
     fn wait_writable(&self) -> io::Result<()> {
         let (socket, limit) = (self.link.socket(), self.local.worker.server.timeouts.write);
         loop {

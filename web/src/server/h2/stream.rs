@@ -89,7 +89,7 @@ impl Stream {
         Ok(Some(bytes))
     }
 
-    /// Answers an extended CONNECT whose handler knows nothing of the protocol, and has made a response as to a GET.
+    /// Answers an extended CONNECT whose handler does not know the protocol, and has made a response as to a GET.
     #[cold]
     fn refuse_protocol(&self) -> io::Error {
         self.shared.machine.borrow_mut().send_head(self.id, 501, [], true);
@@ -143,7 +143,7 @@ impl Stream {
     }
 }
 
-/// A write that waits for room. If it is cancelled, its drop gives the room to other streams, which the machine may have reserved.
+/// A write that waits for room. If it is cancelled, its drop gives the room that was reserved for it to other streams.
 struct Waiting<'a>(&'a Stream);
 
 impl Drop for Waiting<'_> {

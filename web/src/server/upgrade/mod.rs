@@ -1,4 +1,4 @@
-//! An upgrade of the running program: a new process takes over the listening sockets, the connections at rest and the state of the
+//! Upgrades the running program: a new process takes over the listening sockets, the connections at rest and the state of the
 //! application, and no client notices.
 //!
 //! ```no_run
@@ -32,17 +32,17 @@
 //! # What moves
 //!
 //! - Listening sockets.
-//! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and connections of HTTP/2 without streams.
-//! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. One in a stream of HTTP/2 stays.
+//! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and HTTP/2 connections without streams.
+//! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. A WebSocket in an HTTP/2 stream stays.
 //! - The [`Part`]s of the application.
 //!
-//! A request that runs and a TLS handshake that has begun end in the old process, and their connection moves then. An event stream ends
-//! as a whole response, and its client reconnects with `Last-Event-ID`; the connection moves. A connection with TLS 1.2 stays, because
-//! its keys cannot leave the process: its next response is the last one, or it gets a GOAWAY. The others end as in a graceful shutdown
-//! when the [drain](Program::drain) is over.
+//! In-flight requests and TLS handshakes end in the old process, and their connections move afterwards. An event stream ends as a
+//! complete response, its client reconnects with `Last-Event-ID`, and the connection moves. A TLS 1.2 connection stays, because its keys
+//! cannot leave the process: it ends with its next response, or gets a GOAWAY. All other connections end as in a graceful shutdown when
+//! the [drain](Program::drain) is over.
 //!
 //! An application with TLS [gives](Program::give) the new process the keys of its session tickets (`Tickets::export` of `osier_tls`), so
-//! that sessions are resumed there. `examples/news.rs` in the repository is a program that upgrades itself.
+//! that clients can resume their sessions there. `examples/news.rs` in the repository is a program that upgrades itself.
 //!
 //! # Protocol
 //!
@@ -58,8 +58,8 @@
 //!   Done                                              ──▶
 //! ```
 //!
-//! Whatever goes wrong before `Go`, the old process goes on as before. If the new process ends later, while the old one still has connections, the
-//! old one serves again, with the connections that were not taken.
+//! After a failure before `Go`, the old process goes on as before. If the new process ends later, while the old one still has
+//! connections, the old process serves again, with the connections that were not taken.
 //!
 //! # Layout
 //!
@@ -91,7 +91,7 @@ pub use crate::conn::handover::record::Saved;
 pub use old::{Program, Successor};
 pub use part::{Link, Part};
 
-/// The upgrades of this process: the one that has started it, and those to come. Clones share it.
+/// The upgrades of this process: the one that has started it, and later ones that it starts. Clones share one state.
 #[derive(Clone)]
 pub struct Upgrade(Arc<Shared>);
 
@@ -99,13 +99,13 @@ struct Shared {
     /// The servers that have listeners.
     servers: Mutex<Vec<Registered>>,
     parts: Mutex<Vec<(String, Weak<dyn Part>)>>,
-    /// Items of the old process that nobody has taken.
+    /// Items of the old process that were not [taken](Upgrade::take) yet.
     given: Mutex<Items>,
     /// The channel to the old process, until [`Upgrade::ready`].
     arriving: Mutex<Option<new::Arriving>>,
-    /// The line to the old process, while that has connections.
+    /// The line to the old process, while the old process has connections.
     predecessor: Mutex<Option<Arc<Line>>>,
-    /// Whether this process has been started by an upgrade.
+    /// Whether an upgrade has started this process.
     has_arrived: AtomicBool,
     /// Set while this process may serve.
     serves: Event,
@@ -124,7 +124,7 @@ pub(crate) struct Registered {
     pub(crate) listeners: Arc<[Listener]>,
 }
 
-/// Something that the old process gives to the new one.
+/// Bytes and open files that the old process gives to the new one.
 #[derive(Debug, Default)]
 pub struct Item {
     /// Bytes, of at most 8 MiB.
@@ -144,13 +144,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Upgrade {
-    /// Makes the upgrades of this process. In a process that an upgrade has started, it takes what the old process gives.
+    /// Makes the upgrades of this process. In a process that an upgrade has started, it receives the items of the old process.
     ///
     /// Call it once, before the process starts programs. It needs no runtime.
     ///
     /// # Blocks the thread
     ///
-    /// Until the old process has sent that, which it does at once.
+    /// Until the old process has sent its items, which it does at once.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Upgrade {
         self.0.has_arrived.load(Ordering::Relaxed)
     }
 
-    /// Takes what the old process has given under this name, with [`Program::give`].
+    /// Takes the item that the old process has given under this name, with [`Program::give`].
     pub fn take(&self, name: &str) -> Option<Item> {
         let mut given = lock(&self.0.given);
         let at = given.iter().position(|(known, _)| known == name)?;
@@ -200,7 +200,7 @@ impl Upgrade {
     }
 
     /// Registers a part of the application, under a name that it has in every version of the program. Call it before
-    /// [`ready`](Upgrade::ready). The part is forgotten when its last owner drops it. The last one counts if several have one name.
+    /// [`ready`](Upgrade::ready). Of several parts with one name the last one counts. The upgrades do not keep a part alive.
     pub fn part(&self, name: &str, part: &Arc<impl Part>) {
         let part = Arc::downgrade(part);
         let mut parts = lock(&self.0.parts);
@@ -272,7 +272,7 @@ impl Drop for Registration {
     }
 }
 
-/// The listener that a descriptor is.
+/// Makes a listener of a descriptor. `None` if it is not a listening socket.
 fn listener_of(fd: OwnedFd) -> Option<Listener> {
     match sockopt::socket_domain(&fd).ok()? {
         AddressFamily::UNIX => Some(UnixListener::from(fd).into()),

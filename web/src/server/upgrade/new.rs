@@ -1,4 +1,4 @@
-//! The new process: it takes what the old one gives, says that it is ready, and adopts connections.
+//! The new process: it receives items, reports that it is ready, and adopts connections.
 
 use std::env;
 use std::io;
@@ -31,16 +31,16 @@ pub(super) struct Arriving {
 }
 
 impl Arriving {
-    /// Takes the channel that is the standard input, and what the old process gives, if an upgrade has started this process.
+    /// If an upgrade has started this process, takes the channel from the standard input and receives the items of the old process.
     pub(super) fn of_this_process() -> io::Result<Option<(Arriving, Items)>> {
         let old = env::var(VARIABLE).ok().and_then(|pid| pid.parse::<i32>().ok());
         let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
-        // A program that the new process starts has the variable too.
+        // Programs that the new process starts inherit the variable, but have another parent.
         if old.is_none() || old != parent || !is_stream_socket() {
             return Ok(None);
         }
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        // From here on, nothing that reads the standard input, and no child, gets at the channel.
+        // From here on, no reader of the standard input and no child can reach the channel.
         let (nobody, _) = UnixStream::pair()?;
         rustix::stdio::dup2_stdin(&nobody)?;
         let (sending, mut receiving) = channel::open(socket)?;
@@ -86,8 +86,8 @@ fn gone() -> io::Error {
 }
 
 impl Upgrade {
-    /// Says that this process could not be made ready, and why. The old process logs it and goes on. Has no effect in a process that no
-    /// upgrade has started.
+    /// Reports why this process cannot become ready. The old process logs the reason and goes on. Has no effect in a process that no upgrade
+    /// has started.
     pub fn refuse(&self, why: &str) {
         if let Some(arriving) = lock(&self.0.arriving).take() {
             let why = why.to_owned();
@@ -95,8 +95,8 @@ impl Upgrade {
         }
     }
 
-    /// Says that this process is ready to serve, waits until the old process hands over, and begins to adopt its connections. The
-    /// [upgradable](crate::Server::upgradable) servers serve from then on. Call it when they have their listeners. Returns at once in a
+    /// Reports that this process is ready to serve, waits until the old process hands over, and begins to adopt its connections. The
+    /// [upgradable](crate::Server::upgradable) servers serve from then on. Call it once they have their listeners. It returns at once in a
     /// process that no upgrade has started.
     ///
     /// # Suspends
@@ -116,7 +116,7 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Does the first half of [`ready`](Upgrade::ready): waits until the old process hands over. No connection comes yet.
+    /// Does the first half of [`ready`](Upgrade::ready): waits until the old process hands over. No connection arrives yet.
     ///
     /// # Suspends
     ///
@@ -171,7 +171,7 @@ impl Upgrade {
     pub(super) fn deliver(&self, name: &str, bytes: &[u8], line: &Arc<Line>) {
         if let Some(part) = self.find_part(name) {
             part.receive(bytes, &Link::new(name, line));
-            // Many messages may have come at once. The connections of the part get their turns.
+            // Many messages may arrive at once. Let the connections of the part run in between.
             osier::yield_now();
         }
     }
@@ -182,7 +182,7 @@ impl Upgrade {
             match message {
                 Message::Part { name, bytes } => self.deliver(&name, &bytes, line),
                 Message::Connections { batch, records } => {
-                    // The old process must know before anything is read from the sockets.
+                    // The old process must know before this one reads from the sockets.
                     line.post(Message::Taken { batch });
                     for (record, descriptor) in records.into_iter().zip(descriptors) {
                         self.adopt(record, descriptor);
@@ -224,7 +224,7 @@ impl Upgrade {
     }
 }
 
-/// Gives a connection to a worker of `service`. The workers get as many each.
+/// Gives a connection to a worker of `service`, to each worker in turn.
 pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, descriptor: OwnedFd) {
     let turn = upgrade.0.turn.fetch_add(1, Ordering::Relaxed);
     let index = turn % service.state.connections.len();

@@ -36,16 +36,16 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for accepting fibers to end. A busy worker delays them.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// The time for the handover to this process to end by itself, before this process hands over.
+/// The time in which the handover to this process must end by itself, before this process hands over.
 const FINISHING: Duration = Duration::from_secs(3);
 
-/// The time for connections at rest to move when the new process leaves itself: a few looks of the collecting fibers.
+/// The time for connections at rest to move when the new process itself hands over: a few passes of the collecting fibers.
 const LAST_PASS: Duration = Duration::from_millis(100);
 
-/// How often the handover looks at what is left.
+/// Time between two looks of the handover at the remaining connections.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The program that an upgrade starts, and what it gets.
+/// The program that an upgrade starts, with its arguments and items.
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
@@ -71,7 +71,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The system does not tell the path.
+    /// The system's error, if it does not know the path.
     pub fn this() -> io::Result<Program> {
         let path = env::current_exe()?;
         // Linux adds this to the name of a file that was removed, or replaced by another.
@@ -129,7 +129,7 @@ impl Program {
             .args(&self.arguments)
             .stdin(OwnedFd::from(channel))
             .env(VARIABLE, &own);
-        // The sockets come another way. The watchdog of this process becomes that of the new one.
+        // The new process gets the sockets as items. It inherits systemd's watchdog, which then no longer names this process.
         for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
@@ -140,7 +140,7 @@ impl Program {
     }
 }
 
-/// A new process that is ready. Its drop ends the new process, and this one goes on.
+/// A new process that is ready. Its drop ends the new process.
 #[derive(Debug)]
 pub struct Successor {
     upgrade: Upgrade,
@@ -163,7 +163,7 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// Why the upgrade has failed, in one line. This process then serves as before.
+    /// One line: why the upgrade has failed. This process then serves as before.
     pub fn run(&self, program: &Program) -> Result<(), String> {
         self.start(program)?.hand_over(|| ())
     }
@@ -176,17 +176,17 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// Why the upgrade has failed, in one line: another one runs, or the program cannot be started, has ended, says that it cannot
-    /// serve, speaks another version or is not ready in time. Nothing has changed then.
+    /// One line: why the upgrade has failed. Another upgrade runs, or the program cannot be started, has ended, refuses to serve, speaks
+    /// another version or is not ready in time. Nothing has changed then.
     pub fn start(&self, program: &Program) -> Result<Successor, String> {
         if !self.serves() {
-            return Err("this process has not taken over yet".into());
+            return Err("this process has not taken over from the one before it yet; try again".into());
         }
         if std::process::id() == 1 {
-            return Err("this is process 1, with which the container ends: start another container".into());
+            return Err("this is process 1, and the container ends with it: start another container".into());
         }
         if !self.begin() {
-            return Err("another upgrade runs".into());
+            return Err("another upgrade is under way".into());
         }
         // From here on, the drop of the successor ends the upgrade.
         let mut successor = Successor {
@@ -235,7 +235,7 @@ impl Successor {
         drop(reader.spawn(move || listen(&mut receiving, &line, &upgrade)));
     }
 
-    /// The reason for the end of the new process, with its status if it has ended by itself.
+    /// The reason why the new process has ended, with its status if it ended by itself.
     fn why_ended(&mut self, path: &Path, why: String) -> String {
         let path = path.display();
         if why != ENDED {
@@ -250,8 +250,8 @@ impl Successor {
         }
     }
 
-    /// Hands over: the new process serves, connections at rest move there, in-flight requests end here and their connections move
-    /// then. Calls `serving` when the new process serves.
+    /// Hands over: the new process serves, and connections at rest move there. In-flight requests end here, and their connections move
+    /// afterwards. Calls `serving` when the new process serves.
     ///
     /// # Suspends
     ///
@@ -294,14 +294,14 @@ impl Successor {
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();
         }
-        // In-flight requests are left if the next upgrade has begun.
+        // In-flight requests are still here if the new process has begun an upgrade itself.
         while open(&servers) > 0 && begun.elapsed() < self.drain {
             osier::sleep(TICK);
         }
         for server in &servers {
             server.stop.shutdown();
         }
-        // It goes on without this process. The upgrade stays busy: this process leaves.
+        // The new process must survive the drop. The upgrade stays busy, because this process ends.
         self.child = None;
         std::mem::forget(self);
         Ok(())
@@ -315,7 +315,7 @@ impl Successor {
         let mut collecting = Vec::new();
         for server in servers {
             if !self.servers.iter().any(|name| **name == *server.name) {
-                // Its clients have nowhere to go.
+                // The new process has no such server.
                 server.stop.shutdown();
                 continue;
             }
@@ -343,7 +343,7 @@ impl Successor {
                 break;
             }
             if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && line.has_delivered() {
-                // Event streams end, and their clients come back to the new process.
+                // Event streams end, and their clients reconnect to the new process.
                 streams_end = true;
                 servers.iter().for_each(|server| server.service.state.shutdown.set());
             }
@@ -380,7 +380,7 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may be stuck.
+            // A stuck process would not end by itself.
             let _ = child.kill();
             osier::unblock(move || child.wait()).ok();
         }
@@ -389,7 +389,7 @@ impl Drop for Successor {
     }
 }
 
-/// The reason of a channel that ends without one.
+/// The reason for the end of a channel without a message.
 const ENDED: &str = "it has ended";
 
 /// Gives the new process everything that it needs to become ready.
@@ -434,14 +434,14 @@ fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
                 _ => {}
             }),
             Ok(None) => return line.break_off(|| ENDED.into()),
-            // A process that crashes leaves what it has not read.
+            // The kernel reports a reset when a crashed process has left bytes unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return line.break_off(|| ENDED.into()),
             Err(error) => return line.break_off(|| error.to_string()),
         }
     }
 }
 
-/// Waits for the end of a process that ends. One that does not end within a second is killed, and has no status.
+/// Waits for the end of a process. Kills it after a second, and returns `None` then.
 fn wait_or_kill(child: &mut Child) -> Option<std::process::ExitStatus> {
     let begun = Instant::now();
     while begun.elapsed() < CLOSING {
@@ -456,7 +456,7 @@ fn wait_or_kill(child: &mut Child) -> Option<std::process::ExitStatus> {
     None
 }
 
-/// Makes servers accept no more, and waits for that.
+/// Makes servers stop accepting, and waits until they have stopped.
 fn close(servers: &[Registered]) {
     servers.iter().for_each(|server| server.stop.close());
     let asked = Instant::now();
@@ -469,7 +469,8 @@ fn open(servers: &[Registered]) -> usize {
     servers.iter().map(|server| server.service.state.total()).sum()
 }
 
-/// Waits until the process before this one has handed over everything. If it has requests that take long, it is told to finish them itself.
+/// Waits until the process before this one has handed over everything. After [`FINISHING`], asks that process to keep its remaining
+/// requests.
 fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
     let begun = Instant::now();
     let mut is_told = false;
@@ -479,7 +480,7 @@ fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
             predecessor.post(Message::Leaving);
         }
         if begun.elapsed() >= FINISHING + ANSWER {
-            return Err("the process before this one does not end its handover".into());
+            return Err("the process before this one has not ended its handover; try again later".into());
         }
         osier::sleep(TICK);
     }

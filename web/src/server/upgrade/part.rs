@@ -1,4 +1,4 @@
-//! Parts of an application that move to the new process: what they send each other, and the sessions that they restore.
+//! Parts of an application that move to the new process: their messages, and the sessions that they restore.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use crate::conn::handover::line::Line;
 use crate::conn::handover::record::Saved;
 use crate::conn::upgrade::Session;
 
-/// A part of an application that has state which moves in an upgrade: a chat with its rooms, for example.
+/// A part of an application whose state moves in an upgrade: a chat with its rooms, for example.
 ///
 /// Both processes have a part of the same [name](crate::upgrade::Upgrade::part). Its messages and the connections whose sessions it has
 /// [saved](crate::Session::save) arrive in the order in which they were sent.
 ///
-/// The calls come on a fiber that serves the whole upgrade: they must not wait for long.
+/// One fiber makes all calls and serves the whole upgrade: a call must not wait for long.
 pub trait Part: Send + Sync + 'static {
-    /// Called in the old process when the new one is ready, and before it serves. Send what it needs to begin. From then on sessions may be
-    /// asked to [save](crate::Session::save) themselves.
+    /// Called in the old process when the new one is ready and does not serve yet. Send the state that it needs to begin. From then on,
+    /// sessions may be asked to [save](crate::Session::save) themselves.
     fn leave(&self, link: &Link) {
         let _ = link;
     }
@@ -26,8 +26,8 @@ pub trait Part: Send + Sync + 'static {
         let _ = (message, link);
     }
 
-    /// Makes the session of a connection anew, in the new process, or in the old one if the upgrade has failed. `saved` is what the
-    /// session has [saved](Saved::bytes). The connection is closed if there is none.
+    /// Makes the session of a connection anew, in the new process, or in the old one if the upgrade has failed. `saved` has the
+    /// [bytes](Saved::bytes) that the session saved. `None` closes the connection.
     fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>>;
 
     /// Called in the old process when no connection is left there.
@@ -35,11 +35,11 @@ pub trait Part: Send + Sync + 'static {
         let _ = link;
     }
 
-    /// Called when the other process will say nothing more: it has left, or the upgrade has failed.
+    /// Called when no more messages will come: the other process has left, or the upgrade has failed.
     fn alone(&self) {}
 }
 
-/// The way from a [`Part`] to its other end. Clones send in one order.
+/// The link from a [`Part`] to its other end. Clones send in one order.
 #[derive(Clone)]
 pub struct Link {
     name: Arc<str>,

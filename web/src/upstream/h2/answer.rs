@@ -44,14 +44,14 @@ pub(super) enum Cut {
         by_peer: bool,
     },
     Connection(Lost),
-    /// This end has given it up.
+    /// This end has cancelled the stream.
     Cancelled,
 }
 
 /// The receiving side of a stream, which the connection fills.
 pub(super) struct Answer {
     pub(super) inlet: Inlet,
-    /// Heads that nobody has taken, each with whether the stream has ended with it.
+    /// Heads that were not taken yet. Each comes with whether the stream ends with it.
     heads: RefCell<VecDeque<(Box<ResponseHead>, bool)>>,
     cut: RefCell<Option<Cut>>,
 }

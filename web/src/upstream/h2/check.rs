@@ -15,7 +15,7 @@ use crate::conn::transport::Transport;
 ///
 /// # Errors
 ///
-/// Those of the connection, and a response that is none.
+/// The connection's errors, and `InvalidData` for a malformed response.
 pub(in crate::upstream) fn get(mut transport: &Transport, path: &str, authority: &str) -> io::Result<u16> {
     let mut machine = h2::Connection::client(&LIMITS, osier::time::coarse_now());
     let target = Outgoing {

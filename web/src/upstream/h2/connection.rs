@@ -1,4 +1,4 @@
-//! The state of one connection to a backend: the machine, the streams, and the writer's fiber.
+//! One shared connection to a backend: the protocol's state machine, the streams, and the writer's fiber.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -48,9 +48,9 @@ pub(super) struct Connection {
     lost: RefCell<Option<Lost>>,
     /// Whether a response has come.
     pub(super) has_answered: Cell<bool>,
-    /// When the connection had no stream for the last time.
+    /// When the connection last became idle.
     idle_since: Cell<Instant>,
-    /// When bytes arrived for the last time.
+    /// When bytes last arrived.
     received_at: Cell<Instant>,
     /// The time by which the backend has to answer a PING. No new stream begins before.
     pong_until: Cell<Option<Instant>>,
@@ -104,7 +104,7 @@ impl Connection {
         self.streams.borrow().is_empty() && self.promised.get() == 0
     }
 
-    /// Whether the connection is of no use any more, as the backend takes no more streams on it.
+    /// Whether the backend takes no more streams on the connection.
     pub(super) fn is_spent(&self) -> bool {
         self.is_idle() && self.slots() == 0
     }
@@ -121,7 +121,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of `begin`, and the reason why the connection has ended.
+    /// The errors of `begin`, and the reason why the connection has ended.
     pub(super) fn begin(
         self: &Rc<Self>,
         answer: &Rc<Answer>,
@@ -139,7 +139,7 @@ impl Connection {
         Ok(stream)
     }
 
-    /// Ends a stream, whose request is over for its owner.
+    /// Ends a stream whose owner is done with its request.
     pub(super) fn end(self: &Rc<Self>, stream: StreamId) {
         self.machine.borrow_mut().finish(stream);
         self.streams.borrow_mut().remove(&stream);
@@ -161,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// Asks the backend for a sign of life if it has sent nothing for `silence`. No new request comes onto the connection before.
+    /// Sends a PING if the backend has been silent for `silence`. No new request uses the connection before the reply.
     #[cold]
     pub(super) fn doubt(self: &Rc<Self>, silence: Duration) {
         let silent = osier::time::coarse_now().saturating_duration_since(self.received_at.get());
@@ -187,7 +187,7 @@ impl Connection {
         }));
     }
 
-    /// Reads what has arrived, once. Returns false if that was nothing.
+    /// Reads once. Returns false if nothing had arrived.
     pub(super) fn read(self: &Rc<Self>) -> bool {
         let mut buffer = buffers::take(Size::K32);
         let read = self.transport.try_read(&mut buffer);
@@ -265,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// Does what is due. Returns the time of the next call.
+    /// Handles timeouts that are due. Returns the time of the next call.
     pub(super) fn expire(self: &Rc<Self>) -> Option<Instant> {
         let now = osier::time::coarse_now();
         loop {
@@ -291,7 +291,7 @@ impl Connection {
         self.lose(Lost::new(io::ErrorKind::ConnectionAborted, error.to_string()));
     }
 
-    /// Ends an idle connection with a word to the backend.
+    /// Ends an idle connection with GOAWAY.
     pub(super) fn close(self: &Rc<Self>) {
         self.machine.borrow_mut().close(h2::ErrorCode::NO_ERROR);
         self.write_once();

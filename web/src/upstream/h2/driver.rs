@@ -12,7 +12,7 @@ use osier::sync::Event;
 use super::answer::Lost;
 use super::connection::Connection;
 
-/// The interval in which a connection with streams is looked at: a stream that begins to wait for its window tells nobody.
+/// Time between two looks at a connection with streams: a stream that begins to wait for its window reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
 
 type Ended = Box<dyn Fn(&Rc<Connection>)>;
@@ -22,7 +22,7 @@ pub(super) struct Driver {
     /// Called at the end.
     ended: Ended,
     idle_timeout: Duration,
-    /// The wait for the end of the upstream. `None` once it has ended.
+    /// The wait for the end of the upstream. `None` once the upstream has ended.
     gone: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 

@@ -9,9 +9,9 @@
 //!
 //! # Protocol
 //! - Everything of a connection lives on one worker, in `Rc`s. No borrow of the machine or of a table is held across a suspension.
-//! - The [`Driver`](driver::Driver) is dormant while nothing arrives, also while streams run. It is the only owner of the
-//!   connection that ends it: whoever finds the connection unusable calls [`Connection::lose`](connection::Connection::lose), which
-//!   shuts the socket down, and that wakes the driver.
+//! - The [`Driver`](driver::Driver) is dormant while nothing arrives, also while streams run. Only the driver ends the connection. Code
+//!   that finds the connection unusable calls [`Connection::lose`](connection::Connection::lose), which shuts the socket down and so
+//!   wakes the driver.
 //! - A stream that reads a body opens the windows. The window of the connection has room for the largest windows of all streams, so
 //!   no slow client stops the streams of others.
 //! - A request that the backend has certainly not processed (REFUSED_STREAM, or a stream above the last one of GOAWAY) may go to

@@ -53,7 +53,7 @@ pub(in crate::upstream) enum Reach {
 ///
 /// # Errors
 ///
-/// Those of connecting.
+/// The errors of connecting.
 pub(in crate::upstream) fn reach(claim: Claim, limit: Duration, kept: bool) -> Result<Reach, (Claim, io::Error)> {
     loop {
         let pool = Pool::here((claim.upstream.id, claim.backend));
@@ -124,7 +124,7 @@ impl Pool {
         }
     }
 
-    /// Begins to make a connection. Beside another that is being made, others do not wait for it.
+    /// Begins to make a connection. Requests wait for it only if no other connection is being made.
     fn begin(self: &Rc<Self>) -> Guard {
         let dialing = Rc::new(Dialing {
             done: Event::manual(),
@@ -166,7 +166,7 @@ impl Pool {
     }
 }
 
-/// The one that makes a connection. Its drop wakes those that wait for it.
+/// Held while a connection is made. Its drop wakes the requests that wait for the connection.
 struct Guard(Rc<Pool>, Rc<Dialing>);
 
 impl Guard {

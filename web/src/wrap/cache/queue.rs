@@ -76,7 +76,7 @@ impl Queue {
         self.small_bytes + self.main_bytes
     }
 
-    /// The bytes that it is for.
+    /// The bytes that the queue may hold.
     pub fn most(&self) -> u64 {
         self.most
     }

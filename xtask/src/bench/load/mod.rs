@@ -53,7 +53,7 @@ pub fn requests(plan: &Plan, server: &Server, asked: Asked) -> Result<Served, St
     served(server, |load| wrk(plan, server, asked, load), plan)
 }
 
-/// Runs `load` for a second, and then for as long as the plan says; it tells how many requests were answered and in how many seconds.
+/// Runs `load` for a second, and then for as long as the plan says. `load` returns the answered requests and the seconds.
 fn served(
     server: &Server,
     load: impl Fn(Duration) -> Result<(f64, f64), String>,

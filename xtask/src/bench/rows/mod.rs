@@ -1,9 +1,11 @@
 //! The rows of the table: what each measures, who takes part, and the goal.
 //!
 //! A row is a list of contestants, Osier first. Each round runs them in turn. A contestant that fails is out for the rest of
-//! the row, and its line says why. `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` what
-//! their names say, on the servers of `secure.rs`. `json.rs` has answers of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets. `proxy.rs` has the proxy, `downloads.rs` short responses beside long ones, `php.rs`
-//! scripts, `rooms.rs` chats over WebSockets, and `micro.rs` primitives in a loop.
+//! the row, and its line says why.
+//!
+//! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
+//! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy,
+//! `downloads.rs` short responses beside long ones, `php.rs` scripts, `rooms.rs` chats over WebSockets, and `micro.rs` primitives.
 
 mod codings;
 mod downloads;

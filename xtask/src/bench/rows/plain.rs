@@ -50,7 +50,7 @@ fn hello<'a>(plan: &'a Plan, name: &str, pipelined: bool, against_null: Option<f
     served_row(plan, name.into(), vec![on("osier", "osier-hello", None)], rivals)
 }
 
-/// A connection for each request, as clients make them that ask once.
+/// A connection for each request, as clients do that send one request.
 fn short_lived(plan: &Plan) -> Row<'_> {
     const CONNECTIONS: usize = 32;
     let under_load = move |server: Server| {

@@ -1,7 +1,7 @@
 //! The servers of the rows about TLS and HTTP/2. Each has one worker, a certificate if it speaks TLS, and the same answers: hello for
 //! `/`, and the files of the site.
 //!
-//! hyper holds the files in memory, and h2o has hello as a file: neither has the other way.
+//! hyper serves the files from memory, and h2o serves hello from a file, because neither can do it the other way.
 
 use super::{HELLO, site};
 use crate::bench::Plan;

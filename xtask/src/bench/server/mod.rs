@@ -1,4 +1,4 @@
-//! One running server: this module starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` has configurations of nginx.
+//! One running server: starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` has configurations of nginx.
 //!
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
