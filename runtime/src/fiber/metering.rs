@@ -43,7 +43,7 @@ impl Drop for Attached {
 }
 
 /// Runs `body`, and counts its waits for sockets and for [something else](Activity::Other) as `activity`. Waits for locks, files and
-/// time count as usual. Of nested calls the innermost one decides.
+/// time count as usual. If calls are nested, the innermost one decides.
 ///
 /// ```
 /// use osier::fiber::{self, Activity, Meter};

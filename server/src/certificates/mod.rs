@@ -229,7 +229,7 @@ impl Certificates {
         Some(Arc::clone(auto))
     }
 
-    /// From now on, obtains and renews these certificates, and those on demand if there are settings for them. Stops renewing all others.
+    /// Begins to obtain and renew these certificates, and those on demand if there are settings for them. Stops renewing all others.
     pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
         let folder = self.folder().filter(|_| self.shared().is_none());
         let asked = self.on_demand.set(on_demand.clone(), folder);

@@ -200,7 +200,7 @@ impl Upgrade {
     }
 
     /// Registers a part of the application, under a name that it has in every version of the program. Call it before
-    /// [`ready`](Upgrade::ready). Of several parts with one name the last one counts. The upgrades do not keep a part alive.
+    /// [`ready`](Upgrade::ready). If several parts have one name, the last one counts. The upgrades do not keep a part alive.
     pub fn part(&self, name: &str, part: &Arc<impl Part>) {
         let part = Arc::downgrade(part);
         let mut parts = lock(&self.0.parts);
