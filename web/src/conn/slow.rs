@@ -175,7 +175,7 @@ impl Entry {
         let mut text = format!("{what} has taken {taken:.1?} so far ({times})");
         if let Some((phase, since)) = current {
             let for_ = now.saturating_duration_since(since);
-            let _ = write!(text, "; it has been in '{}' for {for_:.1?}", phase.as_str());
+            let _ = write!(text, "; for the last {for_:.1?} it is in '{}'", phase.as_str());
         }
         text.push_str(&place);
         let (client, is_proxied) = self.client;
