@@ -33,7 +33,7 @@ struct News {
 #[derive(Default)]
 struct State {
     lines: Vec<String>,
-    /// The way to the new process, which numbers the lines from the upgrade on.
+    /// The link to the new process, which numbers the lines from the upgrade on.
     next: Option<Link>,
     /// The lines that the new process got from readers of this one. They come back if the upgrade fails.
     passed_on: Vec<String>,

@@ -170,7 +170,7 @@ pub struct Move {
     pub generation: u16,
     /// Bits of the owned directions, of [`READABLE`] and [`WRITABLE`]: the interest for an edge-triggered poller.
     pub owned: u64,
-    /// Those of them that are not set: the interest for a level-triggered poller.
+    /// The owned bits that are not set: the interest for a level-triggered poller.
     pub wanted: u64,
 }
 

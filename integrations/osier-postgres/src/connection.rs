@@ -103,7 +103,7 @@ macro_rules! calls {
         ///
         /// # Errors
         ///
-        /// Those of `query`, and if there is not exactly one row.
+        /// The errors of `query`, and if there is not exactly one row.
         pub fn query_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Row, Error> {
             let caller = self.caller();
             let client = caller.client;
@@ -116,7 +116,7 @@ macro_rules! calls {
         ///
         /// # Errors
         ///
-        /// Those of `query`, and if there is more than one row.
+        /// The errors of `query`, and if there is more than one row.
         pub fn query_opt(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>, Error> {
             let caller = self.caller();
             let client = caller.client;
@@ -129,7 +129,7 @@ macro_rules! calls {
         ///
         /// # Errors
         ///
-        /// Those of [`query`](Self::query).
+        /// The errors of [`query`](Self::query).
         pub fn execute(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
             let caller = self.caller();
             let client = caller.client;

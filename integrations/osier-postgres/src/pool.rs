@@ -59,7 +59,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Pool::get).
+    /// The errors of [`get`](Pool::get).
     ///
     /// # Panics
     ///

@@ -67,7 +67,11 @@ pub fn measured(bytes: usize) {
 ///
 /// # Suspends
 ///
-/// Until the memory is given back.
+/// Until the memory is given back. Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds. The work goes on by itself.
 pub fn trim() {
     crate::unblock(crate::worker::heap::trim);
 }

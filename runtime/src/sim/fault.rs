@@ -97,7 +97,7 @@ impl Faults {
         }
     }
 
-    /// Those of [`mild`](Faults::mild), and connections that are refused or reset, and partitions.
+    /// The faults of [`mild`](Faults::mild), refused and reset connections, and partitions.
     pub fn rough() -> Faults {
         Faults {
             reset: 200,

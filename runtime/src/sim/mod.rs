@@ -115,6 +115,10 @@ pub fn run<T: 'static>(seed: u64, program: impl FnOnce(&World) -> T + 'static) -
 
 /// Runs `program` once for each seed, until one fails.
 ///
+/// # Blocks the thread
+///
+/// Until all runs have ended.
+///
 /// # Panics
 ///
 /// As [`run`] does for the first seed that fails, whose number it prints.
@@ -227,6 +231,10 @@ impl Sim {
 
     /// Runs `program` as [`run`] does.
     ///
+    /// # Blocks the thread
+    ///
+    /// Until the program has returned.
+    ///
     /// # Panics
     ///
     /// As [`run`] does.
@@ -246,6 +254,10 @@ impl Sim {
     }
 
     /// Runs `program` once for each seed, until one fails.
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until all runs have ended.
     ///
     /// # Panics
     ///
@@ -281,6 +293,14 @@ impl Sim {
     }
 
     /// Runs `program`, and returns a report, which has the failure if there was one.
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until the program has returned.
+    ///
+    /// # Panics
+    ///
+    /// When called on a worker.
     #[track_caller]
     pub fn report(&self, program: impl FnOnce(&World) + 'static) -> Report {
         self.simulate(Location::caller(), program).report

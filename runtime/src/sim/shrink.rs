@@ -49,6 +49,14 @@ impl Sim {
     /// });
     /// assert_eq!(shrunk.unwrap().schedule.choices(), Some(1));
     /// ```
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until the last of these runs has ended.
+    ///
+    /// # Panics
+    ///
+    /// When called on a worker.
     pub fn shrink(&self, runs: usize, program: impl Fn(&World) + 'static) -> Option<Shrunk> {
         let place = Location::caller();
         let program = Rc::new(program);

@@ -451,6 +451,10 @@ impl Host {
     /// # Suspends
     ///
     /// Until its body has returned, or the host is down.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds.
     pub fn wait(&self) {
         let ended = Rc::clone(&self.shared.hosts.borrow()[self.number].ended);
         ended.wait();

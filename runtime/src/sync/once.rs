@@ -89,7 +89,7 @@ impl<T> OnceCell<T> {
     ///
     /// # Errors
     ///
-    /// Those of `init`.
+    /// The errors of `init`.
     ///
     /// # Suspends
     ///

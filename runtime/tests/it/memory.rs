@@ -1,4 +1,4 @@
-//! Accounts of memory: charges of many threads add up, the pressure follows, and whoever waits for it hears of it.
+//! Accounts of memory: charges of many threads add up, the pressure follows, and its waiters wake.
 //!
 //! The accounts belong to the process, and other tests of this binary charge stacks. So the tests set limits far above those.
 
@@ -36,11 +36,7 @@ fn charges_of_many_threads_add_up_and_leave_nothing() {
     let threads: Vec<_> = (1..=8).map(charging).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let charges: Vec<Charge> = take.try_iter().collect();
-    assert_eq!(
-        account.held(),
-        36 * 200 * 1000,
-        "threads that have ended have told everything"
-    );
+    assert_eq!(account.held(), 36 * 200 * 1000, "threads that have ended have settled");
     let all = memory::accounts();
     assert!(
         all.iter()

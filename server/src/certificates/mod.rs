@@ -417,7 +417,7 @@ impl Shelf for Certificates {
     }
 }
 
-/// Starts the fiber that looks at files, and the one that looks at shared state.
+/// Starts the fiber that watches files, and the fiber that polls shared state.
 pub fn watch(certificates: &Arc<Certificates>) {
     if let Some(shared) = certificates.shared().cloned() {
         let certificates = Arc::clone(certificates);

@@ -294,7 +294,7 @@ pub fn ask(url: &str, name: &str) -> io::Result<bool> {
     }
 }
 
-/// Whether a name is that of a host on the internet: labels of letters, digits and inner hyphens, two at least, and no address.
+/// Whether a name can be a host on the internet: at least two labels of letters, digits and inner hyphens, and not an address.
 fn is_host_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -309,7 +309,7 @@ fn is_host_name(name: &str) -> bool {
         && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether no public authority signs the name.
+/// Whether a name ends in a private suffix, for which no public authority signs certificates.
 fn is_private(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     ["localhost", "local", "internal", "test", "invalid", "example", "onion"].contains(&last)

@@ -19,7 +19,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// The time beyond `[upgrade] timeout` within which the server must have written the file.
 const MORE: Duration = Duration::from_secs(15);
 
-/// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line to print.
+/// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line
+/// to print.
 ///
 /// # Errors
 /// Mistakes of the configuration, or one line: why there was no upgrade.

@@ -282,7 +282,7 @@ fn new_tickets(is_shared: bool, upgrade: &Upgrade) -> Result<Tickets, String> {
     tickets.map_err(|error| format!("cannot make keys of session tickets: {error}"))
 }
 
-/// Prepares the state that several machines share. Nothing is asked of Redis yet.
+/// Prepares the state that several machines share. Does not connect to Redis yet.
 fn open_shared(settings: &config::Shared, tickets: Option<Tickets>, say: &Say) -> Result<Arc<Shared>, String> {
     let client = settings.server.client()?;
     let seal = settings.key.as_ref().map(|key| CookieKeys::new(&[key])).transpose()?;

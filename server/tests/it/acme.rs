@@ -235,7 +235,7 @@ fn machines_that_share_a_redis_have_one_certificate_and_answer_each_others_chall
         return;
     };
     const NAME: &str = "a.example.org";
-    // The issuer looks at the second machine. It finds that somebody else orders.
+    // The issuer asks the second machine, which sees that another one orders.
     redis.ask(&format!("SET osier:lock:{NAME} somebody PX 600000"));
     let second = authority.shared_site(&redis, (authority.plain, authority.https));
     let _second = start(&second);

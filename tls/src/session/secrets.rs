@@ -66,7 +66,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// `None` for a suite that the provider does not have, or whose algorithm this crate does not know.
+    /// Returns `None` for a suite that the provider does not have, or whose algorithm this crate does not know.
     pub(super) fn new(id: CipherSuite) -> Option<Suite> {
         let algorithm = match id {
             CipherSuite::TLS13_AES_128_GCM_SHA256 => &AES_128_GCM,

@@ -148,7 +148,7 @@ const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 struct Taken {
     session: Box<dyn Session>,
     io: Upgraded,
-    /// Those of the request. A policy counts the connection by a value among them.
+    /// The extensions of the request. A policy counts the connection by a value among them.
     _extensions: Extensions,
 }
 

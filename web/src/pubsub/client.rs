@@ -59,7 +59,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The server cannot be reached, refuses the password, or does not reply.
+    /// The server cannot be reached, refuses the password, or does not reply in time.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and closes the connection. The server may still execute the commands.
     pub fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let kept = self.idle().pop();
         if let Some(connection) = kept {

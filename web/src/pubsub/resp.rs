@@ -60,7 +60,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, words: &[&[u8]]) {
 /// Reads one reply.
 ///
 /// # Errors
-/// Those of `from`; `UnexpectedEof` if it ends within a reply or before it; `InvalidData` for bytes that are no RESP 2 or
+/// The errors of `from`; `UnexpectedEof` if it ends within a reply or before it; `InvalidData` for bytes that are not RESP 2 or
 /// exceed a bound. A failed reader has lost its place.
 pub(super) fn read(from: &mut impl BufRead) -> io::Result<Reply> {
     read_at(from, 0)

@@ -383,7 +383,7 @@ osier_queue::impl_debug!(Response, self => {
     ..
 });
 
-/// A status in the words of RFC 9110. Those of the crate `http` are older ones.
+/// A status in the words of RFC 9110. The crate `http` has older words.
 pub(crate) fn in_words(status: StatusCode) -> String {
     let words = format!("{} {}", status.as_str(), osier_http::reason_phrase(status.as_u16()));
     words.trim_end().to_owned()

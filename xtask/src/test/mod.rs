@@ -58,7 +58,7 @@ const fn of(name: &'static str, work: Work) -> Step {
     Step { name, work }
 }
 
-/// The features of every build of the whole workspace: all defaults but that of the server, whose cryptography is ring then. The C code of
+/// The features of every build of the whole workspace: all defaults except the server's, which then has ring's cryptography. The C code of
 /// aws-lc-rs takes half a minute of CPU time to build. Packages have it, and the step `aws-lc-rs` tests with it.
 pub const FEATURES: [&str; 3] = [
     "--no-default-features",

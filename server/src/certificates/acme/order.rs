@@ -117,7 +117,7 @@ impl Kind {
 /// Until the issuer has looked at every proof, or refuses.
 ///
 /// # Errors
-/// Those of the issuer, and a name that cannot be proved.
+/// The issuer's errors, and a name that cannot be proved.
 pub fn prove(client: &mut Client<'_>, wanted: &Wanted<'_>, solver: &dyn Solver) -> Result<Order, Error> {
     let identifiers: Vec<Value> = wanted.names.iter().map(|name| identifier(name)).collect();
     let mut payload = json!({ "identifiers": identifiers });
@@ -169,7 +169,7 @@ pub fn prove(client: &mut Client<'_>, wanted: &Wanted<'_>, solver: &dyn Solver) 
 /// Until the issuer has made the certificate.
 ///
 /// # Errors
-/// Those of the issuer.
+/// The issuer's errors.
 pub fn finalize(client: &mut Client<'_>, order: &Order, request: &[u8]) -> Result<String, Error> {
     // The order is ready a moment after its last name is proved.
     let ready = wait(client, &order.url, &["pending"], "the order")?;
@@ -186,7 +186,7 @@ pub fn finalize(client: &mut Client<'_>, order: &Order, request: &[u8]) -> Resul
 /// Until the issuer has made the certificate.
 ///
 /// # Errors
-/// Those of the connection.
+/// The connection's errors.
 pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Error> {
     match client.get(url).and_then(|received| received.json()) {
         Ok(order) if order["status"] == "processing" || order["status"] == "valid" => fetch(client, url).map(Some),

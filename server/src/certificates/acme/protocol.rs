@@ -31,7 +31,7 @@ pub trait Transport: Send + Sync {
     /// Until the response is there.
     ///
     /// # Errors
-    /// Those of the connection. A response with an error status is no error.
+    /// The connection's errors. A response with an error status is not an error.
     fn send(&self, method: &str, url: &str, body: Option<&str>) -> io::Result<Received>;
 }
 
@@ -219,7 +219,7 @@ impl<'t> Client<'t> {
     /// Until the issuer has answered.
     ///
     /// # Errors
-    /// Those of the issuer.
+    /// The issuer's errors.
     pub fn sign_in(
         transport: &'t dyn Transport,
         directory: Directory,
@@ -264,7 +264,7 @@ impl<'t> Client<'t> {
     /// Until the response is there.
     ///
     /// # Errors
-    /// Those of the issuer.
+    /// The issuer's errors.
     pub fn get(&mut self, url: &str) -> Result<Received, Error> {
         self.post(url, "")
     }
@@ -275,7 +275,7 @@ impl<'t> Client<'t> {
     /// Until the response is there.
     ///
     /// # Errors
-    /// Those of the issuer: every status but 2xx.
+    /// The issuer's errors: every status but 2xx.
     pub fn post(&mut self, url: &str, payload: &str) -> Result<Received, Error> {
         let mut tries = 0;
         loop {

@@ -16,7 +16,7 @@
 //! While Redis is away, only the polling fiber tries to reach it, at growing intervals. It reports the beginning of the outage and its end,
 //! and every other call fails at once.
 //!
-//! Values can be sealed with a key from a file. They are bound to their names, so nobody who can write to Redis can exchange them.
+//! A key from a file can seal the values. A sealed value is bound to its name, so an attacker who can write to Redis cannot swap values.
 
 mod rotation;
 

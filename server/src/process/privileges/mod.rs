@@ -63,7 +63,7 @@ pub struct Paths {
     pub read: Vec<PathBuf>,
     /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary files.
     pub write: Vec<PathBuf>,
-    /// Folders with programs that are started: that of an upgrade. Their interpreters and libraries are accessible then, too.
+    /// Folders with programs that an upgrade may start. Their interpreters and libraries become accessible, too.
     pub execute: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Connections, and messages of the application, on their way to another process in an [upgrade](crate::upgrade).
+//! Sends connections, and messages of the application, to another process in an [upgrade](crate::upgrade).
 //!
 //! - `format`, `record` and `fields` turn messages and connections into bytes. They depend on nothing else and are fuzzed alone, with
 //!   the property in `law`.

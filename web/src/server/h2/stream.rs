@@ -46,7 +46,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`ClientStream::write`].
+    /// The errors of [`ClientStream::write`].
     pub(super) fn end(&self, bytes: &[u8], trailers: &Trailers) -> io::Result<()> {
         let end = trailers.is_empty();
         if let Some(body) = self.send_heads(bytes, end)? {

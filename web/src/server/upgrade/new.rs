@@ -88,6 +88,10 @@ fn gone() -> io::Error {
 impl Upgrade {
     /// Reports why this process cannot become ready. The old process logs the reason and goes on. Has no effect in a process that no upgrade
     /// has started.
+    ///
+    /// # Suspends
+    ///
+    /// While the old process does not read. Blocks a plain thread.
     pub fn refuse(&self, why: &str) {
         if let Some(arriving) = lock(&self.0.arriving).take() {
             let why = why.to_owned();

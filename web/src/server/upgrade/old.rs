@@ -164,6 +164,10 @@ impl Upgrade {
     /// # Errors
     ///
     /// One line: why the upgrade has failed. This process then serves as before.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds as [`start`](Upgrade::start) and [`hand_over`](Successor::hand_over) do.
     pub fn run(&self, program: &Program) -> Result<(), String> {
         self.start(program)?.hand_over(|| ())
     }
@@ -178,6 +182,10 @@ impl Upgrade {
     ///
     /// One line: why the upgrade has failed. Another upgrade runs, or the program cannot be started, has ended, refuses to serve, speaks
     /// another version or is not ready in time. Nothing has changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and ends the new process. This process serves as before.
     pub fn start(&self, program: &Program) -> Result<Successor, String> {
         if !self.serves() {
             return Err("this process has not taken over from the one before it yet; try again".into());
@@ -260,6 +268,11 @@ impl Successor {
     /// # Errors
     ///
     /// The new process has ended meanwhile. This process then serves as before.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and ends the new process with all connections that have moved. The servers of this process do not accept again. So do
+    /// not cancel a handover.
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
         wait_for_predecessor(&upgrade)?;

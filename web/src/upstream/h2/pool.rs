@@ -37,7 +37,7 @@ struct Dialing {
     failed: RefCell<Option<Lost>>,
 }
 
-/// The way of a request to a backend.
+/// The path of a request to a backend: a stream or a connection.
 pub(in crate::upstream) enum Reach {
     Stream(Stream),
     /// A connection to a backend that has chosen HTTP/1.1, and whether it was used before.

@@ -84,7 +84,7 @@ pub struct Job {
     target: String,
     host: String,
     fields: FieldLines,
-    /// Those of `fields` that code before the cache has set, and not the client.
+    /// The `fields` that code before the cache has set, and not the client.
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
     peer: SocketAddr,

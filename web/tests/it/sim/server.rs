@@ -19,7 +19,7 @@ use super::{SECOND, below, once_in, some_of};
 #[derive(Default)]
 pub struct Counts {
     pub all: BTreeMap<u64, u32>,
-    /// Those of requests that must not be repeated.
+    /// The keys of requests that must not be repeated.
     pub posts: BTreeMap<u64, u32>,
 }
 

@@ -87,7 +87,7 @@ pub struct Stored {
     pub chain: String,
 }
 
-/// An order on its way.
+/// An unfinished order.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pending {
     pub issuer: String,
