@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use osier::sync::Event;
 
@@ -28,6 +28,7 @@ use super::order::Kind;
 use super::protocol::Error;
 use super::schedule;
 use super::storage::{Advice, Locking, Stored};
+use crate::certificates::x509::Time;
 use crate::log::operator::Say;
 
 /// Orders on their way at once.
@@ -70,10 +71,7 @@ pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
 /// The clock of the system.
 pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs().cast_signed())
-    })
+    Arc::new(|| Time::now().0)
 }
 
 /// The certificates that a configuration wants.
