@@ -26,7 +26,7 @@ usage: cargo xtask COMMAND
   quick [CRATE]    fmt, clippy and the tests of one crate; of all crates, the unit tests
   test [STEP]...   every test; installs the programs that tests talk to, and asks before it installs large ones
                    steps: peers tests portable valgrind miri loom docs mixing mixing-docs poll-backend fuzz bench
-                   features api package targets; only if named: aarch64 aws-lc-rs
+                   instructions features api package targets; only if named: aarch64 aws-lc-rs
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
   deny             licences, duplicate versions, bans and advisories of the dependencies: deny.toml
@@ -38,9 +38,11 @@ usage: cargo xtask COMMAND
                    names: server proxy fastcgi pubsub chat
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
+  bench instructions
+                   counts the instructions of ten hot paths; writes bench/instructions.txt
+  bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server
   upgrade [--clear N] [--tls N] [--guests N] [--upgrades N] [--pause SECONDS] [--only NAME]
-                   what clients notice while osier, nginx and HAProxy are upgraded under load
-  bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
+                   what clients notice while osier, nginx and HAProxy are upgraded under load";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -39,6 +39,11 @@ const RULES: &[Rule] = &[
         folders: &["coro", "testkit"],
         packages: &["osier-coro"],
     },
+    Rule {
+        step: "instructions",
+        folders: &["bench/counts", "coro", "http", "poll", "queue", "runtime", "tls", "web"],
+        packages: &["osier-web"],
+    },
 ];
 
 const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);

@@ -7,7 +7,7 @@
 //! reason. A row that Osier loses appears like any other.
 //!
 //! A run builds only the programs that its rows need (`programs.rs`). `rows/` has the rows and their goals, `server/` one running
-//! server, `load/` the load on it, `table.rs` the figures and how they are shown.
+//! server, `load/` the load on it, `table.rs` the figures and how they are shown. `bench instructions` counts instead: `test/instructions/`.
 
 mod builds;
 mod load;
@@ -42,6 +42,9 @@ pub struct Plan {
 }
 
 pub fn main(args: &[String]) -> ExitCode {
+    if args == ["instructions"] {
+        return crate::test::instructions::main();
+    }
     match parsed(args).and_then(measured) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -7,6 +7,7 @@ pub mod api;
 mod executables;
 mod features;
 mod fuzz;
+pub mod instructions;
 mod lanes;
 mod miri;
 mod targets;
@@ -39,6 +40,10 @@ pub const STEPS: &[Step] = &[
     ),
     of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
+    of(
+        "instructions",
+        Work::Both(instructions::build, Lane::Computations, instructions::check),
+    ),
     of("features", Work::Compile(features::features)),
     of("api", Work::Compile(api::compare)),
     of("package", Work::Compile(features::package)),

@@ -1,0 +1,71 @@
+//! The hot paths whose instructions `cargo xtask bench instructions` counts. Arguments: PATH N.
+//!
+//! The program walks the path N times and ends. Counted for two N, the difference is the path alone: what comes before and after is
+//! the same. One worker runs everything, and the client of a server is a thread that waits for each answer, so that two runs do the same.
+#![forbid(unsafe_code)]
+
+mod backends;
+mod servers;
+
+use osier::Runtime;
+use osier::sync::mpsc;
+
+/// A path by its name.
+type Walk = fn(&Runtime, u32);
+
+const PATHS: &[(&str, Walk)] = &[
+    ("hello", servers::hello),
+    ("pipelined", servers::pipelined),
+    ("static", servers::file),
+    ("proxied", servers::proxied),
+    ("fastcgi", servers::fastcgi),
+    ("websocket", servers::room),
+    ("tls", servers::tls),
+    ("spawn", spawn),
+    ("yield", yields),
+    ("select", select),
+];
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let walk = args
+        .first()
+        .and_then(|name| PATHS.iter().find(|(known, _)| known == name));
+    let count = args.get(1).and_then(|count| count.parse().ok());
+    let (Some((_, walk)), Some(count)) = (walk, count) else {
+        let names: Vec<&str> = PATHS.iter().map(|(name, _)| *name).collect();
+        panic!("arguments: PATH N, with a PATH of {}", names.join(" "));
+    };
+    let runtime = Runtime::builder().workers(1).build();
+    walk(&runtime.expect("a worker needs a thread and an epoll"), count);
+}
+
+fn spawn(runtime: &Runtime, count: u32) {
+    runtime.run(|| {
+        for _ in 0..count {
+            osier::spawn(|| ()).join().expect("it does not panic");
+        }
+    });
+}
+
+fn yields(runtime: &Runtime, count: u32) {
+    runtime.run(|| (0..count).for_each(|_| osier::yield_now()));
+}
+
+/// Waits for the first of four channels, one of which has a message.
+fn select(runtime: &Runtime, count: u32) {
+    runtime.run(|| {
+        let mut channels: [_; 4] = std::array::from_fn(|_| mpsc::channel(8));
+        for number in 0..count {
+            channels[number as usize % 4].0.try_send(number).expect("there is room");
+            let [a, b, c, d] = &mut channels;
+            let received = osier::select! {
+                number = a.1.recv_async() => number,
+                number = b.1.recv_async() => number,
+                number = c.1.recv_async() => number,
+                number = d.1.recv_async() => number,
+            };
+            assert_eq!(received, Ok(number));
+        }
+    });
+}
