@@ -139,14 +139,20 @@ fn routes_that_a_reload_removes_leave_and_the_others_go_on_counting() {
             turn as f64 + 1.0,
         );
     };
+    // A phase has lines once it has taken time. Whether an acceptance takes a millisecond is the machine's affair.
+    let lines = |text: &str| {
+        text.lines()
+            .filter(|line| !line.contains("_request_phase_seconds"))
+            .count()
+    };
     serve(0);
-    let before = text_of(admin).lines().count();
+    let before = lines(&text_of(admin));
     for turn in 1..=5 {
         assert!(sites.reload(&file(turn)).contains("reloaded"));
         serve(turn);
     }
     let text = text_of(admin);
-    let after = text.lines().count();
+    let after = lines(&text);
     println!("{before} lines before five reloads of 200 sites, {after} after");
     assert_eq!(before, after);
     assert!(text.contains(".turn5\"") && !text.contains(".turn4\""));
