@@ -94,6 +94,9 @@ impl Upgrading {
         let fiber = osier::fiber::Builder::new().name("upgrade");
         drop(fiber.spawn(move || {
             let done = successor.hand_over(|| notify.main_process(id));
+            if done.is_err() {
+                notify.main_process(std::process::id());
+            }
             *lock(&outcome) = Outcome::HandedOver(done);
             requests.add(Asked::HandedOver);
         }));

@@ -221,7 +221,7 @@ fn a_server_that_drains_says_so() {
 }
 
 /// The binary with sockets at 3 and on, as systemd starts it: a shell puts them there.
-fn with_sockets(sites: &crate::support::Folder, sockets: &[&TcpListener], names: &str) -> Command {
+pub fn with_sockets(sites: &crate::support::Folder, sockets: &[&TcpListener], names: &str) -> Command {
     let copies = sockets.iter().map(|socket| {
         let copy = rustix::io::fcntl_dupfd_cloexec(socket, 200).unwrap();
         rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty()).unwrap();

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, kill_process};
 
+use crate::config_system::with_sockets;
 use crate::support::serving::{Serving, file, fixed, has_ended};
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{Client, DEADLINE, Signal, pattern};
+use crate::support::{Client, DEADLINE, Server, Signal, osier, pattern};
 
 #[test]
 fn idle_connections_move_and_a_head_that_has_arrived_in_part() {
@@ -87,14 +88,7 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
     let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"\ntimeout = \"300ms\"", "old"));
     let mut client = sites.0.connect();
     assert_eq!(fixed(&mut client), "old");
-    // A Hello of version 9.
-    let hello = [14u8, 0, 0, 0, 1, 0, 0, 0, CRC[0], CRC[1], CRC[2], CRC[3]];
-    let hello: Vec<u8> = hello
-        .into_iter()
-        .chain(*b"osier-up")
-        .chain([9, 0, 1, 0, 0, 0])
-        .collect();
-    fs::write(sites.0.folder.join("hello"), hello).unwrap();
+    fs::write(sites.0.folder.join("hello"), hello_of_version_9()).unwrap();
     for (program, expected) in [
         ("exit 3", "has ended before it was ready (exit status: 3)"),
         ("kill -SEGV $$", "has ended before it was ready (signal: 11"),
@@ -143,8 +137,12 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
     assert_eq!(fixed(&mut client), "new");
 }
 
-/// The CRC-32 of "osier-up", the version 9 and the id 1.
-const CRC: [u8; 4] = [146, 119, 221, 142];
+/// The first message of a process of version 9, whose id is 1.
+fn hello_of_version_9() -> Vec<u8> {
+    // The length, the kind, and the CRC-32 of the rest.
+    let head = [14, 0, 0, 0, 1, 0, 0, 0, 146, 119, 221, 142];
+    [&head[..], b"osier-up", &[9, 0, 1, 0, 0, 0]].concat()
+}
 
 #[test]
 fn one_upgrade_at_a_time_and_a_shutdown_ends_it() {
@@ -261,6 +259,105 @@ fn the_service_manager_is_told_which_process_is_the_service() {
 }
 
 #[test]
+fn sockets_of_systemd_are_taken_over() {
+    let (folder, web) = (Sites::folder(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let text = file("workers = 2\n[[listen]]\naddress = \"systemd:web\"", "x");
+    fs::write(folder.join("site.toml"), text).unwrap();
+    let mut command = with_sockets(&folder, &[&web], "web");
+    command.stderr(fs::File::create(folder.join("stderr")).unwrap());
+    let server = Server::spawn(command);
+    let addresses = vec![web.local_addr().unwrap()];
+    let mut sites = Serving(Sites {
+        server,
+        folder,
+        addresses,
+    });
+    let mut kept = sites.0.connect();
+    assert_eq!(fixed(&mut kept), "x");
+    for _ in 0..2 {
+        sites.replace();
+        assert_eq!(fixed(&mut kept), "x");
+        assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+        let environment = fs::read_to_string(format!("/proc/{}/environ", sites.id())).unwrap();
+        // They were for another process.
+        assert!(!environment.contains("LISTEN_"), "{environment}");
+    }
+    sites.first_has_ended();
+}
+
+/// A download keeps the old process while the new one dies.
+#[test]
+fn the_old_process_serves_again_when_the_new_one_dies_later() {
+    let folder = Sites::folder();
+    let content = pattern(16 << 20);
+    folder.write("www/large.bin", &content);
+    let path = folder.join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let heard_up_to = |last: String| {
+        let mut buffer = [0; 2000];
+        while manager
+            .recv(&mut buffer)
+            .is_ok_and(|count| buffer[..count] != *last.as_bytes())
+        {}
+    };
+    let mut sites = Serving(Sites::start_with(folder, &file("", "x"), |command| {
+        command.env("NOTIFY_SOCKET", path);
+    }));
+    let mut download = sites.0.connect();
+    send(&mut download, "GET", "x", "/large.bin", &[]);
+    assert_eq!(download.receive_head().status, 200);
+    let old = sites.id();
+    let new = sites.upgrade();
+    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+    heard_up_to(format!("MAINPID={new}"));
+    kill_process(Pid::from_raw(new).unwrap(), Signal::KILL).unwrap();
+    wait_for("the old process", || sites.id() == old);
+    let why = "upgrade: the new process has failed, and this one serves again: it has ended; this process goes on";
+    assert!(sites.0.said().contains(why), "{}", sites.0.said());
+    heard_up_to(format!("MAINPID={old}"));
+    let mut kept = sites.0.connect();
+    assert_eq!(fixed(&mut kept), "x");
+    // The next upgrade moves everything.
+    assert_ne!(sites.upgrade(), new);
+    let mut body = download.take_unread();
+    let missing = content.len() - body.len();
+    (&download.stream).take(missing as u64).read_to_end(&mut body).unwrap();
+    assert!(body == content, "{} of {} bytes", body.len(), content.len());
+    sites.first_has_ended();
+    assert_eq!((fixed(&mut kept), fixed(&mut download)), ("x".into(), "x".into()));
+}
+
+#[test]
+fn a_new_process_refuses_an_old_one_of_another_version() {
+    let folder = Sites::folder();
+    fs::write(folder.join("site.toml"), file("", "x")).unwrap();
+    let (mut old, new) = UnixStream::pair().unwrap();
+    old.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut command = osier();
+    command.arg("site.toml").current_dir(folder.path());
+    command.env("OSIER_UPGRADE", std::process::id().to_string());
+    let child = command
+        .stdin(std::os::fd::OwnedFd::from(new))
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    // It holds the other end.
+    drop(command);
+    old.write_all(&hello_of_version_9()).unwrap();
+    let output = child.unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let why = "speaks version 9 of the upgrade protocol, this one version 1";
+    assert!(output.status.code() == Some(2) && said.contains(why), "{said}");
+    let mut answer = Vec::new();
+    old.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.contains("osier-up") && answer.contains(why), "{answer:?}");
+    // Without an old process the variable says nothing.
+    let server = Server::start(&folder, &[]);
+    assert_eq!(server.get("/www/a.txt").text(), "the file a");
+}
+
+#[test]
 fn a_unix_socket_keeps_its_file() {
     let text = format!(
         "{}[[listen]]\naddress = \"unix:socket\"\nmode = \"0600\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
@@ -341,6 +438,55 @@ fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
 }
 
+/// The program and its libraries lie inside of the root folder.
+#[test]
+fn a_process_in_a_root_folder_of_its_own_is_upgraded_inside() {
+    if !rustix::process::geteuid().is_root() {
+        return testkit::skip("only root can change the root folder");
+    }
+    let folder = Sites::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = env!("CARGO_BIN_EXE_osier");
+    let Ok(list) = Command::new("ldd").arg(program).output() else {
+        return testkit::skip("there is no ldd");
+    };
+    let list = String::from_utf8(list.stdout).unwrap();
+    let libraries = list.split_whitespace().filter(|word| word.starts_with('/'));
+    for library in libraries {
+        let copy = folder.join(&library[1..]);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(library, copy).unwrap();
+    }
+    fs::create_dir(folder.join("bin")).unwrap();
+    let inside = folder.join("bin/osier");
+    // It is large.
+    if fs::hard_link(program, &inside).is_err() {
+        fs::copy(program, &inside).unwrap();
+    }
+    let here = folder.path().display().to_string();
+    let top = |program: &str| {
+        format!(
+            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n[upgrade]\nprogram = \"{program}\"\ntimeout = \"20s\""
+        )
+    };
+    let good = file(&top(&format!("{here}/bin/osier")), "x");
+    let text = good.replace("files = \"www\"", &format!("files = \"{here}/www\""));
+    let mut sites = Serving::start_in(
+        folder,
+        &text.replace("pid_file = \"pid\"", &format!("pid_file = \"{here}/pid\"")),
+    );
+    let mut kept = sites.0.connect();
+    assert_eq!(fixed(&mut kept), "x");
+    for _ in 0..2 {
+        let new = sites.upgrade();
+        let root = fs::read_link(format!("/proc/{new}/root")).unwrap();
+        assert_eq!(root, sites.0.folder.path().canonicalize().unwrap());
+        assert_eq!(fixed(&mut kept), "x");
+        assert_eq!(sites.0.get("x", "/a.txt").text(), "the file a");
+    }
+    sites.first_has_ended();
+}
+
 /// Whether a folder above the program is closed to others.
 fn is_out_of_reach(program: &std::path::Path) -> bool {
     let mut command = Command::new("setpriv");
@@ -349,15 +495,30 @@ fn is_out_of_reach(program: &std::path::Path) -> bool {
     !output.is_ok_and(|output| output.status.success())
 }
 
+/// The frame of a line. A mask of zeros leaves the bytes as they are.
+fn frame(text: &str) -> Vec<u8> {
+    let json = format!("{{\"text\": \"{text}\"}}");
+    let mut frame = vec![0x81, 0x80 | u8::try_from(json.len()).expect("a short line"), 0, 0, 0, 0];
+    frame.extend_from_slice(json.as_bytes());
+    frame
+}
+
 /// A guest of a chat: its number, its connection, and the bytes that have not been read as frames.
-struct Guest(TcpStream, Vec<u8>);
+pub struct Guest<S = TcpStream>(S, Vec<u8>);
 
 impl Guest {
     fn enter(address: SocketAddr, query: &str) -> Guest {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        Guest::over(stream, "http", query)
+    }
+}
+
+impl<S: Read + Write> Guest<S> {
+    /// Enters over a stream that has its timeouts.
+    pub fn over(mut stream: S, scheme: &str, query: &str) -> Guest<S> {
         let head = format!(
-            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: {scheme}://x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
@@ -375,16 +536,8 @@ impl Guest {
         Guest(stream, Vec::new())
     }
 
-    /// The frame of a line. A mask of zeros leaves the bytes as they are.
-    fn frame(text: &str) -> Vec<u8> {
-        let json = format!("{{\"text\": \"{text}\"}}");
-        let mut frame = vec![0x81, 0x80 | u8::try_from(json.len()).expect("a short line"), 0, 0, 0, 0];
-        frame.extend_from_slice(json.as_bytes());
-        frame
-    }
-
-    fn say(&mut self, text: &str) {
-        self.0.write_all(&Guest::frame(text)).unwrap();
+    pub fn say(&mut self, text: &str) {
+        self.0.write_all(&frame(text)).unwrap();
     }
 
     /// The text of the next message. Pings are skipped.
@@ -421,7 +574,7 @@ impl Guest {
     }
 
     /// The texts of the next lines, up to these. Histories and counts are skipped.
-    fn lines_up_to(&mut self, last: &[String]) -> Vec<String> {
+    pub fn lines_up_to(&mut self, last: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
         while !last.iter().all(|last| lines.contains(last)) {
             let message = self.next();
@@ -437,7 +590,7 @@ impl Guest {
 
 #[test]
 fn chat_guests_keep_their_rooms_and_get_every_line_once() {
-    const LINES: usize = 100;
+    const LINES: usize = 60;
     let chat = "default = true\n[[site.route]]\npath = \"/chat\"\nchat = { burst = 1000, history = 1000 }\n";
     let mut sites = Serving::start(&file("", "x").replace("default = true\n", chat));
     let address = sites.0.addresses[0];
@@ -451,14 +604,14 @@ fn chat_guests_keep_their_rooms_and_get_every_line_once() {
             thread::spawn(move || {
                 for line in 0..LINES {
                     guest.say(&format!("{number}-{line}"));
-                    thread::sleep(std::time::Duration::from_millis(5));
+                    thread::sleep(std::time::Duration::from_millis(20));
                 }
                 guest
             })
         })
         .collect();
     // Half of a message moves behind its other half.
-    let frame = Guest::frame("in two halves");
+    let frame = frame("in two halves");
     guests[0].0.write_all(&frame[..9]).unwrap();
     for turn in 0..3 {
         sites.upgrade();

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use osier_tls::{Connector, Stream};
 
@@ -14,6 +15,7 @@ use crate::support::http2::Http2;
 use crate::support::serving::{Serving, fixed};
 use crate::support::sites::{Sites, send};
 use crate::support::{Client, DEADLINE};
+use crate::upgrade::Guest;
 
 /// A server with a plain listener and one with TLS, and a client that trusts it.
 struct Tls {
@@ -223,6 +225,34 @@ fn a_connection_of_http2_moves_after_its_last_stream() {
     is_moved_after_its_stream(tls.http2(), &mut tls, &backend, &new);
     let mut tls = Tls::start(&text);
     is_moved_after_its_stream(Http2::new(tls.plain()), &mut tls, &backend, &new);
+}
+
+/// Lines are on their way while the guests move.
+#[test]
+fn guests_of_a_chat_over_tls_move_and_get_every_line_once() {
+    const LINES: usize = 150;
+    let chat =
+        "[[site.route]]\npath = \"/chat\"\nchat = { burst = 1000, history = 1000 }\n[[site.route]]\npath = \"/fixed\"";
+    let text = file("x", "true", NOBODY).replacen("[[site.route]]\npath = \"/fixed\"", chat, 1);
+    let mut tls = Tls::start(&text);
+    let enter = |name: &str| Guest::over(tls.over("http/1.1"), "https", &format!("room=r&name={name}"));
+    let mut guests: Vec<_> = (0..8).map(|number| enter(&format!("guest{number}"))).collect();
+    let mut speaker = enter("speaker");
+    let lines: Vec<String> = (0..LINES).map(|number| format!("line {number}")).collect();
+    let said = lines.clone();
+    let speaking = thread::spawn(move || {
+        for line in said {
+            speaker.say(&line);
+            thread::sleep(Duration::from_millis(8));
+        }
+        speaker
+    });
+    (0..3).for_each(|_| tls.sites.replace());
+    let speaker = speaking.join().unwrap();
+    for guest in guests.iter_mut().chain(&mut [speaker]) {
+        assert_eq!(guest.lines_up_to(&lines[LINES - 1..]), lines);
+    }
+    tls.sites.first_has_ended();
 }
 
 /// A connection of openssl's client, which speaks TLS 1.2.

@@ -97,8 +97,8 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
 }
 
 impl Conn {
-    /// Queues the connection for the new process if this process hands over, and the connection rests and can move. Returns whether it
-    /// was queued.
+    /// Queues the connection for the new process if this process hands over, and the connection rests and can move. Returns whether this
+    /// process is done with it.
     ///
     /// # Suspends
     ///
@@ -111,6 +111,11 @@ impl Conn {
         let Some(record) = self.record(&leaving.server) else {
             return false;
         };
+        if record.tls.is_none() && self.link.transport.plain().is_none() {
+            // Its session has been saved and goes on nowhere.
+            self.link.ends(CloseReason::Failed);
+            return true;
+        }
         self.link.moves();
         leaving.line.post_connection((record, descriptor));
         true
@@ -147,6 +152,8 @@ impl Conn {
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() => {
                 record.session = Some(taken.session.save(&mut taken.io)?);
+                // It may have sent something, and the number of a record of TLS is used once.
+                record.tls = record.tls.and_then(|_| link.transport.export());
             }
             #[cfg(feature = "h2")]
             Some(Stage::Streams(streams)) => record.http2 = Some(streams.export()?),
