@@ -99,7 +99,7 @@ pub fn worker() -> Option<usize> {
 pub fn yield_now() {
     match context::here(&Anchor) {
         Caller::Fiber(core, worker) => {
-            if !core.is_plain(worker) {
+            if !core.is_plain(worker) || !core.hooks.is_empty() {
                 core.prepare_to_yield(worker);
             }
             worker.yield_fiber(core);

@@ -198,10 +198,7 @@ struct Words<'a, 'c>(&'a Core<'c>);
 
 impl fmt::Display for Words<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.extra_if_any() {
-            Some(extra) => extra.hooks.description().map_or(Ok(()), |work| work.fmt(f)),
-            None => Ok(()),
-        }
+        self.0.hooks.description().map_or(Ok(()), |work| work.fmt(f))
     }
 }
 

@@ -123,6 +123,8 @@ pub(crate) struct Core<'a> {
     /// The part of the fiber's slot that other threads see.
     #[cfg(feature = "inspect")]
     slot: &'static RemoteSlot,
+    /// Here and not in `Extra`: a burst of a server has hooks, and needs nothing else of that box.
+    pub(crate) hooks: Hooks,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
     /// at it.
     extra: OnceCell<Box<Extra>>,
@@ -146,7 +148,6 @@ pub(crate) type Locals = Vec<(usize, Rc<dyn Any>)>;
 #[derive(Default)]
 pub(crate) struct Extra {
     pub(crate) frames: Frames,
-    pub(crate) hooks: Hooks,
     pub(crate) meter: RefCell<Option<Rc<Meter>>>,
     /// The activity for waits whose kind is unknown.
     pub(crate) label: Cell<Option<Activity>>,
@@ -189,6 +190,7 @@ impl<'a> Core<'a> {
             id,
             #[cfg(feature = "inspect")]
             slot,
+            hooks: Hooks::default(),
             extra: OnceCell::new(),
         };
         context::enter_fiber(&core);
@@ -227,12 +229,10 @@ impl<'a> Core<'a> {
         if panics > 0 {
             panic_count::put(panics);
         }
-        if let Some(extra) = self.extra.get() {
-            if extra.is_metered() {
-                self.meter_runs();
-            }
-            extra.hooks.run_after();
+        if self.is_metered() {
+            self.meter_runs();
         }
+        self.hooks.run_after();
     }
 
     #[inline]
@@ -287,7 +287,7 @@ impl<'a> Core<'a> {
     /// The fiber's work in the words of the innermost [`describe`](crate::fiber::describe).
     #[cold]
     pub(crate) fn doing(&self) -> Option<String> {
-        Some(self.extra.get()?.hooks.description()?.to_string())
+        Some(self.hooks.description()?.to_string())
     }
 
     /// Writes a line about this fiber, which catches its cancellation and goes on.
@@ -330,7 +330,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Whether there is nothing to do at a checkpoint: no cancellation, no frame, no hook.
+    /// Whether there is nothing to do at a checkpoint: no cancellation and no frame.
     #[inline]
     pub(crate) fn is_plain(&self, worker: &Worker) -> bool {
         self.extra.get().is_none() && !self.root_requested(worker)
@@ -362,7 +362,7 @@ impl<'a> Core<'a> {
     /// Runs the hooks of [`before_suspend`](crate::worker::hook::before_suspend). Returns false if there is none.
     #[inline]
     pub(crate) fn run_hooks(&self) -> bool {
-        self.extra.get().is_some_and(|extra| extra.hooks.run())
+        self.hooks.run()
     }
 
     /// The rest of the core, if the fiber has needed it.
@@ -384,7 +384,7 @@ impl<'a> Core<'a> {
 
 /// Tells what the fiber of this thread is doing, after its stack has overflowed.
 pub(crate) fn describe_overflow(out: &mut dyn fmt::Write) -> fmt::Result {
-    let write = |core: &Core<'_>| match core.extra_if_any().and_then(|extra| extra.hooks.description()) {
+    let write = |core: &Core<'_>| match core.hooks.description() {
         Some(work) => writeln!(out, "it was at work for: {work}"),
         None => Ok(()),
     };

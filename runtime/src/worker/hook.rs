@@ -47,6 +47,11 @@ impl Default for Hooks {
 }
 
 impl Hooks {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.innermost.get().is_null()
+    }
+
     /// Runs the hooks, the innermost first. Returns false if there is none. A hook may suspend; while hooks run, the
     /// fiber has none.
     ///
@@ -136,7 +141,7 @@ fn run_one(node: *const Node<'static>) -> *const Node<'static> {
 
 /// Runs `body` without the hooks that were there before.
 pub(crate) fn without_hooks<T>(body: impl FnOnce() -> T) -> T {
-    let hooks = context::core(|core| &raw const core.extra().hooks);
+    let hooks = context::core(|core| &raw const core.hooks);
     let Some(hooks) = hooks else { return body() };
     // SAFETY: as in `with_hook`.
     let hooks = unsafe { &*hooks };
@@ -228,13 +233,12 @@ pub fn describe<T>(text: &dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result, body: 
 #[inline]
 fn with_hook<T>(hook: Hook<'_>, body: impl FnOnce() -> T) -> T {
     let entered = context::core(|core| {
-        let outer = core.extra().hooks.innermost.get();
-        (&raw const core.extra().hooks, outer)
+        let outer = core.hooks.innermost.get();
+        (&raw const core.hooks, outer)
     });
     let Some((hooks, outer)) = entered else { return body() };
     let node = Node { hook, outer };
-    // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included, and
-    // never drops or replaces its box of extras before that.
+    // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included.
     let hooks = unsafe { &*hooks };
     let _restore = Restore(hooks, outer);
     hooks.innermost.set((&raw const node).cast::<Node<'static>>());
