@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::worker::running::{RUNNING, Running};
+use crate::worker::running::{RUNNING, VALUES, Values};
 
 /// The identity of the task that is being polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn current() -> Option<Current> {
         0 => None,
         id => Some(Current {
             id,
-            name: running.name.borrow().clone(),
+            name: VALUES.with(|values| values.name.borrow().clone()),
         }),
     })
 }
@@ -52,16 +52,17 @@ impl<T: Send + 'static> LocalKey<T> {
         if current().is_none() {
             return Err(NoTask(()));
         }
-        let take = |running: &Running| {
-            let mut locals = running.locals.borrow_mut();
+        let take = |values: &Values| {
+            let mut locals = values.locals.borrow_mut();
             let at = locals.iter().position(|(key, _)| *key == address)?;
             Some(std::mem::replace(&mut locals[at].1, Box::new(())))
         };
         // The value is out of the list while it is used, because the closure may use other locals. The borrow has
         // ended, because the initial value may be made of others.
-        let value = RUNNING.with(take).unwrap_or_else(|| {
+        let value = VALUES.with(take).unwrap_or_else(|| {
             let value: Box<dyn Any + Send> = Box::new((self.init)());
-            RUNNING.with(|running| running.locals.borrow_mut().push((address, Box::new(()))));
+            RUNNING.with(|running| running.has_values.set(true));
+            VALUES.with(|values| values.locals.borrow_mut().push((address, Box::new(()))));
             value
         });
         let back = PutBack {
@@ -95,8 +96,8 @@ struct PutBack {
 
 impl Drop for PutBack {
     fn drop(&mut self) {
-        RUNNING.with(|running| {
-            let mut locals = running.locals.borrow_mut();
+        VALUES.with(|values| {
+            let mut locals = values.locals.borrow_mut();
             if let Some((_, place)) = locals.iter_mut().find(|(key, _)| *key == self.address)
                 && let Some(value) = self.value.take()
             {

@@ -24,7 +24,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::worker::context::{self, coarse_now};
+use crate::worker::Worker;
+use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
 use crate::worker::running::{Entered, Locals};
@@ -69,6 +70,8 @@ pub(crate) struct Queue {
     deque: Deque<Runnable>,
     local: RefCell<VecDeque<Runnable>>,
     local_first: Cell<bool>,
+    /// When this turn of the loop began, in nanoseconds after [`EPOCH`]; 0 until a task asks.
+    pub(crate) turn: Cell<u64>,
 }
 
 /// The ends of a worker's queues that other workers hold.
@@ -131,6 +134,7 @@ impl Queue {
             deque,
             local: RefCell::default(),
             local_first: Cell::new(false),
+            turn: Cell::new(0),
         };
         (queue, stealers)
     }
@@ -204,13 +208,20 @@ impl Stealers {
     }
 }
 
+/// One for all registries, so that a worker counts the nanoseconds once a turn, whatever tasks it polls.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The nanoseconds after [`EPOCH`], never 0.
+fn nanos(time: Instant) -> u64 {
+    (time.saturating_duration_since(*EPOCH).as_nanos() as u64).max(1)
+}
+
 /// The tasks that were spawned on one worker and are not dropped yet.
 pub(crate) struct Registry {
     tasks: Mutex<Slab<Entry>>,
-    /// The time when the task of this key was polled last, in nanoseconds after `epoch`. Written by the thread that
+    /// The time when the task of this key was polled last, in nanoseconds after [`EPOCH`]. Written by the thread that
     /// polls it.
     polled: Table<AtomicU64>,
-    epoch: Instant,
     /// Set while its worker waits for the last task to be dropped.
     ending: AtomicBool,
 }
@@ -234,10 +245,10 @@ pub(crate) struct Info {
 
 impl Registry {
     pub(crate) fn new() -> Registry {
+        LazyLock::force(&EPOCH);
         Registry {
             tasks: Mutex::default(),
             polled: Table::new(),
-            epoch: Instant::now(),
             ending: AtomicBool::new(false),
         }
     }
@@ -254,19 +265,13 @@ impl Registry {
     pub(crate) fn infos(&self) -> Vec<(Info, Option<Instant>)> {
         let polled = |key| {
             let polled = self.polled.get(u32::try_from(key).ok()?)?;
-            Some(self.epoch + Duration::from_nanos(polled.load(Ordering::Relaxed)))
+            Some(*EPOCH + Duration::from_nanos(polled.load(Ordering::Relaxed)))
         };
         let tasks = self.lock();
         tasks
             .iter()
             .map(|(key, entry)| (entry.info.clone(), polled(key)))
             .collect()
-    }
-
-    /// The value of `polled` for this moment.
-    #[inline]
-    fn nanos(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
     /// Queues every task, for the workers of a runtime that stops to drop.
@@ -355,8 +360,7 @@ impl<F: Future> Future for Spawned<F> {
         context::worker(|worker| {
             worker.remote.desk.run_task(this.registered.id);
             if let Some(polled) = this.registered.polled {
-                let now = this.registered.remote.tasks.nanos(worker.now());
-                polled.store(now, Ordering::Relaxed);
+                polled.store(worker.turn_nanos(), Ordering::Relaxed);
             }
         });
         let entered = Entered::new(this.registered.id, this.name, this.locals);
@@ -373,6 +377,24 @@ impl<F: Future> Future for Spawned<F> {
         isolate(|| this.future.set(None));
         entered.end_locals();
         Poll::Ready(Ended(Some(outcome)))
+    }
+}
+
+impl Worker {
+    /// When this turn of the loop began, as tasks note it.
+    #[inline]
+    pub(crate) fn turn_nanos(&self) -> u64 {
+        match self.tasks.turn.get() {
+            0 => self.count_nanos(),
+            turn => turn,
+        }
+    }
+
+    #[cold]
+    fn count_nanos(&self) -> u64 {
+        let turn = nanos(self.now());
+        self.tasks.turn.set(turn);
+        turn
     }
 }
 
@@ -434,15 +456,15 @@ impl Scheduler {
         future: F,
         spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<Ended<F::Output>, Home>),
     ) -> (Runnable, Handle<F::Output>) {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = next_id();
         let remote = self.remote(index);
         let mut tasks = remote.tasks.lock();
         let entry = tasks.vacant_entry();
         let key = entry.key();
         let polled = (key < SLOTS_MAX).then(|| remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0)));
         if let Some(polled) = polled {
-            polled.store(remote.tasks.nanos(coarse_now()), Ordering::Relaxed);
+            let now = context::timekeeper(Worker::turn_nanos);
+            polled.store(now.unwrap_or_else(|| nanos(Instant::now())), Ordering::Relaxed);
         }
         let (runnable, task) = spawn(Spawned {
             name: name.clone(),
@@ -486,6 +508,22 @@ impl Scheduler {
             self.wake_one();
         }
     }
+}
+
+/// An id that no other task has or had. A thread takes ids in blocks, which spares it an atomic operation a task.
+fn next_id() -> u64 {
+    const BLOCK: u64 = 1 << 10;
+    static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    // The first number of a block is left out: a thread without a block has 0, which is no task's id.
+    let mut id = NEXT.get();
+    if id.is_multiple_of(BLOCK) {
+        id = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed) * BLOCK + 1;
+    }
+    NEXT.set(id + 1);
+    id
 }
 
 /// Queues a task that was woken: on this worker if it is one of ours.

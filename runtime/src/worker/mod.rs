@@ -338,6 +338,7 @@ impl Worker {
         let began = self.turned.replace(now);
         let time = self.clock.time(now);
         self.now.set(time);
+        self.tasks.turn.set(0);
         self.tick.set(tick_at(time.duration_since(self.epoch)));
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
         let turn = asleep_at.unwrap_or(now).duration_since(began);

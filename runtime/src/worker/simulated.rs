@@ -68,6 +68,7 @@ impl Worker {
     pub(crate) fn tell_time(&self) {
         let now: Instant = self.clock.now();
         self.now.set(now);
+        self.tasks.turn.set(0);
         self.tick.set(tick_at(now.duration_since(self.epoch)));
     }
 
