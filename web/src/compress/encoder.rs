@@ -39,12 +39,15 @@ impl Effort {
         }
     }
 
-    /// The levels of brotli, zstd and gzip, chosen by measurement. `Long` encodes two to four times as
-    /// many bytes a second as `Once`. Its results are 11 to 14 % larger.
+    /// The levels of brotli, zstd and gzip, chosen by measurement.
+    ///
+    /// A text of 32 KiB takes 190 us at gzip 3, and 275 us at gzip 4 for 2 % less. Brotli 2 to 4 take twice the
+    /// time of gzip 4 and are no smaller. Brotli is smaller than gzip from 5 on, at four times the time, which only a
+    /// kept body earns back.
     fn levels(self) -> (i32, i32, u32) {
         match self {
-            Effort::Once => (4, 3, 4),
-            Effort::Long => (2, 1, 2),
+            Effort::Once => (1, 3, 3),
+            Effort::Long => (1, 1, 2),
             Effort::Kept => (5, 9, 6),
         }
     }

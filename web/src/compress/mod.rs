@@ -66,7 +66,7 @@ pub struct Options {
     /// with its head.
     pub min: u64,
     /// Codings, in order of preference among those that a client prefers equally. By default zstd,
-    /// br and gzip: speed matters most for a body that is sent once.
+    /// gzip and br: speed matters most for a body that is sent once.
     pub codings: Vec<Coding>,
 }
 
@@ -74,7 +74,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             min: 1024,
-            codings: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
+            codings: vec![Coding::Zstd, Coding::Gzip, Coding::Brotli],
         }
     }
 }
