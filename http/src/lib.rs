@@ -112,7 +112,7 @@ pub use message::{
 };
 pub use path::{BadPath, Path};
 pub use request::{BodyLength, Form, Head, HeadScanner, LEADING_EMPTY_LINES, Outline};
-pub use response::{CONTINUE, DateLine, HeadWriter, ResponseBody, Sent, Transfer, write_reject};
+pub use response::{CONTINUE, DateLine, HeadTemplate, HeadWriter, ResponseBody, Sent, Transfer, write_reject};
 
 /// The program of the README, compiled.
 #[cfg(doctest)]

@@ -8,8 +8,8 @@
 use std::fmt;
 
 use crate::message::{
-    Asked, Exchange, FieldLines, HeaderError, Reject, UPGRADE_OPTION, Version, check_name, check_value, is_bodiless,
-    write_content_length, write_status_line,
+    Asked, CONTENT_LENGTH, Exchange, FieldLines, HeaderError, LENGTH_MAX, Reject, UPGRADE_OPTION, Version, check_name,
+    check_value, is_bodiless, write_content_length, write_length, write_status_line,
 };
 
 /// The length of a response's body.
@@ -70,6 +70,58 @@ impl DateLine {
 impl fmt::Debug for DateLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(self.0.trim_ascii_end()))
+    }
+}
+
+/// The head of a 200 as bytes, up to the length of the body: for responses that differ in nothing else.
+///
+/// ```
+/// use osier_http::{DateLine, Exchange, FieldLines, HeadTemplate, Method, Transfer, Version};
+///
+/// let mut fields = FieldLines::new();
+/// fields.push("content-type", b"text/plain")?;
+/// let template = HeadTemplate::new(&fields, &DateLine::new(b"Sun, 06 Nov 1994 08:49:37 GMT")?);
+/// let mut out = Vec::new();
+/// let sent = template.write(&mut out, Exchange::new(Method::Get, Version::Http11, true), 5).unwrap();
+/// assert_eq!((sent.transfer, sent.keep_alive), (Transfer::Plain(5), true));
+/// assert!(out.ends_with(b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 5\r\n\r\n"));
+/// assert_eq!(template.write(&mut out, Exchange::new(Method::Head, Version::Http11, true), 5), None);
+/// # Ok::<(), osier_http::HeaderError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeadTemplate(Vec<u8>);
+
+impl HeadTemplate {
+    /// Makes a template with these fields and this date.
+    pub fn new(fields: &FieldLines, date: &DateLine) -> HeadTemplate {
+        let mut bytes = Vec::new();
+        write_status_line(&mut bytes, 200);
+        bytes.extend_from_slice(fields.as_bytes());
+        bytes.extend_from_slice(date.as_bytes());
+        bytes.extend_from_slice(CONTENT_LENGTH);
+        HeadTemplate(bytes)
+    }
+
+    /// Appends the head of a response with a body of `length` bytes, as a [`HeadWriter`] does. Returns `None`, and appends
+    /// nothing, for an exchange that needs another head: HEAD, CONNECT, another version than HTTP/1.1, or a connection that closes.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>, exchange: Exchange, length: u64) -> Option<Sent> {
+        const USUAL: Exchange = Exchange {
+            asked: Asked::Usual,
+            version: Version::Http11,
+            keep_alive: true,
+        };
+        if exchange != USUAL {
+            return None;
+        }
+        out.reserve(self.0.len() + LENGTH_MAX + 2);
+        out.extend_from_slice(&self.0);
+        write_length(out, length);
+        out.extend_from_slice(b"\r\n");
+        Some(Sent {
+            transfer: Transfer::Plain(length),
+            keep_alive: true,
+        })
     }
 }
 

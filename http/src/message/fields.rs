@@ -168,9 +168,21 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
     }
 }
 
+/// The beginning of a Content-Length field.
+pub(crate) const CONTENT_LENGTH: &[u8] = b"content-length: ";
+
+/// The most bytes that [`write_length`] appends.
+pub(crate) const LENGTH_MAX: usize = 22;
+
 #[inline]
 pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
-    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(CONTENT_LENGTH);
+    write_length(out, length);
+}
+
+/// Appends the value of a Content-Length field, and the end of its line.
+#[inline]
+pub(crate) fn write_length(out: &mut Vec<u8>, length: u64) {
     let digit = |power: u64| b'0' + (length / power % 10) as u8;
     // Few digits are written straight to their place: copying bytes that were just written one by one stalls on them.
     match length {

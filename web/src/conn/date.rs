@@ -1,16 +1,22 @@
-//! The line of the `date` field, made once per second and worker.
+//! The line of the `date` field, and the heads of usual responses with that line, made once per second and worker.
 //!
 //! One worker owns a line. A burst refreshes it from the runtime's cached time, so that no request
 //! reads a clock.
 
+use std::ptr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use osier_http::DateLine;
+use osier_http::{DateLine, FieldLines, HeadTemplate};
+
+/// Most heads that are kept. They are searched in order.
+const TEMPLATES: usize = 8;
 
 pub(crate) struct DateCache {
     line: DateLine,
     /// When the second of the line ends.
     until: Instant,
+    /// The heads of responses with these content types and no other field.
+    templates: Vec<(Option<&'static str>, HeadTemplate)>,
 }
 
 impl DateCache {
@@ -31,6 +37,36 @@ impl DateCache {
         &self.line
     }
 
+    /// The head of a 200 with the current date and this content type. `None` if there are many others.
+    #[inline]
+    pub(crate) fn template(&mut self, content_type: Option<&'static str>) -> Option<&HeadTemplate> {
+        let is_same = |known: Option<&'static str>| match (known, content_type) {
+            (Some(known), Some(asked)) => ptr::eq(known, asked),
+            (None, None) => true,
+            _ => false,
+        };
+        let at = match self.templates.iter().position(|&(known, _)| is_same(known)) {
+            Some(at) => at,
+            None => self.add_template(content_type)?,
+        };
+        Some(&self.templates[at].1)
+    }
+
+    #[cold]
+    fn add_template(&mut self, content_type: Option<&'static str>) -> Option<usize> {
+        let at = self.templates.len();
+        if at == TEMPLATES {
+            return None;
+        }
+        let mut fields = FieldLines::new();
+        if let Some(value) = content_type {
+            fields.push("content-type", value.as_bytes()).ok()?;
+        }
+        self.templates
+            .push((content_type, HeadTemplate::new(&fields, &self.line)));
+        Some(at)
+    }
+
     fn at(now: Instant, wall: SystemTime) -> Self {
         let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         // `fmt_http_date` panics beyond the year 9999. A clock beyond it gives the last second of
@@ -46,6 +82,7 @@ impl DateCache {
         DateCache {
             line,
             until: now + left,
+            templates: Vec::new(),
         }
     }
 }
@@ -63,5 +100,34 @@ mod tests {
         assert_eq!(date.line().as_bytes(), b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
         date.refresh(now + Duration::from_millis(750));
         assert_ne!(date.line().as_bytes(), b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+    }
+
+    #[test]
+    fn a_template_has_the_date_of_its_second() {
+        use osier_http::{Exchange, Method, Version};
+        let now = Instant::now();
+        let mut date = DateCache::at(now, UNIX_EPOCH + Duration::from_secs(784_111_777));
+        let written = |date: &mut DateCache, content_type| {
+            let mut out = Vec::new();
+            let exchange = Exchange::new(Method::Get, Version::Http11, true);
+            date.template(content_type)?.write(&mut out, exchange, 1234)?;
+            String::from_utf8(out).ok()
+        };
+        let of = |line: &str, date: &str| {
+            format!("HTTP/1.1 200 OK\r\n{line}date: {date} GMT\r\ncontent-length: 1234\r\n\r\n")
+        };
+        for _ in 0..2 {
+            let json = written(&mut date, Some("application/json"));
+            assert_eq!(
+                json.unwrap(),
+                of("content-type: application/json\r\n", "Sun, 06 Nov 1994 08:49:37")
+            );
+            assert_eq!(written(&mut date, None).unwrap(), of("", "Sun, 06 Nov 1994 08:49:37"));
+        }
+        assert_eq!(date.templates.len(), 2);
+        date.refresh(now + Duration::from_secs(1));
+        let today = String::from_utf8(date.line().as_bytes().to_vec()).unwrap();
+        assert!(written(&mut date, None).unwrap().contains(&today));
+        assert_eq!(written(&mut date, Some("a\nb")), None);
     }
 }

@@ -55,7 +55,8 @@ impl ContentType {
         }
     }
 
-    fn value(self) -> Option<&'static str> {
+    #[inline]
+    pub(crate) fn value(self) -> Option<&'static str> {
         match self {
             ContentType::Unset => None,
             ContentType::Text => Some(TEXT),

@@ -240,16 +240,28 @@ impl Burst<'_> {
     fn write_head(&self, response: &Response, exchange: Exchange) -> Sent {
         let mut state = self.output.state();
         let status = response.status.as_u16();
+        let length = response.body.len();
+        if !response.has_date {
+            let mut date = self.peer.worker.date.borrow_mut();
+            if self.suspended.take() {
+                date.refresh(osier::time::coarse_now());
+            }
+            if status == 200
+                && response.fields.is_empty()
+                && let Some(length) = length
+                && let Some(template) = date.template(response.content_type.value())
+                && let Some(sent) = template.write(&mut state.buffer, exchange, length)
+            {
+                return sent;
+            }
+        }
         let mut head = HeadWriter::begin(&mut state.buffer, status, exchange).expect("a StatusCode has three digits");
         response.content_type.write(&mut head);
         head.lines(&response.fields);
         if !response.has_date {
-            if self.suspended.take() {
-                self.peer.worker.date.borrow_mut().refresh(osier::time::coarse_now());
-            }
             head.date(self.peer.worker.date.borrow().line());
         }
-        head.finish(response.body.len().map_or(ResponseBody::Stream, ResponseBody::Known))
+        head.finish(length.map_or(ResponseBody::Stream, ResponseBody::Known))
     }
 
     /// Responds to a request that HTTP or a limit forbids. The connection cannot be kept, because

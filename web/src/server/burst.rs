@@ -25,9 +25,11 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::{Extensions, StatusCode};
+use matchit::Params;
 use osier::Cancelled;
 use osier::io::HalfClose;
 use osier::memory::{self, Account, Charge, Pressure};
+use osier_http::path::Path;
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
 
 use crate::conn::awaiting::Receiving;
@@ -166,18 +168,39 @@ struct Arrived<'i> {
 }
 
 impl<'i> Arrived<'i> {
-    /// Splits the input behind the next `len` bytes, a head.
+    /// Splits the input, of which the bytes from `place.0` to `place.1` are not served, behind the next `len` bytes, a head.
     #[inline]
-    fn split(input: &'i mut Input, len: usize) -> (&'i mut [u8], Self) {
-        let again = (input.start, input.end);
-        let (head, rest) = input.bytes[input.start..].split_at_mut(len);
+    fn split(input: &'i mut [u8], place: (usize, usize), len: usize) -> (&'i mut [u8], Self) {
+        let (head, rest) = input[place.0..].split_at_mut(len);
         let arrived = Arrived {
             rest,
-            received: again.1 - again.0 - len,
-            at: again.0 + len,
-            again,
+            received: place.1 - place.0 - len,
+            at: place.0 + len,
+            again: place,
         };
         (head, arrived)
+    }
+
+    #[inline]
+    fn reborrow(&mut self) -> Arrived<'_> {
+        Arrived {
+            rest: self.rest,
+            ..*self
+        }
+    }
+
+    /// Goes on behind a request without a body, if the next bytes are `head` once more. The bytes from `place.0` to `place.1`
+    /// are not served.
+    #[inline]
+    fn next(self, place: (usize, usize), head: &[u8]) -> Option<Arrived<'i>> {
+        let is_again =
+            place.0 == self.at && place.1 - place.0 >= head.len() && self.rest.get(..head.len()) == Some(head);
+        is_again.then(|| Arrived {
+            rest: &mut self.rest[head.len()..],
+            received: place.1 - place.0 - head.len(),
+            at: place.0 + head.len(),
+            again: place,
+        })
     }
 
     /// Whether the body of that length is here. A guess for a chunked one, whose end is not known.
@@ -188,6 +211,23 @@ impl<'i> Arrived<'i> {
             BodyLength::Known(len) => len <= self.received as u64,
             BodyLength::Chunked => self.rest[..self.received].ends_with(b"\r\n\r\n"),
         }
+    }
+}
+
+/// The handler of a request, and the parts of the path that its route has matched.
+struct Way<'w> {
+    found: &'w Found<'w>,
+    params: Option<Matched<'w>>,
+}
+
+impl<'w> Way<'w> {
+    #[inline]
+    fn new(found: &'w Found<'w>, params: &'w Option<Params<'w, 'w>>, read: &'w OnceCell<Path<'w>>) -> Way<'w> {
+        let params = params.as_ref().map(|params| Matched {
+            params,
+            read: read.get(),
+        });
+        Way { found, params }
     }
 }
 
@@ -300,6 +340,9 @@ impl<'b> Burst<'b> {
     fn run_stream(&self, head: &Head<'_>) -> Option<After> {
         self.is_apart.set(true);
         let mut gone = Gone::Default;
+        let (read, mut params) = (OnceCell::new(), None);
+        let found = self.find(head, &read, &mut params);
+        let way = Way::new(&found, &params, &read);
         loop {
             // A byte beyond the limit of the body is read to this place.
             let mut beyond = [0];
@@ -309,7 +352,7 @@ impl<'b> Burst<'b> {
                 at: 0,
                 again: (0, 0),
             };
-            match self.under(gone, || self.serve_parsed(gone, head, arrived, true).0) {
+            match self.under(gone, || self.serve_parsed(gone, head, &way, arrived, true).0) {
                 Ok(Some(Step::Under(other))) => gone = other,
                 Ok(Some(Step::Done(after))) => return Some(after),
                 Ok(Some(Step::Apart)) => unreachable!("it has a buffer of its own already"),
@@ -398,29 +441,63 @@ impl<'b> Burst<'b> {
 
     /// Serves the request whose head is the next `len` bytes, which `outline` describes. `None` if
     /// the connection goes on.
+    ///
+    /// Clients that send many requests at once mostly repeat a head. The requests behind the first one whose heads are
+    /// the same bytes are served by the same parsed head and the same route.
     #[inline]
     fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: &Outline, is_apart: bool) -> Option<Step> {
-        let (head, arrived) = Arrived::split(input, len);
-        let (step, unread) = match Head::outlined(head, outline) {
-            Ok(head) => self.serve_parsed(gone, &head, arrived, is_apart),
+        let (bytes, mut arrived) = Arrived::split(&mut input.bytes, (input.start, input.end), len);
+        let bytes = &*bytes;
+        let head = match Head::outlined(bytes, outline) {
+            Ok(head) => head,
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
-        (input.start, input.end) = unread;
-        step
+        let (read, mut params) = (OnceCell::new(), None);
+        let found = self.find(&head, &read, &mut params);
+        let way = Way::new(&found, &params, &read);
+        loop {
+            let step;
+            (step, (input.start, input.end)) = self.serve_parsed(gone, &head, &way, arrived.reborrow(), is_apart);
+            if step.is_some() || head.body() != BodyLength::None {
+                return step;
+            }
+            arrived = arrived.next((input.start, input.end), bytes)?;
+        }
     }
 
     /// Same as [`serve`](Burst::serve), for any other head. Apart, so that a usual request does not
     /// have the room of the slots on its stack.
     #[inline(never)]
     fn serve_unusual(&self, gone: Gone, input: &mut Input, len: usize, is_apart: bool) -> Option<Step> {
-        let (head, arrived) = Arrived::split(input, len);
+        let (bytes, arrived) = Arrived::split(&mut input.bytes, (input.start, input.end), len);
         let mut slots: Slots = Slots::new();
-        let (step, unread) = match Head::parse(head, &mut slots, &self.peer.worker.server.limits) {
-            Ok(head) => self.serve_parsed(gone, &head, arrived, is_apart),
+        let head = match Head::parse(bytes, &mut slots, &self.peer.worker.server.limits) {
+            Ok(head) => head,
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
-        (input.start, input.end) = unread;
+        let (read, mut params) = (OnceCell::new(), None);
+        let found = self.find(&head, &read, &mut params);
+        let way = Way::new(&found, &params, &read);
+        let step;
+        (step, (input.start, input.end)) = self.serve_parsed(gone, &head, &way, arrived, is_apart);
         step
+    }
+
+    /// Finds the handler of a request.
+    #[inline]
+    fn find<'r, 'p, 'h: 'p>(
+        &self,
+        head: &Head<'h>,
+        read: &'p OnceCell<Path<'h>>,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r>
+    where
+        'b: 'r,
+    {
+        match head.method() {
+            Method::Connect => self.app.handler.nothing(),
+            method => self.app.handler.find(method.as_str(), head.path(), read, params),
+        }
     }
 
     /// Serves the request of `head`. Returns the place of the bytes behind it in the input, too.
@@ -428,16 +505,13 @@ impl<'b> Burst<'b> {
         &self,
         gone: Gone,
         head: &Head<'_>,
+        way: &Way<'_>,
         arrived: Arrived<'_>,
         is_apart: bool,
     ) -> (Option<Step>, (usize, usize)) {
         let server = &*self.peer.worker.server;
         let again = arrived.again;
-        let (read, mut params) = (OnceCell::new(), None);
-        let found = match head.method() {
-            Method::Connect => self.app.handler.nothing(),
-            method => self.app.handler.find(method.as_str(), head.path(), &read, &mut params),
-        };
+        let Way { found, params } = *way;
         let route = found.route;
         let mut body_limit = None;
         if let Some(route) = route {
@@ -471,10 +545,6 @@ impl<'b> Burst<'b> {
                 RequestBody::new(self.peer, self.output, decoder, rest, received, expected, count)
             }
         };
-        let params = params.as_ref().map(|params| Matched {
-            params,
-            read: read.get(),
-        });
         let changes = Changes::default();
         let mut request = Request {
             head,
@@ -505,9 +575,9 @@ impl<'b> Burst<'b> {
             write!(f, ", {}", peer.peer())
         };
         let (done, keep) = match route.and_then(|route| route.stack_bytes) {
-            None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started, received)),
+            None => osier::fiber::describe(&describe, || self.handle(&mut request, found, started, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
-                osier::fiber::describe(&describe, || self.handle(&mut request, &found, started, None))
+                osier::fiber::describe(&describe, || self.handle(&mut request, found, started, None))
             }),
         };
 

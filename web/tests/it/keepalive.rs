@@ -51,6 +51,45 @@ fn pipelined_requests_split_anywhere_are_answered_in_order() {
 }
 
 #[test]
+fn repeated_heads_are_requests_of_their_own() {
+    let count = Arc::new(Mutex::new(0));
+    let router = Router::new()
+        .get("/{word}", move |request: &mut Request<'_>| {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            // A suspension flushes the responses before this one.
+            if *count % 5 == 0 {
+                osier::yield_now();
+            }
+            format!("{} {count}", request.param("word").unwrap_or_default())
+        })
+        .post("/{word}", |request: &mut Request<'_>| {
+            std::io::read_to_string(request.body())
+        })
+        .get("/last", |_| {
+            Response::new(osier_web::http::StatusCode::OK).close().body("last")
+        });
+    let site = site(router);
+    let mut client = site.connect();
+    let get = "GET /a HTTP/1.1\r\nHost: t\r\n\r\n";
+    let post = "POST /a HTTP/1.1\r\nHost: t\r\ncontent-length: 2\r\n\r\n";
+    // Bodies that look like the head before them, and heads that begin like it.
+    let other = "GET /a HTTP/1.1\r\nHost: t\r\nX: y\r\n\r\n";
+    let last = "GET /last HTTP/1.1\r\nHost: t\r\n\r\n";
+    client.send(format!(
+        "{}{post}b1{post}b2{other}{other}{get}{last}{last}",
+        get.repeat(20)
+    ));
+    for n in 1..=20 {
+        assert_eq!(client.reply().text(), format!("a {n}"));
+    }
+    for text in ["b1", "b2", "a 21", "a 22", "a 23", "last"] {
+        assert_eq!(client.reply().text(), text);
+    }
+    client.expect_end();
+}
+
+#[test]
 fn more_pipelined_responses_than_any_buffer_holds() {
     let page = "x".repeat(5000);
     let site = site(Router::new().get("/", move |_: &mut Request<'_>| page.clone()));
