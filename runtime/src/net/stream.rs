@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use super::system;
 use super::unacknowledged::unacknowledged;
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
+use crate::wait::simulated;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
 
@@ -426,6 +427,9 @@ pub(crate) mod call {
 
 /// Takes a descriptor that may have duplicates.
 pub(crate) fn adopt(fd: OwnedFd, short_read: ShortRead) -> Watched {
+    if let Some(endpoint) = simulated::behind(fd.as_fd()) {
+        return Watched::new(endpoint, short_read);
+    }
     let watched = Watched::new(fd, short_read);
     // It fails on a descriptor that is not a socket, a pipe or the like. The first call reports that.
     let _ = rustix::io::ioctl_fionbio(watched.export(), true);

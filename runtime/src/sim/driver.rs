@@ -11,6 +11,7 @@
 //! A choice is a fiber or a task that is ready on any worker, or work for the pool. Which one runs is drawn from the seed.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use osier_coro::panic_count;
-use osier_poll::{Event, Poller};
+use osier_poll::{Event, Events, Poller};
 
 use super::choices::About;
 use super::here::{self, lock};
@@ -55,6 +56,8 @@ pub(super) struct Driver {
     turn: usize,
     /// Choices since the clock last moved.
     calm: u32,
+    /// Room for events of descriptors of the system.
+    events: RefCell<Events>,
     pub(super) steps: u64,
 }
 
@@ -73,6 +76,7 @@ impl Driver {
             start: Instant::now(),
             turn: 0,
             calm: 0,
+            events: RefCell::new(Events::with_capacity(64)),
             steps: 0,
         }
     }
@@ -266,10 +270,12 @@ impl Driver {
                 while net.happen() {}
                 std::mem::take(&mut net.ready)
             };
+            let workers = || self.machines.iter().flat_map(|machine| &machine.workers);
             if ready.is_empty() {
-                return;
+                let mut events = self.events.borrow_mut();
+                return workers().for_each(|(worker, _)| worker.remote.poll_now(&mut events));
             }
-            let Some((worker, _)) = self.machines.iter().flat_map(|machine| &machine.workers).next() else {
+            let Some((worker, _)) = workers().next() else {
                 return;
             };
             for (token, readiness) in ready {

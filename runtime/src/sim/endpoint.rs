@@ -54,6 +54,23 @@ pub(crate) fn random() -> Option<u64> {
     here::get(|here| here::lock(here.net).choices.random())
 }
 
+/// The simulated socket that a descriptor stands for.
+pub(crate) fn behind(fd: BorrowedFd<'_>) -> Option<Endpoint> {
+    let found = here::get(|here| {
+        let (id, value) = here::lock(here.net).behind(name_of(fd)?, here.host)?;
+        Some(Endpoint::new(here.net, id, value))
+    });
+    found.flatten()
+}
+
+/// A number of a socket of the system that its duplicates share, and no other socket ever has.
+fn name_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    return rustix::net::sockopt::socket_cookie(fd).ok();
+    #[cfg(not(target_os = "linux"))]
+    return Some(fd).and(None);
+}
+
 /// The time of day.
 pub(crate) fn system_now() -> Option<SystemTime> {
     here::get(|here| here::lock(here.net).system_now(here.host))
@@ -98,7 +115,7 @@ impl Endpoint {
     /// Makes a call of the program. Fails if a crash has taken the socket.
     fn call<T>(&self, call: impl FnOnce(&mut Net, Id) -> io::Result<T>) -> io::Result<T> {
         self.with(|net, id| {
-            net.check_open(id)?;
+            net.check_open(id, self.value)?;
             call(net, id)
         })
     }
@@ -112,14 +129,18 @@ impl Drop for Endpoint {
 
 impl<'a> Simulated<'a> {
     pub(crate) fn clone_endpoint(self) -> Endpoint {
-        let value = self.0.with(Net::duplicate);
+        let value = self.0.with(|net, id| net.duplicate(id, here::host()));
         Endpoint::new(&self.0.net, self.0.id, value)
     }
 
     pub(crate) fn stand_in(self) -> BorrowedFd<'a> {
         let opened = self.0.stand_in.get_or_init(|| {
-            rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
-                .unwrap_or_else(|error| panic!("a stand-in for a simulated socket: {error}"))
+            let opened = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+            let opened = opened.unwrap_or_else(|error| panic!("a stand-in for a simulated socket: {error}"));
+            if let Some(name) = name_of(opened.as_fd()) {
+                self.0.with(|net, id| net.note_stand_in(name, id));
+            }
+            opened
         });
         opened.as_fd()
     }
@@ -142,7 +163,7 @@ impl<'a> Simulated<'a> {
     }
 
     pub(crate) fn accept(self) -> io::Result<(Endpoint, SocketAddr)> {
-        let (id, peer) = self.0.call(Net::accept)?;
+        let (id, peer) = self.0.call(|net, id| net.accept(id, here::host()))?;
         Ok((Endpoint::new(&self.0.net, id, 0), peer))
     }
 

@@ -69,6 +69,11 @@ pub(super) fn set_host(host: usize) {
     HOST.set(host);
 }
 
+/// The host whose worker runs.
+pub(crate) fn host() -> usize {
+    HOST.get()
+}
+
 pub(crate) fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

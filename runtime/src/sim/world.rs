@@ -402,7 +402,8 @@ impl Host {
     }
 
     /// Ends its program as a signal would: its fibers are gone, and its system closes the connections. The host stays up and
-    /// refuses connections.
+    /// refuses connections. Sockets stay open of which another host has got a descriptor: its program stands for another process
+    /// of the same machine.
     ///
     /// # Suspends
     ///

@@ -16,6 +16,7 @@
 //! | `desk` | `worker/desk.rs` | `worker/desk.rs` |
 //! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
 //! | `watches` | whoever registers (relaxed: a virtual clock asks) | owner thread |
+//! | `plugs` | the thread that starts the worker (relaxed: a simulation has one thread) | whoever registers |
 //! | `timers` | any thread, see `wait/driver.rs` | its driver |
 //! | `descriptors` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
@@ -63,6 +64,7 @@ pub(crate) struct Remote {
     forgets_closed: AtomicBool,
     /// Something was registered with its poller.
     watches: AtomicBool,
+    plugs: AtomicBool,
     pub(crate) timers: Timers,
     pub(crate) descriptors: descriptor::Table,
     /// The tasks that were spawned here.
@@ -118,6 +120,7 @@ impl Remote {
                 edges: AtomicBool::new(true),
                 forgets_closed: AtomicBool::new(true),
                 watches: AtomicBool::new(false),
+                plugs: AtomicBool::new(false),
                 timers: Timers::new(),
                 descriptors: descriptor::Table::default(),
                 tasks: executor::Registry::new(),
@@ -125,6 +128,7 @@ impl Remote {
                 slots: Table::new(),
             }))
         });
+        remote.plugs.store(false, Ordering::Relaxed);
         let can = poller.capabilities();
         remote.edges.store(can.edge && can.read_closed, Ordering::Relaxed);
         remote.forgets_closed.store(can.forgets_closed, Ordering::Relaxed);
@@ -147,10 +151,24 @@ impl Remote {
             .push(self.id);
     }
 
-    /// Removes the poller: a simulation drives this worker, which waits for no descriptor.
+    /// Removes the poller: a simulation drives this worker. The first wait for a descriptor makes another one.
     #[cfg(feature = "sim")]
     pub(crate) fn unplug(&self) {
         *self.doorbell() = None;
+        self.plugs.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the events of the poller that a simulated worker has got, without a wait.
+    #[cfg(feature = "sim")]
+    pub(crate) fn poll_now(&self, events: &mut osier_poll::Events) {
+        let poller = self.doorbell().clone();
+        if let Some(poller) = poller
+            && poller.wait(events, Some(std::time::Duration::ZERO)).is_ok()
+        {
+            for event in events.iter() {
+                crate::wait::socket::dispatch(self, event);
+            }
+        }
     }
 
     /// Makes the worker look at its queues. The caller has put something into one of them.
@@ -183,7 +201,11 @@ impl Remote {
     /// Runs `with` on the poller of the worker, unless the worker has ended.
     pub(crate) fn with_poller<T>(&self, with: impl FnOnce(&Poller) -> T) -> Option<T> {
         self.watches.store(true, Ordering::Relaxed);
-        self.doorbell().as_deref().map(with)
+        let mut doorbell = self.doorbell();
+        if doorbell.is_none() && self.plugs.load(Ordering::Relaxed) {
+            *doorbell = Poller::new().ok().map(Arc::new);
+        }
+        doorbell.as_deref().map(with)
     }
 
     pub(crate) fn slot(&self, index: u32) -> Option<&RemoteSlot> {

@@ -41,6 +41,8 @@ const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 const PARTITION: Duration = Duration::from_secs(10);
 /// The time of day at the beginning of every run: the first second of 2026.
 const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
+/// The owner of a connection that waits to be accepted.
+const NOBODY: usize = usize::MAX;
 /// The first port that the system gives out.
 const EPHEMERAL: u16 = 49152;
 
@@ -61,6 +63,8 @@ pub(crate) struct Net {
     links: BTreeMap<(usize, usize), Link>,
     /// The links that are cut, with the time of their repair if they have one.
     cuts: BTreeMap<(usize, usize), Option<u64>>,
+    /// The sockets behind stand-ins, by what the system calls those.
+    stand_ins: BTreeMap<u64, Id>,
 }
 
 /// A host as the network sees it.
@@ -77,9 +81,10 @@ pub(crate) struct Host {
 }
 
 struct Socket {
+    /// The host whose address it has.
     host: usize,
-    /// The number of values of the socket: duplicates share it.
-    values: u32,
+    /// The values that stand for it, with the host whose program has each: duplicates share it, and may be with another host.
+    values: Vec<(u32, usize)>,
     /// The number of the next value.
     next_value: u32,
     /// The registrations: value, token and interest.
@@ -166,6 +171,7 @@ impl Net {
             ready: VecDeque::new(),
             links: BTreeMap::new(),
             cuts: BTreeMap::new(),
+            stand_ins: BTreeMap::new(),
         }
     }
 
@@ -361,12 +367,13 @@ impl Net {
         }
     }
 
-    fn add(&mut self, host: usize, kind: Kind) -> Id {
+    /// Adds a socket of a host. `owner` is the host whose program has it.
+    fn add(&mut self, host: usize, owner: usize, kind: Kind) -> Id {
         let id = self.next_id;
         self.next_id += 1;
         let socket = Socket {
             host,
-            values: 1,
+            values: vec![(0, owner)],
             next_value: 1,
             registered: Vec::new(),
             error: None,
@@ -378,7 +385,7 @@ impl Net {
     }
 
     pub(crate) fn add_stream(&mut self, host: usize) -> Id {
-        self.add(host, Kind::Fresh)
+        self.add(host, host, Kind::Fresh)
     }
 
     fn socket(&mut self, id: Id) -> io::Result<&mut Socket> {
@@ -386,11 +393,11 @@ impl Net {
         self.sockets.get_mut(&id).ok_or_else(|| Errno::NETDOWN.into())
     }
 
-    /// Fails if a crash has taken the socket from its program.
-    pub(crate) fn check_open(&mut self, id: Id) -> io::Result<()> {
-        match self.socket(id)?.values {
-            0 => Err(Errno::NETDOWN.into()),
-            _ => Ok(()),
+    /// Fails if the value was taken from its program, which has died.
+    pub(crate) fn check_open(&mut self, id: Id, value: u32) -> io::Result<()> {
+        match self.socket(id)?.has(value) {
+            true => Ok(()),
+            false => Err(Errno::NETDOWN.into()),
         }
     }
 
@@ -446,12 +453,25 @@ impl Net {
             .intersects(Ready::WRITABLE | Ready::HUP | Ready::ERROR)
     }
 
-    /// Makes another value for the socket, and returns its number. The first value has the number 0.
-    pub(crate) fn duplicate(&mut self, id: Id) -> u32 {
+    /// Makes another value for the socket, for the program of a host, and returns its number. The first one's is 0.
+    pub(crate) fn duplicate(&mut self, id: Id, owner: usize) -> u32 {
         let Ok(socket) = self.socket(id) else { return 0 };
-        socket.values += 1;
+        let value = socket.next_value;
         socket.next_value += 1;
-        socket.next_value - 1
+        socket.values.push((value, owner));
+        value
+    }
+
+    /// Notes which socket a stand-in is for.
+    pub(crate) fn note_stand_in(&mut self, stand_in: u64, id: Id) {
+        self.stand_ins.insert(stand_in, id);
+    }
+
+    /// Makes another value for the socket behind a stand-in, unless it is closed.
+    pub(crate) fn behind(&mut self, stand_in: u64, owner: usize) -> Option<(Id, u32)> {
+        let id = *self.stand_ins.get(&stand_in)?;
+        let is_open = !self.sockets.get(&id)?.values.is_empty();
+        is_open.then(|| (id, self.duplicate(id, owner)))
     }
 
     pub(crate) fn take_error(&mut self, id: Id) -> Option<io::Error> {
@@ -489,13 +509,13 @@ impl Net {
     /// Ends one value of the socket, and with the last one the socket.
     pub(crate) fn close(&mut self, id: Id, value: u32) {
         let Ok(socket) = self.socket(id) else { return };
-        if socket.values == 0 {
-            // The system has closed the socket when the program died.
+        if !socket.has(value) {
+            // Its system has closed it when its program died.
             return;
         }
         socket.registered.retain(|&(other, ..)| other != value);
-        socket.values -= 1;
-        if socket.values == 0 {
+        socket.values.retain(|&(other, _)| other != value);
+        if socket.values.is_empty() {
             self.close_last(id);
         }
     }
@@ -524,27 +544,44 @@ impl Net {
     pub(crate) fn crash(&mut self, host: usize) {
         self.hosts[host].up = false;
         self.sockets.retain(|_, socket| socket.host != host);
+        // Sockets of other hosts that its program had.
+        self.kill(host);
         self.hosts[host].listeners.clear();
         self.hosts[host].datagrams.clear();
     }
 
-    /// The host's program dies, and its system closes the sockets.
+    /// The host's program dies, and its system closes the sockets that no other program has.
     pub(crate) fn kill(&mut self, host: usize) {
-        let is_open = |(&id, socket): (&Id, &Socket)| (socket.host == host && socket.values > 0).then_some(id);
+        let is_open = |(&id, socket): (&Id, &Socket)| socket.belongs_to(host).then_some(id);
         let open: Vec<Id> = self.sockets.iter().filter_map(is_open).collect();
         for id in open {
             if let Ok(socket) = self.socket(id) {
-                socket.values = 0;
-                socket.registered.clear();
-                self.close_last(id);
+                socket.values.retain(|&(_, owner)| owner != host);
+                let values = &socket.values;
+                socket
+                    .registered
+                    .retain(|(value, ..)| values.iter().any(|(other, _)| other == value));
+                if values.is_empty() {
+                    self.close_last(id);
+                }
             }
         }
     }
 
     /// The number of sockets that the host's program has open.
     pub(crate) fn open_sockets(&self, host: usize) -> usize {
-        let is_open = |socket: &&Socket| socket.host == host && socket.values > 0;
-        self.sockets.values().filter(is_open).count()
+        self.sockets.values().filter(|socket| socket.belongs_to(host)).count()
+    }
+}
+
+impl Socket {
+    fn has(&self, value: u32) -> bool {
+        self.values.iter().any(|&(other, _)| other == value)
+    }
+
+    /// Whether the program of a host has it.
+    fn belongs_to(&self, host: usize) -> bool {
+        self.values.iter().any(|&(_, owner)| owner == host)
     }
 }
 

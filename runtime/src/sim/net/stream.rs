@@ -12,7 +12,7 @@ use std::time::Duration;
 use osier_poll::Ready;
 use rustix::io::Errno;
 
-use super::{About, Event, Id, Kind, Listener, Net, again_after, nanos, takes};
+use super::{About, Event, Id, Kind, Listener, NOBODY, Net, again_after, nanos, takes};
 use crate::wait::socket::Moved;
 
 /// Connections that wait to be accepted, at most.
@@ -137,14 +137,17 @@ impl Net {
         Ok(())
     }
 
-    pub(crate) fn accept(&mut self, id: Id) -> io::Result<(Id, SocketAddr)> {
+    /// Takes a connection for the program of a host.
+    pub(crate) fn accept(&mut self, id: Id, owner: usize) -> io::Result<(Id, SocketAddr)> {
         let socket = self.socket(id)?;
         let Kind::Listener(listener) = &mut socket.kind else {
             return Err(Errno::INVAL.into());
         };
         let accepted = listener.backlog.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
         let host = socket.host;
-        let Kind::Stream(stream) = &self.socket(accepted)?.kind else {
+        let socket = self.socket(accepted)?;
+        socket.values = vec![(0, owner)];
+        let Kind::Stream(stream) = &socket.kind else {
             unreachable!("a backlog has streams")
         };
         let (local, remote) = (stream.local, stream.remote);
@@ -270,7 +273,7 @@ impl Net {
         stream.peer = Some(client);
         // Its first bytes arrive after the answer.
         stream.last_at = at;
-        let server = self.add(host, Kind::Stream(Box::new(stream)));
+        let server = self.add(host, NOBODY, Kind::Stream(Box::new(stream)));
         if let Ok(socket) = self.socket(listener)
             && let Kind::Listener(listener) = &mut socket.kind
         {

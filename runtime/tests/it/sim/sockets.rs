@@ -2,10 +2,13 @@
 
 use super::{SECOND, echo, echo_server};
 use osier::io::{HalfClose, while_connected};
-use osier::net::{TcpListener, TcpStream, UdpSocket};
+use osier::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use osier::sim::{self, Link};
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+#[cfg(target_os = "linux")]
+use std::{os::fd::AsFd, rc::Rc};
 
 /// A connection between the program and a host that keeps its end until the program drops it.
 fn pair(world: &sim::World) -> (TcpStream, TcpStream) {
@@ -250,5 +253,72 @@ fn sendfile_and_splice_copy() {
         let mut text = [0; 5];
         end.read_exact(&mut text).unwrap();
         assert_eq!(&text, b"23456");
+    });
+}
+
+#[test]
+fn unix_sockets_join_hosts_and_cost_no_time() {
+    sim::run(1, |world| {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let far = RefCell::new(Some(far));
+        let answering = world.host("answering", move || {
+            let mut far = far.take().expect("the host runs once");
+            let mut bytes = [0; 5];
+            far.read_exact(&mut bytes)?;
+            osier::sleep(SECOND);
+            far.write_all(&bytes)
+        });
+        let start = world.elapsed();
+        osier::sleep(SECOND);
+        near.write_all(b"hello").unwrap();
+        let mut text = String::new();
+        near.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), world.elapsed() - start), ("hello", 2 * SECOND));
+        answering.wait();
+    });
+}
+
+/// A descriptor that goes to another process keeps the connection when its first process dies.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_descriptor_of_a_simulated_socket_leads_back_to_it() {
+    sim::run(1, |world| {
+        let given = Rc::new(RefCell::new(None));
+        let place = Rc::clone(&given);
+        let first = world.host("first", move || {
+            let listener = TcpListener::bind("0.0.0.0:7")?;
+            let (stream, _) = listener.accept()?;
+            let listener = TcpListener::from(listener.as_fd().try_clone_to_owned()?);
+            *place.borrow_mut() = Some((listener, stream));
+            std::io::Result::Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut old = TcpStream::connect("first:7").unwrap();
+        first.wait();
+        let second = world.host("second", move || {
+            let (listener, stream) = given.take().expect("the host runs once");
+            let descriptor = stream.as_fd().try_clone_to_owned()?;
+            let mut stream = {
+                let adopted = TcpStream::from(descriptor);
+                let listener = TcpListener::from(listener.as_fd().try_clone_to_owned()?);
+                osier::sleep(SECOND);
+                drop(stream);
+                osier::spawn(move || listener.accept()?.0.write_all(b"new"));
+                adopted
+            };
+            stream.write_all(b"old")
+        });
+        osier::sleep(SECOND / 2);
+        assert!(second.open_sockets() >= 2);
+        first.kill();
+        second.wait();
+        let mut bytes = [0; 3];
+        old.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"old");
+        TcpStream::connect("first:7").unwrap().read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"new");
+        second.kill();
+        let refused = TcpStream::connect("first:7").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     });
 }
