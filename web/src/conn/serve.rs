@@ -53,13 +53,13 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Returns the part of `service` on this thread, which is made at the first use.
+    /// Returns the part of `service` on this worker, which is made at the first use.
     pub(crate) fn here(service: &Service) -> Rc<Local> {
+        let index = osier::fiber::worker().expect("only fibers come here");
         HERE.with_borrow_mut(|here| {
-            if let Some(local) = here.iter().find(|local| local.is_of(service)) {
+            if let Some(local) = here.iter().find(|local| local.is_of(service, index)) {
                 return local.clone();
             }
-            let index = osier::fiber::worker().expect("only fibers come here");
             let local = Local::alone(service, index);
             local.worker.let_trim();
             here.push(local.clone());
@@ -75,14 +75,16 @@ impl Local {
         })
     }
 
-    /// Removes the part of `service` on this thread from the list. Running connections keep it
+    /// Removes the part of `service` on this worker from the list. Running connections keep it
     /// alive.
     pub(crate) fn leave(service: &Service) {
-        HERE.with_borrow_mut(|here| here.retain(|local| !local.is_of(service)));
+        let index = osier::fiber::worker();
+        HERE.with_borrow_mut(|here| here.retain(|local| !index.is_some_and(|index| local.is_of(service, index))));
     }
 
-    fn is_of(&self, service: &Service) -> bool {
-        Arc::ptr_eq(&self.worker.server, &service.state)
+    /// Whether it is the part of `service` on worker `index`. A thread has several workers in a simulation.
+    fn is_of(&self, service: &Service, index: usize) -> bool {
+        self.worker.index == index && Arc::ptr_eq(&self.worker.server, &service.state)
     }
 }
 
