@@ -13,6 +13,7 @@ pub mod php;
 mod process;
 mod program;
 mod redis;
+mod seeds;
 mod thread_watch;
 mod wait;
 pub mod websocket;
@@ -22,6 +23,7 @@ pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};
 pub use program::{Program, find, free_port, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
+pub use seeds::seeds;
 pub use thread_watch::ThreadWatch;
 pub use wait::{DEADLINE, eventually, wait_for};
 

@@ -9,11 +9,10 @@
 //! nor writes to it.
 
 use std::collections::HashSet;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Extensions;
 use osier::memory::Account;
@@ -64,7 +63,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
         server: task.server,
     })));
     worker.closes.set(Closes::Fixed);
-    let (mut asked, mut since) = (HashSet::new(), Instant::now());
+    let (mut asked, mut since) = (HashSet::new(), osier::time::now());
     let mut is_first = true;
     while !task.stop.load(Ordering::Acquire) {
         let mut count = 0;
@@ -85,9 +84,9 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
             is_first = false;
         }
         osier::sleep(TICK);
-        if since.elapsed() >= ASK_AGAIN {
+        if osier::time::now().saturating_duration_since(since) >= ASK_AGAIN {
             asked.clear();
-            since = Instant::now();
+            since = osier::time::now();
         }
     }
     worker.leaving.replace(None);
@@ -105,7 +104,7 @@ impl Conn {
     /// While a session sends what it has queued.
     #[cold]
     pub(super) fn move_away(&mut self, leaving: &Leaving) -> bool {
-        let Ok(descriptor) = self.link.socket().as_fd().try_clone_to_owned() else {
+        let Ok(socket) = self.link.socket().try_clone() else {
             return false;
         };
         let Some(record) = self.record(&leaving.server) else {
@@ -117,7 +116,7 @@ impl Conn {
             return true;
         }
         self.link.moves();
-        leaving.line.post_connection((record, descriptor));
+        leaving.line.post_connection((record, socket));
         true
     }
 

@@ -11,10 +11,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use osier::net::Stream;
 use osier::sync::Event;
 
 use super::channel::Sending;
@@ -32,8 +33,8 @@ pub(crate) struct Leaving {
     pub(crate) server: Arc<str>,
 }
 
-/// A connection that moves.
-pub(crate) type Moving = (Record, OwnedFd);
+/// A connection that moves. Its socket stays open here until it has been taken.
+pub(crate) type Moving = (Record, Stream);
 
 #[derive(Debug)]
 enum Outgoing {
@@ -188,7 +189,7 @@ impl Line {
         limit: Duration,
         mut found: impl FnMut(&mut Heard) -> Option<T>,
     ) -> Result<Option<T>, String> {
-        let begun = Instant::now();
+        let begun = osier::time::now();
         loop {
             {
                 let mut heard = lock(&self.heard);
@@ -199,7 +200,7 @@ impl Line {
                     return Err(why.clone());
                 }
             }
-            let left = limit.saturating_sub(begun.elapsed());
+            let left = limit.saturating_sub(osier::time::now().saturating_duration_since(begun));
             if left.is_zero() {
                 return Ok(None);
             }
@@ -277,7 +278,7 @@ impl Line {
         queue.untaken = Arc::new(moving);
         let moving = Arc::clone(&queue.untaken);
         drop(queue);
-        let descriptors: Vec<_> = moving.iter().map(|(_, fd)| fd.as_fd()).collect();
+        let descriptors: Vec<_> = moving.iter().map(|(_, socket)| socket.as_fd()).collect();
         sending.send(&Message::Connections { batch, records }, &descriptors)?;
         loop {
             let (taken, is_broken) = self.look(|heard| (heard.taken == batch, heard.broken.is_some()));
@@ -316,7 +317,10 @@ mod tests {
             http2: None,
             session: None,
         };
-        (record, UnixStream::pair().unwrap().0.into())
+        (
+            record,
+            osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into(),
+        )
     }
 
     /// The ports of the records of the next message, or the bytes of a part.

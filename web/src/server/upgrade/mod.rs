@@ -70,6 +70,8 @@
 mod new;
 mod old;
 mod part;
+#[cfg(test)]
+mod sim;
 
 use std::fmt;
 use std::io;
@@ -156,15 +158,16 @@ impl Upgrade {
     ///
     /// `InvalidData` if the old process speaks another version, and the errors of the socket to the old process.
     pub fn new() -> io::Result<Upgrade> {
-        let (arriving, given) = match new::Arriving::of_this_process()? {
-            Some((arriving, given)) => (Some(arriving), given),
-            None => (None, Vec::new()),
-        };
+        Ok(Upgrade::made(new::Arriving::of_this_process()?))
+    }
+
+    fn made(arriving: Option<(new::Arriving, Items)>) -> Upgrade {
+        let (arriving, given) = arriving.map_or((None, Vec::new()), |(arriving, given)| (Some(arriving), given));
         let serves = Event::manual();
         if arriving.is_none() {
             serves.set();
         }
-        Ok(Upgrade(Arc::new(Shared {
+        Upgrade(Arc::new(Shared {
             servers: Mutex::default(),
             parts: Mutex::default(),
             given: Mutex::new(given),
@@ -174,7 +177,7 @@ impl Upgrade {
             serves,
             is_busy: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
-        })))
+        }))
     }
 
     /// Whether an upgrade has started this process.

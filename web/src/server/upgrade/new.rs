@@ -43,13 +43,18 @@ impl Arriving {
         // From here on, no reader of the standard input and no child can reach the channel.
         let (nobody, _) = UnixStream::pair()?;
         rustix::stdio::dup2_stdin(&nobody)?;
+        Arriving::by(socket).map(Some)
+    }
+
+    /// Takes what the old process gives over a channel.
+    pub(super) fn by(socket: UnixStream) -> io::Result<(Arriving, Items)> {
         let (sending, mut receiving) = channel::open(socket)?;
         sending.send(&hello(), &[])?;
         let given = receive_items(&mut receiving).inspect_err(|error| {
             let why = error.to_string();
             let _ = sending.send(&Message::Refused { why }, &[]);
         })?;
-        Ok(Some((Arriving { sending, receiving }, given)))
+        Ok((Arriving { sending, receiving }, given))
     }
 }
 
@@ -186,10 +191,11 @@ impl Upgrade {
             match message {
                 Message::Part { name, bytes } => self.deliver(&name, &bytes, line),
                 Message::Connections { batch, records } => {
+                    let sockets: Vec<Stream> = descriptors.into_iter().map(stream_of).collect();
                     // The old process must know before this one reads from the sockets.
                     line.post(Message::Taken { batch });
-                    for (record, descriptor) in records.into_iter().zip(descriptors) {
-                        self.adopt(record, descriptor);
+                    for (record, socket) in records.into_iter().zip(sockets) {
+                        self.adopt(record, socket);
                     }
                 }
                 Message::Done => return,
@@ -199,9 +205,9 @@ impl Upgrade {
     }
 
     /// Gives a connection to its server.
-    pub(super) fn adopt(&self, record: Record, descriptor: OwnedFd) {
+    pub(super) fn adopt(&self, record: Record, socket: Stream) {
         if let Some(server) = self.server(&record.server) {
-            adopt(self, server.service, record, descriptor);
+            adopt(self, server.service, record, socket);
         }
     }
 
@@ -229,15 +235,14 @@ impl Upgrade {
 }
 
 /// Gives a connection to a worker of `service`, to each worker in turn.
-pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, descriptor: OwnedFd) {
+pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, socket: Stream) {
     let turn = upgrade.0.turn.fetch_add(1, Ordering::Relaxed);
     let index = turn % service.state.connections.len();
     // From here on, an upgrade of this process waits for it.
     service.state.adopted(index, record.peer, record.is_proxied);
     let upgrade = upgrade.clone();
     let adopted = move || {
-        let stream = stream_of(descriptor);
-        Conn::adopt(&Local::here(&service), stream, record, &|saved| upgrade.restore(saved));
+        Conn::adopt(&Local::here(&service), socket, record, &|saved| upgrade.restore(saved));
     };
     drop(on_worker(index, "adopt", adopted));
 }

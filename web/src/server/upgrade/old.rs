@@ -187,6 +187,15 @@ impl Upgrade {
     ///
     /// Unwinds, and ends the new process. This process serves as before.
     pub fn start(&self, program: &Program) -> Result<Successor, String> {
+        self.start_by(program, |theirs| osier::unblock(program.spawn(theirs)).map(Some))
+    }
+
+    /// Starts the program by a call of `spawn`, which may start something that is no process.
+    pub(super) fn start_by(
+        &self,
+        program: &Program,
+        spawn: impl FnOnce(UnixStream) -> io::Result<Option<Child>>,
+    ) -> Result<Successor, String> {
         if !self.serves() {
             return Err("this process has not taken over from the one before it yet; try again".into());
         }
@@ -208,8 +217,7 @@ impl Upgrade {
         let cannot = |error: io::Error| format!("cannot start '{}': {error}", program.path.display());
         let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
         let (sending, receiving) = channel::open(ours).map_err(cannot)?;
-        let spawn = program.spawn(theirs);
-        successor.child = Some(osier::unblock(spawn).map_err(cannot)?);
+        successor.child = spawn(theirs).map_err(cannot)?;
         successor.talk(sending, receiving, Arc::clone(&program.items));
         let ready = successor.line.wait_for(program.patience, |heard| heard.ready.take());
         match ready {
@@ -295,7 +303,7 @@ impl Successor {
         serving();
         let servers = upgrade.servers();
         close(&servers);
-        let begun = Instant::now();
+        let begun = osier::time::now();
         if let Err(why) = self.move_connections(&servers, begun) {
             self.serve_again(&servers);
             parts.iter().for_each(|(_, part)| part.alone());
@@ -308,7 +316,7 @@ impl Successor {
             let _ = sender.join();
         }
         // In-flight requests are still here if the new process has begun an upgrade itself.
-        while open(&servers) > 0 && begun.elapsed() < self.drain {
+        while open(&servers) > 0 && since(begun) < self.drain {
             osier::sleep(TICK);
         }
         for server in &servers {
@@ -344,7 +352,7 @@ impl Successor {
             }
         }
         let (mut outcome, mut streams_end) = (Ok(()), false);
-        while begun.elapsed() < self.drain {
+        while since(begun) < self.drain {
             if line.look(|heard| heard.leaving) {
                 // The last connections at rest move. The others end here, with their next response.
                 close_after_responses(servers);
@@ -381,10 +389,10 @@ impl Successor {
             server.service.state.shutdown.reset();
             server.stop.reopen();
         }
-        for (record, descriptor) in self.line.take_back() {
+        for (record, socket) in self.line.take_back() {
             let server = servers.iter().rfind(|server| *server.name == *record.server);
             if let Some(server) = server {
-                adopt(&self.upgrade, server.service.clone(), record, descriptor);
+                adopt(&self.upgrade, server.service.clone(), record, socket);
             }
         }
     }
@@ -472,10 +480,14 @@ fn wait_or_kill(child: &mut Child) -> Option<std::process::ExitStatus> {
 /// Makes servers stop accepting, and waits until they have stopped.
 fn close(servers: &[Registered]) {
     servers.iter().for_each(|server| server.stop.close());
-    let asked = Instant::now();
-    while !servers.iter().all(|server| server.stop.is_closed()) && asked.elapsed() < CLOSING {
+    let asked = osier::time::now();
+    while !servers.iter().all(|server| server.stop.is_closed()) && since(asked) < CLOSING {
         osier::sleep(TICK);
     }
+}
+
+fn since(begun: Instant) -> Duration {
+    osier::time::now().saturating_duration_since(begun)
 }
 
 fn open(servers: &[Registered]) -> usize {
@@ -485,14 +497,14 @@ fn open(servers: &[Registered]) -> usize {
 /// Waits until the process before this one has handed over everything. After [`FINISHING`], asks that process to keep its remaining
 /// requests.
 fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
-    let begun = Instant::now();
+    let begun = osier::time::now();
     let mut is_told = false;
     while let Some(predecessor) = upgrade.predecessor() {
-        if begun.elapsed() >= FINISHING && !is_told {
+        if since(begun) >= FINISHING && !is_told {
             is_told = true;
             predecessor.post(Message::Leaving);
         }
-        if begun.elapsed() >= FINISHING + ANSWER {
+        if since(begun) >= FINISHING + ANSWER {
             return Err("the process before this one has not ended its handover; try again later".into());
         }
         osier::sleep(TICK);

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 
 use osier::net::TcpStream;
 
-use super::{SECOND, below, once_in, some_bytes, some_of};
+use super::{SECOND, below, once_in, piece_of, some_bytes, some_of};
 
 /// A request of a client.
 #[derive(Clone)]
@@ -24,6 +24,11 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether no other response follows on the connection.
+    pub fn closes(&self) -> bool {
+        self.closes
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (field, value) = line.split_once(':')?;
@@ -63,7 +68,7 @@ impl Connection {
         match chunked {
             false => bytes.extend_from_slice(body),
             true => {
-                for chunk in body.chunks(1 + below(9000) as usize) {
+                for chunk in body.chunks(piece_of(body.len(), 9000)) {
                     bytes.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
                     bytes.extend_from_slice(chunk);
                     bytes.extend_from_slice(b"\r\n");
@@ -232,7 +237,7 @@ fn talk(
     for asked in asked {
         let reply = connection.reply()?;
         check(asked, &reply);
-        if reply.closes {
+        if reply.closes() {
             return Ok(false);
         }
     }

@@ -1,0 +1,264 @@
+//! A server that is upgraded again and again while clients talk to it. Some of the new processes fail.
+//!
+//! Each process is a host of the simulation; the sockets have the address of the first one, as those of one machine have.
+//!
+//! Invariants:
+//! - As long as no process dies that has connections, every connection is accepted, and every request has its response.
+//! - A request is handled at most once, whatever happens, and a response belongs to its request.
+//! - After an upgrade that has failed, the old process serves. After one that has not, the old process has no socket left and ends.
+//! - When the clients are gone and the idle timeout has passed, no connection is left.
+
+#[path = "../../../tests/it/sim/chance.rs"]
+mod chance;
+#[allow(dead_code, reason = "the scenarios of tests/it/sim use the rest")]
+#[path = "../../../tests/it/sim/client.rs"]
+mod client;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use osier::sim::{Faults, HostOptions, World};
+
+use super::new::Arriving;
+use super::{Program, Upgrade};
+use crate::http::StatusCode;
+use crate::{Connections, Request, Response, Router, Server};
+use chance::{SECOND, below, once_in, piece_of, some_bytes, some_of};
+use client::{Asked, Connection};
+
+/// What the processes and the clients share.
+struct Shared {
+    world: World,
+    workers: usize,
+    /// How often each request was handled.
+    handled: Arc<Mutex<BTreeMap<u64, u32>>>,
+    /// The connections of each process.
+    connections: Mutex<Vec<Connections>>,
+    /// Whether new processes fail at times.
+    fails: bool,
+    /// Whether a process has died that may have had connections.
+    has_died: Arc<AtomicBool>,
+    /// Whether upgrades go on.
+    goes_on: Arc<AtomicBool>,
+    upgrades: AtomicUsize,
+}
+
+/// The ways in which a new process fails.
+#[derive(Clone, Copy, PartialEq)]
+enum Failure {
+    Never,
+    /// It ends before it has read what the old process gives.
+    AtOnce,
+    /// It says that it cannot serve.
+    Refuses,
+    /// It is never ready.
+    Sleeps,
+    /// It dies while connections move.
+    Dies,
+}
+
+fn draw_failure(shared: &Shared) -> Failure {
+    use Failure::{AtOnce, Dies, Refuses, Sleeps};
+    match shared.fails && once_in(2) {
+        true => [AtOnce, Refuses, Sleeps, Dies][below(4) as usize],
+        false => Failure::Never,
+    }
+}
+
+fn echo(request: &mut Request<'_>, handled: &Mutex<BTreeMap<u64, u32>>) -> std::io::Result<Response> {
+    let key: u64 = request.query_param("key").unwrap().parse().unwrap();
+    *handled.lock().unwrap().entry(key).or_default() += 1;
+    let mut body = Vec::new();
+    if once_in(6) {
+        osier::sleep(some_of(5 * SECOND));
+    }
+    request.body().read_to_end(&mut body)?;
+    if once_in(6) {
+        osier::sleep(some_of(5 * SECOND));
+    }
+    let response = Response::new(StatusCode::OK).body(body);
+    Ok(response.header("x-key", key.to_string()))
+}
+
+/// Starts a process on a host of its own. The first one has no channel.
+fn start(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, failure: Failure) {
+    let (options, channel) = (
+        HostOptions {
+            workers: shared.workers,
+            ..HostOptions::default()
+        },
+        RefCell::new(channel),
+    );
+    let name = format!("process-{number}");
+    let (inner, own_name) = (Rc::clone(shared), name.clone());
+    shared.world.host_with(&name, options, move || {
+        process(&inner, number, channel.borrow_mut().take(), failure);
+        // The process ends, and its system closes what is left.
+        inner.world.find(&own_name).kill();
+    });
+}
+
+fn process(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, failure: Failure) {
+    let this = shared.world.find(&format!("process-{number}"));
+    if failure == Failure::AtOnce {
+        return;
+    }
+    let Ok(arrived) = channel.map(Arriving::by).transpose() else {
+        return;
+    };
+    let upgrade = Upgrade::made(arrived);
+    let handled = Arc::clone(&shared.handled);
+    let router = Router::new().fallback(move |request: &mut Request<'_>| echo(request, &handled));
+    let server = Server::new(router).on_log(|_| ()).upgradable(&upgrade, "web");
+    let server = server.bind("0.0.0.0:80").unwrap();
+    let connections = server.connections();
+    let serving = osier::spawn(move || server.run());
+    osier::sleep(some_of(2 * SECOND));
+    match failure {
+        Failure::Refuses => return upgrade.refuse("a bad day"),
+        Failure::Sleeps => osier::sleep(100 * SECOND),
+        _ => {}
+    }
+    if upgrade.ready().is_err() {
+        return;
+    }
+    if failure == Failure::Dies {
+        osier::sleep(some_of(SECOND / 50));
+        if upgrade.has_predecessor() {
+            shared.has_died.store(true, Relaxed);
+            return;
+        }
+    }
+    shared.connections.lock().unwrap().push(connections);
+    while shared.goes_on.load(Relaxed) {
+        osier::sleep(some_of(15 * SECOND));
+        if hand_over(shared, &upgrade, number) {
+            let _ = serving.join();
+            // Handlers whose connections were cut have ended: there are none.
+            osier::sleep(SECOND);
+            assert_eq!(this.open_sockets(), 0, "process {number} leaves with sockets");
+            return;
+        }
+    }
+    let _ = serving.join();
+}
+
+/// Starts the next process and hands over to it. Returns whether this process is to end.
+fn hand_over(shared: &Rc<Shared>, upgrade: &Upgrade, number: usize) -> bool {
+    let next = shared.upgrades.fetch_add(1, Relaxed) + 1;
+    let failure = draw_failure(shared);
+    let program = Program::new("next").patience(20 * SECOND);
+    let successor = upgrade.start_by(&program, |theirs| {
+        start(shared, next, Some(theirs), failure);
+        Ok(None)
+    });
+    let handed = successor.and_then(|successor| successor.hand_over(|| ()));
+    if let Err(why) = &handed {
+        osier::sim::note(format_args!("upgrade {number} to {next}: {why}"));
+        assert!(failure != Failure::Never, "an upgrade fails: {why}");
+    }
+    handed.is_ok()
+}
+
+/// Sends requests, and holds each response against its request.
+fn client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &AtomicBool) {
+    let mut key = first_key;
+    let last = key + 12;
+    while key < last {
+        let mut connection = match Connection::open("process-0:80") {
+            Ok(connection) => connection,
+            Err(error) => {
+                assert!(may_fail.load(Relaxed), "no connection: {error}");
+                key += 1;
+                continue;
+            }
+        };
+        for _ in 0..1 + below(5) {
+            if key >= last {
+                break;
+            }
+            let asked = Asked {
+                method: ["GET", "PUT", "POST"][below(3) as usize],
+                key,
+                body: some_bytes(key),
+            };
+            key += 1;
+            let reply = connection.send(&asked).and_then(|()| connection.reply());
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(error) => {
+                    assert!(may_fail.load(Relaxed), "no response to {}: {error}", asked.key);
+                    break;
+                }
+            };
+            assert_eq!(reply.status, 200, "{}", reply.head);
+            assert_eq!(reply.header("x-key"), Some(asked.key.to_string().as_str()));
+            assert!(
+                reply.body == asked.body,
+                "the body of another request, or a part of this one"
+            );
+            assert_eq!(handled.lock().unwrap()[&asked.key], 1);
+            if reply.closes() {
+                break;
+            }
+            if once_in(2) {
+                osier::sleep(some_of(20 * SECOND));
+            }
+        }
+    }
+}
+
+fn scenario(world: &World) {
+    let shared = Rc::new(Shared {
+        world: world.clone(),
+        workers: 1 + below(2) as usize,
+        handled: Arc::default(),
+        connections: Mutex::default(),
+        fails: once_in(2),
+        has_died: Arc::default(),
+        goes_on: Arc::new(AtomicBool::new(true)),
+        upgrades: AtomicUsize::new(0),
+    });
+    start(&shared, 0, None, Failure::Never);
+    osier::sleep(3 * SECOND);
+    world.faults([Faults::none(), Faults::mild()][below(2) as usize].clone());
+    let clients: Vec<_> = (0..1 + below(4))
+        .map(|number| {
+            let (handled, may_fail) = (Arc::clone(&shared.handled), Arc::clone(&shared.has_died));
+            world.host(&format!("client-{number}"), move || {
+                client(number * 1000, &handled, &may_fail);
+            })
+        })
+        .collect();
+    clients.iter().for_each(|client| client.wait());
+
+    shared.goes_on.store(false, Relaxed);
+    world.faults(Faults::none());
+    osier::sleep(300 * SECOND);
+    let handled = shared.handled.lock().unwrap();
+    assert!(handled.values().all(|&times| times == 1), "a request is handled twice");
+    for connections in &*shared.connections.lock().unwrap() {
+        assert_eq!(connections.count(), 0, "connections are left");
+    }
+    drop(handled);
+    if !shared.has_died.load(Relaxed) {
+        let asked = Asked {
+            method: "GET",
+            key: 9_000_000,
+            body: Vec::new(),
+        };
+        let mut connection = Connection::open("process-0:80").expect("a process serves");
+        connection.send(&asked).unwrap();
+        assert_eq!(connection.reply().unwrap().status, 200);
+    }
+}
+
+#[test]
+fn upgrades_lose_no_connection_and_handle_nothing_twice() {
+    chance::check(&[0], 40, scenario);
+}
