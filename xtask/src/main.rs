@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
   package [NAME]   the .deb, the static tarballs and SHA256SUMS, in target/dist
                    names: manual deb tarball-x86_64 tarball-aarch64
   sim [--seeds N] [--scenario NAME]
-                   simulations of servers, gateways, rooms and chats, 10,000 seeds each unless N says so
+                   simulations of servers and gateways, 10,000 seeds each unless N says so
                    names: server proxy fastcgi pubsub chat
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md

@@ -1,6 +1,8 @@
-//! `cargo xtask sim`: runs the simulations of `web/tests/it/sim`, each with a chosen range of seeds.
+//! `cargo xtask sim`: the simulations of servers and gateways, each with as many seeds as one likes.
 //!
-//! The tests run the first seeds of each scenario in a debug build. This command uses an optimized build.
+//! They are in `web/tests/it/sim`, in `web/src/server/upgrade/sim.rs` and in `server/src/certificates/acme/sim.rs`. The tests run the first
+//! seeds of each scenario in a debug build. This command takes an optimized one, without the joint optimization of all crates, which
+//! takes longer to build than it saves.
 
 use crate::step::{self, Outcome, cargo};
 use std::process::ExitCode;
@@ -24,17 +26,37 @@ pub fn main(args: &[String]) -> ExitCode {
             }
         }
     }
-    let cpu = step::cpu_time();
-    let mut command = cargo();
-    command
-        .args(["test", "--locked", "--release", "-p", "osier-web", "--test", "it"])
-        .args(["--", "--show-output", &format!("sim::{scenario}")])
-        .env("OSIER_SIM_SEEDS", seeds);
-    let outcome = step::tests("sim", &mut command, LIMIT);
-    let outcome = Outcome {
-        took: start.elapsed(),
-        cpu: step::cpu_time() - cpu,
-        ..outcome
+    // A scenario is a module of tests/it/sim, or a module `sim` beside the code.
+    let filters = match scenario {
+        "" => vec!["sim::".into()],
+        name => vec![format!("sim::{name}"), format!("{name}::sim")],
     };
-    step::report(&[outcome], start.elapsed())
+    let run = |name: &'static str, package: &[&str]| {
+        let (start, cpu) = (Instant::now(), step::cpu_time());
+        let mut command = cargo();
+        command
+            .args(["test", "--locked", "--release"])
+            .args(package)
+            .args(["--", "--show-output"])
+            .args(&filters)
+            .envs([
+                ("CARGO_PROFILE_RELEASE_LTO", "off"),
+                ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+                ("OSIER_SIM_SEEDS", seeds),
+            ]);
+        let outcome = step::tests(name, &mut command, LIMIT);
+        Outcome {
+            took: start.elapsed(),
+            cpu: step::cpu_time() - cpu,
+            ..outcome
+        }
+    };
+    let mut outcomes = Vec::new();
+    if scenario != "acme" {
+        outcomes.push(run("sim: web", &["-p", "osier-web", "--lib", "--test", "it"]));
+    }
+    if ["", "acme"].contains(&scenario) {
+        outcomes.push(run("sim: server", &["-p", "osier-server", "--bin", "osier"]));
+    }
+    step::report(&outcomes, start.elapsed())
 }

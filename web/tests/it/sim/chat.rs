@@ -194,5 +194,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn guests_see_every_line_once_and_in_one_order() {
-    super::check(&[], scenario);
+    super::check(&[], 400, scenario);
 }

@@ -17,7 +17,7 @@ use osier_web::{Address, Router, Server};
 
 use super::client::requests;
 use super::server::{Handled, check_posts, check_reply, count};
-use super::{SECOND, below, once_in, some_of};
+use super::{SECOND, below, once_in, piece_of, some_of};
 use crate::responder::{BEGIN, PARAMS, STDIN, STDOUT, end, record};
 
 /// A FastCGI program that answers with the key and the body of the request.
@@ -55,7 +55,7 @@ fn answer(mut stream: &TcpStream, handled: &Handled) -> io::Result<bool> {
     }
     let head = format!("X-Key: {key}\r\nContent-Type: text/plain\r\n\r\n");
     let output = [head.as_bytes(), &body].concat();
-    for piece in output.chunks(1 + below(20_000) as usize) {
+    for piece in output.chunks(piece_of(output.len(), 20_000)) {
         stream.write_all(&record(STDOUT, 1, piece, below(9) as u8))?;
         if once_in(20) {
             // The program dies.
@@ -166,5 +166,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn fastcgi_mixes_nothing_and_repeats_no_post() {
-    super::check(&[], scenario);
+    super::check(&[], 150, scenario);
 }

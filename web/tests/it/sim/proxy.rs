@@ -108,5 +108,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn a_proxy_mixes_nothing_and_repeats_no_post() {
-    super::check(&[], scenario);
+    super::check(&[], 150, scenario);
 }
