@@ -1,8 +1,7 @@
 //! `cargo xtask sim`: the simulations of servers and gateways, each with as many seeds as one likes.
 //!
-//! They are in `web/tests/it/sim`, in `web/src/server/upgrade/sim.rs` and in `server/src/certificates/acme/sim.rs`. The tests run the first
-//! seeds of each scenario in a debug build. This command takes an optimized one, without the joint optimization of all crates, which
-//! takes longer to build than it saves.
+//! They are in `web/tests/it/sim`, and in modules `sim` beside the code that they simulate. The tests run the first seeds of each scenario
+//! in a debug build. This command takes an optimized one without LTO, whose build takes longer than the runs.
 
 use crate::step::{self, Outcome, cargo};
 use std::process::ExitCode;

@@ -31,7 +31,7 @@ use crate::{Connections, Request, Response, Router, Server};
 use chance::{SECOND, below, once_in, piece_of, some_bytes, some_of};
 use client::{Asked, Connection};
 
-/// What the processes and the clients share.
+/// The state that the processes and the clients share.
 struct Shared {
     world: World,
     workers: usize,

@@ -48,7 +48,7 @@ fn backend() -> io::Result<()> {
     }
 }
 
-/// What the pool allows.
+/// The limits of the pool.
 #[derive(Clone, Copy)]
 struct Bounds {
     leases: usize,
