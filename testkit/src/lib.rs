@@ -6,8 +6,10 @@
 //! Every wait ends after [`DEADLINE`], far beyond what a loaded machine needs. A test measures nothing by it.
 
 pub mod allocations;
+mod disk;
 pub mod exposition;
 mod folder;
+pub mod h2_attacks;
 pub mod pebble;
 pub mod php;
 mod process;
@@ -18,6 +20,7 @@ mod thread_watch;
 mod wait;
 pub mod websocket;
 
+pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};
 pub use program::{Program, find, free_port, is_emulated, this_test};

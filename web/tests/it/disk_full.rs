@@ -1,8 +1,7 @@
 //! Uploads to a full disk: the client gets 500 or 507, the log names the folder, no partial file is left,
 //! and the server goes on.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use testkit::SmallDisk;
 
 use crate::common::site;
 use crate::responder::{Folder, Responder, text, upstream};
@@ -12,35 +11,14 @@ use osier_web::{Rejection, Request, Route, Router};
 /// Larger than the disk, and than what waits in buffers.
 const LARGE: usize = 4 << 20;
 
-/// A file system of 256 KiB on this folder.
-struct Disk<'f>(&'f Path);
-
-impl Disk<'_> {
-    /// `None` where this user may not make one, which has been said.
-    fn mount(on: &Path) -> Option<Disk<'_>> {
-        let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(on);
-        let status = command.stderr(Stdio::null()).status();
-        if !status.is_ok_and(|status| status.success()) {
-            println!("skipped: this user may not mount a small file system");
-            return None;
-        }
-        Some(Disk(on))
-    }
-}
-
-impl Drop for Disk<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing_behind() {
     let folder = Folder::new(&[("a.php", "")]);
     let full = folder.path().join("full");
     std::fs::create_dir(&full).unwrap();
-    let Some(_disk) = Disk::mount(&full) else { return };
+    let Some(_disk) = SmallDisk::mount(&full) else {
+        return;
+    };
 
     let app = Responder::answering(folder.path(), |_, body| text(&body.len().to_string()));
     let options = Options {

@@ -1,16 +1,17 @@
 //! Clients that make a connection work for nothing, beside one that asks quietly.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier_http::h2::{Connection, ErrorCode, Limits, Outgoing};
-use osier_web::Router;
+use osier_web::{Router, Server, Timeouts};
+use testkit::h2_attacks::{ATTACKS, Attack};
 
 use super::client::Client;
-use crate::common::{PATIENCE, site};
+use crate::common::{PATIENCE, site, site_with};
 
 /// The preface and `count` requests, each of which is cancelled at once.
 fn rapid_resets(count: usize) -> Vec<u8> {
@@ -83,6 +84,69 @@ fn two_thousand_rapid_resets_do_not_hold_up_a_quiet_client() {
         "{median:?} {worst:?}"
     );
     assert!(site.logged("too many resets"));
+}
+
+/// Smaller than the lab, `web/examples/h2_attacks.rs`: two connections of each attack, all at once.
+#[test]
+fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
+    let server = Server::new(super::router().get("/big", |_| vec![b'x'; 1 << 20])).timeouts(Timeouts {
+        header: Duration::from_secs(2),
+        body: Duration::from_secs(2),
+        write: Duration::from_secs(2),
+        ..Timeouts::default()
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let attacks = AtomicUsize::new(2 * ATTACKS.len());
+    let mut times = Vec::new();
+    let mut quiet = Client::connect(site.addr);
+    assert_eq!(quiet.get("/").text(), "hello");
+    std::thread::scope(|scope| {
+        let (attacks, addr) = (&attacks, site.addr);
+        for attack in ATTACKS.iter().cycle().take(2 * ATTACKS.len()) {
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect(addr).expect("the server listens");
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut writer = stream.try_clone().unwrap();
+                // Who only writes may wait for a server that waits for a reader.
+                let writing = std::thread::spawn(move || attack.pieces().all(|piece| writer.write_all(&piece).is_ok()));
+                until_ended(&mut stream, attack);
+                drop(stream);
+                writing.join().unwrap();
+                attacks.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        while attacks.load(Ordering::Relaxed) > 0 {
+            let start = Instant::now();
+            assert_eq!(quiet.get("/").text(), "hello");
+            times.push(start.elapsed());
+        }
+    });
+    for attack in ATTACKS {
+        if let Some(reason) = attack.limit.reason() {
+            assert!(site.logged(reason), "{}: {reason}", attack.name);
+        }
+    }
+    times.sort();
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{} quiet requests, median {median:?}, worst {worst:?}", times.len());
+    assert!(median < Duration::from_millis(100), "{median:?} {worst:?}");
+}
+
+/// Reads until the server ends the connection. Who waits is content with an RST_STREAM frame.
+fn until_ended(stream: &mut TcpStream, attack: &Attack) {
+    let mut received = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return,
+            Ok(count) => received.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("{}: {error}", attack.name),
+        }
+        if attack.waits() && received.windows(5).any(|begin| begin == [0, 0, 4, 3, 0]) {
+            return;
+        }
+    }
 }
 
 #[test]
