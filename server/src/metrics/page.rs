@@ -211,6 +211,12 @@ impl Numbers<'_> {
             |backend| backend.idle,
         );
         family(
+            "osier_upstream_connections_http2",
+            "gauge",
+            "Open connections of HTTP/2, which requests share.",
+            |backend| backend.http2,
+        );
+        family(
             "osier_upstream_requests_total",
             "counter",
             "Requests that the backend got, second attempts included.",
@@ -351,6 +357,7 @@ struct Backend {
     is_in: bool,
     in_flight: u64,
     idle: u64,
+    http2: u64,
     requests: u64,
     connects: u64,
     reused: u64,
@@ -391,6 +398,7 @@ impl From<BackendStats> for Backend {
             is_in: stats.is_in,
             in_flight: stats.leases as u64,
             idle: stats.kept as u64,
+            http2: stats.http2 as u64,
             requests: stats.total,
             connects: stats.connects,
             reused: stats.reused,
@@ -410,6 +418,7 @@ impl Backend {
         self.is_in &= other.is_in;
         self.in_flight += other.in_flight;
         self.idle += other.idle;
+        self.http2 += other.http2;
         self.requests += other.requests;
         self.connects += other.connects;
         self.reused += other.reused;

@@ -1,6 +1,7 @@
 //! One backend: its address, idle connections, health and counters, and how to connect to it.
 
 use std::io;
+use std::sync::Arc;
 #[cfg(all(feature = "h2", feature = "proxy"))]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -55,6 +56,8 @@ pub(super) struct Backend {
     total: AtomicU64,
     reused: AtomicU64,
     connects: AtomicU64,
+    /// Open connections of HTTP/2. Each holds the counter, and not its upstream, whose end it waits for.
+    pub(super) shared: Arc<AtomicUsize>,
     failures: AtomicU64,
     stale: AtomicUsize,
     pub(super) counts: Counts,
@@ -84,6 +87,8 @@ pub struct BackendStats {
     pub reused: u64,
     /// Connections made.
     pub connects: u64,
+    /// Connections of HTTP/2 that are open now, whether requests are on them or not.
+    pub http2: usize,
     /// Connections that could not be made, checks included.
     pub failures: u64,
     /// Connections that could not be made in time. `failures` counts them too.
@@ -132,6 +137,7 @@ impl Backend {
             total: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             connects: AtomicU64::new(0),
+            shared: Arc::default(),
             failures: AtomicU64::new(0),
             stale: AtomicUsize::new(0),
             counts: Counts::default(),
@@ -174,6 +180,7 @@ impl Backend {
             total: self.total.load(Relaxed),
             reused: self.reused.load(Relaxed),
             connects: self.connects.load(Relaxed),
+            http2: self.shared.load(Relaxed),
             failures: self.failures.load(Relaxed),
             connect_timeouts: self.counts.connect_timeouts(),
             response_timeouts: self.counts.response_timeouts(),

@@ -139,7 +139,12 @@ impl Pool {
         let connection = Connection::new(transport);
         let upstream = &claim.upstream;
         let pool = self.clone();
-        let ended = move |connection: &Rc<Connection>| pool.remove(connection);
+        let open = claim.backend().shared.clone();
+        open.fetch_add(1, Relaxed);
+        let ended = move |connection: &Rc<Connection>| {
+            open.fetch_sub(1, Relaxed);
+            pool.remove(connection);
+        };
         let driver = Driver::new(&connection, ended, upstream.idle_timeout, &upstream.gone);
         self.connections.borrow_mut().push(connection.clone());
         let idle = osier::time::coarse_now().checked_add(upstream.idle_timeout);

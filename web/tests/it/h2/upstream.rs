@@ -169,8 +169,8 @@ fn requests_of_both_versions_go_to_a_backend_of_http_2() {
     );
     let stats = &upstream.stats()[0];
     assert_eq!(
-        (stats.connects, stats.total, stats.leases),
-        (1, 5, 0),
+        (stats.connects, stats.http2, stats.total, stats.leases),
+        (1, 1, 5, 0),
         "one connection for all"
     );
 }
