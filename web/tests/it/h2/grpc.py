@@ -1,4 +1,7 @@
-"""A gRPC server and a client of it. The server's port is printed, and the client's target is read from the standard input."""
+"""A gRPC server and a client of it. The server's port is printed, and the client's target is read from the standard input.
+
+With the files of a key and of a chain as arguments, the server speaks TLS.
+"""
 
 import sys
 import threading
@@ -44,7 +47,11 @@ def serve():
     }
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if len(sys.argv) > 1:
+        key, chain = (open(path, "rb").read() for path in sys.argv[1:])
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)]))
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(port, flush=True)
     return server

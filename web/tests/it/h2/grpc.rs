@@ -5,10 +5,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use osier_web::proxy::{Options, Proxy};
+use osier_web::tls::Connector;
+use osier_web::upstream::Builder;
+use testkit::Folder;
 
 use super::client::Client;
 use super::upstream::{proxy, upstream};
 use crate::common::backend::{Backend, serve, serve_large};
+use crate::tls::LOCALHOST;
 
 /// Debian installs grpcio for this interpreter.
 const PYTHON: &str = "/usr/bin/python3";
@@ -23,12 +27,32 @@ fn has_grpcio() -> bool {
 
 #[test]
 fn grpcio_agrees() {
+    agrees(&[], |upstream| upstream);
+}
+
+#[test]
+fn grpcio_agrees_behind_a_backend_that_speaks_tls() {
+    let folder = Folder::new();
+    let files = [
+        folder.write("key", &LOCALHOST.key),
+        folder.write("chain", &LOCALHOST.chain),
+    ];
+    let arguments = files.each_ref().map(|file| file.to_str().unwrap());
+    // grpcio's server ends a handshake without `h2`.
+    let connector = Connector::builder().ca_pem(LOCALHOST.chain.as_bytes());
+    let connector = connector.alpn(["http/1.1"]).build().unwrap();
+    agrees(&arguments, |upstream| upstream.tls(connector).tls_name("localhost"));
+}
+
+/// Makes all kinds of calls through a proxy to grpcio's server, which starts with these arguments.
+fn agrees(arguments: &[&str], set: impl FnOnce(Builder) -> Builder) {
     if !has_grpcio() {
         println!("skipped: {PYTHON} has no module grpc");
         return;
     }
     let mut peer = Command::new(PYTHON)
         .args(["-u", "-c", include_str!("grpc.py")])
+        .args(arguments)
         .env("GRPC_VERBOSITY", "NONE")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -41,7 +65,8 @@ fn grpcio_agrees() {
         line.trim().to_owned()
     };
     let (version, port) = (line(), line());
-    let front = serve_large(proxy(format!("127.0.0.1:{port}").parse().expect("a port")));
+    let backend = upstream(format!("127.0.0.1:{port}").parse().expect("a port"));
+    let front = serve_large(Proxy::with(set(backend).build().unwrap(), Options::default()));
     writeln!(peer.stdin.take().unwrap(), "{}", front.addr).unwrap();
     let mut said = String::new();
     output.read_to_string(&mut said).unwrap();

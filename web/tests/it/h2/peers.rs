@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use osier_web::files::Files;
 use osier_web::tls::Acceptor;
-use osier_web::{Limits, Request, Router, Server};
+use osier_web::{Body, Limits, Request, Response, Router, Server, http::StatusCode};
 use testkit::Folder;
 
 use super::router;
@@ -197,6 +197,85 @@ fn clients_choose_http_2_in_the_handshake_of_tls() {
             "{said}"
         );
     }
+}
+
+const GO: &str = r#"
+package main
+
+import ("bytes"; "crypto/tls"; "crypto/x509"; "fmt"; "io"; "net/http"; "os"; "sync")
+
+func main() {
+	pem, _ := os.ReadFile(os.Args[1])
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	client := http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "localhost"},
+		ForceAttemptHTTP2: true,
+	}}
+	ask := func(method, path string, body io.Reader) (string, *http.Response) {
+		request, _ := http.NewRequest(method, os.Args[2] + path, body)
+		if body != nil { request.Trailer = http.Header{"X-Sum": {"abc"}} }
+		response, err := client.Do(request)
+		if err != nil { fmt.Println(err); os.Exit(1) }
+		received, err := io.ReadAll(response.Body)
+		if err != nil { fmt.Println(err); os.Exit(1) }
+		return string(received), response
+	}
+	text, response := ask("GET", "/", nil)
+	fmt.Println(text, response.Proto)
+	text, _ = ask("POST", "/count", bytes.NewReader(make([]byte, 3000000)))
+	fmt.Println(text)
+	// A reader of no known kind has no length.
+	text, response = ask("POST", "/back", io.MultiReader(bytes.NewReader(make([]byte, 200000))))
+	fmt.Println(len(text), response.Trailer)
+	var all sync.WaitGroup
+	var lock sync.Mutex
+	length := 0
+	for i := 0; i < 300; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			text, _ := ask("GET", "/stream/100", nil)
+			lock.Lock()
+			length += len(text)
+			lock.Unlock()
+		}()
+	}
+	all.Wait()
+	fmt.Println(length)
+}
+"#;
+
+#[test]
+fn go_is_served() {
+    let router = router().post("/back", |_: &mut Request<'_>| {
+        Response::new(StatusCode::OK).body(Body::duplex_with_trailers(|from, to, trailers| {
+            std::io::copy(from, to)?;
+            from.trailers()
+                .iter()
+                .try_for_each(|(name, value)| trailers.push(name, value))
+        }))
+    });
+    let site = started_with_tls(router);
+    let folder = Folder::new();
+    let (main, chain) = (folder.write("main.go", GO), folder.write("ca.pem", &LOCALHOST.chain));
+    if testkit::find("go").is_none() {
+        return testkit::skip("go is not installed");
+    }
+    let output = Command::new("go")
+        .arg("run")
+        .args([main, chain])
+        .arg(format!("https://{}", site.addr))
+        .env("GOTOOLCHAIN", "local")
+        .env("GO111MODULE", "off")
+        .output()
+        .expect("it is there");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said, "hello HTTP/2.0\n3000000\n200000 map[X-Sum:[abc]]\n267000\n",
+        "{complaint}"
+    );
 }
 
 const PYTHON: &str = r#"
