@@ -75,14 +75,28 @@ impl fmt::Display for Error {
                 let text = error.to_string();
                 f.write_str("TLS: ")?;
                 f.write_str(&text)?;
-                match text.contains("CaUsedAsEndEntity") {
-                    true => f.write_str(": the peer shows the certificate of an authority (CA:TRUE) as its own"),
-                    false => Ok(()),
-                }
+                let hint = HINTS.iter().find(|(name, _)| text.contains(name));
+                hint.map_or(Ok(()), |(_, hint)| f.write_str(hint))
             }
         }
     }
 }
+
+/// Explanations of reasons that rustls gives as mere names.
+const HINTS: [(&str, &str); 3] = [
+    (
+        "CaUsedAsEndEntity",
+        ": the peer shows the certificate of an authority (CA:TRUE) as its own",
+    ),
+    (
+        "SupportedVersionsExtensionRequired",
+        ": the client does not speak TLS 1.3, and no less is accepted here",
+    ),
+    (
+        "UnsupportedCertVersion",
+        ": the peer's certificate is of X.509 version 1; sign it with extensions, which makes it version 3",
+    ),
+];
 
 impl std::error::Error for Error {}
 
