@@ -199,7 +199,8 @@ fn run(attack: &Attack, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// One attacker: how many bytes the server's side took, and whether the server ended the connection. Who waits is content with a reset.
+/// One attacker: how many bytes the server's side took, and whether the server ended the connection. For an attack that waits, a reset
+/// counts too.
 fn strike(addr: SocketAddr, bytes: &[u8], waits: bool) -> io::Result<(usize, bool)> {
     let stream = osier::net::TcpStream::connect(addr)?;
     let reader = stream.try_clone()?;

@@ -107,7 +107,7 @@ fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
                 let mut stream = TcpStream::connect(addr).expect("the server listens");
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let mut writer = stream.try_clone().unwrap();
-                // Who only writes may wait for a server that waits for a reader.
+                // A client that only writes may wait for a server that waits for a reader.
                 let writing = std::thread::spawn(move || attack.pieces().all(|piece| writer.write_all(&piece).is_ok()));
                 until_ended(&mut stream, attack);
                 drop(stream);
@@ -132,7 +132,7 @@ fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
     assert!(median < Duration::from_millis(100), "{median:?} {worst:?}");
 }
 
-/// Reads until the server ends the connection. Who waits is content with an RST_STREAM frame.
+/// Reads until the server ends the connection. For an attack that waits, an RST_STREAM frame counts too.
 fn until_ended(stream: &mut TcpStream, attack: &Attack) {
     let mut received = Vec::new();
     let mut piece = [0; 4096];
