@@ -1,4 +1,4 @@
-//! A news ticker that upgrades itself: build a new version, send SIGUSR2, and no reader misses or sees twice a line.
+//! A news ticker that upgrades itself: build a new version, send SIGUSR2, and no reader misses a line or sees one twice.
 //!
 //! ```text
 //! cargo run --release -p osier-examples --bin news -- [ADDR]
@@ -7,8 +7,8 @@
 //! kill -USR2 PID
 //! ```
 //!
-//! The new process is the program that is at the same path then. It takes over the listening sockets, the connections and the lines.
-//! Event streams end in the old process, and their readers ask the new one for what came after the last line that they have.
+//! The new process runs the program that is then at the same path. It takes over the listening sockets, the connections and the lines.
+//! Event streams end in the old process, and their readers ask the new one for the lines after their last one.
 
 use std::io::{self, Read};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use osier::signal::{Signal, Signals};
 use osier_web::upgrade::{Link, Part, Program, Upgrade};
 use osier_web::{Rejection, Request, Response, Router, Server, Session, http::StatusCode, sse};
 
-/// The most events that wait for a slow reader. Beyond that its stream ends, and it comes back.
+/// Events that wait for a slow reader, at most. Beyond that its stream ends, and the reader reconnects.
 const BEHIND: usize = 256;
 
 /// The lines of all time. The number of a line is its place, from 1 on.
@@ -57,7 +57,7 @@ impl News {
 
     /// The lines after `number`, then those to come.
     fn since(self: &Arc<Self>, number: usize) -> Response {
-        // Under one lock: no line falls between the two.
+        // Both under one lock, so that no line is lost in between.
         let state = self.state();
         let mut subscriber = self.topic.subscribe(BEHIND, Policy::Disconnect);
         let missed: Vec<_> = (state.lines.iter().zip(1..).skip(number))
@@ -87,7 +87,7 @@ impl Part for News {
     }
 
     fn restore(self: Arc<Self>, _: &[u8]) -> Option<Box<dyn Session>> {
-        None // event streams are no sessions: they end, and their readers come back
+        None // event streams are not sessions: they end, and their readers reconnect
     }
 
     fn alone(&self) {
@@ -120,7 +120,7 @@ fn process(_: &mut Request<'_>) -> String {
 }
 
 fn serve(addr: &str) -> io::Result<()> {
-    // First of all: a signal that comes before would end the process.
+    // First of all, because an earlier signal would end the process.
     let signals = Signals::new([Signal::INT, Signal::TERM, Signal::USR2])?;
     let upgrade = Upgrade::new()?;
     osier::run(move || {

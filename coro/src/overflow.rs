@@ -10,7 +10,7 @@
 //!
 //! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
 //! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, sigaction, raise
-//! and abort. It neither locks nor allocates. Code of the program tells last what the coroutine did. It may do more than a handler may:
+//! and abort. It neither locks nor allocates. Last, code of the program describes the coroutine. That code may do more than a handler may:
 //! a fault in it ends the process, and so does an alarm after a second.
 #![allow(unsafe_code)]
 
@@ -38,9 +38,9 @@ type Describe = fn(&mut dyn Write) -> fmt::Result;
 
 static DESCRIBE: OnceLock<Describe> = OnceLock::new();
 
-/// Has each report tell what the coroutine was doing. The first call counts. `describe` runs on the signal stack of the thread whose
-/// coroutine has overflowed, after the rest of the report was written. It should neither lock nor allocate: the report may end before
-/// its words.
+/// Adds the output of `describe` to each report: what the coroutine was doing. Only the first call has an effect. `describe` runs on the
+/// signal stack of the thread whose coroutine has overflowed, after the rest of the report was written. It should neither lock nor
+/// allocate, or its output may be missing.
 pub fn describe_by(describe: fn(&mut dyn Write) -> fmt::Result) {
     let _ = DESCRIBE.set(describe);
 }
@@ -130,7 +130,7 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     );
     text.print();
     if let Some(describe) = DESCRIBE.get() {
-        // SAFETY: plain calls. From here on a fault, or a lock that somebody holds, ends the process.
+        // SAFETY: plain calls. From here on a fault, or a lock that is held, ends the process.
         unsafe {
             for signal in SIGNALS.into_iter().chain([libc::SIGALRM]) {
                 libc::signal(signal, libc::SIG_DFL);

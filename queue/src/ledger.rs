@@ -40,7 +40,7 @@ impl Account {
     pub const CONNECTIONS: Account = Account(0);
     /// Parts of request heads that have arrived.
     pub const HEADS: Account = Account(1);
-    /// Bodies of requests: for a backend, in a form's buffer, or on their way to a handler that wants them whole.
+    /// Bodies of requests: for a backend, in the buffer of a form, or for a handler that reads them as a whole.
     pub const BODIES: Account = Account(2);
     /// Responses of backends that wait for their client.
     pub const READ_AHEAD: Account = Account(3);

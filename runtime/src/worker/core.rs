@@ -382,7 +382,7 @@ impl<'a> Core<'a> {
     }
 }
 
-/// Tells what the fiber of this thread is doing, after its stack has overflowed.
+/// Writes what the fiber of this thread is doing, after its stack has overflowed.
 pub(crate) fn describe_overflow(out: &mut dyn fmt::Write) -> fmt::Result {
     let write = |core: &Core<'_>| match core.hooks.description() {
         Some(work) => writeln!(out, "it was at work for: {work}"),

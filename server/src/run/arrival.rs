@@ -110,7 +110,7 @@ pub fn inherited_pid_file(upgrade: &Upgrade, path: &Path) -> Option<OwnedFd> {
     item.descriptors.pop().filter(|_| is_same)
 }
 
-/// Takes the keys of session tickets that the old process has made for itself. Its clients resume their sessions with them.
+/// Takes the keys of session tickets that the old process has made for itself, so that its clients can resume their sessions.
 pub fn inherited_tickets(upgrade: &Upgrade) -> Option<Tickets> {
     Tickets::import(&upgrade.take(TICKETS)?.bytes)
 }

@@ -33,7 +33,7 @@ fn file(answer: &str, tls: &str, up: &str) -> String {
     )
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 const NOBODY: &str = "127.0.0.1:1";
 
 impl Tls {
@@ -125,7 +125,7 @@ fn idle_connections_with_tls_and_http2_move() {
         h2c.iter_mut()
             .for_each(|client| assert_eq!(client.get("/fixed"), is_new));
     }
-    // Once more: what has been adopted moves on.
+    // Once more: adopted connections move again.
     tls.change(&file("old", "true", NOBODY));
     tls.sites.replace();
     used.iter_mut().for_each(|client| assert_eq!(fixed(client), "old"));
@@ -306,7 +306,7 @@ impl Drop for Openssl {
     }
 }
 
-/// Its keys cannot be taken out of the process. So the next response is the last one, or GOAWAY comes at once.
+/// The keys cannot leave the process. So the connection ends with its next response, or with a GOAWAY at once.
 #[test]
 fn connections_with_tls_1_2_end_after_a_response_or_by_goaway() {
     let mut tls = Tls::start(&file("old", "true", NOBODY));

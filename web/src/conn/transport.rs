@@ -161,7 +161,7 @@ impl Transport {
         }
     }
 
-    /// Whether another process can ever get it. TLS 1.2 keeps its keys.
+    /// Whether the transport can move to another process. TLS 1.2 keys cannot.
     #[cfg(feature = "upgrade")]
     pub(crate) fn may_move(&self) -> bool {
         match self {

@@ -272,7 +272,7 @@ impl ServerState {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closes {
     None,
-    /// The ones that can never move to the new process. Their clients connect again, there.
+    /// Connections that can never move to the new process. Their clients reconnect there.
     Fixed,
     All,
 }

@@ -1,4 +1,4 @@
-//! A body that a handler wants whole: what has arrived is charged, and refused while memory is short.
+//! Charges a body that a handler reads as a whole, and refuses it while memory is short.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use osier::memory::{self, Account, Charge, Pressure};
 
 use crate::Rejection;
 
-/// The part of a body that is received however short memory is.
+/// The part of a body that is received even while memory is short.
 const ALWAYS_BYTES: usize = 16 << 10;
 
 /// Reads from `R` for a buffer that grows.

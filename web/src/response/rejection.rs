@@ -23,7 +23,7 @@ pub struct Rejection(Kind);
 #[derive(Debug)]
 enum Kind {
     Client(StatusCode, Cow<'static, str>),
-    /// A body beyond a bound that no honest client comes near: a text for the client and the log.
+    /// A body beyond a bound that no honest client reaches: a status, and a text for the client and the log.
     Beyond(StatusCode, Cow<'static, str>),
     /// An error of the body, or of the place that it was written to.
     Io(io::Error),

@@ -290,7 +290,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
         match link.is_busy() || link.is_without_streams() {
-            // HTTP/2 has heard of the shutdown, unless it has waited for an upgrade that is over.
+            // HTTP/2 knows of the shutdown already, unless it waited for an upgrade that is over.
             true => osier::dormant::wake(link.socket()),
             false => drop(link.socket().shutdown(Shutdown::Read)),
         }

@@ -46,7 +46,7 @@ const fn protocol(reason: &'static str) -> Failure {
     }
 }
 
-/// The part of a message that is received however short memory is.
+/// The part of a message that is received even while memory is short.
 const ALWAYS_BYTES: usize = 16 << 10;
 
 const NO_MEMORY: Failure = Failure {
@@ -145,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// Charges the message that is not whole. A long one grows no further while memory is short.
+    /// Charges the incomplete message. A long one grows no further while memory is short.
     #[inline]
     fn charge(&mut self) -> Result<(), Failure> {
         let bytes = self.message.capacity();

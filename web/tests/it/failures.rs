@@ -380,7 +380,7 @@ fn before_an_abort_the_fiber_and_its_cancellation_are_named() {
     assert!(line.ends_with("while it was cancelled: the client left"), "{line}");
 }
 
-/// Nothing can go on after a stack has overflowed. The process ends, and its last words name the request.
+/// A process cannot go on after a stack overflow. Its report names the request.
 #[test]
 fn a_recursion_without_end_names_its_request() {
     #[allow(unconditional_recursion)]

@@ -1,4 +1,4 @@
-//! A client of HTTP/2, on the client's side of `osier_http::h2`.
+//! An HTTP/2 client, on the client's side of `osier_http::h2`.
 
 use std::io::{Read, Write};
 use std::time::Instant;

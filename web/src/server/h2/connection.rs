@@ -254,8 +254,8 @@ impl Connection {
         self.shared.streams.borrow().is_empty() && now.saturating_duration_since(since) >= idle
     }
 
-    /// Whether the connection has to end because the server does. Another worker may have begun: then this one has not noted it yet, and
-    /// its box is not woken again. In an upgrade a connection moves after its streams, if it can.
+    /// Whether the connection has to end because the server does. If another worker has begun the shutdown, this one may not have noted it
+    /// yet, and its box is not woken again. In an upgrade a connection moves after its streams, if it can.
     fn is_shutting_down(&self) -> bool {
         let worker = &self.shared.local.worker;
         #[cfg(feature = "upgrade")]
