@@ -44,7 +44,7 @@ struct State {
 
 /// A guest that moves.
 #[derive(Debug, Serialize, Deserialize)]
-struct Moving {
+struct MovedGuest {
     room: String,
     name: String,
     /// The place of the last line that the guest has received.
@@ -56,19 +56,19 @@ impl Handover {
     /// Whether this process ignores broker messages from the server numbered `from`: the old process receives them too, or has sent them.
     pub(super) fn ignores(&self, from: u64) -> bool {
         let state = lock(&self.state);
-        matches!(state.way, Way::Asked(..)) || state.before == Some(from)
+        matches!(state.way, Way::Follows(..)) || state.before == Some(from)
     }
 }
 
 impl House {
     /// Sends a line to the other process if that one orders the lines. Returns whether it does.
     pub(super) fn asks(&self, room: &Room, name: &str, text: &str, at: u64) -> bool {
-        if !matches!(lock(&self.handover.state).way, Way::Asked(..)) {
+        if !matches!(lock(&self.handover.state).way, Way::Follows(..)) {
             return false;
         }
         let room = self.keep(&room.name);
         let state = lock(&self.handover.state);
-        let Way::Asked(link, pending) = &state.way else {
+        let Way::Follows(link, pending) = &state.way else {
             return false;
         };
         let spoken = Spoken {
@@ -112,7 +112,7 @@ impl House {
                 history.lines.pop_front();
             }
         });
-        if let Way::Asked(_, pending) = std::mem::take(&mut state.way) {
+        if let Way::Follows(_, pending) = std::mem::take(&mut state.way) {
             let lines = std::mem::take(&mut lock(&pending).lines);
             for (_, room, Spoken { name, text, at }) in lines {
                 if let Some(seat) = state.seats.iter().find(|seat| seat.room.name == room) {
@@ -131,7 +131,7 @@ impl House {
         match news {
             News::Begin(before) => {
                 lock(&self.handover.state).before = before;
-                self.set_way(&Way::Asked(link.clone(), Pending::default()), |_, _| ());
+                self.set_way(&Way::Follows(link.clone(), Pending::default()), |_, _| ());
             }
             News::Room { room, said, lines } => {
                 let room = self.keep(&room);
@@ -142,7 +142,7 @@ impl House {
             News::Line { room, line, id } => {
                 let room = self.keep(&room);
                 let mut history = lock(&room.history);
-                if let (Way::Asked(_, pending), Some(id)) = (&history.way, id) {
+                if let (Way::Follows(_, pending), Some(id)) = (&history.way, id) {
                     lock(pending).lines.retain(|(known, ..)| *known != id);
                 }
                 room.add(&mut history, &line, self.options.history);
@@ -152,7 +152,7 @@ impl House {
                 let room = self.keep(&room);
                 let text_line = line(&name, &text, at);
                 let mut history = lock(&room.history);
-                history.way.tell(&room.name, &text_line, Some(id));
+                history.way.copy(&room.name, &text_line, Some(id));
                 room.add(&mut history, &text_line, self.options.history);
                 drop(history);
                 self.relay(&room, &name, &text, at);
@@ -166,7 +166,7 @@ impl Part for House {
     fn leave(&self, link: &Link) {
         send(link, &News::Begin(self.bridge.as_ref().map(|bridge| bridge.id)));
         let mut names = Vec::new();
-        self.set_way(&Way::Told(link.clone()), |room, history| {
+        self.set_way(&Way::Leads(link.clone()), |room, history| {
             names.push(room.name.clone());
             send_history(link, room, history);
         });
@@ -182,7 +182,7 @@ impl Part for House {
     }
 
     fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>> {
-        let moving: Moving = serde_json::from_slice(saved).ok()?;
+        let moving: MovedGuest = serde_json::from_slice(saved).ok()?;
         let guest = Guest {
             seat: self.rooms.seat_anyway(&moving.room),
             name: moving.name,
@@ -231,11 +231,11 @@ impl Guest {
     pub(super) fn save_place(&mut self, sender: &Sender) -> Option<Saved> {
         let room = &self.seat.room;
         let history = lock(&room.history);
-        let Way::Told(link) = &history.way else {
+        let Way::Leads(link) = &history.way else {
             return None;
         };
         sender.leave(&room.topic);
-        let moving = Moving {
+        let moving = MovedGuest {
             room: room.name.clone(),
             name: self.name.clone(),
             place: history.said,

@@ -447,7 +447,7 @@ impl Room {
     fn say(&self, line: &str, remembered: usize) {
         let mut history = lock(&self.history);
         #[cfg(feature = "upgrade")]
-        history.way.tell(&self.name, line, None);
+        history.way.copy(&self.name, line, None);
         self.add(&mut history, line, remembered);
     }
 

@@ -17,16 +17,16 @@ pub(super) enum Way {
     #[default]
     Alone,
     /// This process orders the lines, and sends each to the other one.
-    Told(Link),
+    Leads(Link),
     /// The other process orders the lines.
-    Asked(Link, Pending),
+    Follows(Link, Pending),
 }
 
 /// Lines of guests here that the old process was asked to say and has not sent back yet, in order.
-pub(super) type Pending = Arc<Mutex<Asked>>;
+pub(super) type Pending = Arc<Mutex<Unanswered>>;
 
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Unanswered {
     pub(super) next: u64,
     /// The id, the room, and the line.
     pub(super) lines: VecDeque<(u64, String, Spoken)>,
@@ -72,9 +72,9 @@ pub(super) fn send(link: &Link, news: &News) {
 }
 
 impl Way {
-    /// Sends a line to the other process, if that one does not order the lines. The caller holds the lock of the line's history.
-    pub(super) fn tell(&self, room: &str, line: &str, id: Option<u64>) {
-        if let Way::Told(link) = self {
+    /// Copies a line to the other process, if this one orders the lines. The caller holds the lock of the line's history.
+    pub(super) fn copy(&self, room: &str, line: &str, id: Option<u64>) {
+        if let Way::Leads(link) = self {
             let news = News::Line {
                 room: room.to_owned(),
                 line: line.to_owned(),
@@ -87,8 +87,8 @@ impl Way {
     /// The number of lines to keep in a room that normally remembers `remembered`.
     pub(super) fn kept(&self, remembered: usize) -> usize {
         match self {
-            Way::Asked(..) => KEPT.max(remembered),
-            Way::Alone | Way::Told(_) => remembered,
+            Way::Follows(..) => KEPT.max(remembered),
+            Way::Alone | Way::Leads(_) => remembered,
         }
     }
 }
