@@ -438,7 +438,7 @@ fn memory(text: &mut Text) {
     text.family(
         "osier_memory_bytes",
         "gauge",
-        "Memory that clients make the server hold, by account; 'unaccounted' is what the process has besides.",
+        "Memory that clients make the server hold, by account; unaccounted is the rest of the process.",
     );
     let accounts = memory::accounts();
     for (account, bytes) in &accounts {

@@ -1,4 +1,4 @@
-//! The limit of memory, held: attacks on servers with little of it. The process lives, stays below the limit, and serves others.
+//! The memory limit under attack, on servers with little memory. The process lives, stays below the limit, and serves other clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -104,7 +104,7 @@ fn attackers_cannot_exceed_the_limit_and_others_are_served_after_them() {
 fn below_the_least_limit_nothing_is_accepted_and_the_log_says_why() {
     let sites = Sites::start(&format!("memory = \"1MiB\"\n{SITE}"));
     let begun = Instant::now();
-    while !sites.said().contains("new connections wait until there is more") {
+    while !sites.said().contains("new connections wait in the accept backlog") {
         assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
         let _ = asks(sites.addresses[0]);
     }

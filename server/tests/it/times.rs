@@ -49,7 +49,7 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     let line = said.lines().find(|line| line.contains(" so far (")).unwrap();
     assert!(line.contains(" warning ") && line.contains(" id="), "{line}");
     assert!(
-        line.contains("osier: GET /slow, 127.0.0.1:") && line.contains("upstream 1"),
+        line.contains("osier: GET /slow, 127.0.0.1:") && line.contains("upstream "),
         "{line}"
     );
     assert!(line.contains("it is in 'upstream', waiting to read socket "), "{line}");
