@@ -211,6 +211,8 @@ impl<'c> Output<'c> {
     /// Returns a writer for a body that is produced piece by piece. With `chunked`, it frames the
     /// pieces as chunks.
     pub(crate) fn body_writer(&self, chunked: bool) -> BodyWriter<'_, 'c> {
+        // A body without chunks has left its trailer here.
+        self.state().trailers = Trailers::new();
         BodyWriter {
             output: self,
             chunked,

@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 
 use crate::{Request, Response};
 
-/// Whether the request is a gRPC call.
+/// Whether the request is a gRPC call: POST, with a type of the protocol.
 pub(super) fn is_call(request: &Request<'_>) -> bool {
+    const TYPE: &[u8] = b"application/grpc";
     let is_grpc = |value: &[u8]| {
-        value
-            .get(..16)
-            .is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"))
+        let (begin, rest) = value.split_at_checked(TYPE.len()).unwrap_or((value, b""));
+        begin.eq_ignore_ascii_case(TYPE) && matches!(rest.trim_ascii_start().first(), None | Some(b'+' | b';'))
     };
-    request.header("content-type").is_some_and(is_grpc)
+    request.method() == Method::POST && request.header("content-type").is_some_and(is_grpc)
 }
 
 /// Turns an error response of the proxy itself into a gRPC response without messages ("Trailers-Only"). The cause stays for the log.

@@ -132,7 +132,8 @@ pub(super) fn is_https(settings: &Settings, request: &Request<'_>) -> bool {
     forwarded::is_https(&request.headers(), is_trusted(settings, request), request.is_https())
 }
 
-/// Whether the body is passed on while the client sends it: a call whose two sides talk to each other.
+/// Whether the body is passed on while the client sends it. The two sides of a gRPC call talk to each other. Over HTTP/1.1 there are no
+/// such calls: a client that names that type would hold a connection of the backend for as long as it likes.
 pub(super) fn is_streamed(settings: &Settings, request: &Request<'_>) -> bool {
-    !settings.options.buffer || grpc::is_call(request)
+    !settings.options.buffer || (settings.upstream.speaks_http2() && grpc::is_call(request))
 }

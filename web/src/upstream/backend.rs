@@ -157,6 +157,15 @@ impl Backend {
         Backend { http2, ..self }
     }
 
+    /// Whether requests go on streams of HTTP/2.
+    #[cfg(feature = "proxy")]
+    pub(super) fn speaks_http2(&self) -> bool {
+        #[cfg(feature = "h2")]
+        return self.http2;
+        #[cfg(not(feature = "h2"))]
+        false
+    }
+
     /// Whether a request may go on an HTTP/2 stream. `upgrades`: the request may leave HTTP, for which only TLS offers a choice of
     /// versions.
     #[cfg(all(feature = "h2", feature = "proxy"))]

@@ -268,6 +268,12 @@ impl Upstream {
         })
     }
 
+    /// Whether requests may go to a backend on streams of HTTP/2.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn speaks_http2(&self) -> bool {
+        self.0.backends.iter().any(Backend::speaks_http2)
+    }
+
     /// Claims a place at one backend after the other, until `open` has made a connection or `deadline` has passed.
     fn reach<T>(
         &self,

@@ -4,12 +4,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use osier_web::proxy::Proxy;
+use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::{Acceptor, ClientCertificates, Connector, ConnectorBuilder};
 use osier_web::upstream::{Builder, Check, Upstream};
 use osier_web::{Request, Response, Router, Server, ws};
 use testkit::{Folder, Program};
 
+use crate::common::backend::serve;
 use crate::common::{Site, eventually, site_with};
 use crate::masked;
 use crate::tls::{LOCALHOST, Pem};
@@ -105,8 +106,13 @@ fn requests_pass_over_kept_connections_and_sessions_are_resumed() {
     assert_eq!((stats.connects, stats.failures), (1, 0));
 
     // A second connection at the same time.
-    let mut first = site.connect();
-    first.send("POST /count HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nContent-Length: 2\r\n\r\na");
+    let unbuffered = Options {
+        buffer: false,
+        ..Options::default()
+    };
+    let unbuffered = serve(Proxy::with(upstream.clone(), unbuffered));
+    let mut first = unbuffered.connect();
+    first.send("POST /count HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\na");
     eventually("it holds the kept connection", || upstream.stats()[0].leases == 1);
     assert_eq!(client.get("/").text(), "localhost true http");
     first.send("b");

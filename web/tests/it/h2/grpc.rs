@@ -4,14 +4,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use osier_web::Router;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::Connector;
-use osier_web::upstream::Builder;
+use osier_web::upstream::{Builder, Upstream};
 use testkit::Folder;
 
 use super::client::Client;
 use super::upstream::{proxy, upstream};
 use crate::common::backend::{Backend, serve, serve_large};
+use crate::common::site;
 use crate::tls::LOCALHOST;
 
 /// Debian installs grpcio for this interpreter.
@@ -133,4 +135,22 @@ fn the_errors_of_the_proxy_itself_have_a_status_of_grpc() {
     let broken = Backend::answering_once("HTTP/1.1 200 OK\r\n\r\n");
     let front = serve(proxy(broken.addr));
     assert_eq!(call(&front).0, "14");
+}
+
+#[test]
+fn only_a_backend_of_http_2_gets_the_body_of_a_call_as_it_comes() {
+    let backend = site(Router::new().fallback(|_| "called"));
+    let address = || backend.addr.to_string().parse().unwrap();
+    let of_http1 = Upstream::builder("app").backend(address()).build().unwrap();
+    let front = serve(Proxy::new(of_http1.clone()));
+    let mut client = front.connect();
+    client.send("POST /a.B/C HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nContent-Length: 2\r\n\r\na");
+    // A request behind it has an answer before the slow body has held the backend.
+    let mut other = front.connect();
+    other.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(other.reply().text(), "called");
+    let stats = &of_http1.stats()[0];
+    assert_eq!((stats.leases, stats.connects), (0, 1), "the body is received first");
+    client.send("b");
+    assert_eq!(client.reply().text(), "called");
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use osier_web::proxy::{Options, Proxy};
+use osier_web::{Response, Router};
 
 use super::client::Client;
 use super::upstream::{proxy, upstream};
 use crate::common::backend::serve;
-use crate::common::{PATIENCE, eventually};
+use crate::common::{PATIENCE, eventually, site};
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -266,4 +267,28 @@ fn a_response_without_an_end_takes_bounded_memory() {
     });
     let sent = sent.load(Ordering::SeqCst);
     assert!((200 << 10..1 << 20).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_trailer_does_not_appear_behind_a_later_response() {
+    let head = [vec![OK], field("content-length", "2")].concat();
+    let known = [
+        frame(HEADERS, END_HEADERS, 1, &head),
+        frame(DATA, 0, 1, b"ok"),
+        frame(HEADERS, END_HEADERS | END_STREAM, 1, &field("x-sum", "of the first")),
+    ];
+    let options = Options {
+        buffer: false,
+        ..Options::default()
+    };
+    let proxy = Proxy::with(upstream(backend(once(known.concat()))).build().unwrap(), options);
+    let router = Router::new()
+        .get("/known", proxy.handler())
+        .get("/chunked", |_| Response::stream(|out| out.write_all(b"second")));
+    let front = site(router);
+    let mut client = front.connect();
+    client.send("GET /known HTTP/1.1\r\nHost: a\r\n\r\nGET /chunked HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut text = String::new();
+    client.stream.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("\r\nsecond\r\n0\r\n\r\n"), "{text}");
 }
