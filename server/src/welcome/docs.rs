@@ -32,7 +32,7 @@ macro_rules! chapter {
 }
 
 /// The chapters, in reading order.
-pub const GUIDE: [Doc; 23] = [
+pub const GUIDE: [Doc; 24] = [
     chapter!("introduction", "what Osier is, and how to set up a project"),
     chapter!("first-server", "a server of twenty lines"),
     chapter!("waiting", "fibers, and which calls suspend them"),
@@ -52,6 +52,7 @@ pub const GUIDE: [Doc; 23] = [
     chapter!("middleware", "functions around handlers"),
     chapter!("sessions", "values of one browser, sealed cookies"),
     chapter!("tests", "how to test without a port"),
+    chapter!("simulation", "time, network and faults from one seed"),
     chapter!("deployment", "the server under systemd, a program of your own"),
     chapter!("debugging", "dumps, the watchdog, metrics"),
     chapter!("why-slow", "where the time of a request goes"),
