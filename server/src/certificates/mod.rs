@@ -285,19 +285,32 @@ impl Certificates {
         }
     }
 
-    /// Starts the fiber that asks for names, once.
+    /// Starts the fibers that look and ask for names, once.
     fn start_asking(self: &Arc<Certificates>) {
         if self.is_asking.swap(true, Ordering::Relaxed) {
             return;
         }
+        let keep = |certificates: &Certificates, name: &str, settings| {
+            let keeper = locked(&certificates.keeper).clone();
+            let names = vec![name.to_owned()];
+            keeper.inspect(|keeper| keeper.add(Subject { names, settings }));
+        };
+        let certificates = Arc::clone(self);
+        let loading = osier::fiber::Builder::new().name("stored certificates on demand");
+        drop(loading.spawn(move || {
+            let find = |name: &str| {
+                certificates
+                    .storage()
+                    .map_or(Ok(None), |storage| storage.certificate(name))
+            };
+            let keep = |name: &str, settings| keep(&certificates, name, settings);
+            certificates.on_demand.load(&find, &keep);
+        }));
         let certificates = Arc::clone(self);
         let asking = osier::fiber::Builder::new().name("certificates on demand");
         drop(asking.spawn(move || {
-            certificates.on_demand.run(&ask, &|name, settings| {
-                let keeper = locked(&certificates.keeper).clone();
-                let names = vec![name.to_owned()];
-                keeper.inspect(|keeper| keeper.add(Subject { names, settings }));
-            });
+            let keep = |name: &str, settings| keep(&certificates, name, settings);
+            certificates.on_demand.run(&ask, &keep);
         }));
     }
 

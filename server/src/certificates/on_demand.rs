@@ -2,17 +2,24 @@
 //!
 //! ```text
 //!   handshake ──▶ known? the identity
-//!       │ no: the handshake fails, and the name waits here      AWAITED at most, others are forgotten
+//!       │ no: it is served from the folder, or fails           NEW_MAX names at most, others are forgotten
 //!       ▼
-//!   fiber ──▶ a rate ──▶ `ask`: may it have one? ── no ──▶ refused for REFUSED_FOR, the latest REFUSED_MAX names
+//!   load ──▶ stored? ── yes ──▶ known, and kept by the keeper
+//!       │ no                                                   AWAITED at most, of one domain AWAITED_OF_DOMAIN
+//!       ▼
+//!   run ──▶ a rate ──▶ `ask`: may it have one? ── no ──▶ refused for REFUSED_FOR, the latest REFUSED_MAX names
 //!                              │ yes
 //!                              └──▶ keeper: order, renewal ──▶ known
 //! ```
 //!
+//! `load` and `run` are fibers. A stored certificate needs no question and no order, so that all names are back soon after a restart.
+//!
 //! Names come from clients, so everything has a bound: names that wait, questions and orders in a minute, names that were refused and
-//! names that are known. A name that finds no place is forgotten, and its next client brings it again.
+//! names that are known. A name that finds the line full takes the place of another one, drawn by chance: so no flood of names keeps the
+//! others out for ever. A name without a place is forgotten, and its next client brings it again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -23,11 +30,16 @@ use osier_tls::Identity;
 use super::acme::settings::Settings;
 use super::acme::storage::{Folder, Stored};
 use super::acme::{https, issue};
+use super::x509::Time;
 use super::{Source, locked};
 use crate::log::operator::Say;
 
-/// The most names that wait for a question.
+/// The most names whose stored certificate is looked for.
+const NEW_MAX: usize = 1024;
+
+/// The most names that wait for a question, and the most of them below one domain.
 const AWAITED: usize = 64;
+const AWAITED_OF_DOMAIN: usize = 8;
 
 /// Questions in a minute.
 const QUESTIONS: u32 = 60;
@@ -48,8 +60,12 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct OnDemand {
     say: Say,
     state: Mutex<State>,
-    /// Set when `awaited` gets a name.
+    /// Set when `new` gets a name.
     news: Event,
+    /// Set when `awaited` gets a name.
+    lined_up: Event,
+    /// Draws the name that loses its place.
+    chance: RandomState,
 }
 
 #[derive(Default)]
@@ -60,14 +76,25 @@ struct State {
     folder: Option<Folder>,
     /// The known names. `None` while a certificate is being ordered.
     known: HashMap<String, Option<Served>>,
+    /// Names whose stored certificate is looked for.
+    new: VecDeque<String>,
+    /// Names that wait for a question.
     awaited: VecDeque<String>,
-    is_awaited: HashSet<String>,
-    refused: HashMap<String, Instant>,
+    /// The names in `new` and `awaited`, and those that a fiber works on.
+    pending: HashSet<String>,
+    refused: HashMap<String, Refusal>,
     /// The refused names, the oldest first.
     refusals: VecDeque<String>,
     questions: Rate,
     orders: Rate,
     is_full: bool,
+}
+
+/// Why and when a name got no certificate.
+struct Refusal {
+    since: Instant,
+    /// Whether `ask` has said no. It has not answered otherwise.
+    is_denied: bool,
 }
 
 /// A certificate that is served.
@@ -87,24 +114,34 @@ struct Rate {
 impl Rate {
     /// Counts one more event. False if the minute has `limit` events already.
     fn admit(&mut self, limit: u32) -> bool {
+        let admits = self.pause(limit).is_none();
+        self.count += u32::from(admits);
+        admits
+    }
+
+    /// The time until the minute ends, if it has `limit` events already.
+    fn pause(&mut self, limit: u32) -> Option<Duration> {
         let now = osier::time::now();
-        if self
-            .since
-            .is_none_or(|since| now.saturating_duration_since(since) >= MINUTE)
-        {
+        let since = *self.since.get_or_insert(now);
+        let left = MINUTE.saturating_sub(now.saturating_duration_since(since));
+        if left.is_zero() {
             *self = Rate {
                 since: Some(now),
                 count: 0,
             };
         }
-        let admits = self.count < limit;
-        self.count += u32::from(admits);
-        admits
+        (self.count >= limit).then_some(left)
     }
 }
 
 /// The answer to the question whether a name may have a certificate.
 pub type Ask<'a> = &'a dyn Fn(&str, &str) -> io::Result<bool>;
+
+/// Finds the stored certificate of a name.
+pub type Find<'a> = &'a dyn Fn(&str) -> io::Result<Option<Stored>>;
+
+/// Has a certificate ordered and renewed.
+pub type Keep<'a> = &'a dyn Fn(&str, Settings);
 
 impl OnDemand {
     pub fn new(say: Say) -> OnDemand {
@@ -112,6 +149,8 @@ impl OnDemand {
             say,
             state: Mutex::default(),
             news: Event::new(),
+            lined_up: Event::new(),
+            chance: RandomState::new(),
         }
     }
 
@@ -134,10 +173,7 @@ impl OnDemand {
         let Some(known) = state.known.get_mut(name) else {
             return Ok(false);
         };
-        *known = Some(Served {
-            identity: stored.identity()?,
-            ends: issue::end(&stored.chain),
-        });
+        *known = Some(Served::of(stored)?);
         Ok(true)
     }
 
@@ -165,58 +201,133 @@ impl OnDemand {
         if is_refused {
             let mut state = locked(&self.state);
             state.known.remove(name);
-            state.refuse(name);
+            state.refuse(name, true);
         }
         !is_refused
     }
 
-    /// Asks about the awaited names, and passes each permitted one to `order`. Never returns.
+    /// Serves the stored certificates of new names, and lets the other names wait for their question. Never returns.
     ///
     /// # Suspends
     /// Always.
-    pub fn run(&self, ask: Ask<'_>, order: &dyn Fn(&str, Settings)) {
+    pub fn load(&self, find: Find<'_>, keep: Keep<'_>) {
         loop {
             self.news.wait();
             self.news.reset();
-            while let Some((name, settings)) = self.next() {
+            while let Some((name, settings)) = self.next_new() {
+                // A storage that cannot be read has been reported by the keeper, or reports itself.
+                let stored = find(&name).ok().flatten();
+                match stored.is_some_and(|stored| self.take(&name, &stored)) {
+                    true => keep(&name, settings),
+                    false => self.line_up(name),
+                }
+            }
+        }
+    }
+
+    /// Asks about the awaited names, and passes each permitted one to `keep`. Never returns.
+    ///
+    /// # Suspends
+    /// Always.
+    pub fn run(&self, ask: Ask<'_>, keep: Keep<'_>) {
+        loop {
+            self.lined_up.wait();
+            self.lined_up.reset();
+            while let Some((name, settings)) = self.next_question() {
                 let url = settings.ask.as_deref().unwrap_or_default();
-                match ask(url, &name) {
-                    Ok(true) if self.admit_order(&name, &settings) => order(&name, settings),
+                let answer = ask(url, &name);
+                locked(&self.state).pending.remove(&name);
+                match answer {
+                    Ok(true) if self.admit_order(&name, &settings) => keep(&name, settings),
                     Ok(true) => {}
-                    Ok(false) => locked(&self.state).refuse(&name),
+                    Ok(false) => locked(&self.state).refuse(&name, true),
                     Err(error) => {
                         self.say.error(format_args!(
                             "'ask': {url} does not say whether {name} may have a certificate: {error}"
                         ));
                         // A server that fails gets no further question about this name for a while.
-                        locked(&self.state).refuse(&name);
+                        locked(&self.state).refuse(&name, false);
                     }
                 }
             }
         }
     }
 
-    /// The next name to ask about. Names beyond the rate are forgotten.
-    fn next(&self) -> Option<(String, Settings)> {
+    fn next_new(&self) -> Option<(String, Settings)> {
         let mut state = locked(&self.state);
-        loop {
-            let name = state.awaited.pop_front()?;
-            state.is_awaited.remove(&name);
-            let settings = state.settings.clone()?;
-            if state.questions.admit(QUESTIONS) {
-                return Some((name, settings));
+        let settings = state.settings.clone()?;
+        Some((state.new.pop_front()?, settings))
+    }
+
+    /// Serves a stored certificate from now on. False if it cannot be used, or if there is no room for its name.
+    fn take(&self, name: &str, stored: &Stored) -> bool {
+        let Ok(served) = Served::of(stored) else {
+            return false;
+        };
+        let mut state = locked(&self.state);
+        if served.ends <= Time::now().0 || !self.has_room(&mut state, name) {
+            return false;
+        }
+        state.pending.remove(name);
+        state.known.insert(name.to_owned(), Some(served));
+        true
+    }
+
+    /// Lets a name wait for its question.
+    fn line_up(&self, name: String) {
+        let mut state = locked(&self.state);
+        let domain = domain(&name);
+        let of_domain = state.awaited.iter().filter(|other| self::domain(other) == domain);
+        if of_domain.count() >= AWAITED_OF_DOMAIN {
+            state.pending.remove(&name);
+            return;
+        }
+        if state.awaited.len() >= AWAITED {
+            let drawn = usize::try_from(self.chance.hash_one(&name) % AWAITED as u64).unwrap_or(0);
+            if let Some(loser) = state.awaited.remove(drawn) {
+                state.pending.remove(&loser);
             }
         }
+        state.awaited.push_back(name);
+        drop(state);
+        self.lined_up.set();
+    }
+
+    /// The next name to ask about, once the rate allows it.
+    fn next_question(&self) -> Option<(String, Settings)> {
+        loop {
+            let pause = {
+                let mut state = locked(&self.state);
+                let settings = state.settings.clone()?;
+                if state.awaited.is_empty() {
+                    return None;
+                }
+                match state.questions.pause(QUESTIONS) {
+                    Some(pause) => pause,
+                    None => {
+                        state.questions.admit(QUESTIONS);
+                        return Some((state.awaited.pop_front()?, settings));
+                    }
+                }
+            };
+            osier::sleep(pause);
+        }
+    }
+
+    /// Whether one more name may be known.
+    fn has_room(&self, state: &mut State, name: &str) -> bool {
+        let has_room = state.known.len() < KNOWN_MAX;
+        if !has_room && !std::mem::replace(&mut state.is_full, true) {
+            self.say.error(format_args!(
+                "{KNOWN_MAX} names have certificates on demand, which is the limit: {name} gets none"
+            ));
+        }
+        has_room
     }
 
     fn admit_order(&self, name: &str, settings: &Settings) -> bool {
         let mut state = locked(&self.state);
-        if state.known.len() >= KNOWN_MAX {
-            if !std::mem::replace(&mut state.is_full, true) {
-                self.say.error(format_args!(
-                    "{KNOWN_MAX} names have certificates on demand, which is the limit: {name} gets none"
-                ));
-            }
+        if !self.has_room(&mut state, name) {
             return false;
         }
         if !state.orders.admit(settings.orders_per_minute) {
@@ -231,9 +342,20 @@ impl OnDemand {
     }
 }
 
+impl Served {
+    fn of(stored: &Stored) -> Result<Served, String> {
+        Ok(Served {
+            identity: stored.identity()?,
+            ends: issue::end(&stored.chain),
+        })
+    }
+}
+
 impl State {
-    fn refuse(&mut self, name: &str) {
-        if self.refused.insert(name.to_owned(), osier::time::now()).is_none() {
+    fn refuse(&mut self, name: &str, is_denied: bool) {
+        let since = osier::time::now();
+        let refusal = Refusal { since, is_denied };
+        if self.refused.insert(name.to_owned(), refusal).is_none() {
             self.refusals.push_back(name.to_owned());
         }
         if self.refusals.len() > REFUSED_MAX
@@ -243,13 +365,11 @@ impl State {
         }
     }
 
-    fn is_refused(&self, name: &str) -> bool {
-        let since = self.refused.get(name);
-        since.is_some_and(|since| osier::time::now().saturating_duration_since(*since) < REFUSED_FOR)
-    }
-
-    fn has_room(&self, name: &str) -> bool {
-        self.awaited.len() < AWAITED && !self.is_awaited.contains(name) && !self.is_refused(name)
+    /// The refusal of a name that counts still.
+    fn refusal(&self, name: &str) -> Option<&Refusal> {
+        let refusal = self.refused.get(name)?;
+        let age = osier::time::now().saturating_duration_since(refusal.since);
+        (age < REFUSED_FOR).then_some(refusal)
     }
 }
 
@@ -263,15 +383,24 @@ impl Source for OnDemand {
             return known.as_ref().map(|served| served.identity.clone());
         }
         let settings = state.settings.as_ref()?;
-        if !is_host_name(name) || (settings.issuers[0].is_public() && is_private(name)) || !state.has_room(name) {
+        if !is_host_name(name) || (settings.issuers[0].is_public() && is_private(name)) {
             return None;
         }
-        state.is_awaited.insert(name.to_owned());
-        state.awaited.push_back(name.to_owned());
+        let refusal = state.refusal(name);
+        if refusal.is_some_and(|refusal| refusal.is_denied) {
+            return None;
+        }
+        let is_new = refusal.is_none() && state.new.len() < NEW_MAX && !state.pending.contains(name);
+        if is_new {
+            state.pending.insert(name.to_owned());
+            state.new.push_back(name.to_owned());
+        }
         let folder = state.folder.clone();
         drop(state);
-        self.news.set();
-        // A certificate of an earlier run serves its first client before the question is answered.
+        if is_new {
+            self.news.set();
+        }
+        // A certificate of an earlier run serves its first client.
         let stored = folder?.certificate(name).ok()??;
         stored.identity().ok()
     }
@@ -292,6 +421,12 @@ pub fn ask(url: &str, name: &str) -> io::Result<bool> {
         status @ 500.. => Err(io::Error::other(format!("status {status}"))),
         _ => Ok(false),
     }
+}
+
+/// The last two labels of a name: one owner has all names below it, as a rule.
+fn domain(name: &str) -> &str {
+    let dot = name.rmatch_indices('.').nth(1);
+    dot.map_or(name, |(dot, _)| &name[dot + 1..])
 }
 
 /// Whether a name can be a host on the internet: at least two labels of letters, digits and inner hyphens, and not an address.
@@ -334,6 +469,7 @@ mod tests {
     /// Runs the fiber with answers of its own while `body` is a client. Returns the questions and the orders.
     fn run(
         answer: fn(&str) -> io::Result<bool>,
+        stored: fn(&str) -> io::Result<Option<Stored>>,
         body: impl FnOnce(&OnDemand) + Send + 'static,
     ) -> (usize, Vec<String>) {
         let clock = osier::time::VirtualClock::new();
@@ -353,18 +489,30 @@ mod tests {
                     on_demand.run(&ask, &|name, _| locked(&orders).push(name.to_owned()));
                 }
             });
+            let loading = osier::spawn({
+                let (on_demand, orders) = (on_demand.clone(), orders.clone());
+                move || on_demand.load(&stored, &|name, _| locked(&orders).push(name.to_owned()))
+            });
             body(&on_demand);
-            running.cancel();
-            let _ = running.join();
+            for fiber in [running, loading] {
+                fiber.cancel();
+                let _ = fiber.join();
+            }
             let orders = std::mem::take(&mut *locked(&orders));
             (questions.load(Relaxed), orders)
         })
+    }
+
+    /// Finds no stored certificate.
+    fn nothing(_: &str) -> io::Result<Option<Stored>> {
+        Ok(None)
     }
 
     #[test]
     fn a_flood_of_made_up_names_causes_few_questions_and_no_order() {
         let (questions, orders) = run(
             |_| Ok(false),
+            nothing,
             |on_demand| {
                 for number in 0..10_000 {
                     assert!(on_demand.find(Some(&format!("n{number}.made-up.example"))).is_none());
@@ -372,7 +520,7 @@ mod tests {
                         osier::sleep(Duration::from_millis(500));
                     }
                     let state = locked(&on_demand.state);
-                    assert!(state.awaited.len() <= AWAITED && state.is_awaited.len() <= AWAITED);
+                    assert!(state.awaited.len() <= AWAITED && state.pending.len() <= NEW_MAX + AWAITED + 2);
                     assert!(state.known.is_empty() && state.refused.len() <= REFUSED_MAX);
                 }
                 osier::sleep(MINUTE);
@@ -390,6 +538,7 @@ mod tests {
     fn a_name_is_asked_for_once_and_orders_have_a_rate() {
         let (questions, orders) = run(
             |name| Ok(name.starts_with("yes")),
+            nothing,
             |on_demand| {
                 for _ in 0..20 {
                     for name in ["yes1.a.example", "no.a.example", "yes2.a.example", "yes3.a.example"] {
@@ -411,10 +560,69 @@ mod tests {
         assert_eq!(questions, 6);
     }
 
+    /// The certificate of an earlier run.
+    fn stored(name: &str) -> Stored {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let chain = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        Stored {
+            chain: chain.self_signed(&key).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
+    #[test]
+    fn stored_certificates_need_no_question_and_no_rate() {
+        let (questions, kept) = run(
+            |_| Err(io::ErrorKind::ConnectionRefused.into()),
+            |name| Ok(name.starts_with("old").then(|| stored(name))),
+            |on_demand| {
+                on_demand.find(Some("new.example"));
+                osier::sleep(Duration::from_secs(1));
+                let names: Vec<_> = (0..50).map(|number| format!("old{number}.example")).collect();
+                for name in &names {
+                    on_demand.find(Some(name));
+                }
+                osier::sleep(Duration::from_millis(1));
+                assert!(names.iter().all(|name| on_demand.find(Some(name)).is_some()));
+                assert!(on_demand.find(Some("new.example")).is_none());
+            },
+        );
+        assert_eq!((questions, kept.len()), (1, 50));
+    }
+
+    #[test]
+    fn names_below_one_domain_leave_places_to_others() {
+        let (questions, _) = run(
+            |_| Ok(false),
+            nothing,
+            |on_demand| {
+                // The first question takes 50 ms. Nobody leaves the line meanwhile.
+                for number in 0..100 {
+                    on_demand.find(Some(&format!("n{number}.attacker.example")));
+                }
+                on_demand.find(Some("shop.customer.example"));
+                osier::sleep(Duration::from_secs(30));
+                assert!(locked(&on_demand.state).refused.contains_key("shop.customer.example"));
+                // A line of many domains stays bounded, and its last name has a place.
+                for number in 0..1000 {
+                    on_demand.find(Some(&format!("n.attacker{number}.example")));
+                }
+                on_demand.find(Some("late.customer.example"));
+                osier::sleep(Duration::from_millis(1));
+                assert!(locked(&on_demand.state).awaited.len() <= AWAITED);
+                osier::sleep(2 * MINUTE);
+                assert!(locked(&on_demand.state).refused.contains_key("late.customer.example"));
+                assert!(locked(&on_demand.state).pending.is_empty());
+            },
+        );
+        assert!(questions <= 3 * QUESTIONS as usize, "{questions}");
+    }
+
     #[test]
     fn refusals_end_and_errors_count_as_refusals() {
         let (questions, orders) = run(
             |_| Err(io::ErrorKind::ConnectionRefused.into()),
+            nothing,
             |on_demand| {
                 for pause in [1, 60, 301, 1] {
                     on_demand.find(Some("a.example.org"));
@@ -455,6 +663,6 @@ mod tests {
         let on_demand = OnDemand::new(Say::new(|_| {}));
         on_demand.set(Some(settings()), None);
         assert!(on_demand.find(Some("1.2.3.4")).is_none() && on_demand.find(None).is_none());
-        assert!(locked(&on_demand.state).awaited.is_empty());
+        assert!(locked(&on_demand.state).new.is_empty());
     }
 }

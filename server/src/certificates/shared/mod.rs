@@ -84,6 +84,8 @@ struct Seen {
     /// The keys that are in use.
     sealing: Vec<u8>,
     tickets_looked: Option<Instant>,
+    /// When the process last took a key of its own, in seconds since 1970.
+    tickets_own: i64,
 }
 
 /// Hears of certificates that other machines have changed.
@@ -223,6 +225,7 @@ impl Shared {
             tickets: rotation::Rotation::default(),
             sealing: Vec::new(),
             tickets_looked: None,
+            tickets_own: wall(),
         };
         let mut pause = POLL;
         loop {
@@ -235,11 +238,13 @@ impl Shared {
                 }
             }
             if let Some(tickets) = &self.tickets
-                && seen.tickets.is_stale(wall())
+                && let now = wall()
+                && seen.tickets.newest().max(Some(seen.tickets_own)) < Some(now - rotation::STALE)
             {
-                // No machine has changed the keys for long, and an old key must not seal for ever.
+                // No machine has changed the keys for long, or this one cannot open them. An old key must not seal for ever.
                 seen.tickets = rotation::Rotation::default();
                 seen.sealing.clear();
+                seen.tickets_own = now;
                 let _ = tickets.replace(&random_keys());
             }
             osier::sleep(pause);

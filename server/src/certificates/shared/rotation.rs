@@ -12,6 +12,9 @@ const PERIOD: i64 = 12 * 3600;
 /// Seconds between the publication of a key and its first ticket: machines look every ten seconds.
 const NOTICE: i64 = 60;
 
+/// Seconds after which a key that nobody has followed by another one should seal no more.
+pub const STALE: i64 = 2 * PERIOD;
+
 /// The most keys: one to come, one that seals, and two whose tickets are still taken.
 const KEYS_MAX: usize = 4;
 
@@ -66,9 +69,9 @@ impl Rotation {
         true
     }
 
-    /// Whether the newest key is so old that it should no longer seal.
-    pub fn is_stale(&self, now: i64) -> bool {
-        self.0.first().is_some_and(|newest| newest.from + 2 * PERIOD < now)
+    /// The time from which the newest key seals, in seconds since 1970.
+    pub fn newest(&self) -> Option<i64> {
+        self.0.first().map(|newest| newest.from)
     }
 
     /// All keys, the one that seals at this time first.
@@ -133,7 +136,6 @@ mod tests {
         let mut rotation = Rotation::default();
         rotation.change(1_900_000_000);
         assert!(rotation.change(1_800_000_000), "a key from far ahead");
-        assert!(!rotation.is_stale(1_800_000_000 + 2 * PERIOD) && rotation.is_stale(1_800_000_000 + 3 * PERIOD));
-        assert!(!Rotation::default().is_stale(i64::MAX));
+        assert!(rotation.newest() > Some(1_800_000_000) && Rotation::default().newest().is_none());
     }
 }
