@@ -765,6 +765,8 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         assert_eq!(size_of::<Phase>(), 1);
-        assert!(size_of::<Link>() <= 72, "{}", size_of::<Link>());
+        // The sockets of tests are larger, because they may be simulated.
+        let sizes = (size_of::<Link>(), size_of::<Transport>());
+        assert!(sizes.0 <= sizes.1 + 48, "{sizes:?}");
     }
 }
