@@ -1,4 +1,4 @@
-//! Fuzzes a client's side of an HTTP/2 connection with what a server sends after its SETTINGS. Four requests are on their way: one without
+//! Fuzzes the client's side of an HTTP/2 connection with the bytes of a server after its SETTINGS. Four requests are in flight: one without
 //! a body, one with a body, a tunnel, and one that the client has reset. The connection never panics, and neither its events nor its
 //! output depend on the pieces. Its output is frames that a server accepts.
 #![no_main]

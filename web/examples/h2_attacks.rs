@@ -4,11 +4,10 @@
 //! cargo run --release -p osier-web --example h2_attacks --features full [CONNECTIONS]
 //! ```
 //!
-//! Each attack meets a server of its own: two workers, the default limits, and timeouts of two seconds. Printed are the limit that ends
-//! the attack, the bytes that a connection sends, how many connections the server ended or reset, the CPU time and the memory of the
-//! server for a connection, and what the quiet client waits, who asks for a small page on a kept connection every two milliseconds.
-//! The memory is the peak of the process above what it had before, divided by the connections. The attackers share the machine with
-//! the server.
+//! Each attack meets a server of its own: two workers, the default limits, and timeouts of two seconds. The program prints the limit that
+//! ends the attack, the bytes that a connection sends, how many connections the server ended or reset, the server's CPU time and memory
+//! for a connection, and the waits of a quiet client, which asks for a small page on a kept connection every two milliseconds. The memory
+//! is the peak of the process above its former memory, divided by the connections. The attackers share the machine with the server.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,7 +1,7 @@
-//! `cargo xtask sim`: the simulations of servers and gateways, each with as many seeds as one likes.
+//! `cargo xtask sim`: runs the simulations of servers and gateways, each with a chosen range of seeds.
 //!
 //! They are in `web/tests/it/sim`, and in modules `sim` beside the code that they simulate. The tests run the first seeds of each scenario
-//! in a debug build. This command takes an optimized one without LTO, whose build takes longer than the runs.
+//! in a debug build. This command uses an optimized build without LTO, which takes longer than the runs.
 
 use crate::step::{self, Outcome, cargo};
 use std::process::ExitCode;

@@ -60,7 +60,7 @@
 //! | files of [`fs`](crate::fs) | those of the machine, in an order from the seed; writes fail on a [full disk](Host::fill_disk) |
 //! | Unix sockets and pipes between hosts | those of the machine, in no time |
 //! | a descriptor of a simulated socket | a stand-in, from which a host of the same run makes the socket again (Linux) |
-//! | child processes, signals, what other programs send | no: a run that waits for nothing else has failed |
+//! | child processes, signals, data from other programs | no: a run that waits only for these has failed |
 //! | `Instant::now`, `SystemTime::now`, `std::thread`, `std::net` | no: they are the machine's |
 //! | `thread_local!` | one value for all hosts and workers: they share a thread |
 //! | the order of a `HashMap` | no: it differs from run to run, so a program that depends on it has no constant trace |

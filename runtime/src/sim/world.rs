@@ -402,8 +402,8 @@ impl Host {
     }
 
     /// Ends its program as a signal would: its fibers are gone, and its system closes the connections. The host stays up and
-    /// refuses connections. Sockets stay open of which another host has got a descriptor: its program stands for another process
-    /// of the same machine.
+    /// refuses connections. Sockets whose descriptor another host has received stay open, because the program of that host stands for
+    /// another process of the same machine.
     ///
     /// # Suspends
     ///

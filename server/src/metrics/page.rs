@@ -213,7 +213,7 @@ impl Numbers<'_> {
         family(
             "osier_upstream_connections_http2",
             "gauge",
-            "Open connections of HTTP/2, which requests share.",
+            "Open HTTP/2 connections, which requests share.",
             |backend| backend.http2,
         );
         family(

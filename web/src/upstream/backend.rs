@@ -56,7 +56,7 @@ pub(super) struct Backend {
     total: AtomicU64,
     reused: AtomicU64,
     connects: AtomicU64,
-    /// Open connections of HTTP/2. Each holds the counter, and not its upstream, whose end it waits for.
+    /// Open HTTP/2 connections. Each holds the counter and not its upstream, because it waits for the end of the upstream.
     pub(super) shared: Arc<AtomicUsize>,
     failures: AtomicU64,
     stale: AtomicUsize,
@@ -87,7 +87,7 @@ pub struct BackendStats {
     pub reused: u64,
     /// Connections made.
     pub connects: u64,
-    /// Connections of HTTP/2 that are open now, whether requests are on them or not.
+    /// HTTP/2 connections that are open now, with or without requests.
     pub http2: usize,
     /// Connections that could not be made, checks included.
     pub failures: u64,

@@ -63,7 +63,7 @@ pub(crate) struct Net {
     links: BTreeMap<(usize, usize), Link>,
     /// The links that are cut, with the time of their repair if they have one.
     cuts: BTreeMap<(usize, usize), Option<u64>>,
-    /// The sockets behind stand-ins, by what the system calls those.
+    /// The sockets behind stand-ins, by the system's numbers of the stand-ins.
     stand_ins: BTreeMap<u64, Id>,
 }
 
@@ -579,7 +579,7 @@ impl Socket {
         self.values.iter().any(|&(other, _)| other == value)
     }
 
-    /// Whether the program of a host has it.
+    /// Whether the program of a host has the socket.
     fn belongs_to(&self, host: usize) -> bool {
         self.values.iter().any(|&(_, owner)| owner == host)
     }

@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - As long as no process dies that has connections, every connection is accepted, and every request has its response.
-//! - A request is handled at most once, whatever happens, and a response belongs to its request.
-//! - After an upgrade that has failed, the old process serves. After one that has not, the old process has no socket left and ends.
+//! - A request is handled at most once, and a response belongs to its request.
+//! - After a failed upgrade, the old process serves. After a successful one, the old process has no socket left and ends.
 //! - When the clients are gone and the idle timeout has passed, no connection is left.
 
 #[path = "../../../tests/it/sim/chance.rs"]
