@@ -47,7 +47,11 @@ impl PidFile {
         file.seek(SeekFrom::Start(0))?;
         let text = format!("{id}\n");
         file.write_all(text.as_bytes())?;
-        self.file.set_len(text.len() as u64)
+        // A second change of the time would look like another answer.
+        match file.metadata()?.len() > text.len() as u64 {
+            true => file.set_len(text.len() as u64),
+            false => Ok(()),
+        }
     }
 
     /// Removes the file, or empties one that this process may not remove.

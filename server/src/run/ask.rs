@@ -69,7 +69,9 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
 fn read(path: &Path) -> Result<i32, Failure> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|error| format!("cannot read '{}': {error}; is the server running?", path.display()))?;
-    let id = text.trim().parse().ok().filter(|id| *id > 0);
+    // Digits of a longer id may follow for a moment.
+    let id = text.lines().next().and_then(|line| line.parse().ok());
+    let id = id.filter(|id| *id > 0);
     Ok(id.ok_or_else(|| format!("'{}' has no process id; is the server running?", path.display()))?)
 }
 

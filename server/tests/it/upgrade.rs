@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -237,9 +238,9 @@ fn the_service_manager_is_told_which_process_is_the_service() {
     let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
     manager.set_read_timeout(Some(DEADLINE)).unwrap();
     let path = folder.join("notify");
-    let mut sites = Serving(Sites::start_with(folder, &file("", "x"), |command| {
+    let mut sites = Serving::start_with(folder, &file("", "x"), |command| {
         command.env("NOTIFY_SOCKET", path).env("WATCHDOG_USEC", "60000000");
-    }));
+    });
     let heard = || {
         let mut buffer = [0; 2000];
         let count = manager.recv(&mut buffer).unwrap();
@@ -265,6 +266,7 @@ fn sockets_of_systemd_are_taken_over() {
     fs::write(folder.join("site.toml"), text).unwrap();
     let mut command = with_sockets(&folder, &[&web], "web");
     command.stderr(fs::File::create(folder.join("stderr")).unwrap());
+    command.process_group(0);
     let server = Server::spawn(command);
     let addresses = vec![web.local_addr().unwrap()];
     let mut sites = Serving(Sites {
@@ -301,9 +303,9 @@ fn the_old_process_serves_again_when_the_new_one_dies_later() {
             .is_ok_and(|count| buffer[..count] != *last.as_bytes())
         {}
     };
-    let mut sites = Serving(Sites::start_with(folder, &file("", "x"), |command| {
+    let mut sites = Serving::start_with(folder, &file("", "x"), |command| {
         command.env("NOTIFY_SOCKET", path);
-    }));
+    });
     let mut download = sites.0.connect();
     send(&mut download, "GET", "x", "/large.bin", &[]);
     assert_eq!(download.receive_head().status, 200);

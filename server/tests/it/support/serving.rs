@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
 use std::thread;
 
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, kill_process_group};
 
 use super::sites::{Sites, send, wait_for};
 use super::{Client, Folder, Signal, osier};
@@ -18,16 +19,23 @@ pub fn file(top: &str, answer: &str) -> String {
     format!("pid_file = \"pid\"\n{top}\n{}", ROUTES.replace('@', answer))
 }
 
-/// A server whose process changes. Its drop ends the one that serves.
+/// A server whose process changes. Its drop ends every process that has served: they have one group.
 pub struct Serving(pub Sites);
 
 impl Serving {
     pub fn start(text: &str) -> Serving {
-        Serving(Sites::start(text))
+        Serving::start_in(Sites::folder(), text)
     }
 
     pub fn start_in(folder: Folder, text: &str) -> Serving {
-        Serving(Sites::start_in(folder, text))
+        Serving::start_with(folder, text, |_| {})
+    }
+
+    pub fn start_with(folder: Folder, text: &str, prepare: impl FnOnce(&mut Command)) -> Serving {
+        Serving(Sites::start_with(folder, text, |command| {
+            command.process_group(0);
+            prepare(command);
+        }))
     }
 
     /// The id of the process that serves, as the PID file has it.
@@ -102,12 +110,8 @@ impl Drop for Serving {
         if thread::panicking() {
             println!("{}", self.0.said());
         }
-        let text = fs::read_to_string(self.0.folder.join("pid")).unwrap_or_default();
-        if let Some(id) = text.trim().parse().ok().and_then(Pid::from_raw)
-            && id.as_raw_pid() as u32 != self.0.server.id()
-        {
-            let _ = kill_process(id, Signal::KILL);
-        }
+        // The process before the last one would serve again if that one ended alone.
+        let _ = kill_process_group(Pid::from_raw(self.0.server.id() as i32).unwrap(), Signal::KILL);
     }
 }
 
