@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use testkit::eventually;
 
 use crate::common::{Running, connect};
@@ -97,9 +99,21 @@ fn follow(addr: &str, last: usize) -> (Vec<String>, usize) {
     (lines, ends)
 }
 
+/// The processes of an upgraded program. Its drop ends them.
+struct Group(Pid);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.0, Signal::KILL);
+    }
+}
+
 #[test]
 fn readers_of_a_program_that_upgrades_itself_get_every_line_once() {
-    let mut news = Running::start(env!("CARGO_BIN_EXE_news"), &["127.0.0.1:0"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_news"));
+    command.arg("127.0.0.1:0").stdout(Stdio::piped()).process_group(0);
+    let mut news = Running(command.spawn().unwrap());
+    let _group = Group(Pid::from_child(&news.0));
     let addr = news.addr("news on http://");
     let written = AtomicUsize::new(0);
     let mut watch = Kept::connect(&addr);
