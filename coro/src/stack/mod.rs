@@ -54,7 +54,8 @@ pub struct Config {
     /// Address space of one stack in bytes, its guard of [`GUARD_BYTES`] included; rounded up to a power of two
     /// between [`MIN_STACK_BYTES`] and [`MAX_STACK_BYTES`]. A stack costs memory only for the pages it has touched.
     pub stack_bytes: usize,
-    /// Address space that is mapped at a time, in bytes, rounded up to a power of two that holds at least one stack.
+    /// Address space that is mapped at a time, in bytes, rounded up to a power of two that holds at least one stack. Below RLIMIT_AS it is at
+    /// most a 64th of that, and all stacks together take at most half of it: an allocation that fails ends the process, a stack does not.
     pub region_bytes: usize,
     /// Kind of the guards.
     pub guard: Guard,

@@ -17,6 +17,7 @@ use crate::slots::{GUARD_BYTES, MAX_REGIONS, REGIONS, ROWS};
 use corosensei::stack::valgrind::ValgrindStackRegistration;
 use rustix::io::Errno;
 use rustix::mm::{self, MprotectFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::mem;
 use std::num::NonZeroUsize;
@@ -26,6 +27,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The smallest region that is tried before the lack of address space is reported.
 const MIN_REGION_BYTES: usize = 4 << 20;
+
+/// The number of regions that take what stacks may have below a limit of address space.
+const PARTS: usize = 32;
 
 static SHARED: Mutex<[[Shelf; CLASSES]; 2]> = Mutex::new([const { [const { Shelf::new() }; CLASSES] }; 2]);
 
@@ -113,7 +117,15 @@ fn lock() -> MutexGuard<'static, [[Shelf; CLASSES]; 2]> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maps a region of up to `region_bytes` and returns its row. It tries smaller ones when address space is short.
+/// The most address space of all regions: half of RLIMIT_AS. A fiber that cannot start is an error, but an allocation that finds no
+/// address space ends the process.
+fn most_bytes() -> usize {
+    let limit = getrlimit(Resource::As).current;
+    limit.map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX))
+}
+
+/// Maps a region of up to `region_bytes` and returns its row. It tries smaller ones when address space is short. Below a limit of address
+/// space it takes a part of what stacks may have, because the program can use the rest only while no region holds it.
 fn map(slot_bytes: usize, region_bytes: usize, closed: bool) -> io::Result<usize> {
     let row = ROWS.load(Relaxed);
     if row == MAX_REGIONS {
@@ -122,12 +134,19 @@ fn map(slot_bytes: usize, region_bytes: usize, closed: bool) -> io::Result<usize
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, line));
     }
     let least = slot_bytes.max(MIN_REGION_BYTES);
+    let most = most_bytes();
+    let mapped: usize = REGIONS[..row].iter().map(|region| region.bytes.load(Relaxed)).sum();
     let mut bytes = region_bytes
         .checked_next_power_of_two()
         .unwrap_or(region_bytes)
+        .min((most / PARTS).checked_ilog2().map_or(0, |power| 1 << power))
         .max(least);
     let start = loop {
-        match reserve(bytes, closed) {
+        let reserved = match mapped.checked_add(bytes) {
+            Some(all) if all <= most => reserve(bytes, closed),
+            _ => Err(Errno::NOMEM),
+        };
+        match reserved {
             Ok(start) => break start,
             Err(_) if bytes > least => bytes = (bytes / 2).max(least),
             Err(e) => return Err(no_address_space(e, bytes)),
