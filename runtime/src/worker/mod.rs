@@ -44,11 +44,11 @@ pub(crate) mod waker;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use crossbeam_deque as deque;
 use osier_coro::{Coroutine, overflow, stack};
@@ -118,6 +118,8 @@ pub(crate) struct Worker {
     /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
+    /// The lack of stacks that was not said since the last line about it, and the time of that line.
+    without_stack: Cell<(u32, Option<Instant>)>,
     heap: Heap,
     pub(crate) trimmers: Trimmers,
     /// The place that is shown as the origin of fibers of connections at rest.
@@ -170,6 +172,7 @@ impl Worker {
                 stack::Pool::new(scheduler.stacks.clone())?
             },
             heap: Heap::default(),
+            without_stack: Cell::default(),
             trimmers: Trimmers::default(),
             connection: Location::caller(),
             completed: Cell::new(0),
@@ -629,7 +632,7 @@ impl Worker {
             Ok(prepared) => prepared,
             Err(error) => {
                 let error = cannot_start(job.header(), error);
-                eprintln!("osier: {error}");
+                self.say_no_stack(format_args!("{error}"));
                 job.fail(Box::new(error));
                 return None;
             }
@@ -734,10 +737,29 @@ impl Worker {
         resting.arm(self, word);
         resting.listen(self);
         let due = resting.cause(self, word).is_some();
-        slot.set_resting(resting);
-        self.resting.set(self.resting.get() + 1);
+        self.keep(slot, resting);
         if due {
             self.slots.queue(slot);
+        }
+    }
+
+    fn keep(&self, slot: &Slot, resting: Box<Resting>) {
+        slot.set_resting(resting);
+        self.resting.set(self.resting.get() + 1);
+    }
+
+    /// Says that there is no stack, once a second.
+    #[cold]
+    fn say_no_stack(&self, line: fmt::Arguments<'_>) {
+        let (unsaid, since) = self.without_stack.get();
+        let now = self.now();
+        if since.is_some_and(|since| now.saturating_duration_since(since) < Duration::from_secs(1)) {
+            return self.without_stack.set((unsaid + 1, since));
+        }
+        self.without_stack.set((0, Some(now)));
+        match unsaid {
+            0 => eprintln!("osier: {line}"),
+            _ => eprintln!("osier: {line}; {unsaid} more times since the last line"),
         }
     }
 
@@ -748,15 +770,18 @@ impl Worker {
         let Some(cause) = resting.cause(self, word) else {
             return self.rest(slot, resting);
         };
-        resting.note_wake(self, cause);
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
+            Err(_) if resting.wait_for_stack(self, word) => return self.keep(slot, resting),
             Err(error) => {
-                eprintln!("osier: a connection is closed because there is no stack for it: {error}");
+                self.say_no_stack(format_args!(
+                    "a connection is closed because there is no stack for it: {error}"
+                ));
                 isolate(|| drop(resting));
                 return self.slots.vacate(slot);
             }
         };
+        resting.note_wake(self, cause);
         stack.label(self.connection, None);
         let id = self.next_id();
         slot.set_tenant(id, stack.address());

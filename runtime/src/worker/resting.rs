@@ -3,7 +3,7 @@
 //! Its timer is armed lazily. Moving the deadline back is a store, and a timer that fires early is armed anew.
 
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier_queue::Key;
 
@@ -99,6 +99,12 @@ pub trait Dormant: 'static {
     fn wake(&mut self, cause: Cause) -> AfterBurst;
 }
 
+/// Time until the next try of a connection that has found no stack.
+const STACK_PAUSE: Duration = Duration::from_millis(10);
+
+/// The most tries: half a second, and more under load.
+const STACK_TRIES: u8 = 50;
+
 /// The tick of no deadline.
 const NEVER: u64 = u64::MAX;
 
@@ -117,6 +123,8 @@ pub(crate) struct Resting {
     woken: bool,
     /// Set when [`Cause::Readable`] was given while the worker stops. [`Cause::Shutdown`] is next, even if bytes are left.
     read_last: bool,
+    /// How often in a row there was no stack for it. Until its timer fires it is not tried again.
+    without_stack: u8,
     /// Set when a call of the connection has panicked. Nothing but its destructor is called any more.
     pub(crate) has_panicked: bool,
 }
@@ -132,6 +140,7 @@ impl Resting {
             armed: NEVER,
             woken: false,
             read_last: false,
+            without_stack: 0,
             has_panicked: false,
         }
     }
@@ -149,7 +158,9 @@ impl Resting {
 
     /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        if self.direction == Some(Direction::Read) && self.entry.is_readable() && !self.read_last {
+        if self.without_stack > 0 && worker.tick() < self.armed && !worker.is_stopping() {
+            None
+        } else if self.direction == Some(Direction::Read) && self.entry.is_readable() && !self.read_last {
             Some(Cause::Readable)
         } else if self.direction == Some(Direction::Write) && self.entry.is_writable() {
             Some(Cause::Writable)
@@ -169,9 +180,25 @@ impl Resting {
         }
     }
 
+    /// Has it wait some time for a stack. Returns false if it has waited long enough: what holds the stacks may wait for this connection.
+    #[cold]
+    pub(crate) fn wait_for_stack(&mut self, worker: &Worker, word: Word) -> bool {
+        if self.without_stack >= STACK_TRIES || worker.is_stopping() {
+            return false;
+        }
+        self.without_stack += 1;
+        if let Some(key) = self.timer {
+            worker.disarm(key);
+        }
+        self.armed = worker.tick_after(worker.now() + STACK_PAUSE);
+        self.timer = Some(worker.arm_tick(self.armed, word));
+        true
+    }
+
     /// Notes that it is woken for `cause`.
     #[inline]
     pub(crate) fn note_wake(&mut self, worker: &Worker, cause: Cause) {
+        self.without_stack = 0;
         match cause {
             Cause::Readable => self.read_last = worker.is_stopping(),
             Cause::Woken => self.woken = false,
