@@ -36,6 +36,15 @@ pub(crate) struct Connection {
 /// The memory of a connection without streams, besides that of HTTP/1.1.
 const BYTES: usize = 900;
 
+/// A connection that finds no stack when something happens ends at once. Its streams do not wait for it any longer.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.shared.streams.borrow().is_empty() {
+            self.shared.lose(CloseReason::Failed);
+        }
+    }
+}
+
 impl Connection {
     /// Makes the connection of a client that speaks HTTP/2.
     pub(crate) fn new(local: &Rc<Local>, link: &Rc<Link>) -> Connection {
