@@ -197,7 +197,9 @@ impl Keeper {
                 });
                 let hidden = space.saturating_sub(resident);
                 let hidden = *self.hidden.get_or_insert(hidden);
-                resident + hidden + (stacks * STACK_SPACE) as u64
+                let stacks = (stacks * STACK_SPACE) as u64;
+                // Stacks have half of the address space, so they may be used up before it is.
+                (resident + hidden + stacks).max(nine_tenths(2 * stacks))
             }
             _ => resident,
         };

@@ -1,9 +1,10 @@
 //! Policies with a name, and the field `Server`.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use crate::support::sites::Sites;
+use crate::support::Client;
+use crate::support::sites::{Sites, send};
 
 #[test]
 fn a_named_policy_lies_between_a_route_and_its_site() {
@@ -92,4 +93,67 @@ fn the_server_field_is_set_or_taken_away() {
             usize::from(expected.is_some())
         );
     }
+}
+
+/// A client on another address of loopback than all others.
+fn from(host: &str, to: SocketAddr) -> Client {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    let from: SocketAddr = format!("{host}:0").parse().unwrap();
+    rustix::net::bind(&socket, &from).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    Client::over(TcpStream::from(socket))
+}
+
+#[test]
+fn a_queue_bounds_what_runs_and_a_client_has_its_part_of_the_line() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = backend.local_addr().unwrap();
+    let route = |path: &str, wait: &str| {
+        format!(
+            "[[site.route]]\npath = \"{path}\"\nproxy = \"{to}\"\n\
+             rate = {{ requests = 1000, burst = 1000, concurrent = 3 }}\n\
+             limits = {{ queue = {{ running = 1, wait = \"{wait}\" }} }}\n"
+        )
+    };
+    let file = format!(
+        "[[site]]\ndefault = true\n{}{}",
+        route("/short", "50ms"),
+        route("/long", "1m")
+    );
+    let sites = Sites::start(&file);
+    let ask = |host: &str, path: &str| {
+        let mut client = from(host, sites.addresses[0]);
+        send(&mut client, "GET", "x", path, &["Connection: close"]);
+        client
+    };
+    // Accepts a request of the server, and answers it.
+    let accept = || {
+        let (mut stream, _) = backend.accept().unwrap();
+        let mut request = [0; 4096];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream
+    };
+    let answer = |mut stream: TcpStream| {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone";
+        stream.write_all(answer).unwrap();
+    };
+
+    let mut runs = ask("127.0.0.2", "/short");
+    let running = accept();
+    let refused = sites.get("x", "/short");
+    assert_eq!((refused.status, refused.field("retry-after")), (503, Some("1")));
+    answer(running);
+    assert_eq!(runs.receive("GET").text(), "done");
+
+    // Three are one client's part, however many may wait.
+    let greedy: Vec<Client> = (0..5).map(|_| ask("127.0.0.2", "/long")).collect();
+    let mut quiet = ask("127.0.0.3", "/long");
+    (0..4).for_each(|_| answer(accept()));
+    assert_eq!(quiet.receive("GET").text(), "done");
+    let mut statuses: Vec<u16> = greedy
+        .into_iter()
+        .map(|mut client| client.receive("GET").status)
+        .collect();
+    statuses.sort();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }

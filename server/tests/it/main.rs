@@ -7,6 +7,7 @@ mod support;
 
 mod acme;
 mod browser;
+mod cage;
 mod conditional;
 mod config_auth;
 mod config_balance;

@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 
 use testkit::allow_descriptors;
 
-use crate::slow_readers::limited;
-use crate::support::sites::{Sites, send};
+use crate::support::sites::Sites;
 
 /// More than the attackers hold if nothing bounds them: 60 MB.
 const ATTACKERS: usize = 1500;
 const HEAD: usize = 30_000;
 
 /// The longest time in which the server serves others again.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 const SITE: &str = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\nrespond = \"x\"\n";
 
@@ -30,7 +29,7 @@ fn resident(pid: u32, line: &str) -> u64 {
 }
 
 /// An attacker that has sent most of a head, as far as the server lets it.
-fn half_a_head(address: SocketAddr) -> Option<TcpStream> {
+pub fn half_a_head(address: SocketAddr) -> Option<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
     stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
     let head = [b"GET / HTTP/1.1\r\nX: ", &*vec![b'x'; HEAD]].concat();
@@ -39,7 +38,7 @@ fn half_a_head(address: SocketAddr) -> Option<TcpStream> {
 }
 
 /// The status of a request on a connection of its own. `None` if there is no answer within a second.
-fn asks(address: SocketAddr) -> Option<(u16, String)> {
+pub fn asks(address: SocketAddr) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     stream
@@ -113,56 +112,4 @@ fn below_the_least_limit_nothing_is_accepted_and_the_log_says_why() {
         assert_eq!(status, 503, "{answer}");
         assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
     }
-}
-
-#[test]
-fn attackers_in_a_cage_of_address_space_end_nothing() {
-    let wanted = 6 * ATTACKERS as u64;
-    if !allow_descriptors(wanted) {
-        return testkit::skip(format_args!("the connections need {wanted} descriptors"));
-    }
-    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\npath = \"/proxy\"\n\
-                limits = { body = \"10MiB\" }\nproxy = \"127.0.0.1:1\"\n[[site.route]]\nrespond = \"x\"\n";
-    let folder = Sites::folder();
-    let path = folder.path().to_path_buf();
-    let mut sites = Sites::start_with(folder, text, |command| limited(command, &path));
-    let address = sites.addresses[0];
-    let body = |_: usize| {
-        let mut client = TcpStream::connect(address).ok()?;
-        client.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
-        let head = b"POST /proxy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n";
-        client.write_all(&[&head[..], &vec![b'x'; 60_000]].concat()).ok()?;
-        Some(client)
-    };
-    let idle = |_: usize| TcpStream::connect(address).ok();
-    // A request on one connection many times, whose responses nobody reads.
-    let pipelined = |_: usize| {
-        let mut client = TcpStream::connect(address).ok()?;
-        client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        let _ = client.write_all(&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10_000));
-        Some(client)
-    };
-    type Attack<'a> = &'a dyn Fn(usize) -> Option<TcpStream>;
-    let attacks: [(&str, usize, Attack<'_>); 4] = [
-        ("half heads", ATTACKERS, &|_| half_a_head(address)),
-        ("slow bodies", 500, &body),
-        ("idle connections", 1000, &idle),
-        ("unread responses", 50, &pipelined),
-    ];
-    for (name, count, attack) in attacks {
-        let attackers: Vec<_> = (0..count).map(attack).collect();
-        let (begun, came) = (Instant::now(), attackers.iter().flatten().count());
-        while asks(address).is_none_or(|(status, _)| status != 200) {
-            assert!(sites.server.is_running(), "{name}: {}", sites.said());
-            assert!(begun.elapsed() < PATIENCE, "{name}: {}", sites.said());
-        }
-        println!(
-            "{name}: {came} came, an honest client was served after {:?}",
-            begun.elapsed()
-        );
-    }
-    assert!(sites.server.is_running(), "{}", sites.said());
-    let mut client = sites.connect();
-    send(&mut client, "GET", "x", "/", &[]);
-    assert_eq!(client.receive("GET").text(), "x");
 }

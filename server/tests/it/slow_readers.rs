@@ -62,7 +62,7 @@ pub fn limited(command: &mut Command, folder: &std::path::Path) {
 }
 
 /// A client whose kernel takes few bytes, and its socket.
-fn slow_reader(address: SocketAddr) -> (Client, TcpStream) {
+pub fn slow_reader(address: SocketAddr) -> (Client, TcpStream) {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
