@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const KINDS: [&str; 5] = ["heads", "bodies", "unread responses", "readers", "idle"];
 
-/// What an attacker of this kind sends.
+/// The bytes that an attacker of this kind sends.
 fn bytes(kind: &str) -> Vec<u8> {
     match kind {
         "heads" => {

@@ -34,6 +34,7 @@ pub(crate) mod remote;
 pub(crate) mod resting;
 pub(crate) mod running;
 pub(crate) mod scheduler;
+mod shortage;
 #[cfg(feature = "sim")]
 mod simulated;
 pub(crate) mod slots;
@@ -44,14 +45,14 @@ pub(crate) mod waker;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use crossbeam_deque as deque;
-use osier_coro::{Coroutine, overflow, stack};
+use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
@@ -69,6 +70,7 @@ use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::resting::{AfterBurst, Cause, Resting};
 use crate::worker::scheduler::Scheduler;
+use crate::worker::shortage::Shortage;
 use crate::worker::slots::{Slot, SlotState, Slots};
 use crate::worker::trimmers::Trimmers;
 use crate::worker::waker::{SLOTS_MAX, Word};
@@ -118,8 +120,7 @@ pub(crate) struct Worker {
     /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
-    /// The lack of stacks that was not said since the last line about it, and the time of that line.
-    without_stack: Cell<(u32, Option<Instant>)>,
+    shortage: Shortage,
     heap: Heap,
     pub(crate) trimmers: Trimmers,
     /// The place that is shown as the origin of fibers of connections at rest.
@@ -167,12 +168,9 @@ impl Worker {
             first_share: Cell::new(FRESH_EVERY),
             tick: Cell::new(tick_at(now.duration_since(epoch))),
             clock,
-            stacks: {
-                overflow::describe_by(core::describe_overflow);
-                stack::Pool::new(scheduler.stacks.clone())?
-            },
+            stacks: shortage::pool(scheduler.stacks.clone())?,
             heap: Heap::default(),
-            without_stack: Cell::default(),
+            shortage: Shortage::default(),
             trimmers: Trimmers::default(),
             connection: Location::caller(),
             completed: Cell::new(0),
@@ -632,7 +630,7 @@ impl Worker {
             Ok(prepared) => prepared,
             Err(error) => {
                 let error = cannot_start(job.header(), error);
-                self.say_no_stack(format_args!("{error}"));
+                self.shortage.say(self.now(), format_args!("{error}"));
                 job.fail(Box::new(error));
                 return None;
             }
@@ -737,29 +735,10 @@ impl Worker {
         resting.arm(self, word);
         resting.listen(self);
         let due = resting.cause(self, word).is_some();
-        self.keep(slot, resting);
-        if due {
-            self.slots.queue(slot);
-        }
-    }
-
-    fn keep(&self, slot: &Slot, resting: Box<Resting>) {
         slot.set_resting(resting);
         self.resting.set(self.resting.get() + 1);
-    }
-
-    /// Says that there is no stack, once a second.
-    #[cold]
-    fn say_no_stack(&self, line: fmt::Arguments<'_>) {
-        let (unsaid, since) = self.without_stack.get();
-        let now = self.now();
-        if since.is_some_and(|since| now.saturating_duration_since(since) < Duration::from_secs(1)) {
-            return self.without_stack.set((unsaid + 1, since));
-        }
-        self.without_stack.set((0, Some(now)));
-        match unsaid {
-            0 => eprintln!("osier: {line}"),
-            _ => eprintln!("osier: {line}; {unsaid} more times since the last line"),
+        if due {
+            self.slots.queue(slot);
         }
     }
 
@@ -772,11 +751,9 @@ impl Worker {
         };
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
-            Err(_) if resting.wait_for_stack(self, word) => return self.keep(slot, resting),
+            Err(_) if resting.wait_for_stack(self, word) => return self.rest(slot, resting),
             Err(error) => {
-                self.say_no_stack(format_args!(
-                    "a connection is closed because there is no stack for it: {error}"
-                ));
+                self.shortage.say_closed(self.now(), &error);
                 isolate(|| drop(resting));
                 return self.slots.vacate(slot);
             }

@@ -1,0 +1,48 @@
+//! The stacks of a worker, and the words for the lack of them: one line a second, however many fibers cannot start.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use osier_coro::{overflow, stack};
+
+use crate::worker::core;
+
+/// Time between two lines.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Makes the pool of a worker. A stack that overflows tells what its fiber was doing.
+pub(crate) fn pool(config: stack::Config) -> io::Result<stack::Pool> {
+    overflow::describe_by(core::describe_overflow);
+    stack::Pool::new(config)
+}
+
+/// The failures since the last line, and its time.
+#[derive(Default)]
+pub(crate) struct Shortage(Cell<(u32, Option<Instant>)>);
+
+impl Shortage {
+    /// Says that a connection is closed.
+    #[cold]
+    pub(crate) fn say_closed(&self, now: Instant, error: &io::Error) {
+        self.say(
+            now,
+            format_args!("a connection is closed because there is no stack for it: {error}"),
+        );
+    }
+
+    /// Says that there is no stack, unless it has just been said.
+    #[cold]
+    pub(crate) fn say(&self, now: Instant, line: fmt::Arguments<'_>) {
+        let (unsaid, since) = self.0.get();
+        if since.is_some_and(|since| now.saturating_duration_since(since) < SAY_AGAIN) {
+            return self.0.set((unsaid + 1, since));
+        }
+        self.0.set((0, Some(now)));
+        match unsaid {
+            0 => eprintln!("osier: {line}"),
+            _ => eprintln!("osier: {line}; {unsaid} more times since the last line"),
+        }
+    }
+}
