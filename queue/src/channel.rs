@@ -11,8 +11,9 @@
 //! # Protocol
 //! - The mutex guards everything. It is held for a few instructions, and while the queue's buffer grows: up to the bound, or as a
 //!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
-//!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once and uses no
-//!   other atomic.
+//!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once.
+//! - A receiver that finds no value by the hint `has_values` makes its waker ready and takes the mutex once, to enter the list. It decides
+//!   nothing by the hint: under the mutex it looks again. A hint that is late costs a second take of the mutex or a waker.
 //! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and
 //!   no fence is needed to see that nobody waits. The mutex comes before the lists' own locks.
 //! - A grant to a receiver promises one value. The value stays in the queue, but nobody else takes one of the last `promised`
@@ -29,7 +30,7 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::waiters::{Standing, WaitList, Waiter};
 use crate::wakers::wake_both;
 
@@ -78,6 +79,8 @@ pub enum Nothing {
 /// ```
 pub struct Channel<T> {
     state: Mutex<State<T>>,
+    /// Whether the queue has values: a hint. Written under the mutex, read without it.
+    has_values: AtomicBool,
     /// Receivers that wait for a value.
     receivers: WaitList,
     /// Senders that wait for room.
@@ -136,6 +139,7 @@ impl<T> Channel<T> {
         };
         Self {
             state: Mutex::new(state),
+            has_values: AtomicBool::new(false),
             receivers: WaitList::new(),
             senders: WaitList::new(),
             watchers: WaitList::new(),
@@ -176,9 +180,12 @@ impl<T> Channel<T> {
     #[inline]
     pub fn poll_receive(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
         if waiter.is_idle() {
-            let state = self.lock();
-            if state.has_value() {
-                return Poll::Ready(Ok(self.take(state)));
+            // Without a value the mutex is taken once, below, where the waker is there.
+            if self.has_values.load(Ordering::Relaxed) {
+                let state = self.lock();
+                if state.has_value() {
+                    return Poll::Ready(Ok(self.take(state)));
+                }
             }
         } else {
             match waiter.as_mut().standing(cx.waker()) {
@@ -479,10 +486,19 @@ impl<T> Channel<T> {
         Some(bound - state.queue.len() - state.held)
     }
 
+    #[inline]
+    fn pop(&self, state: &mut State<T>) -> Option<T> {
+        let value = state.queue.pop_front();
+        if state.queue.is_empty() {
+            self.has_values.store(false, Ordering::Relaxed);
+        }
+        value
+    }
+
     /// Takes the oldest value and grants its place to a sender.
     #[inline]
     fn take(&self, mut state: MutexGuard<'_, State<T>>) -> T {
-        let value = state.queue.pop_front().expect("there is a value");
+        let value = self.pop(&mut state).expect("there is a value");
         let next = self.grant_place(&mut state);
         drop(state);
         wake(next);
@@ -492,7 +508,7 @@ impl<T> Channel<T> {
     fn take_promised(&self) -> T {
         let mut state = self.lock();
         state.promised -= 1;
-        let value = state.queue.pop_front().expect("a promised value is there");
+        let value = self.pop(&mut state).expect("a promised value is there");
         let next = self.grant_place(&mut state);
         let drained = state.is_drained();
         drop(state);
@@ -509,6 +525,7 @@ impl<T> Channel<T> {
         if let Some(value) = value.take() {
             // Always present: the callers check before they take the lock.
             state.queue.push_back(value);
+            self.has_values.store(true, Ordering::Relaxed);
         }
         let next = self.promise(&mut state);
         drop(state);
