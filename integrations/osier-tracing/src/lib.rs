@@ -39,6 +39,11 @@
 //! Without a subscriber there is no cost, and none in fibers that do not use tracing: Osier itself knows no spans. Each call of
 //! the subscriber reads the fiber's number, a load or two. A switch exits and enters the spans of two fibers.
 //!
+//! # Records of the crate log
+//!
+//! Libraries that write by the macros of `log` are in the span of their fiber, too, through tracing's own bridge. With its feature
+//! `tracing-log`, tracing-subscriber's `init` installs the bridge; without it, an application installs the bridge itself.
+//!
 //! # Features
 //!
 //! `otlp` sends spans to a collector: the module `otlp`. It needs no tokio runtime.

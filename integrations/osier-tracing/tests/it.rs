@@ -233,6 +233,36 @@ fn tasks_and_threads_have_their_own_spans_too() {
 }
 
 #[test]
+fn records_of_the_crate_log_are_in_the_span_of_their_fiber() {
+    let log = log();
+    run(|| {
+        osier::scope(|scope| {
+            for fiber in ["left", "right"] {
+                scope.spawn(move || {
+                    let _span = info_span!("bridged", fiber).entered();
+                    wait();
+                    log::info!("a record of the {fiber}");
+                    wait();
+                });
+            }
+        });
+        log::warn!("a record of nobody");
+    });
+    for fiber in ["left", "right"] {
+        let lines = log.lines(&format!("a record of the {fiber}"));
+        let span = format!("bridged{{fiber=\"{fiber}\"}}:");
+        assert!(lines.len() == 1 && lines[0].contains(&span), "{lines:?}");
+        assert!(
+            lines[0].matches("bridged").count() == 1 && lines[0].contains("INFO"),
+            "{lines:?}"
+        );
+        assert!(lines[0].contains(" it: "), "the module of the record: {lines:?}");
+    }
+    let lines = log.lines("a record of nobody");
+    assert!(lines.len() == 1 && !lines[0].contains("bridged"), "{lines:?}");
+}
+
+#[test]
 fn the_subscriber_inside_is_found() {
     let _log = log();
     tracing::dispatcher::get_default(|dispatch| {
