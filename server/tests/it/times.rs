@@ -57,6 +57,11 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     let top = || osier().args(["top", &admin_of(&sites).to_string()]).output().unwrap();
     let view = String::from_utf8(top().stdout).unwrap();
     assert!(view.contains("fibers by the place where they wait"), "{view}");
+    let (_, slow) = view.split_once("slow requests, by how long they wait now\n").unwrap();
+    assert!(
+        slow.lines().next().unwrap().contains("s  GET /slow, 127.0.0.1:"),
+        "{view}"
+    );
     assert!(
         view.contains("(GET /slow, 127.0.0.1:") && !view.contains("\x1b"),
         "{view}"

@@ -1,15 +1,16 @@
 //! One sample of a server: its metrics, and its fibers by the place where they wait.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long the server may take for a page.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest page, in bytes.
-const LONGEST: u64 = 256 << 20;
+const LONGEST: usize = 256 << 20;
 
 /// The labels of a sample, by name.
 pub type Labels = Vec<(String, String)>;
@@ -76,25 +77,56 @@ pub fn label<'l>(labels: &'l Labels, name: &str) -> &'l str {
 }
 
 fn page(address: &str, path: &str) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("cannot ask {address} for {path}: {error}");
-    let mut addresses = address.to_socket_addrs().map_err(failed)?;
-    let first = addresses
-        .next()
-        .ok_or_else(|| format!("'{address}' is not an address: write HOST:PORT"))?;
-    let mut stream = TcpStream::connect_timeout(&first, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).map_err(failed)?;
-    let mut response = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut response).map_err(failed)?;
+    let failed = |error: io::Error| format!("cannot ask {address} for {path}: {error}");
+    let response = exchange(address, path).map_err(failed)?;
     let response = String::from_utf8_lossy(&response);
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-    match head.split(' ').nth(1) {
+    let status = head.strip_prefix("HTTP/").and_then(|head| head.split(' ').nth(1));
+    match status {
         Some("200") => Ok(body.to_owned()),
         Some(status) => Err(format!(
             "{address} answers {path} with {status}: is it the address of [admin]?"
         )),
-        None => Err(format!("{address} does not speak HTTP")),
+        None => Err(format!("{address} does not speak HTTP: is it the address of [admin]?")),
+    }
+}
+
+/// Asks for a page. A name may have several addresses, and the server one of them.
+fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
+    if let Some(socket) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        return ask(stream, path);
+    }
+    let mut last = ErrorKind::AddrNotAvailable.into();
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                return ask(stream, path);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn ask(mut stream: impl Read + Write, path: &str) -> io::Result<Vec<u8>> {
+    let asked = Instant::now();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let (mut response, mut chunk) = (Vec::new(), vec![0; 65_536]);
+    loop {
+        let read = stream.read(&mut chunk).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+            _ => error,
+        })?;
+        response.extend_from_slice(&chunk[..read]);
+        if read == 0 || response.len() > LONGEST {
+            return Ok(response);
+        }
+        if asked.elapsed() > PATIENCE {
+            return Err(ErrorKind::TimedOut.into());
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The view: workers, routes and the places where fibers wait, as lines of text.
+//! The view: workers, routes, slow requests and the places where fibers wait, as lines of text.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use osier_web::Phase;
 
 use super::scrape::{Scrape, label};
 
-/// The most routes and places that are shown.
+/// The most routes, requests and places that are shown.
 const ROUTES: usize = 15;
+const REQUESTS: usize = 5;
 const PLACES: usize = 10;
 
 const COUNT: &str = "osier_http_request_duration_seconds_count";
@@ -26,6 +27,7 @@ pub fn text(address: &str, now: &Scrape, before: Option<&Scrape>) -> String {
     changes.summary(address, &mut text);
     changes.workers(&mut text);
     changes.routes(&mut text);
+    requests(&now.fibers, &mut text);
     places(&now.fibers, &mut text);
     text
 }
@@ -141,6 +143,41 @@ impl Changes<'_> {
     }
 }
 
+/// The requests that have waited longest where they are. The page names the fibers of each place that have waited longest.
+fn requests(page: &str, text: &mut String) {
+    let fibers = page.lines().filter_map(|line| line.strip_prefix("  fiber "));
+    let mut requests: Vec<_> = fibers.filter_map(request).collect();
+    requests.sort_by(|one, other| other.0.total_cmp(&one.0));
+    if !requests.is_empty() {
+        let _ = writeln!(text, "\nslow requests, by how long they wait now");
+    }
+    for (_, waited, work, wait) in requests.iter().take(REQUESTS) {
+        let _ = writeln!(text, "{waited:>10}  {work}{wait}");
+    }
+}
+
+/// Reads `0.7 (GET /, 127.0.0.1:9) spawned at a.rs:1: suspended for 2.0s, waiting to read …; …`: the seconds, the same as it
+/// stands there, the request, and its wait. `None` for the request that asks for this page, too.
+fn request(fiber: &str) -> Option<(f64, &str, &str, &str)> {
+    let (name, state) = fiber.split_once(") spawned at ")?;
+    let (_, work) = name.split_once(" (")?;
+    let (_, wait) = state.split_once(": suspended for ")?;
+    let wait = wait.split(';').next()?;
+    let at = wait.find(',').unwrap_or(wait.len());
+    let (waited, wait) = wait.split_at(at);
+    if wait.contains(" in osier::inspect::dump") {
+        return None;
+    }
+    Some((seconds(waited)?, waited, work, wait))
+}
+
+/// A duration as `{:.1?}` writes it.
+fn seconds(text: &str) -> Option<f64> {
+    let units = [("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("s", 1.0)];
+    let (unit, scale) = units.into_iter().find(|(unit, _)| text.ends_with(unit))?;
+    Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * scale)
+}
+
 /// The places where fibers wait, with one fiber and the innermost frames of each.
 fn places(page: &str, text: &mut String) {
     let _ = writeln!(text, "\nfibers by the place where they wait");
@@ -210,6 +247,28 @@ mod tests {
         let text = super::text("x:1", &now, Some(&before));
         assert!(text.contains("10.0 requests/s now"), "{text}");
         assert!(text.contains("      10.0     50.000  a /: \n"), "{text}");
+    }
+
+    #[test]
+    fn requests_that_wait_longest_come_first() {
+        let fiber = |request: &str, waited: &str| {
+            format!(
+                "1 fiber, for up to {waited}\n  fiber 0.1{request} spawned at a.rs:1: suspended for {waited}, waiting to read socket 7; 5 bytes of stack, 6 left\n"
+            )
+        };
+        let page = fiber(" (GET /a, 1.2.3.4:5)", "20.5ms")
+            + &fiber(" 'x' (GET /b, 1.2.3.4:6)", "1.5s")
+            + &fiber("", "9.0s")
+            + &fiber(" (GET /fibers, 1.2.3.4:8)", "7.0s").replace("to read socket 7", "in osier::inspect::dump::dump")
+            + &fiber(" (GET /c, 1.2.3.4:7)", "900.0µs");
+        let text = text("x:1", &scrape(BEFORE, &page), None);
+        let (_, shown) = text.split_once("wait now\n").unwrap();
+        let (shown, _) = shown.split_once("\n\n").unwrap();
+        let expected = [("1.5s", 'b', 6), ("20.5ms", 'a', 5), ("900.0µs", 'c', 7)];
+        let expected = expected
+            .map(|(waited, path, port)| format!("{waited:>10}  GET /{path}, 1.2.3.4:{port}, waiting to read socket 7"));
+        assert_eq!(shown, expected.join("\n"), "{text}");
+        assert!(!super::text("x:1", &scrape(BEFORE, ""), None).contains("slow requests"));
     }
 
     #[test]
