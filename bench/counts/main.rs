@@ -15,6 +15,7 @@ type Walk = fn(&Runtime, u32);
 
 const PATHS: &[(&str, Walk)] = &[
     ("hello", servers::hello),
+    ("timed", servers::timed),
     ("pipelined", servers::pipelined),
     ("static", servers::file),
     ("proxied", servers::proxied),

@@ -1,9 +1,11 @@
 //! The paths of a server. A thread of this process is the client: its instructions count, too, some hundred a request, and for TLS as many as
 //! the server's.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use osier::Runtime;
 use osier::pubsub::Topic;
@@ -12,7 +14,7 @@ use osier_web::fastcgi::FastCgi;
 use osier_web::files::Files;
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
-use osier_web::{Address, Request, Router, Server, fastcgi as cgi, ws};
+use osier_web::{Address, Request, Router, Served, Server, fastcgi as cgi, wrap, ws};
 use rustls::pki_types::ServerName;
 
 use crate::backends;
@@ -36,6 +38,19 @@ pub fn hello(runtime: &Runtime, count: u32) {
         || Server::new(router),
         move |address| ask(&mut connect(address), HELLO, count),
     );
+}
+
+/// Hello whose time is asked for: by an observer, and by a limit for slow requests.
+pub fn timed(runtime: &Runtime, count: u32) {
+    let router = Router::new().get("/", |_| "Hello, World!");
+    let router = router.wrap(wrap::slow(Duration::from_secs(2)));
+    let observe = |served: &Served<'_>| {
+        black_box(served.times());
+    };
+    let server = || Server::new(router).on_request(observe);
+    serve(runtime, server, move |address| {
+        ask(&mut connect(address), HELLO, count);
+    });
 }
 
 pub fn pipelined(runtime: &Runtime, count: u32) {

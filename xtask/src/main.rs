@@ -39,7 +39,7 @@ usage: cargo xtask COMMAND
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench instructions
-                   counts the instructions of ten hot paths; writes bench/instructions.txt
+                   counts the instructions of hot paths; writes bench/instructions.txt
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server
   upgrade [--clear N] [--tls N] [--guests N] [--upgrades N] [--pause SECONDS] [--only NAME]
                    what clients notice while osier, nginx and HAProxy are upgraded under load";
