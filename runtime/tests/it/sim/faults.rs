@@ -3,7 +3,7 @@
 use super::{SECOND, echo, echo_server};
 use osier::net::{TcpListener, TcpStream, UdpSocket};
 use osier::sim::{self, Faults, Sim};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::time::Duration;
@@ -159,6 +159,58 @@ fn mild_faults_break_no_connection_and_rough_ones_do() {
         ..Faults::none()
     });
     assert!((60..140).contains(&refused), "{refused}");
+}
+
+/// The sizes of the reads and writes that move 100 messages of 1000 bytes each on a network with these faults.
+fn sizes(faults: Faults) -> (Vec<usize>, Vec<usize>) {
+    sim::run(1, |world| {
+        world.faults(faults);
+        let read = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&read);
+        let reader = world.host("reader", move || {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            let mut buf = [0; 1000];
+            loop {
+                match stream.read(&mut buf)? {
+                    0 => return std::io::Result::Ok(()),
+                    count => noted.borrow_mut().push(count),
+                }
+            }
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("reader:7").unwrap();
+        let mut written = Vec::new();
+        for _ in 0..100 {
+            let mut left = 1000;
+            while left > 0 {
+                written.push(stream.write(&vec![0; left]).unwrap());
+                left -= written.last().unwrap();
+            }
+            osier::sleep(SECOND);
+        }
+        drop(stream);
+        reader.wait();
+        (read.take(), written)
+    })
+}
+
+#[test]
+fn reads_and_writes_are_as_short_as_the_faults_say() {
+    let is_whole = |sizes: &[usize]| sizes == [1000; 100];
+    let with = |short_read, short_write| {
+        let faults = Faults {
+            short_read,
+            short_write,
+            ..Faults::none()
+        };
+        let (read, written) = sizes(faults);
+        assert_eq!((read.iter().sum(), written.iter().sum()), (100_000, 100_000));
+        (is_whole(&read), is_whole(&written), written.len())
+    };
+    assert_eq!(with(0, 0), (true, true, 100));
+    assert!(matches!(with(2, 0), (false, true, 100)));
+    let (_, is_whole, writes) = with(0, 2);
+    assert!(!is_whole && (130..300).contains(&writes), "{writes} writes");
 }
 
 #[test]
