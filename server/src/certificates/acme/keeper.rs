@@ -95,8 +95,8 @@ struct State {
     queue: BinaryHeap<Reverse<(i64, usize)>>,
     busy: usize,
     failures: Vec<u32>,
-    /// The subjects whose certificates are served.
-    served: HashSet<usize>,
+    /// The subjects whose certificates are served, with the ends of those in seconds since 1970.
+    served: HashMap<usize, i64>,
     /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
     /// Subjects that need no certificate any more.
@@ -464,7 +464,7 @@ impl Keeper {
         let failures = self.state().failures[index];
         let (subject, place) = (self.subject(index), self.means.storage.place());
         let name = subject.name();
-        let pause = schedule::pause(failures + 1, None, chance(name));
+        let pause = schedule::pause(failures + 1, None, None, chance(name));
         let minutes = pause.as_secs().div_ceil(60);
         self.say.error(format_args!(
             "the certificate of {name} cannot be stored: {place}: {error}; it is served from memory, and lost when this process ends; \
@@ -494,14 +494,15 @@ impl Keeper {
     }
 
     fn back_off(&self, index: usize, error: &Error) -> Next {
-        let (failures, is_served) = {
+        let (failures, served_until) = {
             let state = self.state();
-            (state.failures[index], state.served.contains(&index))
+            (state.failures[index], state.served.get(&index).copied())
         };
         let subject = self.subject(index);
         let name = subject.name();
-        let pause = schedule::pause(failures + 1, error.retry_after(), chance(name));
-        let meanwhile = if is_served {
+        let left = served_until.and_then(|end| u64::try_from(end.saturating_sub(self.wall())).ok());
+        let pause = schedule::pause(failures + 1, left, error.retry_after(), chance(name));
+        let meanwhile = if served_until.is_some() {
             "the old one is served"
         } else {
             "a self-signed one is served, which browsers refuse"
@@ -520,7 +521,7 @@ impl Keeper {
         let subject = &self.subject(index);
         match self.shelf.put(subject, stored) {
             Ok(()) => {
-                self.state().served.insert(index);
+                self.state().served.insert(index, issue::end(&stored.chain));
             }
             Err(why) => {
                 let name = subject.name();
@@ -599,7 +600,7 @@ mod tests {
 
     #[test]
     fn every_pause_ends_before_a_jump_is_suspected() {
-        let longest = schedule::pause(40, None, 1.0).max(ASK).max(SETTLED);
+        let longest = schedule::pause(40, None, None, 1.0).max(ASK).max(SETTLED);
         assert!(longest.as_secs().cast_signed() < FARTHEST, "{longest:?}");
     }
 }

@@ -25,4 +25,6 @@ pub mod storage;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;

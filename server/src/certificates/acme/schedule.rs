@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// The first pause after a failure, and the longest. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2 * 24 * 3600);
 
 /// Shortest pause, whatever an issuer says, and the part of the lifetime over which renewals are spread.
@@ -43,10 +44,14 @@ fn latest(validity: Validity) -> i64 {
     validity.ends.saturating_sub(lifetime / 10)
 }
 
-/// The pause after so many failures in a row. `asked` is the time for which the issuer wants to be left alone.
-pub fn pause(failures: u32, asked: Option<Duration>, chance: f64) -> Duration {
+/// The pause after so many failures in a row. `left` is the time in seconds for which the old certificate is valid: the pause is at most
+/// an eighth of that, or an hour. `asked` is the time for which the issuer wants to be left alone.
+pub fn pause(failures: u32, left: Option<u64>, asked: Option<Duration>, chance: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16));
-    let pause = doubled.min(LONGEST_PAUSE);
+    let longest = left.map_or(LONGEST_PAUSE, |left| {
+        Duration::from_secs(left / 8).clamp(HOUR, LONGEST_PAUSE)
+    });
+    let pause = doubled.min(longest);
     pause.mul_f64(1.0 + chance / 4.0).max(asked.unwrap_or_default())
 }
 
@@ -110,13 +115,17 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_days_and_respect_the_issuer() {
-        assert_eq!(pause(1, None, 0.0), Duration::from_secs(60));
-        assert_eq!(pause(4, None, 0.0), Duration::from_secs(480));
-        assert_eq!(pause(40, None, 0.0), LONGEST_PAUSE);
+        assert_eq!(pause(1, None, None, 0.0), Duration::from_secs(60));
+        assert_eq!(pause(4, None, None, 0.0), Duration::from_secs(480));
+        assert_eq!(pause(40, None, None, 0.0), LONGEST_PAUSE);
+        // Two days are left of one that is valid for six.
+        assert_eq!(pause(40, Some(48 * 3600), None, 0.0), 6 * HOUR);
+        assert_eq!(pause(40, Some(0), None, 0.0), HOUR);
+        assert_eq!(pause(4, Some(0), None, 0.0), Duration::from_secs(480));
         assert_eq!(
-            pause(1, Some(Duration::from_secs(3600)), 1.0),
+            pause(1, None, Some(Duration::from_secs(3600)), 1.0),
             Duration::from_secs(3600)
         );
-        assert_eq!(pause(1, None, 1.0), Duration::from_secs(75));
+        assert_eq!(pause(1, None, None, 1.0), Duration::from_secs(75));
     }
 }

@@ -6,11 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use data_encoding::BASE64URL_NOPAD as BASE64;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer as Signer, KeyPair};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 use super::challenge::Board;
 use super::jose::AccountKey;
@@ -80,6 +82,8 @@ pub struct Script {
     pub makes_panic: bool,
     /// The answer to a new order, instead of an order.
     pub refuses_orders: Option<(u16, Value, Option<String>)>,
+    /// The lifetime of its certificates, from the time of day of the runtime on.
+    pub lifetime: Option<Duration>,
 }
 
 pub struct Issuer {
@@ -338,6 +342,10 @@ impl Issuer {
                 let request = CertificateSigningRequestParams::from_der(&request.into()).unwrap();
                 let mut request = request;
                 request.params.use_authority_key_identifier_extension = true;
+                if let Some(lifetime) = script.lifetime {
+                    let now = OffsetDateTime::from(osier::time::system_now());
+                    (request.params.not_before, request.params.not_after) = (now, now + lifetime);
+                }
                 let number: usize = number.parse().unwrap();
                 let chain = match script.mixes_up_keys && number == 0 {
                     true => request.params.signed_by(&KeyPair::generate().unwrap(), &self.signer),
