@@ -203,6 +203,9 @@ fn scenario(world: &World) {
     for backend in upstream.stats() {
         assert_eq!((backend.leases, backend.kept), (0, 0), "{} is used", backend.address);
     }
+    // The checks of backends end with it.
+    drop(upstream);
+    osier::sleep(10 * SECOND);
     assert_eq!(front.open_sockets(), 0, "a connection is left");
 }
 
