@@ -112,6 +112,12 @@ fn main() -> io::Result<()> {
         written += 1;
         fs::write(directory.join(name), frames.concat())?;
     }
+    for (name, frames) in H2_FRAMES.iter().chain(H2_CLIENT) {
+        let directory = corpus.join("h2_client");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), frames.concat())?;
+    }
     for (name, frames) in H2_CONNECTION {
         let directory = corpus.join("h2_connection");
         written += 1;
@@ -209,6 +215,20 @@ const H2_CONNECTION: &[(&str, &[&[u8]])] = &[
     ("malformed", &[b"\0\0\x02\x01\x05\0\0\0\x01\x82\x84", b"\0\0\x18\x01\x05\0\0\0\x03\x82\x86\x84A\x01a\0\x0aconnection\x05close", b"\0\0\x0b\x01\x05\0\0\0\x05\x82\x86\x84A\x01a\0\x01X\x01y"]),
     ("cookies", &[b"\0\0\x10\x01\x05\0\0\0\x01\x82\x86\x84A\x01a`\x03a=b`\x03c=d"]),
     ("shut-windows", &[b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0", b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84A\x01a", b"\0\0\x04\x08\0\0\0\0\x01\0\0\0\x02"]),
+];
+
+/// Frames after a server's settings, for a client with requests on the streams 1, 3, 5 and 7.
+#[rustfmt::skip]
+const H2_CLIENT: &[(&str, &[&[u8]])] = &[
+    ("response", &[b"\0\0\x01\x01\x04\0\0\0\x01\x88", b"\0\0\x05\0\x01\0\0\0\x01hello"]),
+    ("trailer", &[b"\0\0\x01\x01\x04\0\0\0\x01\x88", b"\0\0\x05\0\0\0\0\0\x01hello", b"\0\0\x05\x01\x05\0\0\0\x01@\x01x\x01y"]),
+    ("interim", &[b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03103", b"\0\0\x01\x01\x05\0\0\0\x01\x89"]),
+    ("content-length", &[b"\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x015", b"\0\0\x05\0\x01\0\0\0\x01hello", b"\0\0\x05\x01\x04\0\0\0\x03\x88\x0f\x0d\x012", b"\0\0\x01\0\x01\0\0\0\x03x"]),
+    ("tunnel", &[b"\0\0\x01\x01\x04\0\0\0\x05\x88", b"\0\0\x01\0\0\0\0\0\x05x", b"\0\0\0\0\x01\0\0\0\x05"]),
+    ("of-a-reset-stream", &[b"\0\0\x01\x01\x04\0\0\0\x07\x88", b"\0\0\x01\0\x01\0\0\0\x07x"]),
+    ("windows", &[b"\0\0\x04\x08\0\0\0\0\x03\0\0\x10\0", b"\0\0\x04\x08\0\0\0\0\0\0\0\x10\0", b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\x01"]),
+    ("refused", &[b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07", b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x03\0\0\0\0"]),
+    ("malformed", &[b"\0\0\x02\x01\x05\0\0\0\x01\x88\x88", b"\0\0\x01\x01\x05\0\0\0\x03\x82"]),
 ];
 
 /// Scripts: who is the client, the pieces of the transport, and the messages.
