@@ -294,6 +294,35 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_leaves_the_old_certificate_and_nothing_beside_it() {
+        let folder = Temporary::new();
+        let storage = storage(&folder);
+        std::fs::create_dir(folder.join("state")).unwrap();
+        let Some(_disk) = testkit::SmallDisk::mount(&folder.join("state")) else {
+            return;
+        };
+        let stored = |text: &str| Stored {
+            key: "-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".into(),
+            chain: format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"),
+        };
+        let old = stored("old");
+        storage.put_certificate("a.example", &old).unwrap();
+        let filler = folder.join("state/filler");
+        let mut file = File::create(&filler).unwrap();
+        while io::Write::write(&mut file, &[7; 4096]).is_ok() {}
+        let new = stored(&"new".repeat(3000));
+        let refused = storage.put_certificate("a.example", &new).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert!(storage.certificate("a.example").unwrap() == Some(old));
+        let names = std::fs::read_dir(folder.join("state/certificates")).unwrap();
+        assert_eq!(names.count(), 1);
+        drop(file);
+        std::fs::remove_file(filler).unwrap();
+        storage.put_certificate("a.example", &new).unwrap();
+        assert!(storage.certificate("a.example").unwrap() == Some(new));
+    }
+
+    #[test]
     fn an_order_is_kept_until_its_certificate_is_there() {
         let folder = Temporary::new();
         let storage = storage(&folder);
