@@ -161,7 +161,10 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         let mut upgrading = Upgrading::default();
         loop {
             match requests.next() {
+                Asked::Shutdown if upgrading.finish(&sites) => return Ok(sites.end_after_upgrade()),
                 Asked::Shutdown => {
+                    // An old process would take the end of this one for a failure.
+                    sites.process.upgrade.stopping();
                     sites.process.notify.stopping("finishing in-flight requests");
                     sites.announce_end();
                     if let Some(file) = sites.process.pid_file.take() {
@@ -197,12 +200,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
                     }
                 }
                 Asked::HandedOver => match upgrading.end() {
-                    Ok(()) => {
-                        sites.leave();
-                        let text = format_args!("upgrade: the new process has taken over, and this one ends");
-                        sites.process.say.info(text);
-                        return Ok((sites.end(), sites.config.drain, sites.live));
-                    }
+                    Ok(()) => return Ok(sites.end_after_upgrade()),
                     Err(why) => sites.say_not_upgraded(&why, upgrading.is_busy()),
                 },
             }

@@ -11,6 +11,7 @@
 //! Only the first fiber changes anything. Workers read through `site/live.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use osier_web::files::CacheLimits;
 use osier_web::{Connections, Level};
@@ -417,12 +418,20 @@ impl Sites {
         }
     }
 
-    /// Gives up what the new process has taken over: the files of Unix sockets, and the renewal of certificates.
-    pub fn leave(&mut self) {
+    /// Shuts down after a new process has taken over. Leaves what that has: the PID file, the files of Unix sockets, and the renewal of
+    /// certificates. Returns the number of connections that had to be cut, the time that they had, and the sites.
+    ///
+    /// # Suspends
+    /// Until the last connection has ended or was cut.
+    pub fn end_after_upgrade(mut self) -> (usize, Duration, Arc<Live>) {
         self.running.iter_mut().for_each(Running::leave_file);
         if let Some(admin) = &mut self.admin {
             admin.leave_file();
         }
+        self.process.say.info(format_args!(
+            "upgrade: the new process has taken over, and this one ends"
+        ));
+        (self.end(), self.config.drain, self.live)
     }
 
     /// Logs that a graceful shutdown begins, and how long it may take.

@@ -7,11 +7,14 @@
 //! ```
 //!
 //! Only the first fiber of the server changes this state.
+//! If this process is asked to end while it hands over, the handover ends first: the new process serves, and nothing that it has taken over
+//! may go.
 
 use std::env;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use osier::JoinHandle;
 use osier_web::upgrade::{Item, Program, Successor};
 
 use crate::process::root::inside;
@@ -26,6 +29,8 @@ use super::sites::Sites;
 pub struct Upgrading {
     outcome: Arc<Mutex<Outcome>>,
     is_busy: bool,
+    /// The fiber that hands over.
+    handover: Option<JoinHandle<()>>,
     /// Whether a reload was requested during the upgrade.
     reload_waits: bool,
 }
@@ -92,15 +97,32 @@ impl Upgrading {
         let (outcome, requests) = (Arc::clone(&self.outcome), Arc::clone(requests));
         let notify = sites.process.notify.clone();
         let fiber = osier::fiber::Builder::new().name("upgrade");
-        drop(fiber.spawn(move || {
-            let done = successor.hand_over(|| notify.main_process(id));
-            if done.is_err() {
+        self.handover = Some(fiber.spawn(move || {
+            let mut serves = false;
+            let done = successor.hand_over(|| {
+                serves = true;
+                notify.main_process(id);
+            });
+            if serves && done.is_err() {
                 notify.main_process(std::process::id());
             }
             *lock(&outcome) = Outcome::HandedOver(done);
             requests.add(Asked::HandedOver);
         }));
         Ok(())
+    }
+
+    /// Ends a handover that is under way, because this process shuts down. Returns whether the new process has taken over.
+    ///
+    /// # Suspends
+    /// Until the connections at rest have moved.
+    pub fn finish(&mut self, sites: &Sites) -> bool {
+        let Some(handover) = self.handover.take() else {
+            return false;
+        };
+        sites.process.upgrade.end_soon();
+        let _ = handover.join();
+        matches!(*lock(&self.outcome), Outcome::HandedOver(Ok(())))
     }
 
     /// Ends the upgrade. Returns whether a reload is due.
@@ -110,7 +132,7 @@ impl Upgrading {
     pub fn end(&mut self) -> Result<(), String> {
         match std::mem::take(&mut *lock(&self.outcome)) {
             Outcome::HandedOver(Err(why)) => {
-                self.is_busy = false;
+                (self.is_busy, self.handover) = (false, None);
                 Err(why)
             }
             _ => Ok(()),

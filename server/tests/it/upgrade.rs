@@ -56,25 +56,16 @@ fn a_download_and_an_upload_end_in_the_old_process_and_their_connections_move() 
     let folder = Sites::folder();
     let content = pattern(16 << 20);
     folder.write("www/large.bin", &content);
-    let to = backend.local_addr().unwrap();
-    let proxied =
-        format!("default = true\n[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
-    let mut sites = Serving::start_in(folder, &file("", "x").replace("default = true\n", &proxied));
+    let mut sites = Serving::start_in(folder, &with_backend(&backend, ""));
     let mut download = sites.0.connect();
     send(&mut download, "GET", "x", "/large.bin", &[]);
     let head = download.receive_head();
     assert_eq!((head.status, head.field("connection")), (200, None));
-    let mut upload = sites.0.connect();
-    upload.send_raw(b"POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234");
-    let (stream, _) = backend.accept().unwrap();
-    let mut application = Client::over(stream);
+    let mut upload = InFlight::begin(&sites, &backend);
     let old = sites.id();
     assert_ne!(sites.upgrade(), old);
-    upload.send_raw(b"56789");
-    assert_eq!(application.receive_request().unwrap(), b"0123456789");
-    application.send_raw(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone");
-    assert_eq!(upload.receive("POST").text(), "done");
-    assert_eq!(fixed(&mut upload), "x");
+    assert!(upload.end());
+    assert_eq!(fixed(&mut upload.client), "x");
     assert!(sites.0.server.is_running(), "the download goes on");
     let mut body = download.take_unread();
     let missing = content.len() - body.len();
@@ -172,6 +163,175 @@ fn one_upgrade_at_a_time_and_a_shutdown_ends_it() {
     sites.first_has_ended();
     wait_for("the end of the new process", || has_ended(child.as_raw_pid()));
     assert!(!sites.0.folder.join("pid").exists());
+}
+
+/// A request that the first process waits to answer while others take over: an upload to a backend that is asked to answer by `answer`.
+struct InFlight {
+    client: Client,
+    backend: Client,
+}
+
+/// The file of a server with an upload, at `/up`, to this backend.
+fn with_backend(backend: &TcpListener, top: &str) -> String {
+    let to = backend.local_addr().unwrap();
+    let route =
+        format!("default = true\n[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
+    file(top, "x").replace("default = true\n", &route)
+}
+
+impl InFlight {
+    fn begin(sites: &Serving, backend: &TcpListener) -> InFlight {
+        let mut client = sites.0.connect();
+        client.send_raw(b"POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234");
+        let (stream, _) = backend.accept().unwrap();
+        let backend = Client::over(stream);
+        InFlight { client, backend }
+    }
+
+    /// Ends the request. Returns whether its connection goes on.
+    fn end(&mut self) -> bool {
+        self.client.send_raw(b"56789");
+        assert_eq!(self.backend.receive_request().unwrap(), b"0123456789");
+        self.backend
+            .send_raw(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone");
+        let reply = self.client.receive("POST");
+        assert_eq!(reply.text(), "done");
+        reply.field("connection").is_none()
+    }
+}
+
+fn kill(id: i32, signal: Signal) {
+    kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+}
+
+/// Asks for `/fixed` over a Unix socket.
+fn ask_unix(stream: &mut UnixStream) {
+    stream.write_all(b"GET /fixed HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut reply = Vec::new();
+    while !reply.ends_with(b"\r\n\r\nx") {
+        let mut piece = [0; 1000];
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&reply));
+        reply.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// A listener at a Unix socket, besides one at a port.
+const UNIX: &str = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:socket\"\n";
+
+#[test]
+fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = format!("{}{UNIX}", with_backend(&backend, ""));
+    let mut sites = Serving::start(&text);
+    let path = sites.0.folder.join("socket");
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let old = sites.id();
+    let new = sites.upgrade();
+    kill(old, Signal::TERM);
+    wait_for("the end of the handover", || {
+        sites.0.said().contains("and this one ends")
+    });
+    // It finishes the request.
+    assert!(!in_flight.end());
+    sites.first_has_ended();
+    assert_eq!(sites.id(), new);
+    assert!(!has_ended(new));
+    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+    ask_unix(&mut UnixStream::connect(&path).unwrap());
+}
+
+#[test]
+fn a_shutdown_of_the_new_process_ends_the_old_one() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sites = Serving::start(&with_backend(&backend, ""));
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let new = sites.upgrade();
+    sites.signal(Signal::TERM);
+    wait_for("the end of the new process", || has_ended(new));
+    assert!(!in_flight.end());
+    sites.first_has_ended();
+    assert!(!sites.0.said().contains("serves again"), "{}", sites.0.said());
+    assert!(!sites.0.folder.join("pid").exists());
+}
+
+#[test]
+fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Sites::folder();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let (path, text) = (folder.join("notify"), with_backend(&backend, ""));
+    let two = format!("{text}{UNIX}");
+    let mut sites = Serving(Sites::start_with(folder, &two, |command| {
+        command.env("NOTIFY_SOCKET", path);
+    }));
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let (old, socket) = (sites.id(), sites.0.folder.join("socket"));
+    // The new configuration has one listener alone.
+    let one = format!("{text}[[listen]]\naddress = \"127.0.0.1:0\"\n");
+    fs::write(sites.0.folder.join("site.toml"), one).unwrap();
+    let new = sites.upgrade();
+    kill(new, Signal::KILL);
+    wait_for("the old process", || sites.0.said().contains("this one serves again"));
+    assert_eq!(sites.id(), old);
+    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+    ask_unix(&mut UnixStream::connect(&socket).unwrap());
+    assert!(in_flight.end());
+    let back = format!("MAINPID={old}");
+    let heard = || {
+        let mut buffer = [0; 2000];
+        let count = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    };
+    while heard() != back {}
+    // Its configuration is as before, so it can try again.
+    fs::write(sites.0.folder.join("site.toml"), two).unwrap();
+    sites.upgrade();
+    sites.first_has_ended();
+}
+
+/// A message of the upgrade protocol.
+fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let crc = payload.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    });
+    let mut frame = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
+    frame.extend([kind, 0, 0, 0]);
+    frame.extend((!crc).to_le_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The new process is one that serves, and cannot read the first connections that it gets.
+#[test]
+fn a_new_process_that_takes_no_more_connections_goes_on_serving() {
+    let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"", "x"));
+    let mut client = sites.0.connect();
+    assert_eq!(fixed(&mut client), "x");
+    let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
+    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\0127.0.0.1:0"), message(7, b""));
+    let failed = message(13, b"\x05\0\0\0no rm");
+    fs::write(sites.0.folder.join("said"), [hello, ready, accepting, failed].concat()).unwrap();
+    sites.program("echo $$ > child; cat said >&0; exec sleep 600");
+    sites.signal(Signal::USR2);
+    wait_for("the failure", || {
+        let said = sites.0.said();
+        said.contains("upgrade: the new process takes no more connections: no rm; they end here")
+    });
+    let child: i32 = fs::read_to_string(sites.0.folder.join("child"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    send(&mut client, "GET", "x", "/fixed", &[]);
+    let reply = client.receive("GET");
+    assert_eq!((reply.text(), reply.field("connection")), ("x", Some("close")));
+    sites.first_has_ended();
+    assert!(!has_ended(child), "nobody may end a process that serves");
+    kill(child, Signal::KILL);
 }
 
 /// Asks again and again until it is told to stop. Counts the answers.
@@ -367,24 +527,14 @@ fn a_unix_socket_keeps_its_file() {
     );
     let mut sites = Serving::start(&text);
     let path = sites.0.folder.join("socket");
-    let ask = |stream: &mut UnixStream| {
-        stream.write_all(b"GET /fixed HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut reply = Vec::new();
-        while !reply.ends_with(b"\r\n\r\nx") {
-            let mut piece = [0; 1000];
-            let count = stream.read(&mut piece).unwrap();
-            assert!(count > 0, "{}", String::from_utf8_lossy(&reply));
-            reply.extend_from_slice(&piece[..count]);
-        }
-    };
     let mut kept = UnixStream::connect(&path).unwrap();
-    ask(&mut kept);
+    ask_unix(&mut kept);
     let inode = fs::metadata(&path).unwrap().ino();
     sites.upgrade();
     sites.first_has_ended();
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
-    ask(&mut kept);
-    ask(&mut UnixStream::connect(&path).unwrap());
+    ask_unix(&mut kept);
+    ask_unix(&mut UnixStream::connect(&path).unwrap());
     sites.signal(Signal::TERM);
     wait_for("the end of the file", || !path.exists());
 }

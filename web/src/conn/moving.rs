@@ -7,6 +7,10 @@
 //!
 //! A connection moves on its own fiber, so nothing else touches it. Once its record is queued, this process neither reads from its socket
 //! nor writes to it.
+//!
+//! A record is made in this order: the session saves itself and sends what it has queued, HTTP/2 is exported, TLS is exported. TLS comes
+//! last, because its state changes with each record that is sent: two processes that used one number would break the encryption. A
+//! connection whose session has saved itself has to end if it cannot move then.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -20,7 +24,7 @@ use osier::net::Stream;
 use osier_http::HeadScanner;
 
 use crate::conn::close::CloseReason;
-use crate::conn::handover::line::{BATCH, Leaving, Line};
+use crate::conn::handover::line::{BATCH, Leaving, Line, RECORD_MAX};
 use crate::conn::handover::record::{Record, Saved};
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
@@ -28,7 +32,7 @@ use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
-use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, after};
+use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, Taken, after};
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -68,6 +72,9 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     while !task.stop.load(Ordering::Acquire) {
         let mut count = 0;
         for link in worker.links() {
+            if task.stop.load(Ordering::Acquire) {
+                break;
+            }
             if !link.is_busy() && asked.insert(Rc::as_ptr(&link)) {
                 osier::dormant::wake(link.socket());
                 count += 1;
@@ -95,6 +102,35 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     }
 }
 
+/// A connection has not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CannotMove {
+    /// It goes on here.
+    Now,
+    /// It cannot go on here either.
+    AndEnds,
+}
+
+impl CannotMove {
+    /// A session that has saved itself is gone.
+    fn after(saved: Option<&Saved>) -> CannotMove {
+        match saved {
+            None => CannotMove::Now,
+            Some(_) => CannotMove::AndEnds,
+        }
+    }
+}
+
+/// Lets a session save itself. If it could not send all that it wanted, a part of a message may have been sent, behind which nobody can go on.
+fn save(taken: &mut Taken) -> Result<Saved, CannotMove> {
+    taken.io.has_failed = false;
+    let saved = taken.session.save(&mut taken.io);
+    match taken.io.has_failed {
+        true => Err(CannotMove::AndEnds),
+        false => saved.ok_or(CannotMove::Now),
+    }
+}
+
 impl Conn {
     /// Queues the connection for the new process if this process hands over, and the connection rests and can move. Returns whether this
     /// process is done with it.
@@ -104,30 +140,31 @@ impl Conn {
     /// While a session sends what it has queued.
     #[cold]
     pub(super) fn move_away(&mut self, leaving: &Leaving) -> bool {
+        if !leaving.line.is_open() {
+            return false;
+        }
         let Ok(socket) = self.link.socket().try_clone() else {
             return false;
         };
-        let Some(record) = self.record(&leaving.server) else {
-            return false;
-        };
-        if record.tls.is_none() && self.link.transport.plain().is_none() {
-            // Its session has been saved and goes on nowhere.
-            self.link.ends(CloseReason::Failed);
-            return true;
+        let made = self.record(&leaving.server).and_then(|record| {
+            let stays = CannotMove::after(record.session.as_ref());
+            // The handover may have ended while the session was sending.
+            match leaving.line.post_connection((record, socket)) {
+                true => Ok(()),
+                false => Err(stays),
+            }
+        });
+        match made {
+            Ok(()) => self.link.moves(),
+            Err(CannotMove::Now) => return false,
+            Err(CannotMove::AndEnds) => self.link.ends(CloseReason::Failed),
         }
-        self.link.moves();
-        leaving.line.post_connection((record, socket));
         true
     }
 
     /// The state of the connection, if it is at rest and can move.
-    fn record(&mut self, server: &Arc<str>) -> Option<Record> {
+    fn record(&mut self, server: &Arc<str>) -> Result<Record, CannotMove> {
         let link = self.link.clone();
-        let is_plain = link.transport.plain().is_some();
-        let tls = match is_plain {
-            true => None,
-            false => Some(link.transport.export()?),
-        };
         let mut record = Record {
             server: server.to_string(),
             peer: link.peer(),
@@ -135,7 +172,7 @@ impl Conn {
             is_fresh: link.is_fresh(),
             is_announced: false,
             received: Vec::new(),
-            tls,
+            tls: None,
             http2: None,
             session: None,
         };
@@ -149,16 +186,21 @@ impl Conn {
                 record.is_announced = true;
                 record.received = announced.bytes.clone();
             }
-            Some(Stage::Session(taken)) if taken.io.buffered().is_empty() => {
-                record.session = Some(taken.session.save(&mut taken.io)?);
-                // It may have sent something, and the number of a record of TLS is used once.
-                record.tls = record.tls.and_then(|_| link.transport.export());
+            Some(Stage::Session(taken)) if taken.io.buffered().is_empty() && link.transport.is_exportable() => {
+                record.session = Some(save(taken)?);
             }
             #[cfg(feature = "h2")]
-            Some(Stage::Streams(streams)) => record.http2 = Some(streams.export()?),
-            Some(_) => return None,
+            Some(Stage::Streams(streams)) => record.http2 = Some(streams.export().ok_or(CannotMove::Now)?),
+            Some(_) => return Err(CannotMove::Now),
         }
-        Some(record)
+        if link.transport.plain().is_none() {
+            let exported = link.transport.export();
+            record.tls = Some(exported.ok_or(CannotMove::after(record.session.as_ref()))?);
+        }
+        match record.bytes() <= RECORD_MAX {
+            true => Ok(record),
+            false => Err(CannotMove::after(record.session.as_ref())),
+        }
     }
 
     /// Makes the worker of `local` serve a connection of another process, which the caller has counted. `restore` makes its session.
@@ -255,4 +297,70 @@ fn stage_of(
         since: osier::time::coarse_now(),
     };
     Some((Some(Stage::Head(Box::new(partial))), timeouts.header))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::upgrade::Upgraded;
+    use crate::{Router, Server, Timeouts};
+    use osier::dormant::{AfterBurst, Cause};
+    use std::io::Write;
+
+    /// Sends so many bytes before it moves.
+    struct Talks(usize);
+
+    impl Session for Talks {
+        fn wake(&mut self, _: &mut Upgraded, _: Cause) -> AfterBurst {
+            AfterBurst::Sleep(None)
+        }
+
+        fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
+            let _ = io.write_all(&vec![b'x'; self.0]);
+            Some(Saved {
+                part: "talks".into(),
+                bytes: Vec::new(),
+            })
+        }
+    }
+
+    /// Lets a session move that sends so many bytes to a client that reads nothing. Returns how many connections are on their way after
+    /// its end here.
+    fn moved(bytes: usize, line: Line) -> usize {
+        let count = osier::run(move || {
+            let timeouts = Timeouts {
+                write: Duration::from_millis(20),
+                ..Timeouts::default()
+            };
+            let server = Server::new(Router::new()).timeouts(timeouts);
+            let local = Local::here(&server.service(osier::workers(), None));
+            let line = Arc::new(line);
+            local.worker.leaving.replace(Some(Rc::new(Leaving {
+                line: Arc::clone(&line),
+                server: "web".into(),
+            })));
+            let takeover = (Takeover::Rest(Box::new(Talks(bytes))), Extensions::new());
+            let _client = Conn::begin_with(takeover, &local, ([127, 0, 0, 1], 1).into()).unwrap();
+            // Its first burst comes first.
+            let begun = std::time::Instant::now();
+            while !local.worker.is_empty() && (line.is_open() || begun.elapsed() < TICK) {
+                osier::sleep(Duration::from_millis(1));
+            }
+            line.take_back().len()
+        });
+        count
+    }
+
+    #[test]
+    fn a_session_that_cannot_send_all_does_not_move() {
+        assert_eq!(moved(10, Line::new()), 1);
+        assert_eq!(moved(64 << 20, Line::new()), 0);
+    }
+
+    #[test]
+    fn no_connection_moves_to_a_process_that_is_gone() {
+        let broken = Line::new();
+        broken.break_off(|| "it has ended".into());
+        assert_eq!(moved(10, broken), 0);
+    }
 }

@@ -20,6 +20,8 @@ use osier::io::FileProgress;
 use osier::net::Stream;
 #[cfg(feature = "sendfile")]
 use rustix::net::SendFlags;
+#[cfg(feature = "upgrade")]
+use zeroize::Zeroizing;
 
 use crate::conn::protocol::Protocol;
 
@@ -159,6 +161,12 @@ impl Transport {
             #[cfg(feature = "tls")]
             Transport::Tls(stream) => stream.export().ok(),
         }
+    }
+
+    /// Whether the transport can move to another process now.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn is_exportable(&self) -> bool {
+        self.plain().is_some() || self.export().map(Zeroizing::new).is_some()
     }
 
     /// Whether the transport can move to another process. TLS 1.2 keys cannot.

@@ -52,7 +52,8 @@ pub trait Session: 'static {
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst;
 
     /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. Returns `None` if the session cannot move
-    /// now. No other call follows `Some`. Called during an upgrade, between two wake-ups.
+    /// now. No other call follows `Some`. Called during an upgrade, between two wake-ups. The session may write: the connection moves after
+    /// the written bytes, and ends if a write fails.
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
         let _ = io;
@@ -76,6 +77,9 @@ pub struct Upgraded {
     taken: u32,
     /// Whether a read has been made since this was last looked at.
     pub(super) has_read: bool,
+    /// Whether a write has failed since this was last set to false.
+    #[cfg(feature = "upgrade")]
+    pub(super) has_failed: bool,
 }
 
 impl Upgraded {
@@ -85,7 +89,19 @@ impl Upgraded {
             unread,
             taken: 0,
             has_read: false,
+            #[cfg(feature = "upgrade")]
+            has_failed: false,
         }
+    }
+
+    /// Notes whether a write has failed.
+    #[inline]
+    fn wrote<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        #[cfg(feature = "upgrade")]
+        if let Err(error) = &outcome {
+            self.has_failed |= error.kind() != io::ErrorKind::Interrupted;
+        }
+        outcome
     }
 
     /// The socket, for waiting and for setting timeouts. Read and write through `self` instead: it
@@ -147,15 +163,18 @@ impl Read for Upgraded {
 
 impl Write for Upgraded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.link.transport).write(bytes)
+        let written = (&self.link.transport).write(bytes);
+        self.wrote(written)
     }
 
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        (&self.link.transport).write_vectored(slices)
+        let written = (&self.link.transport).write_vectored(slices);
+        self.wrote(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        (&self.link.transport).flush()
+        let flushed = (&self.link.transport).flush();
+        self.wrote(flushed)
     }
 }
 

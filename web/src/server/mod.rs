@@ -600,8 +600,14 @@ impl Listening {
         // The sockets close here: clients that come now are refused.
         drop(listeners);
         #[cfg(feature = "upgrade")]
-        drop(upgrade);
-        drop(file);
+        if let Some((upgrade, registration)) = upgrade {
+            drop(registration);
+            upgrade.has_ended_a_server();
+        }
+        match file {
+            Some(file) if stop.0.leaves_file.load(Ordering::Acquire) => file.keep(),
+            file => drop(file),
+        }
 
         let drains: Vec<JoinHandle<usize>> = (0..service.state.connections.len())
             .map(|index| {
@@ -705,6 +711,8 @@ struct Stop {
     /// Set once the accepting fibers have ended. The Release store comes after all counts that they
     /// have added.
     closed: AtomicBool,
+    /// Whether the file of a Unix socket stays: another process serves it.
+    leaves_file: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -734,6 +742,12 @@ impl ShutdownHandle {
     fn ask(&self, what: u8) {
         self.0.asked.fetch_max(what, Ordering::Release);
         self.0.waker.wake();
+    }
+
+    /// Lets the server leave the file of its Unix socket where it is, because another process serves it.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn leave_file(&self) {
+        self.0.leaves_file.store(true, Ordering::Release);
     }
 
     /// Asks the server to accept again, after [`close`](ShutdownHandle::close).

@@ -82,8 +82,9 @@ pub trait Callbacks: 'static {
     }
 
     /// Saves the callbacks for another process, in an [upgrade](crate::upgrade). Returns `None` if they cannot move, as by default. Called
-    /// between two messages. No other call follows `Some`. Leave every topic before returning `Some`: queued messages are sent before the
-    /// connection moves, and nothing more may be queued.
+    /// between two messages. No other call follows `Some`, but one of [`on_close`](Callbacks::on_close) if the client does not take what is
+    /// queued: the connection ends then. Leave every topic before returning `Some`: queued messages are sent before the connection moves,
+    /// and nothing more may be queued.
     #[cfg(feature = "upgrade")]
     fn save(&mut self, sender: &Sender) -> Option<Saved> {
         let _ = sender;
@@ -243,6 +244,11 @@ impl<C: Callbacks> Session<C> {
     fn enter(&mut self, stage: Stage, patience: Duration) {
         self.stage = stage;
         self.deadline = osier::time::coarse_now().checked_add(patience);
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open | Stage::Pinged)
     }
 
     fn report_close(&mut self, close: Option<&Close>) {
@@ -423,13 +429,20 @@ impl<C: Callbacks> crate::Session for Session<C> {
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
         // A connection in the middle of a message moves after the message.
-        if !matches!(self.stage, Stage::Open | Stage::Pinged) || self.decoder.is_some() || self.queue.ended().is_some()
-        {
+        if !self.is_open() || self.decoder.is_some() || self.queue.ended().is_some() {
+            return None;
+        }
+        // A slow client may take a while, during which the callbacks go on.
+        self.send(io).ok()?;
+        if !self.is_open() {
             return None;
         }
         let saved = self.callbacks.save(&self.sender)?;
-        // If the client is gone, the other process notices.
-        let _ = self.send(io);
+        // What came before the callbacks left their topics.
+        self.send(io).ok()?;
+        if !self.is_open() {
+            return None;
+        }
         self.is_close_reported = true;
         Some(saved)
     }

@@ -1,7 +1,8 @@
 //! The socket between the two processes: whole messages, with the descriptors that travel with them.
 //!
-//! The descriptors of a frame travel with its first byte, so they have arrived when the frame is whole. Received descriptors wait in a
-//! queue, because the kernel may deliver the bytes of several frames at once.
+//! The descriptors of a frame travel with its first byte, so they have arrived when the frame is whole. The kernel may deliver the bytes of
+//! several frames at once, but the descriptors of one frame alone. Received descriptors wait in a queue with one entry a frame. A process
+//! that may open no more files gets the first ones of a frame, and the kernel closes the others.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,9 +13,10 @@ use std::sync::Arc;
 
 use osier::io::Async;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
+use zeroize::Zeroizing;
 
 use super::fields::Malformed;
 use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Message};
@@ -38,14 +40,21 @@ const PIECE: usize = 64 << 10;
 pub(crate) struct Sending(Arc<Async<UnixStream>>);
 
 /// The end that receives.
-#[derive(Debug)]
 pub(crate) struct Receiving {
     socket: Arc<Async<UnixStream>>,
-    bytes: Vec<u8>,
-    descriptors: VecDeque<OwnedFd>,
+    bytes: Zeroizing<Vec<u8>>,
+    passed: VecDeque<Passed>,
 }
 
-/// A message with its descriptors.
+/// The descriptors of a frame.
+#[derive(Default)]
+struct Passed {
+    descriptors: Vec<OwnedFd>,
+    /// Whether more of them had no room in this process.
+    is_cut: bool,
+}
+
+/// A message with its descriptors. Connections may have fewer descriptors than records: the last ones had no room in this process.
 pub(crate) type Received = (Message, Vec<OwnedFd>);
 
 /// Makes both ends of a socket.
@@ -53,8 +62,8 @@ pub(crate) fn open(socket: UnixStream) -> io::Result<(Sending, Receiving)> {
     let socket = Arc::new(Async::new(socket)?);
     let receiving = Receiving {
         socket: Arc::clone(&socket),
-        bytes: Vec::new(),
-        descriptors: VecDeque::new(),
+        bytes: Zeroizing::default(),
+        passed: VecDeque::new(),
     };
     Ok((Sending(socket), receiving))
 }
@@ -67,7 +76,8 @@ impl Sending {
     /// While the other process does not read.
     pub(crate) fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
-        let frame = message.encode(descriptors.len());
+        // It may hold keys.
+        let frame = Zeroizing::new(message.encode(descriptors.len()));
         let mut sent = self.0.write_with(|socket| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -94,7 +104,8 @@ impl Receiving {
     ///
     /// # Errors
     ///
-    /// `InvalidData` around a [`Malformed`], `UnexpectedEof` within a message, and the system's errors.
+    /// `InvalidData` around a [`Malformed`], `QuotaExceeded` if this process may not open as many files, `UnexpectedEof` within a
+    /// message, and the system's errors.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
             if let Some(received) = self.take()? {
@@ -119,29 +130,47 @@ impl Receiving {
             return Ok(None);
         };
         let message = head.message(payload).map_err(malformed)?;
-        if self.descriptors.len() < head.descriptors {
+        let passed = match head.descriptors {
+            0 => Passed::default(),
+            _ => self.passed.pop_front().ok_or_else(|| malformed(Malformed::Head))?,
+        };
+        if passed.descriptors.len() != head.descriptors && !matches!(message, Message::Connections { .. }) {
+            return Err(match passed.is_cut {
+                true => io::Error::new(io::ErrorKind::QuotaExceeded, "this process may not open more files"),
+                false => malformed(Malformed::Head),
+            });
+        }
+        if passed.descriptors.len() > head.descriptors
+            || (passed.descriptors.len() < head.descriptors && !passed.is_cut)
+        {
             return Err(malformed(Malformed::Head));
         }
-        let descriptors = self.descriptors.drain(..head.descriptors).collect();
         self.bytes.drain(..HEAD_BYTES + head.length);
-        Ok(Some((message, descriptors)))
+        Ok(Some((message, passed.descriptors)))
     }
 
     /// Receives what has arrived. Returns the number of bytes.
     fn fill(&mut self) -> io::Result<usize> {
         let before = self.bytes.len();
         self.bytes.resize(before + PIECE, 0);
-        let (bytes, descriptors) = (&mut self.bytes, &mut self.descriptors);
+        let (bytes, queue) = (&mut self.bytes, &mut self.passed);
         let received = self.socket.read_with(|socket| {
             // The kernel passes at most 253 at once.
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut piece = [IoSliceMut::new(&mut bytes[before..])];
             let received = recvmsg(socket, &mut piece, &mut control, RECEIVE)?;
+            let mut passed = Passed {
+                descriptors: Vec::new(),
+                is_cut: received.flags.contains(ReturnFlags::CTRUNC),
+            };
             for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(passed) = message {
-                    descriptors.extend(passed);
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    passed.descriptors.extend(descriptors);
                 }
+            }
+            if passed.is_cut || !passed.descriptors.is_empty() {
+                queue.push_back(passed);
             }
             Ok(received.bytes)
         });
@@ -214,6 +243,45 @@ mod tests {
             theirs.read_exact(&mut got).unwrap();
             assert_eq!(got, [number as u8]);
         }
+    }
+
+    /// The kernel passes the descriptors that have room, the first ones of a frame.
+    #[test]
+    fn connections_without_a_descriptor_are_lost_alone() {
+        let (_near, far) = UnixStream::pair().unwrap();
+        let (_, mut receiving) = open(far).unwrap();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let batch = |batch, ports: &[u16]| Message::Connections {
+            batch,
+            records: ports.iter().map(|port| record(*port)).collect(),
+        };
+        *receiving.bytes = [batch(1, &[1, 2, 3]).encode(3), batch(2, &[4]).encode(1)].concat();
+        let passed = |descriptors, is_cut| Passed { descriptors, is_cut };
+        receiving.passed.push_back(passed(Vec::new(), true));
+        receiving.passed.push_back(passed(vec![theirs.into()], false));
+        let (message, descriptors) = receiving.take().unwrap().unwrap();
+        assert_eq!((message, descriptors.len()), (batch(1, &[1, 2, 3]), 0));
+        let (message, mut descriptors) = receiving.take().unwrap().unwrap();
+        assert_eq!((message, descriptors.len()), (batch(2, &[4]), 1));
+        ours.write_all(b"4").unwrap();
+        let mut got = [0];
+        UnixStream::from(descriptors.remove(0)).read_exact(&mut got).unwrap();
+        assert_eq!(got, *b"4");
+        // Listening sockets and the like are needed all.
+        let item = Message::Item {
+            name: "listeners".into(),
+            bytes: Vec::new(),
+        };
+        *receiving.bytes = item.encode(2);
+        receiving.passed.push_back(passed(Vec::new(), true));
+        let error = receiving.take().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        // Frames of a process that does not speak the protocol.
+        *receiving.bytes = batch(3, &[5, 6]).encode(2);
+        let (socket, _) = UnixStream::pair().unwrap();
+        receiving.passed.push_back(passed(vec![socket.into()], false));
+        let error = receiving.take().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

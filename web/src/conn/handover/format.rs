@@ -22,8 +22,9 @@ pub(crate) const DESCRIPTORS_MAX: usize = 128;
 /// The beginning of [`Message::Hello`].
 const MAGIC: [u8; 8] = *b"osier-up";
 
-/// A message. `web/src/server/upgrade/mod.rs` has their order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A message. `web/src/server/upgrade/mod.rs` has their order. It may hold keys, so only tests show it.
+#[cfg_attr(test, derive(Debug))]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The first message of each process: its version and its id.
     Hello { process: u32 },
@@ -47,6 +48,10 @@ pub(crate) enum Message {
     Taken { batch: u32 },
     /// The new process hands over to the next one, and takes no more connections.
     Leaving,
+    /// The new process serves, but cannot take more connections.
+    Failed { why: String },
+    /// The new process shuts down, because somebody has asked it to.
+    Stopping,
     /// The old process sends nothing more.
     Done,
 }
@@ -113,6 +118,8 @@ impl Message {
             Message::Taken { .. } => 10,
             Message::Leaving => 11,
             Message::Done => 12,
+            Message::Failed { .. } => 13,
+            Message::Stopping => 14,
         }
     }
 
@@ -133,14 +140,19 @@ impl Message {
                 frame.u32(servers.len() as u32);
                 servers.iter().for_each(|name| frame.bytes(name.as_bytes()));
             }
-            Message::Refused { why } => frame.bytes(why.as_bytes()),
+            Message::Refused { why } | Message::Failed { why } => frame.bytes(why.as_bytes()),
             Message::Connections { batch, records } => {
                 frame.u32(*batch);
                 frame.u32(records.len() as u32);
                 records.iter().for_each(|record| record.write(&mut frame));
             }
             Message::Taken { batch } => frame.u32(*batch),
-            Message::Start | Message::Go | Message::Accepting | Message::Leaving | Message::Done => {}
+            Message::Start
+            | Message::Go
+            | Message::Accepting
+            | Message::Leaving
+            | Message::Stopping
+            | Message::Done => {}
         }
         let mut bytes = frame.0;
         let (head, payload) = bytes.split_at_mut(HEAD_BYTES);
@@ -185,6 +197,8 @@ impl Message {
             10 => Message::Taken { batch: fields.u32()? },
             11 => Message::Leaving,
             12 => Message::Done,
+            13 => Message::Failed { why: fields.text()? },
+            14 => Message::Stopping,
             _ => return Err(Malformed::Head),
         })
     }
@@ -231,6 +245,7 @@ mod tests {
             (".{0,20}", bytes()).prop_map(|(name, bytes)| Message::Part { name, bytes }),
             proptest::collection::vec(".{0,20}", 0..5).prop_map(|servers| Message::Ready { servers }),
             ".{0,20}".prop_map(|why| Message::Refused { why }),
+            ".{0,20}".prop_map(|why| Message::Failed { why }),
             (any::<u32>(), proptest::collection::vec(records(), 0..5))
                 .prop_map(|(batch, records)| Message::Connections { batch, records }),
             any::<u32>().prop_map(|batch| Message::Taken { batch }),
@@ -239,6 +254,7 @@ mod tests {
                 Message::Go,
                 Message::Accepting,
                 Message::Leaving,
+                Message::Stopping,
                 Message::Done
             ]),
         ]

@@ -22,6 +22,6 @@ pub(super) fn check(data: &[u8]) {
         let again = message.encode(head.descriptors);
         let (frame, content) = again.split_first_chunk::<HEAD_BYTES>().expect("a head");
         assert_eq!(FrameHead::parse(frame), Ok(head));
-        assert_eq!(content, payload, "{message:?}");
+        assert_eq!(content, payload);
     }
 }

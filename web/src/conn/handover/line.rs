@@ -7,6 +7,16 @@
 //! One queue keeps the order: a line of a chat and a guest of it arrive in the order in which they were queued. The sender waits
 //! until a batch of connections has been taken before it sends another batch. A batch that was not taken comes back with
 //! [`Line::take_back`].
+//!
+//! # States
+//!
+//! ```text
+//!   open ── finish, close ─▶ closed: the sender ends when the queue is empty
+//!     └──── break_off ─────▶ broken: the sender ends, and what is queued waits ── take_back ─▶ closed
+//! ```
+//!
+//! No connection begins to move unless the line is [open](Line::is_open). One that is moving already is queued while the line is broken,
+//! and comes back with the others. A closed line refuses it, because nobody would look for it there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,11 +29,22 @@ use osier::net::Stream;
 use osier::sync::Event;
 
 use super::channel::Sending;
-use super::format::Message;
+use super::format::{Message, PAYLOAD_MAX};
 use super::record::Record;
 
 /// The most connections of a batch, and the number of queued ones at which no more are woken to move.
 pub(crate) const BATCH: usize = 64;
+
+/// The size of its records at which a batch takes no further one.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The largest record that moves. A batch fits into one message with this one behind the others.
+pub(crate) const RECORD_MAX: usize = 8 << 20;
+
+/// How often a fiber looks whether something has been sent.
+const TICK: Duration = Duration::from_millis(2);
+
+const _: () = assert!(BATCH_BYTES + RECORD_MAX < PAYLOAD_MAX);
 
 /// Where the connections of a worker go.
 #[derive(Clone, Debug)]
@@ -36,7 +57,6 @@ pub(crate) struct Leaving {
 /// A connection that moves. Its socket stays open here until it has been taken.
 pub(crate) type Moving = (Record, Stream);
 
-#[derive(Debug)]
 enum Outgoing {
     Message(Message),
     Connection(Box<Moving>),
@@ -49,25 +69,41 @@ pub(crate) struct Heard {
     pub(crate) accepting: bool,
     /// Whether the other process hands over to a third one.
     pub(crate) leaving: bool,
+    /// Whether the other process shuts down because somebody has asked it to.
+    pub(crate) stopping: bool,
+    /// Whether the other process serves, but can take no more connections.
+    pub(crate) failed: bool,
     /// The number of the last batch that the other process has taken.
     taken: u32,
     /// The reason why nothing more will arrive.
     pub(crate) broken: Option<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     outgoing: VecDeque<Outgoing>,
     connections: usize,
-    /// Whether the queue takes no more. The sender then ends when the queue is empty.
+    /// The number of entries that have been added, and of those that the sender has done with.
+    added: u64,
+    sent: u64,
+    /// Whether the queue takes no more connections. The sender then ends when the queue is empty.
     is_closed: bool,
+    is_broken: bool,
+    has_sender_ended: bool,
     /// The batch that was sent and has not been taken. The sender has the other reference.
     untaken: Arc<Vec<Moving>>,
     batch: u32,
 }
 
+impl Queue {
+    fn add(&mut self, outgoing: Outgoing) -> u64 {
+        self.outgoing.push_back(outgoing);
+        self.added += 1;
+        self.added
+    }
+}
+
 /// The connection to the other process.
-#[derive(Debug)]
 pub(crate) struct Line {
     queue: Mutex<Queue>,
     heard: Mutex<Heard>,
@@ -77,9 +113,14 @@ pub(crate) struct Line {
     answered: Event,
     /// Set when a message arrives. Only the fiber of the handover waits.
     changed: Event,
-    /// Set while fewer than [`BATCH`] connections are queued. Written under the lock of the queue.
+    /// Set when the sender has sent something, or has ended. Only the fiber in [`send_through`](Line::send_through) waits.
+    written: Event,
+    /// Set while fewer than [`BATCH`] connections are queued, and for good once the line is broken. Written under the lock of the queue.
     room: Event,
 }
+
+// The queue has keys of connections.
+osier_queue::impl_debug!(Line, self => { is_open: self.is_open(), has_delivered: self.has_delivered(), .. });
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -95,26 +136,77 @@ impl Line {
             filled: Event::new(),
             answered: Event::new(),
             changed: Event::new(),
+            written: Event::new(),
             room,
         }
     }
 
     /// Queues a message. Never waits.
     pub(crate) fn post(&self, message: Message) {
-        lock(&self.queue).outgoing.push_back(Outgoing::Message(message));
-        self.filled.set();
+        self.add(message);
     }
 
-    /// Queues a connection. Never waits.
-    pub(crate) fn post_connection(&self, moving: Moving) {
+    /// Queues a message, and waits until it has left this process, with everything before it. Returns whether it has.
+    ///
+    /// # Suspends
+    ///
+    /// Until then, or until the sender has ended. One fiber at a time may wait.
+    pub(crate) fn send_through(&self, message: Message) -> bool {
+        let number = self.add(message);
+        loop {
+            if let Some(is_sent) = self.is_sent(number) {
+                return is_sent;
+            }
+            self.written.wait();
+        }
+    }
+
+    /// Does the same for any fiber, and waits for `limit` at most.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub(crate) fn send_within(&self, message: Message, limit: Duration) {
+        let (number, begun) = (self.add(message), osier::time::now());
+        while self.is_sent(number).is_none() && osier::time::now().saturating_duration_since(begun) < limit {
+            osier::sleep(TICK);
+        }
+    }
+
+    fn add(&self, message: Message) -> u64 {
+        let number = lock(&self.queue).add(Outgoing::Message(message));
+        self.filled.set();
+        number
+    }
+
+    /// Whether the entry with this number has left this process. `None` while it may still do.
+    fn is_sent(&self, number: u64) -> Option<bool> {
+        let queue = lock(&self.queue);
+        let is_sent = queue.sent >= number;
+        (is_sent || queue.has_sender_ended).then_some(is_sent)
+    }
+
+    /// Whether connections may begin to move.
+    pub(crate) fn is_open(&self) -> bool {
+        let queue = lock(&self.queue);
+        !queue.is_closed && !queue.is_broken
+    }
+
+    /// Queues a connection. Never waits. Returns whether it is queued: a closed line takes none.
+    #[must_use]
+    pub(crate) fn post_connection(&self, moving: Moving) -> bool {
         let mut queue = lock(&self.queue);
-        queue.outgoing.push_back(Outgoing::Connection(Box::new(moving)));
+        if queue.is_closed {
+            return false;
+        }
+        queue.add(Outgoing::Connection(Box::new(moving)));
         queue.connections += 1;
-        if queue.connections >= BATCH {
+        if queue.connections >= BATCH && !queue.is_broken {
             self.room.reset();
         }
         drop(queue);
         self.filled.set();
+        true
     }
 
     /// Waits until fewer than [`BATCH`] connections are queued, or the line is broken.
@@ -138,6 +230,15 @@ impl Line {
         self.filled.set();
     }
 
+    /// Queues the last message and closes the line: no connection comes behind it.
+    pub(crate) fn finish(&self, last: Message) {
+        let mut queue = lock(&self.queue);
+        queue.add(Outgoing::Message(last));
+        queue.is_closed = true;
+        drop(queue);
+        self.filled.set();
+    }
+
     /// Notes what the other process has said.
     pub(crate) fn hear(&self, note: impl FnOnce(&mut Heard)) {
         note(&mut lock(&self.heard));
@@ -155,7 +256,8 @@ impl Line {
         self.hear(|heard| {
             heard.broken.get_or_insert_with(why);
         });
-        let _queue = lock(&self.queue);
+        let mut queue = lock(&self.queue);
+        queue.is_broken = true;
         self.room.set();
         self.filled.set();
     }
@@ -217,9 +319,10 @@ impl Line {
         self.changed.wait_timeout(limit);
     }
 
-    /// Returns the connections that the other process has not taken. Call it when the sender's fiber has ended.
+    /// Closes the line, and returns the connections that the other process has not taken. Call it when the sender's fiber has ended.
     pub(crate) fn take_back(&self) -> Vec<Moving> {
         let mut queue = lock(&self.queue);
+        queue.is_closed = true;
         let mut back = Arc::into_inner(mem::take(&mut queue.untaken)).unwrap_or_default();
         queue.connections = 0;
         for outgoing in mem::take(&mut queue.outgoing) {
@@ -232,14 +335,23 @@ impl Line {
 
     /// The work of the sender's fiber: sends until the line is closed or broken.
     pub(crate) fn send_all(&self, sending: &Sending) {
-        while let Some(outgoing) = self.next() {
+        let mut outcome = Ok(());
+        while outcome.is_ok()
+            && let Some(outgoing) = self.next()
+        {
             let sent = match outgoing {
-                Outgoing::Message(message) => sending.send(&message, &[]),
+                Outgoing::Message(message) => sending.send(&message, &[]).map(|()| 1),
                 Outgoing::Connection(first) => self.send_batch(*first, sending),
             };
-            if let Err(error) = sent {
-                return self.break_off_writing(&error);
-            }
+            outcome = sent.map(|count| {
+                lock(&self.queue).sent += count;
+                self.written.set();
+            });
+        }
+        lock(&self.queue).has_sender_ended = true;
+        self.written.set();
+        if let Err(error) = outcome {
+            self.break_off_writing(&error);
         }
     }
 
@@ -261,16 +373,20 @@ impl Line {
         }
     }
 
-    /// Sends a connection with the next ones in the queue, and waits until the other process has taken them.
-    fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<()> {
+    /// Sends a connection with the next ones in the queue, and waits until the other process has taken them. Returns their number.
+    fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<u64> {
         let mut queue = lock(&self.queue);
+        let mut bytes = first.0.bytes();
         let mut moving = vec![first];
         while moving.len() < BATCH
+            && bytes < BATCH_BYTES
             && let Some(Outgoing::Connection(_)) = queue.outgoing.front()
             && let Some(Outgoing::Connection(next)) = queue.outgoing.pop_front()
         {
+            bytes += next.0.bytes();
             moving.push(*next);
         }
+        let count = moving.len() as u64;
         queue.batch += 1;
         let batch = queue.batch;
         queue.connections = queue.connections.saturating_sub(moving.len());
@@ -286,7 +402,7 @@ impl Line {
                 break;
             }
             if is_broken {
-                return Ok(());
+                return Ok(0);
             }
             self.answered.wait();
         }
@@ -295,7 +411,7 @@ impl Line {
         if queue.connections < BATCH {
             self.room.set();
         }
-        Ok(())
+        Ok(count)
     }
 }
 
@@ -347,13 +463,13 @@ mod tests {
             let (near, far) = UnixStream::pair().unwrap();
             let line = Arc::new(Line::new());
             let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
-            line.post_connection(moving(1));
-            line.post_connection(moving(2));
+            assert!(line.post_connection(moving(1)));
+            assert!(line.post_connection(moving(2)));
             line.post(part(3));
-            line.post_connection(moving(4));
-            line.post_connection(moving(5));
+            assert!(line.post_connection(moving(4)));
+            assert!(line.post_connection(moving(5)));
             line.post(part(6));
-            line.post_connection(moving(7));
+            assert!(line.post_connection(moving(7)));
             let sender = Arc::clone(&line);
             let sender = osier::spawn(move || sender.send_all(&sending));
             assert_eq!(received(&mut receiving), (1, vec![1, 2]));
@@ -365,6 +481,7 @@ mod tests {
             sender.join().unwrap();
             let back: Vec<u16> = line.take_back().iter().map(|(record, _)| record.peer.port()).collect();
             assert_eq!(back, [4, 5, 7]);
+            assert!(!line.post_connection(moving(8)), "nobody would find it");
             assert!(line.has_delivered());
             let waited = line.wait_for(Duration::from_secs(60), |heard| heard.accepting.then_some(()));
             assert_eq!(waited, Err("it is gone".into()));
@@ -375,12 +492,60 @@ mod tests {
     fn who_moves_connections_waits_for_room() {
         osier::run(|| {
             let line = Arc::new(Line::new());
-            (0..BATCH - 1).for_each(|_| line.post_connection(moving(1)));
+            (0..BATCH - 1).for_each(|_| assert!(line.post_connection(moving(1))));
             line.wait_for_room();
-            line.post_connection(moving(1));
+            assert!(line.post_connection(moving(1)));
             assert!(!line.room.is_set());
             line.break_off(|| "over".into());
             line.wait_for_room();
+            // Connections that were moving already do not make anybody wait for a sender that has ended.
+            (0..2 * BATCH).for_each(|_| assert!(line.post_connection(moving(1))));
+            line.wait_for_room();
+            assert!(!line.is_open());
+            assert_eq!(line.take_back().len(), 3 * BATCH);
+        });
+    }
+
+    #[test]
+    fn a_batch_of_large_records_fits_into_a_message() {
+        osier::run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let line = Arc::new(Line::new());
+            let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
+            for _ in 0..BATCH {
+                let (mut record, descriptor) = moving(1);
+                record.received = vec![7; PAYLOAD_MAX / BATCH];
+                assert!(line.post_connection((record, descriptor)));
+            }
+            line.finish(Message::Done);
+            let sender = Arc::clone(&line);
+            let sender = osier::spawn(move || sender.send_all(&sending));
+            let mut count = 0;
+            while let Some((Message::Connections { batch, records }, descriptors)) = receiving.receive().unwrap() {
+                assert_eq!(records.len(), descriptors.len());
+                count += records.len();
+                line.hear_taken(batch);
+            }
+            assert_eq!(count, BATCH);
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_message_that_is_sent_through_has_left_this_process() {
+        osier::run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let line = Arc::new(Line::new());
+            let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
+            let sender = Arc::clone(&line);
+            let sender = osier::spawn(move || sender.send_all(&sending));
+            line.post(part(1));
+            assert!(line.send_through(part(2)));
+            assert_eq!(received(&mut receiving), (0, vec![1]));
+            assert_eq!(received(&mut receiving), (0, vec![2]));
+            line.break_off(|| "it is gone".into());
+            sender.join().unwrap();
+            assert!(!line.send_through(part(3)));
         });
     }
 }

@@ -1,12 +1,14 @@
 //! The state of a connection that moves to another process, apart from its socket.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use super::fields::{Fields, Malformed, Writer};
 
-/// The state of a connection at rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The state of a connection at rest. It may hold keys, so only tests show it.
+#[cfg_attr(test, derive(Debug))]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     /// The name of its server.
     pub(crate) server: String,
@@ -29,11 +31,21 @@ pub(crate) struct Record {
 }
 
 /// A saved session: see [`Link::saved`](crate::upgrade::Link::saved).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Saved {
     /// The name of the part that restores it.
     pub(crate) part: Arc<str>,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes.len();
+        f.debug_struct("Saved")
+            .field("part", &self.part)
+            .field("bytes", &bytes)
+            .finish()
+    }
 }
 
 impl Saved {
@@ -49,6 +61,9 @@ impl Saved {
     }
 }
 
+/// At least the bytes of flags, addresses and lengths.
+const FIXED_BYTES: usize = 64;
+
 const IS_PROXIED: u8 = 1;
 const IS_FRESH: u8 = 2;
 const IS_ANNOUNCED: u8 = 4;
@@ -58,6 +73,16 @@ const HAS_HTTP2: u8 = 32;
 const HAS_SESSION: u8 = 64;
 
 impl Record {
+    /// About the bytes of the record in a message.
+    pub(crate) fn bytes(&self) -> usize {
+        let session = self
+            .session
+            .as_ref()
+            .map_or(0, |session| session.part.len() + session.bytes.len());
+        let sections = [&self.tls, &self.http2].into_iter().flatten().map(Vec::len);
+        self.server.len() + self.received.len() + sections.sum::<usize>() + session + FIXED_BYTES
+    }
+
     pub(crate) fn write(&self, to: &mut Writer) {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         to.bytes(self.server.as_bytes());

@@ -20,12 +20,14 @@ use crate::server::h2::exchange::{self, Running};
 use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
 
+type Shutdown = Pin<Box<dyn Future<Output = ()>>>;
+
 pub(crate) struct Connection {
     shared: Rc<Shared>,
     /// New streams whose fibers start when all received bytes have been read. One that is reset before gets none.
     starting: Vec<(Stream, Box<RequestHead>)>,
     /// The wait for the graceful shutdown of the server. `None` once it has begun.
-    shutdown: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    shutdown: Option<Shutdown>,
     /// Whether that wait is in line.
     is_in_line: bool,
     /// Whether the end of the last stream has been seen by the last poll.
@@ -58,11 +60,11 @@ impl Connection {
     }
 
     fn around(shared: Rc<Shared>) -> Connection {
-        let shutdown = shared.local.worker.server.shutdown.clone();
+        let shutdown = Some(shutdown_of(&shared));
         Connection {
             shared,
             starting: Vec::new(),
-            shutdown: Some(Box::pin(async move { shutdown.wait_async().await })),
+            shutdown,
             is_in_line: false,
             is_reported: false,
             _charge: Account::HTTP2.charge(BYTES),
@@ -283,6 +285,12 @@ impl Connection {
     }
 }
 
+/// The wait for the graceful shutdown of the server.
+fn shutdown_of(shared: &Shared) -> Shutdown {
+    let shutdown = shared.local.worker.server.shutdown.clone();
+    Box::pin(async move { shutdown.wait_async().await })
+}
+
 impl Multiplexed for Connection {
     fn receive(&mut self, mut bytes: &[u8]) -> Next {
         let shared = self.shared.clone();
@@ -336,7 +344,12 @@ impl Multiplexed for Connection {
         if std::mem::replace(&mut self.is_in_line, true) && !is_shutting_down {
             return Poll::Pending;
         }
-        shutdown.as_mut().poll(cx)
+        let polled = shutdown.as_mut().poll(cx);
+        if polled.is_ready() {
+            // A connection that is about to move goes on. A future that was ready must not be polled again.
+            *shutdown = shutdown_of(&self.shared);
+        }
+        polled
     }
 
     fn wake(&mut self, cause: Cause) -> Next {

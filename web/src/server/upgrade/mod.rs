@@ -58,8 +58,17 @@
 //!   Done                                              ──▶
 //! ```
 //!
-//! After a failure before `Go`, the old process goes on as before. If the new process ends later, while the old one still has
-//! connections, the old process serves again, with the connections that were not taken.
+//! A connection belongs to the new process from the moment at which `Taken` has left it, and to the old one until then.
+//!
+//! Until `Accepting`, the old process goes on as before whatever goes wrong, and ends the new one. From then on nobody but its operator
+//! ends the new process:
+//!
+//! - It has ended by itself: the old process serves again, with the connections that were not taken.
+//! - It says `Failed`, or the socket to it fails while it lives: the old process ends the connections that it still has, each with its next
+//!   response.
+//! - It says `Leaving`, because the next upgrade has begun, or the old process is asked to [end soon](Upgrade::end_soon): the same, after
+//!   connections at rest have moved.
+//! - It says `Stopping`, because it is being shut down: the old process shuts down, too.
 //!
 //! # Layout
 //!
@@ -78,12 +87,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use osier::net::{TcpListener, UnixListener};
 use osier::sync::Event;
 use rustix::net::{AddressFamily, sockopt};
 
+use crate::conn::handover::format::Message;
 use crate::conn::handover::line::Line;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
 use crate::listen::Listener;
@@ -113,6 +125,8 @@ struct Shared {
     serves: Event,
     /// Whether an upgrade runs.
     is_busy: AtomicBool,
+    /// Whether a handover shall not wait for requests.
+    ends_soon: AtomicBool,
     /// The number of adopted connections, for their workers in turn.
     turn: AtomicUsize,
 }
@@ -127,7 +141,7 @@ pub(crate) struct Registered {
 }
 
 /// Bytes and open files that the old process gives to the new one.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Item {
     /// Bytes, of at most 8 MiB.
     pub bytes: Vec<u8>,
@@ -135,8 +149,14 @@ pub struct Item {
     pub descriptors: Vec<OwnedFd>,
 }
 
+// The bytes may be keys.
+osier_queue::impl_debug!(Item, self => { bytes: self.bytes.len(), descriptors: self.descriptors });
+
 /// Items with their names.
 type Items = Vec<(String, Item)>;
+
+/// The time to tell the old process that this one stops.
+const STOPPING: Duration = Duration::from_secs(1);
 
 /// The beginning of the names of items with listening sockets. The name of a server follows.
 const LISTENERS: &str = "listeners ";
@@ -176,6 +196,7 @@ impl Upgrade {
             predecessor: Mutex::default(),
             serves,
             is_busy: AtomicBool::new(false),
+            ends_soon: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         }))
     }
@@ -250,6 +271,44 @@ impl Upgrade {
     fn server(&self, name: &str) -> Option<Registered> {
         let servers = lock(&self.0.servers);
         servers.iter().rev().find(|server| *server.name == *name).cloned()
+    }
+
+    /// Lets a handover of this process end soon, for good: it no longer waits for requests that run. They end with the servers of this
+    /// process, whose graceful shutdown begins when [`Successor::hand_over`] returns. If the new process does not serve yet, the upgrade
+    /// fails. Call it when this process is asked to end while it hands over.
+    pub fn end_soon(&self) {
+        self.0.ends_soon.store(true, Ordering::Release);
+    }
+
+    fn ends(&self) -> bool {
+        self.0.ends_soon.load(Ordering::Acquire)
+    }
+
+    /// Tells the process that this one has taken over from, if it still has connections, that this one is being shut down. That process
+    /// shuts down, too, where it would take the end of this one for a failure and serve again. Call it before the graceful shutdown. The
+    /// end of the last [upgradable](crate::Server::upgradable) server does it as well.
+    ///
+    /// # Suspends
+    ///
+    /// Until the message has been sent, for a second at most.
+    pub fn stopping(&self) {
+        if let Some(predecessor) = self.predecessor() {
+            predecessor.send_within(Message::Stopping, STOPPING);
+        }
+    }
+
+    /// Does that if no server is left.
+    pub(crate) fn has_ended_a_server(&self) {
+        if lock(&self.0.servers).is_empty() {
+            self.stopping();
+        }
+    }
+
+    /// Logs a line.
+    fn log(&self, text: fmt::Arguments<'_>) {
+        if let Some(server) = self.servers().last() {
+            server.service.state.log(&Record::new(Level::Error, text));
+        }
     }
 
     /// Waits until this process may serve: see [`ready`](Upgrade::ready).

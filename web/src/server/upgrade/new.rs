@@ -86,6 +86,14 @@ fn receive_items(receiving: &mut Receiving) -> io::Result<Items> {
     }
 }
 
+/// Whether the old process has ended.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    )
+}
+
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the old process has ended")
 }
@@ -158,7 +166,12 @@ impl Upgrade {
         let upgrade = self.clone();
         let reader = osier::fiber::Builder::new().name("upgrade: reader");
         drop(reader.spawn(move || {
-            upgrade.adopt_all(&mut receiving, &line);
+            if let Err(why) = upgrade.adopt_all(&mut receiving, &line) {
+                upgrade.log(format_args!(
+                    "upgrade: the old process keeps the connections that it has: {why}"
+                ));
+                line.send_through(Message::Failed { why: why.to_string() });
+            }
             lock(&upgrade.0.predecessor).take();
             line.close();
             for (_, part) in upgrade.parts() {
@@ -186,19 +199,38 @@ impl Upgrade {
     }
 
     /// Adopts connections until the old process has left.
-    fn adopt_all(&self, receiving: &mut Receiving, line: &Arc<Line>) {
-        while let Ok(Some((message, descriptors))) = receiving.receive() {
+    ///
+    /// # Errors
+    ///
+    /// Why this process can take no more. The old one may still have connections.
+    fn adopt_all(&self, receiving: &mut Receiving, line: &Arc<Line>) -> io::Result<()> {
+        loop {
+            let (message, descriptors) = match receiving.receive() {
+                Ok(Some(received)) => received,
+                Ok(None) => return Ok(()),
+                Err(error) if is_end(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            };
             match message {
                 Message::Part { name, bytes } => self.deliver(&name, &bytes, line),
                 Message::Connections { batch, records } => {
                     let sockets: Vec<Stream> = descriptors.into_iter().map(stream_of).collect();
-                    // The old process must know before this one reads from the sockets.
-                    line.post(Message::Taken { batch });
+                    // The old process adopts them again if it does not hear this.
+                    if !line.send_through(Message::Taken { batch }) {
+                        return Ok(());
+                    }
+                    let (all, open) = (records.len(), sockets.len());
+                    if open < all {
+                        self.log(format_args!(
+                            "upgrade: {} of {all} connections of the old process are closed: this process may not open more files",
+                            all - open
+                        ));
+                    }
                     for (record, socket) in records.into_iter().zip(sockets) {
                         self.adopt(record, socket);
                     }
                 }
-                Message::Done => return,
+                Message::Done => return Ok(()),
                 _ => {}
             }
         }
@@ -240,16 +272,81 @@ pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, socket:
     let index = turn % service.state.connections.len();
     // From here on, an upgrade of this process waits for it.
     service.state.adopted(index, record.peer, record.is_proxied);
-    let upgrade = upgrade.clone();
-    let adopted = move || {
-        Conn::adopt(&Local::here(&service), socket, record, &|saved| upgrade.restore(saved));
+    let arriving = Adopting {
+        service,
+        index,
+        connection: Some((record, socket)),
     };
-    drop(on_worker(index, "adopt", adopted));
+    let upgrade = upgrade.clone();
+    drop(on_worker(index, "adopt", move || arriving.go_on(&upgrade)));
+}
+
+/// A connection on its way to its worker, which is counted already. If the worker has no stack for the fiber that takes it, or ends first,
+/// the drop closes the connection and ends the count.
+struct Adopting {
+    service: Service,
+    index: usize,
+    connection: Option<(Record, Stream)>,
+}
+
+impl Adopting {
+    fn go_on(mut self, upgrade: &Upgrade) {
+        if let Some((record, socket)) = self.connection.take() {
+            let restore = |saved: &_| upgrade.restore(saved);
+            Conn::adopt(&Local::here(&self.service), socket, record, &restore);
+        }
+    }
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        if let Some((record, _)) = &self.connection {
+            self.service
+                .state
+                .not_adopted(self.index, record.peer, record.is_proxied);
+        }
+    }
 }
 
 fn stream_of(descriptor: OwnedFd) -> Stream {
     match sockopt::socket_domain(&descriptor) {
         Ok(AddressFamily::UNIX) => osier::net::UnixStream::from(descriptor).into(),
         _ => TcpStream::from(descriptor).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Router, Server};
+
+    #[test]
+    fn a_connection_that_no_worker_takes_is_not_counted() {
+        let server = Server::new(Router::new()).max_connections_per_client(1);
+        let service = server.service(1, None);
+        let record = Record {
+            server: "web".into(),
+            peer: ([127, 0, 0, 1], 1).into(),
+            is_proxied: false,
+            is_fresh: true,
+            is_announced: false,
+            received: Vec::new(),
+            tls: None,
+            http2: None,
+            session: None,
+        };
+        let socket = osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into();
+        service.state.adopted(0, record.peer, false);
+        assert_eq!(service.state.total(), 1);
+        drop(Adopting {
+            service: service.clone(),
+            index: 0,
+            connection: Some((record, socket)),
+        });
+        assert_eq!(service.state.total(), 0);
+        assert!(
+            service.state.admit(([127, 0, 0, 1], 2).into()),
+            "its client has a place again"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -46,7 +46,6 @@ const LAST_PASS: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(2);
 
 /// The program that an upgrade starts, with its arguments and items.
-#[derive(Debug)]
 pub struct Program {
     path: PathBuf,
     arguments: Vec<OsString>,
@@ -54,6 +53,10 @@ pub struct Program {
     drain: Duration,
     items: Arc<Items>,
 }
+
+osier_queue::impl_debug!(Program, self => {
+    path: self.path, arguments: self.arguments, patience: self.patience, drain: self.drain, items: self.items.len()
+});
 
 impl Program {
     /// The program at `path`, without arguments.
@@ -141,17 +144,18 @@ impl Program {
 }
 
 /// A new process that is ready. Its drop ends the new process.
-#[derive(Debug)]
 pub struct Successor {
     upgrade: Upgrade,
     line: Arc<Line>,
-    /// Present until the end.
+    /// Present until the new process serves. From then on nothing here may end it.
     child: Option<Child>,
     sender: Option<JoinHandle<()>>,
     /// The names of its servers.
     servers: Vec<String>,
     drain: Duration,
 }
+
+osier_queue::impl_debug!(Successor, self => { id: self.id(), servers: self.servers, drain: self.drain, .. });
 
 impl Upgrade {
     /// Starts the program and hands over to it. When this returns, the upgradable servers of this process have been
@@ -271,16 +275,16 @@ impl Successor {
     ///
     /// # Suspends
     ///
-    /// Until the last connection has moved or ended, or the [drain](Program::drain) is over.
-    ///
-    /// # Errors
-    ///
-    /// The new process has ended meanwhile. This process then serves as before.
+    /// Until the last connection has moved or ended, the [drain](Program::drain) is over, or the handover shall [end
+    /// soon](Upgrade::end_soon).
     ///
     /// # Cancellation
     ///
-    /// Unwinds, and ends the new process with all connections that have moved. The servers of this process do not accept again. So do
-    /// not cancel a handover.
+    /// Ends the new process, if that does not serve yet. One that serves goes on, and gets no more connections.
+    ///
+    /// # Errors
+    ///
+    /// The new process does not serve, or has ended meanwhile. This process then serves as before.
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
         wait_for_predecessor(&upgrade)?;
@@ -300,46 +304,67 @@ impl Successor {
             parts.iter().for_each(|(_, part)| part.alone());
             return Err(why);
         }
+        let child = self.child.take();
         serving();
         let servers = upgrade.servers();
         close(&servers);
         let begun = osier::time::now();
-        if let Err(why) = self.move_connections(&servers, begun) {
-            self.serve_again(&servers);
-            parts.iter().for_each(|(_, part)| part.alone());
-            return Err(format!("the new process has failed, and this one serves again: {why}"));
+        match self.move_connections(&servers, begun) {
+            Ok(()) => {
+                parts.iter().for_each(|(link, part)| part.left(link));
+                line.finish(Message::Done);
+                self.end_sender();
+            }
+            Err(why) if self.has_ended(child) => {
+                self.serve_again(&servers);
+                parts.iter().for_each(|(_, part)| part.alone());
+                return Err(format!("the new process has failed, and this one serves again: {why}"));
+            }
+            Err(why) => {
+                self.keep_the_rest(&servers);
+                upgrade.log(format_args!(
+                    "upgrade: the new process takes no more connections: {why}; they end here"
+                ));
+                parts.iter().for_each(|(_, part)| part.alone());
+            }
         }
-        parts.iter().for_each(|(link, part)| part.left(link));
-        line.post(Message::Done);
-        line.close();
-        if let Some(sender) = self.sender.take() {
-            let _ = sender.join();
-        }
-        // In-flight requests are still here if the new process has begun an upgrade itself.
-        while open(&servers) > 0 && since(begun) < self.drain {
-            osier::sleep(TICK);
-        }
-        for server in &servers {
-            server.stop.shutdown();
-        }
-        // The new process must survive the drop. The upgrade stays busy, because this process ends.
-        self.child = None;
+        self.end_servers(&servers, begun);
+        // It goes on without this process. The upgrade stays busy: this process leaves.
         std::mem::forget(self);
         Ok(())
     }
 
-    /// Moves connections until none is left, the drain is over, or the new process takes no more because it leaves itself.
+    /// Whether the new process has this server.
+    fn has(&self, server: &Registered) -> bool {
+        self.servers.iter().any(|name| **name == *server.name)
+    }
+
+    /// Whether the new process is being shut down.
+    fn stops(&self) -> bool {
+        self.line.look(|heard| heard.stopping)
+    }
+
+    /// Whether the new process has ended. One that says that it takes no more connections has not.
+    fn has_ended(&self, child: Option<Child>) -> bool {
+        let lives = self.line.look(|heard| heard.failed);
+        !lives && child.is_none_or(|mut child| !matches!(osier::unblock(move || wait_for_end(&mut child)), Ok(None)))
+    }
+
+    /// Moves connections until none is left, the drain is over, or the new process takes no more because it leaves or stops itself.
+    ///
+    /// # Errors
+    ///
+    /// Why the new process takes no more.
     fn move_connections(&self, servers: &[Registered], begun: Instant) -> Result<(), String> {
         let line = &self.line;
         let stop = Arc::new(AtomicBool::new(false));
         let passed = Arc::new(AtomicUsize::new(0));
         let mut collecting = Vec::new();
-        for server in servers {
-            if !self.servers.iter().any(|name| **name == *server.name) {
-                // The new process has no such server.
-                server.stop.shutdown();
-                continue;
-            }
+        let (moving, fixed): (Vec<Registered>, Vec<Registered>) =
+            servers.iter().cloned().partition(|server| self.has(server));
+        // Their clients have nowhere to go. They are served while the upgrade may fail.
+        set_closes(&fixed, Closes::All);
+        for server in &moving {
             for worker in 0..server.service.state.connections.len() {
                 let service = server.service.clone();
                 let task = Collecting {
@@ -351,16 +376,12 @@ impl Successor {
                 collecting.push(on_worker(worker, "upgrade", move || collect(&service, task)));
             }
         }
-        let (mut outcome, mut streams_end) = (Ok(()), false);
-        while since(begun) < self.drain {
-            if line.look(|heard| heard.leaving) {
+        let mut streams_end = false;
+        while since(begun) < self.drain && !self.stops() && line.is_open() {
+            if line.look(|heard| heard.leaving) || self.upgrade.ends() {
                 // The last connections at rest move. The others end here, with their next response.
-                close_after_responses(servers);
+                set_closes(&moving, Closes::All);
                 osier::sleep(LAST_PASS);
-                break;
-            }
-            if let Some(why) = line.why_broken() {
-                outcome = Err(why);
                 break;
             }
             if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && line.has_delivered() {
@@ -368,7 +389,7 @@ impl Successor {
                 streams_end = true;
                 servers.iter().for_each(|server| server.service.state.shutdown.set());
             }
-            if open(servers) == 0 && line.has_delivered() {
+            if open(&moving) == 0 && line.has_delivered() {
                 break;
             }
             line.wait_a_while(TICK);
@@ -377,17 +398,58 @@ impl Successor {
         for fiber in collecting {
             let _ = fiber.join();
         }
-        outcome
+        match line.why_broken() {
+            Some(why) if !self.stops() => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the sender has sent what is queued. A new process that does not take it is not waited for.
+    fn end_sender(&mut self) {
+        if let Some(sender) = self.sender.take()
+            && osier::timeout(ANSWER, || sender.join()).is_err()
+        {
+            self.line.break_off(|| "it takes no more".into());
+        }
+    }
+
+    /// Ends the servers of this process, when their requests have ended or shall end.
+    fn end_servers(&self, servers: &[Registered], begun: Instant) {
+        let fixed = servers.iter().filter(|server| !self.has(server));
+        fixed.for_each(|server| server.stop.shutdown());
+        // In-flight requests are left if the next upgrade has begun.
+        while open(servers) > 0 && since(begun) < self.drain && !self.upgrade.ends() && !self.stops() {
+            osier::sleep(TICK);
+        }
+        for server in servers {
+            if self.has(server) {
+                server.stop.leave_file();
+            }
+            server.stop.shutdown();
+        }
     }
 
     /// Serves again after the end of the new process.
     fn serve_again(&mut self, servers: &[Registered]) {
-        if let Some(sender) = self.sender.take() {
-            let _ = sender.join();
-        }
+        set_closes(servers, Closes::None);
         for server in servers {
             server.service.state.shutdown.reset();
             server.stop.reopen();
+        }
+        self.adopt_untaken(servers);
+    }
+
+    /// Serves what has not moved: each connection until its next response, and event streams no longer.
+    fn keep_the_rest(&mut self, servers: &[Registered]) {
+        set_closes(servers, Closes::All);
+        servers.iter().for_each(|server| server.service.state.shutdown.set());
+        self.adopt_untaken(servers);
+    }
+
+    /// Adopts the connections that the new process has not taken. The line is broken.
+    fn adopt_untaken(&mut self, servers: &[Registered]) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.join();
         }
         for (record, socket) in self.line.take_back() {
             let server = servers.iter().rfind(|server| *server.name == *record.server);
@@ -401,7 +463,7 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // A stuck process would not end by itself.
+            // The new process does not serve yet, and may be stuck.
             let _ = child.kill();
             osier::unblock(move || child.wait()).ok();
         }
@@ -448,10 +510,15 @@ fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
             Ok(Some((Message::Part { name, bytes }, _))) => upgrade.deliver(&name, &bytes, line),
             Ok(Some((Message::Taken { batch }, _))) => line.hear_taken(batch),
             Ok(Some((Message::Refused { why }, _))) => return line.break_off(|| why),
+            Ok(Some((Message::Failed { why }, _))) => {
+                line.hear(|heard| heard.failed = true);
+                return line.break_off(|| why);
+            }
             Ok(Some((message, _))) => line.hear(|heard| match message {
                 Message::Ready { servers } => heard.ready = Some(servers),
                 Message::Accepting => heard.accepting = true,
                 Message::Leaving => heard.leaving = true,
+                Message::Stopping => heard.stopping = true,
                 _ => {}
             }),
             Ok(None) => return line.break_off(|| ENDED.into()),
@@ -462,19 +529,25 @@ fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
     }
 }
 
-/// Waits for the end of a process. Kills it after a second, and returns `None` then.
-fn wait_or_kill(child: &mut Child) -> Option<std::process::ExitStatus> {
+/// Waits for the end of a process that ends. One that does not end within a second is killed, and has no status.
+fn wait_or_kill(child: &mut Child) -> Option<ExitStatus> {
+    let status = wait_for_end(child).ok().flatten();
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    status
+}
+
+/// Waits for the end of a process, for a second at most. `None` if it goes on.
+fn wait_for_end(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
-    while begun.elapsed() < CLOSING {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) => std::thread::sleep(TICK),
-            Err(_) => return None,
+    loop {
+        match child.try_wait()? {
+            None if begun.elapsed() < CLOSING => std::thread::sleep(TICK),
+            status => return Ok(status),
         }
     }
-    let _ = child.kill();
-    let _ = child.wait();
-    None
 }
 
 /// Makes servers stop accepting, and waits until they have stopped.
@@ -500,6 +573,9 @@ fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
     let begun = osier::time::now();
     let mut is_told = false;
     while let Some(predecessor) = upgrade.predecessor() {
+        if upgrade.ends() {
+            return Err("this process shuts down".into());
+        }
         if since(begun) >= FINISHING && !is_told {
             is_told = true;
             predecessor.post(Message::Leaving);
@@ -512,13 +588,55 @@ fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the next response of each connection its last one.
-fn close_after_responses(servers: &[Registered]) {
+/// Sets which connections of servers end with their next response, and waits for that.
+fn set_closes(servers: &[Registered], closes: Closes) {
+    let mut setting = Vec::new();
     for server in servers {
         for worker in 0..server.service.state.connections.len() {
             let service = server.service.clone();
-            let close = move || Local::here(&service).worker.closes.set(Closes::All);
-            drop(on_worker(worker, "upgrade", close));
+            let set = move || Local::here(&service).worker.closes.set(closes);
+            setting.push(on_worker(worker, "upgrade", set));
         }
+    }
+    for fiber in setting {
+        let _ = fiber.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Router, Server};
+
+    #[test]
+    fn a_server_whose_socket_has_moved_leaves_the_file() {
+        let folder = testkit::Folder::new();
+        let path = folder.join("socket");
+        for moves in [true, false] {
+            let at = path.clone();
+            osier::run(move || {
+                let listening = Server::new(Router::new()).bind_unix(at).unwrap();
+                let stop = listening.handle();
+                if moves {
+                    stop.leave_file();
+                }
+                stop.shutdown();
+                listening.run();
+            });
+            assert_eq!(path.exists(), moves);
+        }
+    }
+
+    #[test]
+    fn a_program_does_not_show_its_secrets() {
+        let item = Item {
+            bytes: b"hunter2".to_vec(),
+            descriptors: Vec::new(),
+        };
+        let shown = format!("{item:?}");
+        let shown = format!("{shown} {:?}", Program::new("/bin/true").give("tickets", item));
+        let secret = format!("{:?}", b"hunter2");
+        assert!(shown.contains("/bin/true") && shown.contains("bytes: 7"), "{shown}");
+        assert!(!shown.contains(secret.trim_matches(['[', ']'])), "{shown}");
     }
 }
