@@ -232,7 +232,7 @@ fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
     wait_for("the end of the handover", || {
         sites.0.said().contains("and this one ends")
     });
-    // It finishes the request.
+    // The old process finishes the request.
     assert!(!in_flight.end());
     sites.first_has_ended();
     assert_eq!(sites.id(), new);
@@ -285,7 +285,7 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     };
     while heard() != back {}
-    // Its configuration is as before, so it can try again.
+    // With the configuration as before, the next upgrade succeeds.
     fs::write(sites.0.folder.join("site.toml"), two).unwrap();
     sites.upgrade();
     sites.first_has_ended();

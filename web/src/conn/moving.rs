@@ -102,12 +102,12 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     }
 }
 
-/// A connection has not moved.
+/// What becomes of a connection that does not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CannotMove {
-    /// It goes on here.
+    /// The connection goes on in this process.
     Now,
-    /// It cannot go on here either.
+    /// The connection cannot go on in this process either.
     AndEnds,
 }
 
@@ -341,7 +341,7 @@ mod tests {
             })));
             let takeover = (Takeover::Rest(Box::new(Talks(bytes))), Extensions::new());
             let _client = Conn::begin_with(takeover, &local, ([127, 0, 0, 1], 1).into()).unwrap();
-            // Its first burst comes first.
+            // The first burst of the connection comes first.
             let begun = std::time::Instant::now();
             while !local.worker.is_empty() && (line.is_open() || begun.elapsed() < TICK) {
                 osier::sleep(Duration::from_millis(1));

@@ -76,7 +76,7 @@ impl Sending {
     /// While the other process does not read.
     pub(crate) fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
-        // It may hold keys.
+        // The frame may hold keys.
         let frame = Zeroizing::new(message.encode(descriptors.len()));
         let mut sent = self.0.write_with(|socket| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

@@ -161,7 +161,7 @@ impl Line {
         }
     }
 
-    /// Does the same for any fiber, and waits for `limit` at most.
+    /// Queues a message, and waits until it has left this process, for `limit` at most. Any number of fibers may wait.
     ///
     /// # Suspends
     ///

@@ -297,7 +297,7 @@ impl Upgrade {
         }
     }
 
-    /// Does that if no server is left.
+    /// Says that this process is [stopping](Upgrade::stopping), if no server is left.
     pub(crate) fn has_ended_a_server(&self) {
         if lock(&self.0.servers).is_empty() {
             self.stopping();

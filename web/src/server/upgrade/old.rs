@@ -329,7 +329,7 @@ impl Successor {
             }
         }
         self.end_servers(&servers, begun);
-        // It goes on without this process. The upgrade stays busy: this process leaves.
+        // The new process goes on without this one. The upgrade stays busy, because this process ends.
         std::mem::forget(self);
         Ok(())
     }
@@ -362,7 +362,7 @@ impl Successor {
         let mut collecting = Vec::new();
         let (moving, fixed): (Vec<Registered>, Vec<Registered>) =
             servers.iter().cloned().partition(|server| self.has(server));
-        // Their clients have nowhere to go. They are served while the upgrade may fail.
+        // The new process has no such servers. Their connections are served while the upgrade may fail.
         set_closes(&fixed, Closes::All);
         for server in &moving {
             for worker in 0..server.service.state.connections.len() {
