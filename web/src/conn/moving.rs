@@ -102,7 +102,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     }
 }
 
-/// What becomes of a connection that does not move.
+/// A reason for which a connection does not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CannotMove {
     /// The connection goes on in this process.
