@@ -327,7 +327,7 @@ mod tests {
     /// Lets a session move that sends so many bytes to a client that reads nothing. Returns how many connections are on their way after
     /// its end here.
     fn moved(bytes: usize, line: Line) -> usize {
-        let count = osier::run(move || {
+        osier::run(move || {
             let timeouts = Timeouts {
                 write: Duration::from_millis(20),
                 ..Timeouts::default()
@@ -347,8 +347,7 @@ mod tests {
                 osier::sleep(Duration::from_millis(1));
             }
             line.take_back().len()
-        });
-        count
+        })
     }
 
     #[test]
