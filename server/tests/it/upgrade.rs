@@ -312,7 +312,7 @@ fn a_new_process_that_takes_no_more_connections_goes_on_serving() {
     let mut client = sites.0.connect();
     assert_eq!(fixed(&mut client), "x");
     let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
-    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\0127.0.0.1:0"), message(7, b""));
+    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));
     let failed = message(13, b"\x05\0\0\0no rm");
     fs::write(sites.0.folder.join("said"), [hello, ready, accepting, failed].concat()).unwrap();
     sites.program("echo $$ > child; cat said >&0; exec sleep 600");
