@@ -41,9 +41,9 @@ impl Effort {
 
     /// The levels of brotli, zstd and gzip, chosen by measurement.
     ///
-    /// A text of 32 KiB takes 190 us at gzip 3, and 275 us at gzip 4 for 2 % less. Brotli 2 to 4 take twice the
-    /// time of gzip 4 and are no smaller. Brotli is smaller than gzip from 5 on, at four times the time, which only a
-    /// kept body earns back.
+    /// A text of 32 KiB takes 190 us at gzip 3, and 275 us at gzip 4 for 2 % less. JSON that repeats itself loses more by
+    /// gzip 3: 8 to 27 %. Brotli 2 to 4 take at least twice the time of gzip 4; how much they save depends on the text, 10 %
+    /// at most. Brotli is smaller than gzip from 5 on, at four times the time, which only a kept body earns back.
     fn levels(self) -> (i32, i32, u32) {
         match self {
             Effort::Once => (1, 3, 3),
