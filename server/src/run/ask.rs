@@ -48,9 +48,11 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
     let (begun, limit) = (Instant::now(), loaded.upgrade.timeout + MORE);
     while begun.elapsed() < limit {
         thread::sleep(TICK);
+        // The time comes first: an id that is written between the two looks is found by the next one.
+        let now = written();
         match read(&path) {
             Ok(new) if new != old => return Ok(format!("osier: process {new} has taken over from process {old}")),
-            Ok(_) if !same(written()) => {
+            Ok(_) if !same(now) => {
                 return Err(Failure::Start(format!(
                     "the upgrade has failed, and process {old} goes on serving; its error log has the reason"
                 )));

@@ -249,6 +249,9 @@ fn a_shutdown_of_the_new_process_ends_the_old_one() {
     let new = sites.upgrade();
     sites.signal(Signal::TERM);
     wait_for("the end of the new process", || has_ended(new));
+    wait_for("the end of the handover", || {
+        sites.0.said().contains("and this one ends")
+    });
     assert!(!in_flight.end());
     sites.first_has_ended();
     assert!(!sites.0.said().contains("serves again"), "{}", sites.0.said());
