@@ -82,7 +82,7 @@ const GET_BIG: &[u8] = b"\x82\x86\x04\x04/big\x41\x01a";
 /// An entry of 4,000 bytes, for references to it.
 const LARGE_ENTRY: &[u8] = b"\x40\x01n\x7f\xe1\x1d";
 
-/// All attacks. A server has a page `/` that takes bodies, and a `/big` above all windows.
+/// All attacks. A server has a page `/` that takes bodies, and a page `/big`.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         answers: false,

@@ -1,4 +1,4 @@
-//! A lab: each attack on HTTP/2 by 2,000 connections at once, beside a quiet client.
+//! A lab: each attack on HTTP/2 by 2,000 connections at once, or by 100 that have a hundred streams each, beside a quiet client.
 //!
 //! ```text
 //! cargo run --release -p osier-web --example h2_attacks --features full [CONNECTIONS]
@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
     if argument.as_deref() == Some("serve") {
         return serve();
     }
-    let count = argument.map_or(2000, |text| text.parse().expect("a number of connections"));
+    let count: usize = argument.map_or(2000, |text| text.parse().expect("a number of connections"));
     if !testkit::allow_descriptors(2 * count as u64 + 100) {
         println!("skipped: {count} connections need more descriptors");
         return Ok(());
@@ -44,6 +44,8 @@ fn main() -> io::Result<()> {
         "attack", "limit", "bytes", "ended", "s", "CPU µs", "KiB", "median ms", "worst ms"
     );
     for attack in ATTACKS {
+        // Each connection of those that wait has a hundred streams, with a stack each.
+        let count = if attack.waits() { count.div_ceil(20) } else { count };
         run(attack, count)?;
     }
     Ok(())
@@ -56,7 +58,7 @@ fn serve() -> io::Result<()> {
         .post("/", |request: &mut Request<'_>| {
             io::copy(request.body(), &mut io::sink()).map(|count| count.to_string())
         })
-        .get("/big", |_| vec![b'x'; 1 << 20]);
+        .get("/big", |_| vec![b'x'; 4096]);
     osier::Runtime::builder().workers(2).build()?.run(|| {
         let timeouts = Timeouts {
             header: TIMEOUT,
