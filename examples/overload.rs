@@ -68,7 +68,10 @@ fn load(name: &str, addr: SocketAddr, rate: u32, time: Duration) {
         }
         osier::sleep(at.saturating_duration_since(Instant::now())); // until the time of the request
         let all = Arc::clone(&all);
-        jobs.push(osier::spawn(move || all.lock().unwrap().push(ask(addr))));
+        jobs.push(osier::spawn(move || {
+            let answer = ask(addr);
+            all.lock().unwrap().push(answer);
+        }));
     }
     for job in jobs {
         let _ = job.join();
