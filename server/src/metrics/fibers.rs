@@ -87,12 +87,10 @@ mod tests {
             let other = osier::spawn_local(|| osier::sync::Event::new().wait());
             osier::yield_now();
             let text = by_place(&osier::dump());
-            let places: Vec<&str> = text.lines().filter(|line| line.contains(", for up to ")).collect();
-            assert!(
-                places[0].starts_with("5 fibers, ") && places[1].starts_with("1 fiber, "),
-                "{text}"
-            );
-            assert_eq!(text.matches("  and 2 more\n").count(), 1, "{text}");
+            // Other tests of this process have fibers, too.
+            let has = |place: &str| text.lines().any(|line| line.starts_with(place));
+            assert!(has("5 fibers, for up to ") && has("1 fiber, for up to "), "{text}");
+            assert!(text.contains("  and 2 more\n"), "{text}");
             assert!(text.starts_with("worker '"), "{text}");
             sleepers.iter().chain([&other]).for_each(|fiber| fiber.cancel());
         });

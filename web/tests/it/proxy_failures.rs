@@ -22,17 +22,29 @@ fn requests_that_make_backends_hang_up_take_no_backend_out() {
         })
     };
     let backends = [hangs_up(), hangs_up()];
-    let upstream = backend::upstream(&[backends[0].addr, backends[1].addr])
-        .backoff(PATIENCE, PATIENCE)
-        .build()
-        .unwrap();
-    let site = serve(Proxy::new(upstream.clone()));
+    // A backend that is silent for a second is out, so a slow run shows nothing.
+    let mut quick = 0;
     for _ in 0..20 {
-        for _ in 0..5 {
-            assert_eq!(site.get("/poison").status, 502);
+        let upstream = backend::upstream(&[backends[0].addr, backends[1].addr])
+            .backoff(PATIENCE, PATIENCE)
+            .build()
+            .unwrap();
+        let site = serve(Proxy::new(upstream.clone()));
+        let begun = Instant::now();
+        for _ in 0..4 {
+            for _ in 0..5 {
+                assert_eq!(site.get("/poison").status, 502);
+            }
+            assert_eq!(site.get("/").status, 200);
         }
-        assert_eq!(site.get("/").status, 200);
-        assert!(upstream.stats().iter().all(|backend| backend.is_in));
+        let are_in = upstream.stats().iter().all(|backend| backend.is_in);
+        if begun.elapsed() < Duration::from_millis(900) {
+            assert!(are_in);
+            quick += 1;
+        }
+    }
+    if quick == 0 {
+        testkit::skip("24 requests take longer than a second on this machine");
     }
 }
 
