@@ -148,7 +148,8 @@ impl Drop for Site {
 pub fn taken(client: &TcpStream) {
     let (ours, theirs) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
     eventually("the server has read what was sent", || {
-        let (sent, read) = (kernel_queues(ours, theirs), kernel_queues(theirs, ours));
+        let table = socket_table();
+        let (sent, read) = (queues(&table, ours, theirs), queues(&table, theirs, ours));
         sent.is_some_and(|queues| queues.starts_with("00000000:"))
             && read.is_some_and(|queues| queues.ends_with(":00000000"))
     });
@@ -157,12 +158,19 @@ pub fn taken(client: &TcpStream) {
 /// The bytes that a socket between IPv4 addresses holds: those that are not acknowledged, and those
 /// that are not read. `None` if the kernel has no such socket, closed or not.
 pub fn kernel_queues(from: SocketAddr, to: SocketAddr) -> Option<String> {
+    queues(&socket_table(), from, to)
+}
+
+fn socket_table() -> String {
+    std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets")
+}
+
+fn queues(table: &str, from: SocketAddr, to: SocketAddr) -> Option<String> {
     let name = |address: SocketAddr| match address {
         SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
         SocketAddr::V6(_) => panic!("a test over IPv4"),
     };
     let (from, to) = (name(from), name(to));
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets");
     table.lines().find_map(|line| {
         // Its number, its address, its peer, its state, its queues.
         let words: Vec<&str> = line.split_whitespace().take(5).collect();
