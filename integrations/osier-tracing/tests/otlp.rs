@@ -59,7 +59,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
 }
 
 /// The values of the fields with this number, which hold bytes.
-fn all<'a>(message: &'a [u8], number: u64) -> Vec<&'a [u8]> {
+fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
     let found = fields(message).into_iter().filter(move |(known, _)| *known == number);
     found
         .map(|(_, field)| match field {

@@ -23,6 +23,7 @@ use rustix::net::SendFlags;
 #[cfg(feature = "upgrade")]
 use zeroize::Zeroizing;
 
+#[cfg(any(feature = "h2", feature = "tls"))]
 use crate::conn::protocol::Protocol;
 
 /// The flag for a send that another one follows at once. Systems without the flag send immediately.
@@ -87,6 +88,7 @@ impl Transport {
     }
 
     /// The protocol of a connection over it, after the handshake.
+    #[cfg(any(feature = "h2", feature = "tls"))]
     pub(crate) fn spoken(&self, is_http2: bool) -> Protocol {
         match self {
             Transport::Plain(_) if is_http2 => Protocol::H2c,

@@ -24,6 +24,10 @@ pub struct Rejection(Kind);
 enum Kind {
     Client(StatusCode, Cow<'static, str>),
     /// A body beyond a bound that no honest client reaches: a status, and a text for the client and the log.
+    #[cfg_attr(
+        not(any(feature = "forms", feature = "json", feature = "multipart")),
+        allow(dead_code, reason = "extractors make it")
+    )]
     Beyond(StatusCode, Cow<'static, str>),
     /// An error of the body, or of the place that it was written to.
     Io(io::Error),

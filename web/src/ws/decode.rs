@@ -15,7 +15,8 @@
 
 use std::io::Cursor;
 
-use osier::memory::{self, Account, Pressure};
+use osier_queue::Pressure;
+use osier_queue::ledger::{self, Account};
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
@@ -154,7 +155,7 @@ impl Decoder {
             Account::WEBSOCKETS.add(bytes);
             Account::WEBSOCKETS.subtract(self.charged);
             self.charged = bytes;
-            if grows && bytes > ALWAYS_BYTES && memory::pressure() == Pressure::Critical {
+            if grows && bytes > ALWAYS_BYTES && ledger::budget().pressure() == Pressure::Critical {
                 return Err(NO_MEMORY);
             }
         }

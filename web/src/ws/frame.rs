@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Cursor, IoSlice, Write};
 use std::sync::Arc;
 
-use osier::memory::{Account, Charge};
 use osier_queue::InlineQueue;
+use osier_queue::ledger::{Account, Charge};
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
