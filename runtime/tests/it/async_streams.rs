@@ -100,6 +100,15 @@ fn a_listener_gives_connections_as_futures_and_as_a_stream() {
         let (accepted, client) = zip(listener.accept_async(), TcpStream::connect_async(addr)).await;
         assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
 
+        let first = TcpListener::bind_reuseport_async(LOOPBACK).await.unwrap();
+        let shared = first.local_addr().unwrap();
+        let second = TcpListener::bind_reuseport_async(shared).await.unwrap();
+        assert_eq!(second.local_addr().unwrap(), shared, "both listen there");
+        assert_eq!(
+            TcpListener::bind_async(shared).await.unwrap_err().kind(),
+            ErrorKind::AddrInUse
+        );
+
         let mut incoming = listener.incoming_async();
         for _ in 0..3 {
             let (server, client) = zip(incoming.next(), TcpStream::connect_async(addr)).await;
