@@ -152,6 +152,8 @@ pub(crate) struct Timing {
     accept: Cell<Duration>,
     /// How long the worker was busy with other fibers before the request began.
     queued: Cell<Duration>,
+    /// How long it has taken, once an observer was told.
+    taken: Cell<Option<Duration>>,
     /// Made at its first suspension.
     meter: RefCell<Option<Rc<Meter>>>,
     attached: Cell<Option<Attached>>,
@@ -173,6 +175,7 @@ impl Timing {
         self.end();
         if let Some(started) = started {
             self.started.set(Some(started));
+            self.taken.set(None);
             self.accept.set(accept);
             // The turn began when the worker saw that there was something to do.
             self.queued
@@ -190,6 +193,18 @@ impl Timing {
     /// When it began.
     pub(crate) fn started(&self) -> Option<Instant> {
         self.started.get()
+    }
+
+    /// Reads the clock, and notes how long the request that began at `started` has taken.
+    pub(crate) fn measure(&self, started: Instant) -> Duration {
+        let taken = osier::time::now().saturating_duration_since(started);
+        self.taken.set(Some(taken));
+        taken
+    }
+
+    /// How long the request that began at `started` has taken: what an observer was told, or until now.
+    pub(crate) fn taken(&self, started: Instant) -> Duration {
+        self.taken.get().unwrap_or_else(|| self.measure(started))
     }
 
     /// The fiber of the request is about to suspend. Returns whether that is the first time.

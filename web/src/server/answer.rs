@@ -340,7 +340,7 @@ fn report(
     bytes: u64,
 ) {
     let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-    let duration = osier::time::now().saturating_duration_since(started);
+    let duration = marks.timing.measure(started);
     observer(&Served {
         head,
         status,

@@ -49,7 +49,7 @@ impl Burst<'_> {
         let (Some(limit), Some(started)) = (self.marks.slow.end(), started) else {
             return;
         };
-        let taken = osier::time::now().saturating_duration_since(started);
+        let taken = self.marks.timing.taken(started);
         if taken > limit {
             let times = self.marks.timing.times(taken);
             let (method, target) = (head.method(), head.target());
