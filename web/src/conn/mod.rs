@@ -29,6 +29,8 @@ pub(crate) mod buffers;
 pub(crate) mod clients;
 pub(crate) mod close;
 pub(crate) mod date;
+#[cfg(feature = "h2")]
+pub(crate) mod frames;
 #[cfg(feature = "upgrade")]
 pub(crate) mod handover;
 #[cfg(feature = "tls")]

@@ -11,8 +11,10 @@ use osier::sync::Event;
 use osier_http::h2::{self, StreamId};
 
 use crate::conn::close::CloseReason;
+use crate::conn::frames::Writer;
 use crate::conn::inlet::Inlet;
 use crate::conn::serve::Local;
+use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
 
 pub(super) struct Shared {
@@ -121,17 +123,6 @@ impl Shared {
         }
     }
 
-    /// Wakes the streams that may go on sending.
-    pub(super) fn wake_writable(&self) {
-        loop {
-            let next = self.machine.borrow_mut().next_writable();
-            let Some(id) = next else { return };
-            if let Some(stream) = self.stream(id) {
-                stream.writable.set();
-            }
-        }
-    }
-
     /// Writes the output soon, after the fibers that are ready now.
     pub(super) fn flush_soon(self: &Rc<Self>) {
         if self.machine.borrow().output().is_empty() || self.is_writing.replace(true) {
@@ -170,32 +161,11 @@ impl Shared {
     ///
     /// While the client takes no more.
     fn write(self: &Rc<Self>) {
-        loop {
-            let machine = self.machine.borrow();
-            let written = match machine.output() {
-                [] => self.link.transport.try_flush().map(|()| None),
-                bytes => self.link.transport.try_write(bytes).map(Some),
-            };
-            drop(machine);
-            let done = match written {
-                Ok(None) => break,
-                Ok(Some(0)) => Err(io::ErrorKind::WriteZero.into()),
-                Ok(Some(count)) => {
-                    self.machine.borrow_mut().advance(count);
-                    self.wake_writable();
-                    Ok(())
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = done {
-                if error.kind() == io::ErrorKind::TimedOut {
-                    Link::abandon(self.link.socket());
-                }
-                self.lose(CloseReason::of_output(&error));
-                break;
+        if let Err(error) = self.write_output() {
+            if error.kind() == io::ErrorKind::TimedOut {
+                Link::abandon(self.link.socket());
             }
+            self.lose(CloseReason::of_output(&error));
         }
         self.reclaim();
     }
@@ -218,24 +188,6 @@ impl Shared {
         }
     }
 
-    /// Waits until the client takes bytes. One that acknowledges bytes has as long again.
-    ///
-    /// # Suspends
-    ///
-    /// Until there is room, or the write timeout has passed.
-    fn wait_writable(&self) -> io::Result<()> {
-        let (socket, limit) = (self.link.socket(), self.local.worker.server.timeouts.write);
-        loop {
-            let before = socket.unacknowledged();
-            if socket.wait_writable(limit)? {
-                return Ok(());
-            }
-            if !socket.progressed(before) {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
-    }
-
     /// Notes that the client is lost: every stream is reset. The end of the socket wakes the box.
     pub(super) fn lose(&self, reason: CloseReason) {
         if !self.is_lost.replace(true) {
@@ -250,6 +202,40 @@ impl Shared {
     pub(super) fn reset_all(&self) {
         let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
         streams.iter().for_each(|stream| stream.reset());
+    }
+}
+
+impl Writer for Shared {
+    fn machine(&self) -> &RefCell<h2::Connection> {
+        &self.machine
+    }
+
+    fn transport(&self) -> &Transport {
+        &self.link.transport
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+
+    fn wake(&self, stream: StreamId) {
+        if let Some(inlet) = self.stream(stream) {
+            inlet.writable.set();
+        }
+    }
+
+    /// A client that acknowledges bytes has the write timeout again.
+    fn wait_writable(&self) -> io::Result<()> {
+        let (socket, limit) = (self.link.socket(), self.local.worker.server.timeouts.write);
+        loop {
+            let before = socket.unacknowledged();
+            if socket.wait_writable(limit)? {
+                return Ok(());
+            }
+            if !socket.progressed(before) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 }
 

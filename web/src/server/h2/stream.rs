@@ -9,6 +9,7 @@ use std::time::Duration;
 use osier::sync::Interrupt;
 use osier_http::h2::StreamId;
 
+use crate::conn::frames::Writer;
 use crate::conn::inlet::Inlet;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;

@@ -10,6 +10,7 @@ use osier_http::h2::{self, Event, Limits, StreamId};
 
 use super::answer::{Answer, Cut, Lost};
 use crate::conn::buffers::{self, Size};
+use crate::conn::frames::Writer;
 use crate::conn::transport::Transport;
 
 /// The most concurrent streams of one connection. A backend may allow fewer.
@@ -320,17 +321,6 @@ impl Connection {
             .for_each(|answer| answer.cut(Cut::Connection(lost.clone())));
     }
 
-    /// Wakes the streams that may go on sending.
-    pub(super) fn wake_writable(&self) {
-        loop {
-            let next = self.machine.borrow_mut().next_writable();
-            let Some(id) = next else { return };
-            if let Some(answer) = self.streams.borrow().get(&id) {
-                answer.inlet.writable.set();
-            }
-        }
-    }
-
     /// Writes the output soon, after the fibers that are ready now.
     pub(super) fn flush_soon(self: &Rc<Self>) {
         let has_output = !self.machine.borrow().output().is_empty() && self.lost.borrow().is_none();
@@ -342,39 +332,15 @@ impl Connection {
     }
 
     /// The work of the writer's fiber.
+    ///
+    /// # Suspends
+    ///
+    /// While the backend takes no more.
     fn write(self: &Rc<Self>) {
-        while self.lost.borrow().is_none() {
-            let machine = self.machine.borrow();
-            let written = match machine.output() {
-                [] => self.transport.try_flush().map(|()| None),
-                bytes => self.transport.try_write(bytes).map(Some),
-            };
-            drop(machine);
-            let done = match written {
-                Ok(None) => break,
-                Ok(Some(0)) => Err(io::ErrorKind::WriteZero.into()),
-                Ok(Some(count)) => {
-                    self.machine.borrow_mut().advance(count);
-                    self.wake_writable();
-                    Ok(())
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = done {
-                self.lose(Lost::of(&error));
-                break;
-            }
+        if let Err(error) = self.write_output() {
+            self.lose(Lost::of(&error));
         }
         self.reclaim();
-    }
-
-    fn wait_writable(&self) -> io::Result<()> {
-        match self.transport.socket().wait_writable(WRITE_TIMEOUT)? {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the backend does not read")),
-        }
     }
 
     /// Lends the machine a buffer for its output.
@@ -392,6 +358,33 @@ impl Connection {
             if let Some(buffer) = machine.reclaim() {
                 buffers::give_head(buffer);
             }
+        }
+    }
+}
+
+impl Writer for Connection {
+    fn machine(&self) -> &RefCell<h2::Connection> {
+        &self.machine
+    }
+
+    fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.borrow().is_some()
+    }
+
+    fn wake(&self, stream: StreamId) {
+        if let Some(answer) = self.streams.borrow().get(&stream) {
+            answer.inlet.writable.set();
+        }
+    }
+
+    fn wait_writable(&self) -> io::Result<()> {
+        match self.transport.socket().wait_writable(WRITE_TIMEOUT)? {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the backend does not read")),
         }
     }
 }
