@@ -86,7 +86,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use osier::net::{TcpListener, UnixListener};
@@ -99,6 +99,7 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
 use crate::listen::Listener;
+use crate::lock::lock;
 use crate::server::ShutdownHandle;
 
 pub use crate::conn::handover::record::Saved;
@@ -160,10 +161,6 @@ const STOPPING: Duration = Duration::from_secs(1);
 
 /// The beginning of the names of items with listening sockets. The name of a server follows.
 const LISTENERS: &str = "listeners ";
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Upgrade {
     /// Makes the upgrades of this process. In a process that an upgrade has started, it receives the items of the old process.

@@ -11,7 +11,7 @@ use osier::net::{Stream, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::part::Link;
-use super::{Item, Items, Upgrade, lock};
+use super::{Item, Items, Upgrade};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::fields::Malformed;
@@ -19,6 +19,7 @@ use crate::conn::handover::format::Message;
 use crate::conn::handover::line::Line;
 use crate::conn::handover::record::Record;
 use crate::conn::serve::{Local, Service};
+use crate::lock::lock;
 use crate::server::accept::on_worker;
 
 /// The variable of the environment that names the old process.
@@ -248,11 +249,7 @@ impl Upgrade {
         self.0.serves.is_set()
     }
 
-    /// Whether the process that this one has taken over from still has connections.
-    pub fn has_predecessor(&self) -> bool {
-        lock(&self.0.predecessor).is_some()
-    }
-
+    /// The line to the process that this one has taken over from, while that process has connections.
     pub(super) fn predecessor(&self) -> Option<Arc<Line>> {
         lock(&self.0.predecessor).clone()
     }

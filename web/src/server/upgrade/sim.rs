@@ -129,7 +129,7 @@ fn process(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, fail
     }
     if failure == Failure::Dies {
         osier::sleep(some_of(SECOND / 50));
-        if upgrade.has_predecessor() {
+        if upgrade.predecessor().is_some() {
             shared.has_died.store(true, Relaxed);
             return;
         }
