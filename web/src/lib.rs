@@ -199,3 +199,8 @@ pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, ser
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Locks a mutex under which no code panics half way: what it holds is whole, also after a panic.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use super::rooms::{History, Room, Seat};
 use super::way::{News, Pending, Spoken, Way, send};
-use super::{Guest, House, line, lock};
+use super::{Guest, House, line};
 use crate::Session;
+use crate::lock;
 use crate::upgrade::{Link, Part, Saved};
 use crate::ws::{Frame, Sender};
 

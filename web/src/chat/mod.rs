@@ -41,7 +41,7 @@ mod way;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
@@ -51,6 +51,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use self::rooms::{Full, History, LOBBY, REPEAT, Room, Rooms, Seat};
+use crate::lock;
 use crate::pubsub::{self, Payload};
 use crate::ws::{self, Callbacks, Close, Frame, Message, Origins, Sender};
 use crate::{Request, Response};
@@ -177,10 +178,6 @@ impl Payload for Relayed {
         let message: Relayed = serde_json::from_slice(bytes).ok()?;
         is_room(&message.room).then_some(message)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Chat {

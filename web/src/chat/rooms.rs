@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use osier::pubsub::Topic;
 
-use super::lock;
 #[cfg(feature = "upgrade")]
 use super::way::Way;
 use crate::ClientNetwork;
+use crate::lock;
 use crate::ws::Frame;
 
 /// Room of a guest that names none.

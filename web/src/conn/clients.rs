@@ -10,9 +10,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::ClientNetwork;
+use crate::lock;
 
 /// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
@@ -62,7 +63,7 @@ impl Clients {
 
     fn shard(&self, client: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, u32>> {
         let index = self.hasher.hash_one(client) as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[index])
     }
 }
 

@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
 use super::Site;
@@ -31,6 +31,7 @@ use super::variant::{Content, Form, Variant};
 use crate::compress::INLINE;
 use crate::compress::accept_encoding::Coding;
 use crate::compress::encoder::{Effort, Encoder};
+use crate::lock;
 
 /// The identity of a form. The content type is part of it, because one file may have two names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -243,11 +244,6 @@ impl Drop for EncodePermit {
     fn drop(&mut self) {
         ENCODING.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

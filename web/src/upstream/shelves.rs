@@ -4,13 +4,14 @@
 //! reach the idle timeout. A shelf's lock is held only to move a connection. No call under it
 //! suspends or closes.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::net::RecvFlags;
 
 use crate::conn::transport::Transport;
+use crate::lock;
 
 /// Number of shelves. More workers than this share them.
 const SHELVES: usize = 16;
@@ -106,9 +107,4 @@ pub(super) fn is_quiet(transport: &Transport) -> bool {
 /// The index of the current worker's shelf.
 fn own() -> usize {
     osier::fiber::worker().unwrap_or(0) % SHELVES
-}
-
-fn lock(shelf: &Mutex<Vec<Idle>>) -> MutexGuard<'_, Vec<Idle>> {
-    // No code under the lock panics half way.
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }

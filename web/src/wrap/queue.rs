@@ -29,12 +29,13 @@
 //! refused or served at once. A line that is never empty shows overload, as the least delay of an interval shows a standing queue in
 //! CoDel (RFC 8289). So no rate has to be configured, and no handler measured.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use osier::sync::Event;
 
+use crate::lock;
 use crate::{Next, Request, Response};
 
 /// The divisor of the budget under overload.
@@ -58,8 +59,10 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     running: u32,
-    /// The line. A request that ends admits the first one.
-    line: VecDeque<Arc<Waiting>>,
+    /// The line, by number. A request that ends admits the first one. Any other leaves as cheaply, however long a flood makes the line.
+    line: BTreeMap<u64, Arc<Waiting>>,
+    /// The number of the next arrival.
+    next: u64,
     /// The time since when the line has not been empty.
     standing: Option<Instant>,
     shed: u64,
@@ -85,6 +88,7 @@ impl Drop for Turn {
 /// A request's place in the line. The drop leaves it, or passes the turn on.
 struct Place<'q> {
     queue: &'q Queue,
+    number: u64,
     /// `None` once the turn is taken.
     waiting: Option<Arc<Waiting>>,
 }
@@ -93,30 +97,24 @@ impl Place<'_> {
     /// Waits for the turn. Returns whether it has come.
     fn waits(&self, budget: Duration) -> bool {
         let waiting = self.waiting.as_ref().expect("the turn is not taken");
-        waiting.turn.wait_timeout(budget) || self.queue.state().place(waiting).is_none()
+        waiting.turn.wait_timeout(budget) || !self.queue.state().line.contains_key(&self.number)
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let Some(waiting) = self.waiting.take() else {
+        if self.waiting.is_none() {
             return;
-        };
-        let mut state = self.queue.state();
-        // The first in the line have waited longest, and are found at once.
-        match state.place(&waiting) {
-            Some(place) => drop(state.line.remove(place)),
-            None => return self.queue.leave_locked(state),
         }
-        state.note();
+        let mut state = self.queue.state();
+        match state.line.remove(&self.number) {
+            Some(_) => state.note(),
+            None => self.queue.leave_locked(state),
+        }
     }
 }
 
 impl State {
-    fn place(&self, waiting: &Arc<Waiting>) -> Option<usize> {
-        self.line.iter().position(|other| Arc::ptr_eq(other, waiting))
-    }
-
     /// Notes an empty line.
     fn note(&mut self) {
         if self.line.is_empty() {
@@ -170,7 +168,9 @@ impl Queue {
         let since = *state.standing.get_or_insert(now);
         let is_overloaded = now.saturating_duration_since(since) > self.options.wait;
         let waiting = Arc::new(Waiting::default());
-        state.line.push_back(Arc::clone(&waiting));
+        let number = state.next;
+        state.next += 1;
+        state.line.insert(number, Arc::clone(&waiting));
         drop(state);
         let budget = match is_overloaded {
             true => self.options.wait / SHORT,
@@ -178,6 +178,7 @@ impl Queue {
         };
         let mut place = Place {
             queue: self,
+            number,
             waiting: Some(waiting),
         };
         if place.waits(budget) {
@@ -201,8 +202,8 @@ impl Queue {
     }
 
     fn leave_locked(&self, mut state: MutexGuard<'_, State>) {
-        match state.line.pop_front() {
-            Some(first) => {
+        match state.line.pop_first() {
+            Some((_, first)) => {
                 state.note();
                 first.turn.set();
             }
@@ -211,7 +212,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -32,11 +32,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry as Slot, RandomState};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
+use crate::lock;
 use crate::{ClientNetwork, Next, Request, Response};
 
 /// Number of shards: more than most machines have workers.
@@ -179,7 +180,7 @@ impl Rate {
 
     fn shard(&self, client: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, Entry>> {
         let index = self.hasher.hash_one(client) as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[index])
     }
 }
 

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use osier::net::Stream;
@@ -31,6 +31,7 @@ use osier::sync::Event;
 use super::channel::Sending;
 use super::format::{Message, PAYLOAD_MAX};
 use super::record::Record;
+use crate::lock;
 
 /// The most connections of a batch, and the number of queued ones at which no more are woken to move.
 pub(crate) const BATCH: usize = 64;
@@ -121,10 +122,6 @@ pub(crate) struct Line {
 
 // The queue has keys of connections.
 osier_queue::impl_debug!(Line, self => { is_open: self.is_open(), has_delivered: self.has_delivered(), .. });
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Line {
     pub(crate) fn new() -> Line {

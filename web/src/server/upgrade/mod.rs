@@ -99,7 +99,7 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
 use crate::listen::Listener;
-use crate::lock::lock;
+use crate::lock;
 use crate::server::ShutdownHandle;
 
 pub use crate::conn::handover::record::Saved;

@@ -19,7 +19,7 @@ use crate::conn::handover::format::Message;
 use crate::conn::handover::line::Line;
 use crate::conn::handover::record::Record;
 use crate::conn::serve::{Local, Service};
-use crate::lock::lock;
+use crate::lock;
 use crate::server::accept::on_worker;
 
 /// The variable of the environment that names the old process.
