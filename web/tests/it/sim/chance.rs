@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use osier::sim::{Sim, World};
+use osier::sim::{Faults, Sim, World};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
@@ -61,4 +61,16 @@ fn pattern(key: u64, count: usize) -> Vec<u8> {
 pub fn some_bytes(key: u64) -> Vec<u8> {
     let most = [0, 10, 2000, 2000, 150_000][below(5) as usize];
     pattern(key, below(most + 1) as usize)
+}
+
+/// The faults of a network: none, mild ones or rough ones, with more resets than [`Faults::rough`] has.
+pub fn some_faults() -> Faults {
+    match below(3) {
+        0 => Faults::none(),
+        1 => Faults::mild(),
+        _ => Faults {
+            reset: 100,
+            ..Faults::rough()
+        },
+    }
 }

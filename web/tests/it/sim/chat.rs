@@ -15,7 +15,7 @@ use osier_web::chat::{Chat, Options};
 use osier_web::{Connections, Router, Server};
 use testkit::websocket::masked;
 
-use super::{SECOND, below, once_in, some_of};
+use super::{SECOND, below, once_in, some_faults, some_of};
 use crate::ws_client::handshake;
 
 struct Guest {
@@ -151,14 +151,7 @@ fn scenario(world: &World) {
         server.run();
     });
     osier::sleep(SECOND);
-    world.faults(match below(3) {
-        0 => Faults::none(),
-        1 => Faults::mild(),
-        _ => Faults {
-            reset: 100,
-            ..Faults::rough()
-        },
-    });
+    world.faults(some_faults());
     let visits: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let guests: Vec<_> = (0..2 + below(3))
         .map(|number| {

@@ -15,9 +15,8 @@ use osier_web::fastcgi::{self, FastCgi};
 use osier_web::upstream::Upstream;
 use osier_web::{Address, Router, Server};
 
-use super::client::requests;
-use super::server::{Handled, check_posts, check_reply, count};
-use super::{SECOND, below, once_in, piece_of, some_of};
+use super::server::{Handled, check_posts, clients, count};
+use super::{SECOND, below, once_in, piece_of, some_faults, some_of};
 use crate::responder::{BEGIN, PARAMS, STDIN, STDOUT, end, record};
 
 /// A FastCGI program that answers with the key and the body of the request.
@@ -126,24 +125,8 @@ fn scenario(world: &World) {
         Server::new(router).on_log(|_| ()).bind("0.0.0.0:80").unwrap().run();
     });
     osier::sleep(SECOND);
-    world.faults(match below(3) {
-        0 => Faults::none(),
-        1 => Faults::mild(),
-        _ => Faults {
-            reset: 100,
-            ..Faults::rough()
-        },
-    });
-    let clients: Vec<_> = (0..1 + below(3))
-        .map(|number| {
-            let handled = Arc::clone(&handled);
-            world.host(&format!("client-{number}"), move || {
-                requests("front:80", number * 1000, 10, |asked, reply| {
-                    check_reply(asked, reply, &handled)
-                });
-            })
-        })
-        .collect();
+    world.faults(some_faults());
+    let clients = clients(world, "front:80", 10, &handled);
     for _ in 0..below(4) {
         osier::sleep(some_of(15 * SECOND));
         match below(3) {

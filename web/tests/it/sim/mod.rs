@@ -12,4 +12,4 @@ mod proxy;
 mod pubsub;
 mod server;
 
-use chance::{SECOND, below, check, once_in, piece_of, some_bytes, some_of};
+use chance::{SECOND, below, check, once_in, piece_of, some_bytes, some_faults, some_of};

@@ -12,9 +12,9 @@ use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
 use osier_web::{Address, Request, Router, Server};
 
-use super::client::{Asked, Connection, requests};
-use super::server::{Handled, check_posts, check_reply, echo};
-use super::{SECOND, below, once_in, some_of};
+use super::client::{Asked, Connection};
+use super::server::{Handled, check_posts, clients, echo};
+use super::{SECOND, below, once_in, some_faults, some_of};
 
 fn backend(handled: &Handled) -> impl Fn() + 'static {
     let handled = Arc::clone(handled);
@@ -65,24 +65,8 @@ fn scenario(world: &World) {
     }
     world.host("front", front(&leases));
     osier::sleep(SECOND);
-    world.faults(match below(3) {
-        0 => Faults::none(),
-        1 => Faults::mild(),
-        _ => Faults {
-            reset: 100,
-            ..Faults::rough()
-        },
-    });
-    let clients: Vec<_> = (0..1 + below(3))
-        .map(|number| {
-            let handled = Arc::clone(&handled);
-            world.host(&format!("client-{number}"), move || {
-                requests("front:80", number * 1000, 10, |asked, reply| {
-                    check_reply(asked, reply, &handled)
-                });
-            })
-        })
-        .collect();
+    world.faults(some_faults());
+    let clients = clients(world, "front:80", 10, &handled);
     if !once_in(3) {
         misfortunes(world);
     }

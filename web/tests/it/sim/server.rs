@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use osier::sim::{Faults, HostOptions, World};
+use osier::sim::{Faults, Host, HostOptions, World};
 use osier_web::{Request, Response, Router, Server, ShutdownHandle};
 
 use super::client::{Asked, Reply, requests};
-use super::{SECOND, below, once_in, some_of};
+use super::{SECOND, below, once_in, some_faults, some_of};
 
 /// How often each key was handled.
 #[derive(Default)]
@@ -66,7 +66,7 @@ pub fn echo(request: &mut Request<'_>, handled: &Handled) -> std::io::Result<Res
 }
 
 /// Holds a response against its request.
-pub fn check_reply(asked: &Asked, reply: &Reply, handled: &Handled) {
+fn check_reply(asked: &Asked, reply: &Reply, handled: &Handled) {
     if reply.status != 200 {
         return assert!([400, 408, 500, 502, 503, 504].contains(&reply.status), "{}", reply.head);
     }
@@ -76,6 +76,20 @@ pub fn check_reply(asked: &Asked, reply: &Reply, handled: &Handled) {
         "the body of another request, or a part of this one"
     );
     assert!(handled.lock().unwrap().all[&asked.key] >= 1);
+}
+
+/// Starts one to three clients on hosts of their own. Each sends `count` requests and holds the responses against them.
+pub fn clients(world: &World, address: &'static str, count: u64, handled: &Handled) -> Vec<Host> {
+    (0..1 + below(3))
+        .map(|number| {
+            let handled = Arc::clone(handled);
+            world.host(&format!("client-{number}"), move || {
+                requests(address, number * 1000, count, |asked, reply| {
+                    check_reply(asked, reply, &handled)
+                });
+            })
+        })
+        .collect()
 }
 
 fn scenario(world: &World) {
@@ -94,24 +108,8 @@ fn scenario(world: &World) {
         server.run();
     });
     osier::sleep(SECOND);
-    world.faults(match below(3) {
-        0 => Faults::none(),
-        1 => Faults::mild(),
-        _ => Faults {
-            reset: 100,
-            ..Faults::rough()
-        },
-    });
-    let clients: Vec<_> = (0..1 + below(3))
-        .map(|number| {
-            let handled = Arc::clone(&handled);
-            world.host(&format!("client-{number}"), move || {
-                requests("server:80", number * 1000, 12, |asked, reply| {
-                    check_reply(asked, reply, &handled)
-                });
-            })
-        })
-        .collect();
+    world.faults(some_faults());
+    let clients = clients(world, "server:80", 12, &handled);
     let stops_early = once_in(4);
     match stops_early {
         true => osier::sleep(some_of(60 * SECOND)),
