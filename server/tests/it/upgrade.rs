@@ -266,9 +266,9 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     manager.set_read_timeout(Some(DEADLINE)).unwrap();
     let (path, text) = (folder.join("notify"), with_backend(&backend, ""));
     let two = format!("{text}{UNIX}");
-    let mut sites = Serving(Sites::start_with(folder, &two, |command| {
+    let mut sites = Serving::start_with(folder, &two, |command| {
         command.env("NOTIFY_SOCKET", path);
-    }));
+    });
     let mut in_flight = InFlight::begin(&sites, &backend);
     let (old, socket) = (sites.id(), sites.0.folder.join("socket"));
     // The new configuration has one listener alone.
