@@ -48,5 +48,6 @@ mod startup;
 mod static_files;
 mod times;
 mod upgrade;
+mod upgrade_failures;
 mod upgrade_tls;
 mod welcome;

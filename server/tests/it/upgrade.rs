@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::process::{Pid, kill_process};
-
 use crate::config_system::with_sockets;
-use crate::support::serving::{Serving, file, fixed, has_ended};
+use crate::support::serving::{Serving, file, fixed};
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{Client, DEADLINE, Server, Signal, osier, pattern};
+use crate::support::{Client, DEADLINE, Server, Signal, pattern};
 
 #[test]
 fn idle_connections_move_and_a_head_that_has_arrived_in_part() {
@@ -75,104 +73,14 @@ fn a_download_and_an_upload_end_in_the_old_process_and_their_connections_move() 
     assert_eq!(fixed(&mut download), "x");
 }
 
-#[test]
-fn a_new_process_that_cannot_serve_changes_nothing() {
-    let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"\ntimeout = \"300ms\"", "old"));
-    let mut client = sites.0.connect();
-    assert_eq!(fixed(&mut client), "old");
-    fs::write(sites.0.folder.join("hello"), hello_of_version_9()).unwrap();
-    for (program, expected) in [
-        ("exit 3", "has ended before it was ready (exit status: 3)"),
-        ("kill -SEGV $$", "has ended before it was ready (signal: 11"),
-        ("exec sleep 60", "was not ready within 0.3 s"),
-        (
-            "cat hello >&0; exec sleep 60",
-            "speaks version 9 of the upgrade protocol, this one version 1",
-        ),
-        (
-            "echo nonsense nonsense >&0; exec sleep 60",
-            "the head of a message is malformed",
-        ),
-        ("exec cat >&0", "cannot take over: the head of a message is malformed"),
-    ] {
-        sites.program(program);
-        let said = sites.fail();
-        assert!(
-            said.contains(expected) && said.contains("; this process goes on"),
-            "{program}: {said}"
-        );
-        assert_eq!(fixed(&mut client), "old");
-        assert_eq!(sites.0.get("x", "/fixed").text(), "old");
-    }
-    fs::remove_file(sites.0.folder.join("program")).unwrap();
-    let said = sites.fail();
-    assert!(
-        said.contains("cannot start '") && said.contains("No such file"),
-        "{said}"
-    );
-    // This program takes over, once its configuration has no mistake.
-    let program = env!("CARGO_BIN_EXE_osier");
-    sites.program(&format!("exec {program} \"$@\""));
-    let good = fs::read_to_string(sites.0.folder.join("site.toml")).unwrap();
-    fs::write(sites.0.folder.join("site.toml"), format!("workerz = 1\n{good}")).unwrap();
-    let before = sites.0.said().len();
-    sites.signal(Signal::USR2);
-    wait_for("the refusal", || {
-        sites.0.said()[before..].contains("this process goes on")
-    });
-    let said = sites.0.said()[before..].to_owned();
-    assert!(said.contains("unknown key 'workerz'"), "{said}");
-    assert_eq!(fixed(&mut client), "old");
-    fs::write(sites.0.folder.join("site.toml"), good.replace("\"old\"", "\"new\"")).unwrap();
-    sites.upgrade();
-    sites.first_has_ended();
-    assert_eq!(fixed(&mut client), "new");
-}
-
-/// The first message of a process of version 9, whose id is 1.
-fn hello_of_version_9() -> Vec<u8> {
-    // The length, the kind, and the CRC-32 of the rest.
-    let head = [14, 0, 0, 0, 1, 0, 0, 0, 146, 119, 221, 142];
-    [&head[..], b"osier-up", &[9, 0, 1, 0, 0, 0]].concat()
-}
-
-#[test]
-fn one_upgrade_at_a_time_and_a_shutdown_ends_it() {
-    let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"\ntimeout = \"60s\"", "x"));
-    sites.program("echo $$ > child; exec sleep 600");
-    sites.signal(Signal::USR2);
-    let child = testkit::wait_for("the new process", || {
-        let id = fs::read_to_string(sites.0.folder.join("child"))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()?;
-        Pid::from_raw(id)
-    });
-    sites.signal(Signal::USR2);
-    wait_for("the refusal", || {
-        sites
-            .0
-            .said()
-            .contains("upgrade: another upgrade is under way; this process goes on")
-    });
-    sites.signal(Signal::HUP);
-    wait_for("the delay", || sites.0.said().contains("SIGHUP waits"));
-    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
-    sites.signal(Signal::TERM);
-    sites.first_has_ended();
-    wait_for("the end of the new process", || has_ended(child.as_raw_pid()));
-    assert!(!sites.0.folder.join("pid").exists());
-}
-
 /// A request that the first process waits to answer while others take over: an upload to a backend that is asked to answer by `answer`.
-struct InFlight {
+pub struct InFlight {
     client: Client,
     backend: Client,
 }
 
 /// The file of a server with an upload, at `/up`, to this backend.
-fn with_backend(backend: &TcpListener, top: &str) -> String {
+pub fn with_backend(backend: &TcpListener, top: &str) -> String {
     let to = backend.local_addr().unwrap();
     let route =
         format!("default = true\n[[site.route]]\npath = \"/up\"\nproxy = {{ to = \"{to}\", buffer = false }}\n");
@@ -180,7 +88,7 @@ fn with_backend(backend: &TcpListener, top: &str) -> String {
 }
 
 impl InFlight {
-    fn begin(sites: &Serving, backend: &TcpListener) -> InFlight {
+    pub fn begin(sites: &Serving, backend: &TcpListener) -> InFlight {
         let mut client = sites.0.connect();
         client.send_raw(b"POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234");
         let (stream, _) = backend.accept().unwrap();
@@ -189,7 +97,7 @@ impl InFlight {
     }
 
     /// Ends the request. Returns whether its connection goes on.
-    fn end(&mut self) -> bool {
+    pub fn end(&mut self) -> bool {
         self.client.send_raw(b"56789");
         assert_eq!(self.backend.receive_request().unwrap(), b"0123456789");
         self.backend
@@ -200,12 +108,8 @@ impl InFlight {
     }
 }
 
-fn kill(id: i32, signal: Signal) {
-    kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
-}
-
 /// Asks for `/fixed` over a Unix socket.
-fn ask_unix(stream: &mut UnixStream) {
+pub fn ask_unix(stream: &mut UnixStream) {
     stream.write_all(b"GET /fixed HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut reply = Vec::new();
     while !reply.ends_with(b"\r\n\r\nx") {
@@ -214,127 +118,6 @@ fn ask_unix(stream: &mut UnixStream) {
         assert!(count > 0, "{}", String::from_utf8_lossy(&reply));
         reply.extend_from_slice(&piece[..count]);
     }
-}
-
-/// A listener at a Unix socket, besides one at a port.
-const UNIX: &str = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:socket\"\n";
-
-#[test]
-fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
-    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let text = format!("{}{UNIX}", with_backend(&backend, ""));
-    let mut sites = Serving::start(&text);
-    let path = sites.0.folder.join("socket");
-    let mut in_flight = InFlight::begin(&sites, &backend);
-    let old = sites.id();
-    let new = sites.upgrade();
-    kill(old, Signal::TERM);
-    wait_for("the end of the handover", || {
-        sites.0.said().contains("and this one ends")
-    });
-    // The old process finishes the request.
-    assert!(!in_flight.end());
-    sites.first_has_ended();
-    assert_eq!(sites.id(), new);
-    assert!(!has_ended(new));
-    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
-    ask_unix(&mut UnixStream::connect(&path).unwrap());
-}
-
-#[test]
-fn a_shutdown_of_the_new_process_ends_the_old_one() {
-    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut sites = Serving::start(&with_backend(&backend, ""));
-    let mut in_flight = InFlight::begin(&sites, &backend);
-    let new = sites.upgrade();
-    sites.signal(Signal::TERM);
-    wait_for("the end of the new process", || has_ended(new));
-    wait_for("the end of the handover", || {
-        sites.0.said().contains("and this one ends")
-    });
-    assert!(!in_flight.end());
-    sites.first_has_ended();
-    assert!(!sites.0.said().contains("serves again"), "{}", sites.0.said());
-    assert!(!sites.0.folder.join("pid").exists());
-}
-
-#[test]
-fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
-    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let folder = Sites::folder();
-    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
-    manager.set_read_timeout(Some(DEADLINE)).unwrap();
-    let (path, text) = (folder.join("notify"), with_backend(&backend, ""));
-    let two = format!("{text}{UNIX}");
-    let mut sites = Serving::start_with(folder, &two, |command| {
-        command.env("NOTIFY_SOCKET", path);
-    });
-    let mut in_flight = InFlight::begin(&sites, &backend);
-    let (old, socket) = (sites.id(), sites.0.folder.join("socket"));
-    // The new configuration has one listener alone.
-    let one = format!("{text}[[listen]]\naddress = \"127.0.0.1:0\"\n");
-    fs::write(sites.0.folder.join("site.toml"), one).unwrap();
-    let new = sites.upgrade();
-    kill(new, Signal::KILL);
-    wait_for("the old process", || sites.0.said().contains("this one serves again"));
-    assert_eq!(sites.id(), old);
-    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
-    ask_unix(&mut UnixStream::connect(&socket).unwrap());
-    assert!(in_flight.end());
-    let back = format!("MAINPID={old}");
-    let heard = || {
-        let mut buffer = [0; 2000];
-        let count = manager.recv(&mut buffer).unwrap();
-        String::from_utf8(buffer[..count].to_vec()).unwrap()
-    };
-    while heard() != back {}
-    // With the configuration as before, the next upgrade succeeds.
-    fs::write(sites.0.folder.join("site.toml"), two).unwrap();
-    sites.upgrade();
-    sites.first_has_ended();
-}
-
-/// A message of the upgrade protocol.
-fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let crc = payload.iter().fold(!0_u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
-        })
-    });
-    let mut frame = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
-    frame.extend([kind, 0, 0, 0]);
-    frame.extend((!crc).to_le_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// The new process is one that serves, and cannot read the first connections that it gets.
-#[test]
-fn a_new_process_that_takes_no_more_connections_goes_on_serving() {
-    let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"", "x"));
-    let mut client = sites.0.connect();
-    assert_eq!(fixed(&mut client), "x");
-    let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
-    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));
-    let failed = message(13, b"\x05\0\0\0no rm");
-    fs::write(sites.0.folder.join("said"), [hello, ready, accepting, failed].concat()).unwrap();
-    sites.program("echo $$ > child; cat said >&0; exec sleep 600");
-    sites.signal(Signal::USR2);
-    wait_for("the failure", || {
-        let said = sites.0.said();
-        said.contains("upgrade: the new process takes no more connections: no rm; they end here")
-    });
-    let child: i32 = fs::read_to_string(sites.0.folder.join("child"))
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap();
-    send(&mut client, "GET", "x", "/fixed", &[]);
-    let reply = client.receive("GET");
-    assert_eq!((reply.text(), reply.field("connection")), ("x", Some("close")));
-    sites.first_has_ended();
-    assert!(!has_ended(child), "nobody may end a process that serves");
-    kill(child, Signal::KILL);
 }
 
 /// Asks again and again until it is told to stop. Counts the answers.
@@ -448,78 +231,6 @@ fn sockets_of_systemd_are_taken_over() {
         assert!(!environment.contains("LISTEN_"), "{environment}");
     }
     sites.first_has_ended();
-}
-
-/// A download keeps the old process while the new one dies.
-#[test]
-fn the_old_process_serves_again_when_the_new_one_dies_later() {
-    let folder = Sites::folder();
-    let content = pattern(16 << 20);
-    folder.write("www/large.bin", &content);
-    let path = folder.join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(DEADLINE)).unwrap();
-    let heard_up_to = |last: String| {
-        let mut buffer = [0; 2000];
-        while manager
-            .recv(&mut buffer)
-            .is_ok_and(|count| buffer[..count] != *last.as_bytes())
-        {}
-    };
-    let mut sites = Serving::start_with(folder, &file("", "x"), |command| {
-        command.env("NOTIFY_SOCKET", path);
-    });
-    let mut download = sites.0.connect();
-    send(&mut download, "GET", "x", "/large.bin", &[]);
-    assert_eq!(download.receive_head().status, 200);
-    let old = sites.id();
-    let new = sites.upgrade();
-    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
-    heard_up_to(format!("MAINPID={new}"));
-    kill_process(Pid::from_raw(new).unwrap(), Signal::KILL).unwrap();
-    wait_for("the old process", || sites.id() == old);
-    let why = "upgrade: the new process has failed, and this one serves again: it has ended; this process goes on";
-    assert!(sites.0.said().contains(why), "{}", sites.0.said());
-    heard_up_to(format!("MAINPID={old}"));
-    let mut kept = sites.0.connect();
-    assert_eq!(fixed(&mut kept), "x");
-    // The next upgrade moves everything.
-    assert_ne!(sites.upgrade(), new);
-    let mut body = download.take_unread();
-    let missing = content.len() - body.len();
-    (&download.stream).take(missing as u64).read_to_end(&mut body).unwrap();
-    assert!(body == content, "{} of {} bytes", body.len(), content.len());
-    sites.first_has_ended();
-    assert_eq!((fixed(&mut kept), fixed(&mut download)), ("x".into(), "x".into()));
-}
-
-#[test]
-fn a_new_process_refuses_an_old_one_of_another_version() {
-    let folder = Sites::folder();
-    fs::write(folder.join("site.toml"), file("", "x")).unwrap();
-    let (mut old, new) = UnixStream::pair().unwrap();
-    old.set_read_timeout(Some(DEADLINE)).unwrap();
-    let mut command = osier();
-    command.arg("site.toml").current_dir(folder.path());
-    command.env("OSIER_UPGRADE", std::process::id().to_string());
-    let child = command
-        .stdin(std::os::fd::OwnedFd::from(new))
-        .stderr(std::process::Stdio::piped())
-        .spawn();
-    // It holds the other end.
-    drop(command);
-    old.write_all(&hello_of_version_9()).unwrap();
-    let output = child.unwrap().wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    let why = "speaks version 9 of the upgrade protocol, this one version 1";
-    assert!(output.status.code() == Some(2) && said.contains(why), "{said}");
-    let mut answer = Vec::new();
-    old.read_to_end(&mut answer).unwrap();
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    assert!(answer.contains("osier-up") && answer.contains(why), "{answer:?}");
-    // Without an old process the variable says nothing.
-    let server = Server::start(&folder, &[]);
-    assert_eq!(server.get("/www/a.txt").text(), "the file a");
 }
 
 #[test]
