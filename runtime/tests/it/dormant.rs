@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::given::{Bomb, on, pair, settle, timeless};
+use crate::given::{Bomb, on, pair, settle, timeless, until};
 use osier::Runtime;
 use osier::dormant::{AfterBurst, Cause, Dormant, park_local};
 use osier::io::Source;
@@ -149,7 +149,9 @@ fn a_connection_that_waits_for_its_leaf_alone_leaves_its_bytes() {
             causes: Arc::clone(&causes),
         };
         park_local(Box::new(deferred), None).unwrap();
-        for _ in 0..3 {
+        client.write_all(b"x").unwrap();
+        until(|| !causes.lock().unwrap().is_empty());
+        for _ in 0..2 {
             client.write_all(b"x").unwrap();
             // Real time: a wake-up too many has to have its chance.
             osier::sleep(Duration::from_millis(20));
@@ -158,6 +160,8 @@ fn a_connection_that_waits_for_its_leaf_alone_leaves_its_bytes() {
         event.set();
         client.set_read_timeout(Some(LIMIT)).unwrap();
         // The third byte wakes it again. Its second event is never set.
+        until(|| causes.lock().unwrap().len() > 2);
+        // Real time: a wake-up too many has to have its chance.
         osier::sleep(Duration::from_millis(20));
         assert_eq!(
             causes.lock().unwrap()[..],
@@ -274,6 +278,7 @@ fn a_dormant_socket_rests_after_its_error_was_taken() {
         let wakes = Arc::new(AtomicUsize::new(0));
         socket.send(b"x").unwrap();
         park_local(Box::new(Probe(socket, Arc::clone(&wakes))), None).unwrap();
+        until(|| wakes.load(Ordering::SeqCst) > 0);
         // Real time: a wake-up too many has to have its chance.
         osier::sleep(Duration::from_millis(200));
         let wakes = wakes.load(Ordering::SeqCst);
@@ -353,11 +358,10 @@ fn a_dormant_sender_learns_that_its_peer_is_gone() {
         theirs.write_all(b"go").unwrap();
         park_local(Box::new(sends), None).unwrap();
         theirs.peek(&mut [0]).unwrap();
-        osier::sleep(Duration::from_millis(20)); // it rests
+        // The burst that wrote has ended: it had this worker.
+        assert_eq!(causes.lock().unwrap()[..], [Cause::Readable]);
         drop(theirs); // with unread bytes: a reset
         // Real time: the reset arrives when the kernel sends it.
-        while Arc::strong_count(&causes) > 1 {
-            osier::sleep(Duration::from_millis(1));
-        }
+        until(|| Arc::strong_count(&causes) == 1);
     });
 }

@@ -11,21 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::colours::Count;
-use crate::given::{on, settle, timeless};
+use crate::given::{on, settle, timeless, until};
 use osier::Cancelled;
 use osier::sync::{Event, EventWait};
 
 const GENEROUS: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(10);
-
-/// Lets other fibers run until `condition` holds.
-fn until(condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < GENEROUS, "it never came true");
-        osier::yield_now();
-    }
-}
 
 fn poll(future: Pin<&mut impl Future<Output = ()>>, waker: &Waker) -> bool {
     future.poll(&mut Context::from_waker(waker)).is_ready()
