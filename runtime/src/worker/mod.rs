@@ -59,16 +59,15 @@ use osier_queue::{Key, Wheel, tick_after, tick_at};
 use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
-use crate::wait::socket::{self, Direction};
+use crate::wait::socket;
 use crate::worker::clock::Clock;
-use crate::worker::core::{Core, Header, Show, cannot_start};
+use crate::worker::core::{Core, Show, cannot_start};
 use crate::worker::desk::Load;
 use crate::worker::heap::Heap;
 use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
-use crate::worker::resting::{AfterBurst, Cause, Resting};
 use crate::worker::scheduler::Scheduler;
 use crate::worker::shortage::Shortage;
 use crate::worker::slots::{Slot, SlotState, Slots};
@@ -717,80 +716,8 @@ impl Worker {
             || self.is_to_stop()
     }
 
-    /// Puts a connection into a slot of its own, at rest.
-    pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
-        let (word, slot) = self.occupy()?;
-        resting.attach(word);
-        self.rest(slot, resting);
-        Ok(())
-    }
-
     fn word(&self, slot: &Slot) -> Word {
         Word::new(self.remote.id, slot.index(), slot.generation.get())
-    }
-
-    /// Leaves a connection without a stack until there is something to do for it.
-    fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
-        let word = self.word(slot);
-        resting.arm(self, word);
-        resting.listen(self);
-        let due = resting.cause(self, word).is_some();
-        slot.set_resting(resting);
-        self.resting.set(self.resting.get() + 1);
-        if due {
-            self.slots.queue(slot);
-        }
-    }
-
-    /// Gives a connection at rest a fiber, if there is something to do for it.
-    #[inline(always)]
-    fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
-        let word = self.word(slot);
-        let Some(cause) = resting.cause(self, word) else {
-            return self.rest(slot, resting);
-        };
-        let stack = match self.stacks.take(None) {
-            Ok(stack) => stack,
-            Err(_) if resting.wait_for_stack(self, word) => return self.rest(slot, resting),
-            Err(error) => {
-                self.shortage.say_closed(self.now(), &error);
-                isolate(|| drop(resting));
-                return self.slots.vacate(slot);
-            }
-        };
-        resting.note_wake(self, cause);
-        stack.label(self.connection, None);
-        let id = self.next_id();
-        slot.set_tenant(id, stack.address());
-        let (place, remote) = (self.connection, slot.remote());
-        slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
-            let mut resting = resting;
-            Core::enter(yielder, &Header::new(place), word, id, remote, move || {
-                let next = match resting.has_panicked {
-                    false => isolate(|| resting.connection.wake(cause)),
-                    true => None,
-                };
-                let rest = match next {
-                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), deadline)),
-                    Some(AfterBurst::SleepUntilWritable(deadline)) => Some((Some(Direction::Write), deadline)),
-                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, deadline)),
-                    Some(AfterBurst::End) | None => None,
-                };
-                match rest {
-                    // After the last call the connection does not rest again.
-                    Some((direction, deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.wait_for(worker, direction, deadline));
-                        Some(resting)
-                    }
-                    _ => {
-                        // The destructor may do I/O, so it runs on this fiber.
-                        isolate(move || drop(resting));
-                        None
-                    }
-                }
-            })
-        }));
-        self.switch_to(slot);
     }
 
     /// Queues a job that any worker may start.

@@ -1,16 +1,20 @@
-//! A connection at rest: what a worker keeps of it, and when it is due for a fiber.
+//! A connection at rest: what a worker keeps of it, when it is due for a fiber, and how it gets one.
 //!
 //! Its timer is armed lazily. Moving the deadline back is a store, and a timer that fires early is armed anew.
 
+use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use osier_coro::Coroutine;
 use osier_queue::Key;
 
 use crate::wait::socket::{Direction, Entry, Source};
 use crate::worker::Worker;
 use crate::worker::context;
+use crate::worker::core::{Core, Header};
 use crate::worker::isolate::isolate;
+use crate::worker::slots::Slot;
 use crate::worker::waker::Word;
 
 /// The reason why a dormant connection was woken.
@@ -240,5 +244,79 @@ impl Drop for Resting {
         if let Some(key) = self.timer {
             context::worker(|worker| worker.disarm(key));
         }
+    }
+}
+
+impl Worker {
+    /// Puts a connection into a slot of its own, at rest.
+    pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
+        let (word, slot) = self.occupy()?;
+        resting.attach(word);
+        self.rest(slot, resting);
+        Ok(())
+    }
+
+    /// Leaves a connection without a stack until there is something to do for it.
+    pub(super) fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
+        let word = self.word(slot);
+        resting.arm(self, word);
+        resting.listen(self);
+        let due = resting.cause(self, word).is_some();
+        slot.set_resting(resting);
+        self.resting.set(self.resting.get() + 1);
+        if due {
+            self.slots.queue(slot);
+        }
+    }
+
+    /// Gives a connection at rest a fiber, if there is something to do for it.
+    #[inline(always)]
+    pub(super) fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
+        let word = self.word(slot);
+        let Some(cause) = resting.cause(self, word) else {
+            return self.rest(slot, resting);
+        };
+        let stack = match self.stacks.take(None) {
+            Ok(stack) => stack,
+            Err(_) if resting.wait_for_stack(self, word) => return self.rest(slot, resting),
+            Err(error) => {
+                self.shortage.say_closed(self.now(), &error);
+                isolate(|| drop(resting));
+                return self.slots.vacate(slot);
+            }
+        };
+        resting.note_wake(self, cause);
+        stack.label(self.connection, None);
+        let id = self.next_id();
+        slot.set_tenant(id, stack.address());
+        let (place, remote) = (self.connection, slot.remote());
+        slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
+            let mut resting = resting;
+            Core::enter(yielder, &Header::new(place), word, id, remote, move || {
+                let next = match resting.has_panicked {
+                    false => isolate(|| resting.connection.wake(cause)),
+                    true => None,
+                };
+                let rest = match next {
+                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), deadline)),
+                    Some(AfterBurst::SleepUntilWritable(deadline)) => Some((Some(Direction::Write), deadline)),
+                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, deadline)),
+                    Some(AfterBurst::End) | None => None,
+                };
+                match rest {
+                    // After the last call the connection does not rest again.
+                    Some((direction, deadline)) if cause != Cause::Shutdown => {
+                        context::worker(|worker| resting.wait_for(worker, direction, deadline));
+                        Some(resting)
+                    }
+                    _ => {
+                        // The destructor may do I/O, so it runs on this fiber.
+                        isolate(move || drop(resting));
+                        None
+                    }
+                }
+            })
+        }));
+        self.switch_to(slot);
     }
 }
