@@ -130,7 +130,8 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     );
     text.print();
     if let Some(describe) = DESCRIBE.get() {
-        // SAFETY: plain calls. From here on a fault, or a lock that is held, ends the process.
+        // SAFETY: SIG_DFL is no function, and SIGNALS and SIGALRM are signals of the system, so the kernel runs no code of ours for them.
+        // From here on a fault, or a lock that is held, ends the process.
         unsafe {
             for signal in SIGNALS.into_iter().chain([libc::SIGALRM]) {
                 libc::signal(signal, libc::SIG_DFL);
@@ -275,7 +276,7 @@ fn check(result: c_int) -> io::Result<()> {
     }
 }
 
-/// Text in a fixed buffer. The part that does not fit is dropped.
+/// Text in a fixed buffer. The part that does not fit is dropped: `len` is at most the length of `bytes`.
 struct Text {
     bytes: [u8; 1024],
     len: usize,
@@ -283,7 +284,7 @@ struct Text {
 
 impl Text {
     fn print(&self) {
-        // SAFETY: a plain call with a valid buffer.
+        // SAFETY: the first `len` bytes are inside the array, because only `write_str` adds to `len`, and never more than fits.
         unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.len) };
     }
 }
