@@ -90,8 +90,10 @@ impl Heap {
     /// Charges the stacks of so many fibers.
     fn charge(&self, fibers: usize) {
         let before = self.charged.replace(fibers);
-        Account::STACKS.add(fibers.saturating_sub(before) * STACK_BYTES);
-        Account::STACKS.subtract(before.saturating_sub(fibers) * STACK_BYTES);
+        match fibers.checked_sub(before) {
+            Some(more) => Account::STACKS.add(more * STACK_BYTES),
+            None => Account::STACKS.subtract((before - fibers) * STACK_BYTES),
+        }
     }
 
     /// Asks for a trim if few are left, or if the pools have given back much before and nothing now. Called about once a second.
