@@ -52,10 +52,10 @@ impl Stream {
     }
 }
 
-/// Options of TCP connections. Those of a Unix socket have no effect.
+/// Options of TCP connections.
 impl Stream {
     /// Sets how long a close waits for unsent bytes, as [`TcpStream::set_linger`] does. `Some(Duration::ZERO)` resets the
-    /// connection.
+    /// connection. Has no effect on a Unix socket.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// The system's error. A Unix socket has no such option.
     pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self.0.watched.fd() {
             #[cfg(any(target_os = "linux", target_os = "android"))]
