@@ -4,8 +4,8 @@
 
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
 
+use crate::given::{settle, timeless};
 use osier::memory::{self, Account, BATCH_BYTES, Charge, Pressure};
 
 /// More than all tests hold otherwise.
@@ -68,7 +68,7 @@ fn the_pressure_follows_the_charges_and_wakes_who_waits() {
         (Some(100 * GIB), Pressure::Normal)
     );
     let account = Account::named("test: pressure");
-    osier::run(move || {
+    timeless(2).run(move || {
         let waiting = osier::spawn(|| {
             let mut seen = vec![memory::wait_for_change(Pressure::Normal)];
             while seen.last() != Some(&Pressure::Normal) {
@@ -78,8 +78,8 @@ fn the_pressure_follows_the_charges_and_wakes_who_waits() {
         });
         let mut charge = account.charge(0);
         for part in [85, 96, 10] {
-            // The waiter runs in between.
-            osier::sleep(Duration::from_millis(5));
+            // The waiter waits by now.
+            settle();
             charge.resize(part * GIB);
         }
         let levels = [Pressure::High, Pressure::Critical, Pressure::Normal];
