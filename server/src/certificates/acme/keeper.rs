@@ -76,7 +76,7 @@ pub fn system_clock() -> Clock {
 
 /// The certificates that a configuration wants.
 pub struct Keeper {
-    /// Locked after `state`, never before. Subjects are never removed.
+    /// Locked after `state`, never before. A subject that was given up keeps its place until a new one takes it.
     subjects: Mutex<Vec<Arc<Subject>>>,
     means: Means,
     shelf: Arc<dyn Shelf>,
@@ -99,8 +99,8 @@ struct State {
     served: HashMap<usize, i64>,
     /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
-    /// Subjects that need no certificate any more.
-    given_up: HashSet<usize>,
+    /// The places of subjects that need no certificate any more.
+    given_up: Vec<usize>,
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
     is_ended: bool,
@@ -158,7 +158,10 @@ impl Drop for Attending<'_> {
         }
         let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
         match next.is_given_up {
-            true => drop(state.given_up.insert(index)),
+            true => {
+                state.served.remove(&index);
+                state.given_up.push(index);
+            }
             false => state.queue.push(Reverse((due.saturating_add(after), index))),
         }
         drop(state);
@@ -203,10 +206,10 @@ impl Keeper {
 
     /// The next time and the failures of a certificate, and what the storage has not taken. `None` for one that is new or being attended.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
-        let state = self.state();
-        let index = self.subjects().iter().position(|known| **known == *subject)?;
-        let queued = state.queue.iter().find(|Reverse((_, queued))| *queued == index)?;
-        Some((queued.0.0, state.failures[index], state.unstored.get(&index).cloned()))
+        let (state, subjects) = (self.state(), self.subjects());
+        let queued = state.queue.iter().find(|queued| *subjects[queued.0.1] == *subject)?;
+        let Reverse((due, index)) = *queued;
+        Some((due, state.failures[index], state.unstored.get(&index).cloned()))
     }
 
     /// Attends to the certificates until [`end`](Keeper::end).
@@ -240,16 +243,21 @@ impl Keeper {
         }
     }
 
-    /// Attends to one more certificate.
+    /// Attends to one more certificate, unless the keeper has one for these names already.
     pub fn add(&self, subject: Subject) {
         let now = self.wall();
         let mut state = self.state();
         let mut subjects = self.subjects();
-        let known = subjects.iter().position(|known| **known == subject);
-        let index = match known {
-            // It was given up, unless it is attended already.
-            Some(index) if state.given_up.remove(&index) => index,
-            Some(_) => return,
+        let is_kept =
+            |(index, known): (usize, &Arc<Subject>)| known.names == subject.names && !state.given_up.contains(&index);
+        if subjects.iter().enumerate().any(is_kept) {
+            return;
+        }
+        let index = match state.given_up.pop() {
+            Some(index) => {
+                subjects[index] = Arc::new(subject);
+                index
+            }
             None => {
                 subjects.push(Arc::new(subject));
                 state.failures.push(0);
@@ -587,6 +595,8 @@ fn chance(name: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::certificates::acme::scripted::{Memory, Shown};
+    use crate::certificates::acme::settings::Settings;
 
     #[test]
     fn a_clock_that_jumps_back_makes_nobody_wait_for_it() {
@@ -596,6 +606,65 @@ mod tests {
         assert_eq!(state.next_due(now), Err(Duration::from_secs(3600)));
         assert_eq!(state.next_due(now - year), Ok(7));
         assert_eq!(state.next_due(now), Err(LOOK));
+    }
+
+    /// Permits orders for names that begin with `kept`.
+    struct Picky;
+
+    impl Shelf for Picky {
+        fn put(&self, _: &Subject, _: &Stored) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn may_order(&self, subject: &Subject) -> bool {
+            subject.name().starts_with("kept")
+        }
+    }
+
+    #[test]
+    fn subjects_that_are_given_up_leave_their_places_to_others() {
+        let subject = |name: &str| Subject {
+            names: vec![name.to_owned()],
+            settings: Settings::default(),
+        };
+        let clock = osier::time::VirtualClock::new();
+        let runtime = osier::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(move || {
+            let means = Means::new(
+                Arc::new(Memory::default()),
+                Arc::new(Shown::default()),
+                Box::new(|_| Err("no issuer is asked".into())),
+            );
+            let say = Say::new(|_| {});
+            let keeper = Keeper::new(Vec::new(), means, Arc::new(Picky), say, system_clock(), None);
+            let running = osier::spawn({
+                let keeper = keeper.clone();
+                move || keeper.run()
+            });
+            for number in 0..20 {
+                keeper.add(subject(&format!("kept{}.example", number / 10)));
+                keeper.add(subject(&format!("n{number}.example")));
+                osier::sleep(Duration::from_millis(1));
+                // A name that was given up comes back.
+                keeper.add(subject("n0.example"));
+                osier::sleep(Duration::from_millis(1));
+            }
+            let mut names: Vec<_> = keeper
+                .subjects()
+                .iter()
+                .map(|subject| subject.name().to_owned())
+                .collect();
+            names.sort();
+            assert_eq!(names, ["kept0.example", "kept1.example", "n0.example"]);
+            let (state, subjects) = (keeper.state(), keeper.subjects());
+            let queued = state.queue.iter().map(|queued| subjects[queued.0.1].name());
+            let queued: HashSet<_> = queued.collect();
+            assert_eq!(queued, HashSet::from(["kept0.example", "kept1.example"]));
+            assert_eq!(state.failures.len(), 3);
+            drop((state, subjects));
+            keeper.end();
+            running.join().unwrap();
+        });
     }
 
     #[test]
