@@ -235,9 +235,7 @@ impl OnDemand {
             self.lined_up.reset();
             while let Some((name, settings)) = self.next_question() {
                 let url = settings.ask.as_deref().unwrap_or_default();
-                let answer = ask(url, &name);
-                locked(&self.state).pending.remove(&name);
-                match answer {
+                match ask(url, &name) {
                     Ok(true) if self.admit_order(&name, &settings) => keep(&name, settings),
                     Ok(true) => {}
                     Ok(false) => locked(&self.state).refuse(&name, true),
@@ -249,6 +247,8 @@ impl OnDemand {
                         locked(&self.state).refuse(&name, false);
                     }
                 }
+                // Not before: a client that comes meanwhile would bring the name a second time.
+                locked(&self.state).pending.remove(&name);
             }
         }
     }
@@ -259,13 +259,15 @@ impl OnDemand {
         Some((state.new.pop_front()?, settings))
     }
 
-    /// Serves a stored certificate from now on. False if it cannot be used, or if there is no room for its name.
+    /// Serves a stored certificate from now on. False if it cannot be used, if there is no room for its name, or if a new configuration
+    /// has no certificates on demand.
     fn take(&self, name: &str, stored: &Stored) -> bool {
         let Ok(served) = Served::of(stored) else {
             return false;
         };
         let mut state = locked(&self.state);
-        if served.ends <= Time::now().0 || !self.has_room(&mut state, name) {
+        let is_wanted = state.pending.contains(name) && served.ends > Time::now().0;
+        if !is_wanted || !self.has_room(&mut state, name) {
             return false;
         }
         state.pending.remove(name);
@@ -276,6 +278,10 @@ impl OnDemand {
     /// Lets a name wait for its question.
     fn line_up(&self, name: String) {
         let mut state = locked(&self.state);
+        if !state.pending.contains(&name) {
+            // A new configuration has no certificates on demand.
+            return;
+        }
         let domain = domain(&name);
         let of_domain = state.awaited.iter().filter(|other| self::domain(other) == domain);
         if of_domain.count() >= AWAITED_OF_DOMAIN {
@@ -327,7 +333,7 @@ impl OnDemand {
 
     fn admit_order(&self, name: &str, settings: &Settings) -> bool {
         let mut state = locked(&self.state);
-        if !self.has_room(&mut state, name) {
+        if !state.pending.contains(name) || !self.has_room(&mut state, name) {
             return false;
         }
         if !state.orders.admit(settings.orders_per_minute) {
@@ -588,6 +594,60 @@ mod tests {
             },
         );
         assert_eq!((questions, kept.len()), (1, 50));
+    }
+
+    #[test]
+    fn a_name_whose_question_has_failed_is_brought_once() {
+        let on_demand = Arc::new_cyclic(|weak: &std::sync::Weak<OnDemand>| {
+            let weak = weak.clone();
+            // The line is written between the answer and the refusal.
+            OnDemand::new(Say::new(move |_| {
+                let on_demand = weak.upgrade().unwrap();
+                assert!(on_demand.find(Some("a.example.org")).is_none());
+                assert!(locked(&on_demand.state).new.is_empty());
+            }))
+        });
+        on_demand.set(Some(settings()), None);
+        on_demand.find(Some("a.example.org"));
+        let (name, _) = on_demand.next_new().unwrap();
+        on_demand.line_up(name);
+        osier::run({
+            let on_demand = on_demand.clone();
+            move || {
+                let asking = osier::spawn_local({
+                    let on_demand = on_demand.clone();
+                    move || on_demand.run(&|_, _| Err(io::ErrorKind::ConnectionRefused.into()), &|_, _| {})
+                });
+                osier::yield_now();
+                asking.cancel();
+                let _ = asking.join();
+            }
+        });
+        let state = locked(&on_demand.state);
+        assert!(state.refused.contains_key("a.example.org") && state.pending.is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_looked_for_is_dropped_with_the_settings() {
+        let (_, kept) = run(
+            |_| Ok(true),
+            |name| {
+                osier::sleep(Duration::from_secs(1));
+                Ok(name.starts_with("old").then(|| stored(name)))
+            },
+            |on_demand| {
+                for name in ["old.example.org", "new.example.org"] {
+                    on_demand.set(Some(settings()), None);
+                    on_demand.find(Some(name));
+                    osier::sleep(Duration::from_millis(1));
+                    on_demand.set(None, None);
+                    osier::sleep(Duration::from_secs(2));
+                    let state = locked(&on_demand.state);
+                    assert!(state.known.is_empty() && state.awaited.is_empty());
+                }
+            },
+        );
+        assert_eq!(kept, [""; 0]);
     }
 
     #[test]
