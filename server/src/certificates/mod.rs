@@ -232,6 +232,8 @@ impl Certificates {
     /// Begins to obtain and renew these certificates, and those on demand if there are settings for them. Stops renewing all others.
     pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
         let folder = self.folder().filter(|_| self.shared().is_none());
+        // Locked first: a name that becomes known meanwhile goes to the new keeper.
+        let mut keeper = locked(&self.keeper);
         let asked = self.on_demand.set(on_demand.clone(), folder);
         let is_asked = on_demand.is_some();
         if let Some(settings) = on_demand {
@@ -240,7 +242,6 @@ impl Certificates {
                 settings: settings.clone(),
             }));
         }
-        let mut keeper = locked(&self.keeper);
         let Some(storage) = self.storage() else {
             if !subjects.is_empty() || is_asked {
                 self.say.error(format_args!(
