@@ -104,15 +104,17 @@ impl Pebble {
         self.management
     }
 
-    /// A program for DNS-01, which sets and clears records of the DNS server. It needs curl.
+    /// A program for DNS-01, which sets records of the DNS server. It needs curl. It notes what it is asked to add and to remove, a line
+    /// each, in `dns-program.log`, and removes nothing: that server only clears all values of a name, also those of another order.
     ///
     /// # Panics
     /// Panics if the file cannot be written.
     pub fn dns_program(&self, folder: &Path) -> PathBuf {
         let path = folder.join("dns-program");
         let text = format!(
-            "#!/bin/sh\ncase $1 in add) what=set-txt;; *) what=clear-txt;; esac\n\
-             exec curl -s -f -d \"{{\\\"host\\\": \\\"$2.\\\", \\\"value\\\": \\\"$3\\\"}}\" http://127.0.0.1:{}/$what\n",
+            "#!/bin/sh\necho \"$@\" >> '{}'\n[ $1 = add ] || exit 0\n\
+             exec curl -s -f -d \"{{\\\"host\\\": \\\"$2.\\\", \\\"value\\\": \\\"$3\\\"}}\" http://127.0.0.1:{}/set-txt\n",
+            folder.join("dns-program.log").display(),
             self.records
         );
         std::fs::write(&path, text).expect("a file in the folder of the test");

@@ -191,6 +191,26 @@ fn a_wildcard_is_proved_by_a_program() {
     let _server = start(&folder);
     authority.wait_for_certificate("any.example.org", &folder);
     authority.wait_for_certificate("example.org", &folder);
+    // Each record goes when it has been looked at, by its own value.
+    let asked = |what: &str| {
+        let log = fs::read_to_string(authority.folder.join("dns-program.log")).unwrap_or_default();
+        let mut records: Vec<String> = log
+            .lines()
+            .filter_map(|line| line.strip_prefix(what))
+            .map(str::to_owned)
+            .collect();
+        records.sort();
+        records
+    };
+    let added = asked("add ");
+    assert!(
+        added.len() >= 2
+            && added
+                .iter()
+                .all(|record| record.starts_with("_acme-challenge.example.org ")),
+        "{added:?}"
+    );
+    eventually("the removal of the records", || asked("remove ") == added);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use osier::memory::{Account, Charge};
 use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event, RequestHead};
 
-use crate::conn::frames::Writer;
 use crate::conn::close::CloseReason;
+use crate::conn::frames::Writer;
 use crate::conn::inlet::Inlet;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
