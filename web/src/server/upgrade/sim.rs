@@ -9,6 +9,7 @@
 //! - When the clients are gone and the idle timeout has passed, no connection is left.
 
 #[path = "../../../tests/it/sim/chance.rs"]
+#[allow(dead_code, reason = "the scenarios of tests/it/sim use the rest")]
 mod chance;
 #[allow(dead_code, reason = "the scenarios of tests/it/sim use the rest")]
 #[path = "../../../tests/it/sim/client.rs"]
