@@ -221,6 +221,32 @@ impl Request<'_> {
         }
     }
 
+    /// Reads the whole body, of at most `limit` bytes, as text.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Router, test::Client};
+    ///
+    /// fn shout(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     Ok(request.text(100)?.to_uppercase())
+    /// }
+    ///
+    /// let client = Client::new(Router::new().post("/", shout));
+    /// assert_eq!(client.post("/").body("hé").send().text(), "HÉ");
+    /// assert_eq!(client.post("/").body([0xff]).send().status(), 400);
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// May suspend until the body has arrived.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a body that is not UTF-8, and the errors of [`bytes`](Request::bytes).
+    pub fn text(&mut self, limit: u64) -> Result<String, Rejection> {
+        let not_text = |_| Rejection::new(StatusCode::BAD_REQUEST, "the body is not UTF-8");
+        String::from_utf8(self.bytes(limit)?).map_err(not_text)
+    }
+
     /// Reads the whole body as [`bytes`](Request::bytes) does, and fails if it has been read before: no empty body is meant then.
     #[cfg(any(feature = "forms", feature = "json"))]
     pub(crate) fn unread_bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
