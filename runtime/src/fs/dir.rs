@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use super::simulated::Entry;
 use super::{FileType, Metadata, Operation};
 use crate::wait;
 
@@ -41,6 +42,14 @@ impl ReadDir {
         }
     }
 
+    pub(super) fn simulated(entries: Vec<Entry>) -> ReadDir {
+        let entry = |entry| Ok(DirEntry(Kind::Simulated(entry)));
+        ReadDir {
+            read: entries.into_iter().map(entry).collect(),
+            rest: Rest::Over,
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
         loop {
             if let Some(entry) = self.read.pop_front() {
@@ -67,7 +76,7 @@ impl ReadDir {
 fn read(mut std: std::fs::ReadDir) -> Batch {
     let entries = std.by_ref().take(BATCH);
     let batch = entries
-        .map(|entry| entry.map(|entry| DirEntry(Arc::new(entry))))
+        .map(|entry| entry.map(|entry| DirEntry(Kind::System(Arc::new(entry)))))
         .collect();
     (std, batch)
 }
@@ -97,17 +106,45 @@ osier_queue::impl_debug!(ReadDir, self => { .. });
 
 /// An entry of a directory.
 #[derive(Clone)]
-pub struct DirEntry(Arc<std::fs::DirEntry>);
+pub struct DirEntry(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    System(Arc<std::fs::DirEntry>),
+    Simulated(Entry),
+}
+
+impl Kind {
+    fn metadata(&self) -> io::Result<Metadata> {
+        match self {
+            Kind::System(entry) => entry.metadata(),
+            Kind::Simulated(entry) => entry.metadata(),
+        }
+    }
+
+    fn file_type(&self) -> io::Result<FileType> {
+        match self {
+            Kind::System(entry) => entry.file_type(),
+            Kind::Simulated(entry) => entry.file_type(),
+        }
+    }
+}
 
 impl DirEntry {
     /// The path of the directory, as it was given, joined with the entry's name.
     pub fn path(&self) -> PathBuf {
-        self.0.path()
+        match &self.0 {
+            Kind::System(entry) => entry.path(),
+            Kind::Simulated(entry) => entry.path.clone(),
+        }
     }
 
     /// The name in the directory.
     pub fn file_name(&self) -> OsString {
-        self.0.file_name()
+        match &self.0 {
+            Kind::System(entry) => entry.file_name(),
+            Kind::Simulated(entry) => entry.path.file_name().unwrap_or_default().to_owned(),
+        }
     }
 
     /// Reads the metadata of the entry. Links are not followed.
@@ -125,7 +162,7 @@ impl DirEntry {
 
     /// [`metadata`](DirEntry::metadata) as a future.
     pub fn metadata_async(&self) -> Operation<Metadata> {
-        let entry = Arc::clone(&self.0);
+        let entry = self.0.clone();
         Operation::new(move || entry.metadata())
     }
 
@@ -144,9 +181,9 @@ impl DirEntry {
 
     /// [`file_type`](DirEntry::file_type) as a future.
     pub fn file_type_async(&self) -> Operation<FileType> {
-        let entry = Arc::clone(&self.0);
+        let entry = self.0.clone();
         Operation::new(move || entry.file_type())
     }
 }
 
-osier_queue::impl_debug!(DirEntry, self => self.0);
+osier_queue::impl_debug!(DirEntry, self => self.path());

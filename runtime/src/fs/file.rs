@@ -18,7 +18,6 @@ use std::fs;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,6 +26,8 @@ use std::task::{Context, Poll, Waker, ready};
 use async_task::Task;
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
+use super::options::How;
+use super::simulated::{self as disks, Opened};
 use super::{Metadata, Operation, Permissions};
 use crate::wait::{self, Stop, pool, simulated};
 use crate::worker::context::{self, Caller, hold};
@@ -72,6 +73,8 @@ pub struct File(Arc<Inner>);
 
 struct Inner {
     file: fs::File,
+    /// Set for a file of a simulated disk. `file` holds its bytes then.
+    simulated: Option<Opened>,
     state: Mutex<State>,
 }
 
@@ -151,14 +154,14 @@ impl Inner {
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
         by: By,
-        work: impl FnOnce(&fs::File) -> T + Send + 'static,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
         outcome: impl FnOnce(&mut State, T) + Send + 'static,
     ) -> io::Result<()> {
         state.busy = true;
         drop(state);
         let shared = Arc::clone(self);
         let work = move || {
-            let done = work(&shared.file);
+            let done = work(&shared);
             let mut state = shared.lock();
             outcome(&mut state, done);
             shared.end(state);
@@ -203,7 +206,8 @@ impl Inner {
             }
             // If the bytes are not in memory, or the system cannot say, a thread that may block reads them.
             // The page cache does not follow from the seed of a simulation.
-            if !simulated::is_here()
+            if self.simulated.is_none()
+                && !simulated::is_here()
                 && let Some(count) = read_from_memory(&self.file, buf)
             {
                 return Poll::Ready(Ok(count));
@@ -211,8 +215,9 @@ impl Inner {
             state.taken = 0;
             let mut bytes = std::mem::take(&mut state.ahead);
             bytes.resize(buf.len().min(CHUNK_BYTES), 0);
-            let read = move |mut file: &fs::File| {
-                let read = retry(|| file.read(&mut bytes));
+            let read = move |inner: &Inner| {
+                inner.simulated.as_ref().map_or(Ok(()), Opened::reads)?;
+                let read = retry(|| (&inner.file).read(&mut bytes));
                 read.map(|count| {
                     bytes.truncate(count);
                     bytes
@@ -231,12 +236,32 @@ impl Inner {
             return Poll::Ready(Ok(0));
         }
         state.rewind(&self.file)?;
-        simulated::disk()?;
         let bytes = buf[..buf.len().min(CHUNK_BYTES)].to_vec();
         let count = bytes.len();
-        let write = move |mut file: &fs::File| file.write_all(&bytes);
+        let write = move |inner: &Inner| inner.write_all(&bytes);
         self.begin(state, by, write, |state, written| state.error = written.err())?;
         Poll::Ready(Ok(count))
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        match &self.simulated {
+            None => (&self.file).write_all(bytes),
+            Some(opened) => opened.write(&self.file, bytes),
+        }
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        match &self.simulated {
+            None => self.file.set_len(bytes),
+            Some(opened) => opened.set_len(&self.file, bytes),
+        }
+    }
+
+    fn sync(&self, sync: impl FnOnce(&fs::File) -> io::Result<()>) -> io::Result<()> {
+        match &self.simulated {
+            None => sync(&self.file),
+            Some(opened) => opened.sync(),
+        }
     }
 
     fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -301,7 +326,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 macro_rules! methods {
     ($(
         $(#[$doc:meta])*
-        $name:ident, $name_async:ident($($value:ident: $type:ty)?) -> $output:ty = |$file:ident| $call:expr;
+        $name:ident, $name_async:ident($($value:ident: $type:ty)?) -> $output:ty = |$inner:ident| $call:expr;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -327,7 +352,7 @@ macro_rules! methods {
             async move {
                 poll_fn(|cx| shared.poll_flush(cx)).await?;
                 Operation::new(move || {
-                    let $file = &shared.file;
+                    let $inner = &*shared;
                     $call
                 })
                 .await
@@ -337,9 +362,10 @@ macro_rules! methods {
 }
 
 impl File {
-    fn new(file: fs::File) -> File {
+    fn new(file: fs::File, simulated: Option<Opened>) -> File {
         File(Arc::new(Inner {
             file,
+            simulated,
             state: Mutex::default(),
         }))
     }
@@ -387,19 +413,19 @@ impl File {
 
     methods! {
         /// Makes the disk store the content and the metadata of the file.
-        sync_all, sync_all_async() -> () = |file| file.sync_all();
+        sync_all, sync_all_async() -> () = |inner| inner.sync(fs::File::sync_all);
 
         /// Makes the disk store the content of the file.
-        sync_data, sync_data_async() -> () = |file| file.sync_data();
+        sync_data, sync_data_async() -> () = |inner| inner.sync(fs::File::sync_data);
 
         /// Truncates the file to `bytes`, or extends it with zeros.
-        set_len, set_len_async(bytes: u64) -> () = |file| file.set_len(bytes);
+        set_len, set_len_async(bytes: u64) -> () = |inner| inner.set_len(bytes);
 
         /// Reads the metadata of the file.
-        metadata, metadata_async() -> Metadata = |file| file.metadata();
+        metadata, metadata_async() -> Metadata = |inner| inner.file.metadata();
 
         /// Changes the permissions of the file.
-        set_permissions, set_permissions_async(permissions: Permissions) -> () = |file| file.set_permissions(permissions);
+        set_permissions, set_permissions_async(permissions: Permissions) -> () = |inner| inner.file.set_permissions(permissions);
     }
 
     /// Duplicates the descriptor: another value for the same file, with the same position.
@@ -412,7 +438,7 @@ impl File {
     ///
     /// The system's error for too many open files, or for an earlier write.
     pub fn try_clone(&self) -> io::Result<File> {
-        self.in_order(|file| file.try_clone().map(File::new))
+        self.in_order(|file| Ok(File::new(file.try_clone()?, self.0.simulated.clone())))
     }
 
     /// Converts to std's file.
@@ -453,7 +479,7 @@ impl AsFd for File {
 
 impl From<fs::File> for File {
     fn from(file: fs::File) -> File {
-        File::new(file)
+        File::new(file, None)
     }
 }
 
@@ -516,13 +542,13 @@ future_traits!(File, &File);
 
 /// Options that say how to open a file, as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
-pub struct OpenOptions(fs::OpenOptions);
+pub struct OpenOptions(How);
 
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {$(
         $(#[$doc])*
         pub fn $name(&mut self, $name: $type) -> &mut OpenOptions {
-            self.0.$name($name);
+            self.0.$name = $name;
             self
         }
     )*};
@@ -532,7 +558,7 @@ impl OpenOptions {
     /// Makes options with nothing set. At least reading or writing must be set.
     #[expect(clippy::new_without_default, reason = "as std's")]
     pub fn new() -> OpenOptions {
-        OpenOptions(fs::OpenOptions::new())
+        OpenOptions(How::default())
     }
 
     options! {
@@ -568,7 +594,13 @@ impl OpenOptions {
 
     /// [`open`](OpenOptions::open) as a future, which borrows nothing.
     pub fn open_async(&self, path: impl AsRef<Path>) -> Operation<File> {
-        let (options, path) = (self.0.clone(), path.as_ref().to_owned());
-        Operation::new(move || options.open(path).map(File::new))
+        let (how, path) = (self.0.clone(), path.as_ref().to_owned());
+        let disk = disks::disk();
+        Operation::new(move || match disk {
+            None => how.open(&path).map(File::from),
+            Some(disk) => disk
+                .open(&path, &how)
+                .map(|(file, opened)| File::new(file, Some(opened))),
+        })
     }
 }

@@ -20,7 +20,8 @@
 //! ```text
 //!   fs/mod.rs            the functions on paths
 //!   fs/operation.rs      one call as a future, begun at its first poll
-//!   fs/file.rs           File and OpenOptions        fs/dir.rs   ReadDir, DirEntry
+//!   fs/file.rs           File and OpenOptions        fs/dir.rs            ReadDir, DirEntry
+//!   fs/options.rs        How, DirBuilder             fs/no_simulated.rs   stands in for sim/files.rs
 //! ```
 //!
 //! # Cancellation
@@ -37,23 +38,27 @@
 mod dir;
 mod file;
 mod operation;
+mod options;
+#[cfg_attr(feature = "sim", path = "../sim/files.rs")]
+#[cfg_attr(not(feature = "sim"), path = "no_simulated.rs")]
+mod simulated;
 
 use std::io;
 use std::path::{Path, PathBuf};
-
-use crate::wait::simulated;
 
 pub use std::fs::{FileType, Metadata, Permissions};
 
 pub use dir::{DirEntry, ReadDir, ReadDirAsync};
 pub use file::{File, OpenOptions};
 pub use operation::Operation;
+pub use options::DirBuilder;
+pub(crate) use options::How;
 
 /// A function on paths, blocking and as a future.
 macro_rules! functions {
     ($(
         $(#[$doc:meta])*
-        $name:ident, $name_async:ident($($path:ident),* $(; $value:ident: $type:ty $(=> $own:expr)?)?) -> $output:ty = $call:expr;
+        $name:ident, $name_async:ident($($path:ident),* $(; $value:ident: $type:ty $(=> $own:expr)?)?) -> $output:ty;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -72,66 +77,66 @@ macro_rules! functions {
         pub fn $name_async($($path: impl AsRef<Path>),* $(, $value: $type)?) -> Operation<$output> {
             $(let $path = $path.as_ref().to_owned();)*
             $($(let $value = $own;)?)?
-            Operation::new(move || $call)
+            let disk = simulated::disk();
+            Operation::new(move || match disk {
+                None => std::fs::$name($(&$path),* $(, $value)?),
+                Some(disk) => disk.$name($(&$path),* $(, $value)?),
+            })
         }
     )*};
 }
 
 functions! {
     /// Gives the absolute path, with links and dots resolved.
-    canonicalize, canonicalize_async(path) -> PathBuf = std::fs::canonicalize(path);
+    canonicalize, canonicalize_async(path) -> PathBuf;
 
     /// Copies the content and permissions of a file. Returns the number of bytes.
-    copy, copy_async(from, to) -> u64 = std::fs::copy(from, to);
+    copy, copy_async(from, to) -> u64;
 
     /// Makes a directory. Its parent must exist.
-    create_dir, create_dir_async(path) -> () = std::fs::create_dir(path);
+    create_dir, create_dir_async(path) -> ();
 
     /// Makes a directory and its missing parents.
-    create_dir_all, create_dir_all_async(path) -> () = std::fs::create_dir_all(path);
+    create_dir_all, create_dir_all_async(path) -> ();
 
     /// Whether the path exists.
-    exists, exists_async(path) -> bool = std::fs::exists(path);
+    exists, exists_async(path) -> bool;
 
     /// Makes a hard link: another name for a file.
-    hard_link, hard_link_async(original, link) -> () = std::fs::hard_link(original, link);
+    hard_link, hard_link_async(original, link) -> ();
 
     /// Reads the metadata of a file. Links are followed.
-    metadata, metadata_async(path) -> Metadata = std::fs::metadata(path);
+    metadata, metadata_async(path) -> Metadata;
 
     /// Reads all bytes of a file.
-    read, read_async(path) -> Vec<u8> = std::fs::read(path);
+    read, read_async(path) -> Vec<u8>;
 
     /// Reads the target of a link.
-    read_link, read_link_async(path) -> PathBuf = std::fs::read_link(path);
+    read_link, read_link_async(path) -> PathBuf;
 
     /// Reads all of a file as text.
-    read_to_string, read_to_string_async(path) -> String = std::fs::read_to_string(path);
+    read_to_string, read_to_string_async(path) -> String;
 
     /// Removes an empty directory.
-    remove_dir, remove_dir_async(path) -> () = std::fs::remove_dir(path);
+    remove_dir, remove_dir_async(path) -> ();
 
     /// Removes a directory with its whole content. Links are removed, not followed.
-    remove_dir_all, remove_dir_all_async(path) -> () = std::fs::remove_dir_all(path);
+    remove_dir_all, remove_dir_all_async(path) -> ();
 
     /// Removes a file.
-    remove_file, remove_file_async(path) -> () = std::fs::remove_file(path);
+    remove_file, remove_file_async(path) -> ();
 
     /// Renames a file, and replaces a file that has the new name.
-    rename, rename_async(from, to) -> () = std::fs::rename(from, to);
+    rename, rename_async(from, to) -> ();
 
     /// Changes the permissions of a file.
-    set_permissions, set_permissions_async(path; permissions: Permissions) -> () =
-        std::fs::set_permissions(path, permissions);
+    set_permissions, set_permissions_async(path; permissions: Permissions) -> ();
 
     /// Reads the metadata of a file. Links are not followed.
-    symlink_metadata, symlink_metadata_async(path) -> Metadata = std::fs::symlink_metadata(path);
+    symlink_metadata, symlink_metadata_async(path) -> Metadata;
 
     /// Writes these bytes as the whole content of a file. Creates the file if needed. Copies the bytes first.
-    write, write_async(path; contents: impl AsRef<[u8]> => (simulated::disk(), contents.as_ref().to_vec())) -> () = {
-        let (disk, bytes) = contents;
-        disk.and_then(|()| std::fs::write(path, bytes))
-    };
+    write, write_async(path; contents: impl AsRef<[u8]> => contents.as_ref().to_vec()) -> ();
 }
 
 /// Opens a directory and iterates over its entries.
@@ -144,12 +149,21 @@ functions! {
 ///
 /// The errors of [`std::fs::read_dir`] and of [the module](self).
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
-    let path = path.as_ref().to_owned();
-    Operation::new(|| std::fs::read_dir(path)).block().map(ReadDir::new)
+    opening(path.as_ref(), |entries| entries).block()
 }
 
 /// [`read_dir`] as a future, which borrows nothing. Its output is a [`Stream`](futures_core::Stream).
 pub fn read_dir_async(path: impl AsRef<Path>) -> Operation<ReadDirAsync> {
-    let path = path.as_ref().to_owned();
-    Operation::new(|| std::fs::read_dir(path).map(|std| ReadDirAsync(ReadDir::new(std))))
+    opening(path.as_ref(), ReadDirAsync)
+}
+
+fn opening<T: Send + 'static>(path: &Path, made: fn(ReadDir) -> T) -> Operation<T> {
+    let (disk, path) = (simulated::disk(), path.to_owned());
+    Operation::new(move || {
+        let entries = match disk {
+            None => ReadDir::new(std::fs::read_dir(path)?),
+            Some(disk) => ReadDir::simulated(disk.read_dir(&path)?),
+        };
+        Ok(made(entries))
+    })
 }

@@ -39,6 +39,7 @@ pub(crate) enum About {
     Fault,
     Size,
     Listener,
+    Disk,
 }
 
 impl About {
@@ -49,6 +50,7 @@ impl About {
             About::Fault => "fault",
             About::Size => "size",
             About::Listener => "listener",
+            About::Disk => "disk",
         }
     }
 }

@@ -165,10 +165,13 @@ impl Driver {
             claim.0.desk.work_begins();
             workers.push((Box::new(worker), claim));
         }
-        lock(&self.shared.net).hosts[host].up = true;
+        let mut net = lock(&self.shared.net);
+        net.hosts[host].up = true;
+        net.hosts[host].life += 1;
         if host > 0 {
-            lock(&self.shared.net).note(host, format_args!("start"));
+            net.note(host, format_args!("start"));
         }
+        drop(net);
         let header = Header::named(plan.place, Some(plan.name.as_str().into()), plan.stack_bytes);
         let (job, handle) = packet::packet_local(header, move || (plan.body)());
         drop(handle);
@@ -194,6 +197,12 @@ impl Driver {
         match how {
             Stop::Crash => net.crash(host),
             Stop::Kill => net.kill(host),
+        }
+        if how == Stop::Crash
+            && let Err(error) = net.lose_unsynced(host)
+        {
+            self.shared
+                .fail(Failure::System(format!("the disk of a simulated host: {error}")));
         }
         drop(net);
         self.end(host, workers);
@@ -246,7 +255,7 @@ impl Driver {
     fn run_pool(&self) -> bool {
         let jobs: Vec<_> = self.shared.pool.borrow_mut().drain(..).collect();
         let any = !jobs.is_empty();
-        jobs.into_iter().for_each(run_job);
+        jobs.into_iter().for_each(|(host, job)| run_job(host, job));
         any
     }
 
@@ -308,7 +317,7 @@ impl Driver {
     fn choose(&mut self, mut number: u32, total: u32) {
         if number >= total {
             let job = self.shared.pool.borrow_mut().remove((number - total) as usize);
-            return job.into_iter().for_each(run_job);
+            return job.into_iter().for_each(|(host, job)| run_job(host, job));
         }
         let count = self.machines.len();
         for step in 0..count {
@@ -384,10 +393,12 @@ impl Driver {
     }
 }
 
-/// Runs work for the pool as a plain thread does.
-fn run_job(job: async_task::Runnable) {
-    // The task has the outcome. Only a waker that panics is caught here.
-    let _: Result<bool, Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| job.run()));
+/// Runs work for the pool as a plain thread of a host does.
+fn run_job(host: usize, job: async_task::Runnable) {
+    here::run_pooled(host, || {
+        // The task has the outcome. Only a waker that panics is caught here.
+        let _: Result<bool, Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| job.run()));
+    });
 }
 
 fn lock_now(shared: &Shared) -> u64 {

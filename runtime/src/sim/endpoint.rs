@@ -1,4 +1,4 @@
-//! Simulated sockets for [`net`](crate::net), and the simulated clock, disk and thread pool. `wait/no_simulated.rs` has the same surface
+//! Simulated sockets for [`net`](crate::net), and the simulated clock and thread pool. `wait/no_simulated.rs` has the same surface
 //! for builds without the feature `sim`.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -51,7 +51,7 @@ pub(crate) fn look_up(name: &str) -> Option<(Duration, io::Result<Vec<IpAddr>>)>
 }
 
 pub(crate) fn random() -> Option<u64> {
-    here::get(|here| here::lock(here.net).choices.random())
+    here::get_or_pooled(|here| here::lock(here.net).choices.random())
 }
 
 /// The simulated socket that a descriptor stands for.
@@ -73,18 +73,16 @@ fn name_of(fd: BorrowedFd<'_>) -> Option<u64> {
 
 /// The time of day.
 pub(crate) fn system_now() -> Option<SystemTime> {
-    here::get(|here| here::lock(here.net).system_now(here.host))
-}
-
-/// The error of a write to the simulated host's disk, if it is full.
-pub(crate) fn disk() -> io::Result<()> {
-    here::get(|here| here::lock(here.net).disk(here.host)).unwrap_or(Ok(()))
+    here::get_or_pooled(|here| here::lock(here.net).system_now(here.host))
 }
 
 /// Takes work that blocks, if this is a simulation.
 pub(crate) fn defer(job: Runnable) -> Result<(), Runnable> {
     let mut job = Some(job);
-    here::get(|here| here.pool.borrow_mut().extend(job.take()));
+    here::get(|here| {
+        let job = job.take().map(|job| (here.host, job));
+        here.pool.borrow_mut().extend(job);
+    });
     job.map_or(Ok(()), Err)
 }
 

@@ -77,6 +77,8 @@ pub struct Faults {
     pub partition_time: Duration,
     /// Writes to files that find the disk full.
     pub disk_full: u32,
+    /// Reads, writes and syncs of files that fail.
+    pub disk_error: u32,
 }
 
 impl Faults {

@@ -10,8 +10,8 @@ use async_task::Runnable;
 use super::net::Net;
 use crate::worker::context;
 
-/// Queued work for the pool of blocking threads.
-pub(crate) type Pool = Rc<RefCell<VecDeque<Runnable>>>;
+/// Queued work for the pool of blocking threads, with the host that has asked for it.
+pub(crate) type Pool = Rc<RefCell<VecDeque<(usize, Runnable)>>>;
 
 struct Running {
     net: Arc<Mutex<Net>>,
@@ -21,6 +21,8 @@ struct Running {
 thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
     static HOST: Cell<usize> = const { Cell::new(0) };
+    /// Whether work for the pool runs.
+    static POOLED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The simulation, as code on one of its hosts sees it.
@@ -33,6 +35,18 @@ pub(crate) struct Here<'a> {
 /// Runs `with` on the simulation. Returns `None` outside of its hosts.
 pub(crate) fn get<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
     context::worker(|_| ())?;
+    running(with)
+}
+
+/// As [`get`], and also in work for the pool, which is on no worker.
+pub(crate) fn get_or_pooled<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
+    match POOLED.get() {
+        true => running(with),
+        false => get(with),
+    }
+}
+
+fn running<T>(with: impl FnOnce(Here<'_>) -> T) -> Option<T> {
     RUNNING.with_borrow(|running| {
         let running = running.as_ref()?;
         Some(with(Here {
@@ -67,6 +81,15 @@ impl Drop for Entered {
 /// Sets the host whose worker runs next.
 pub(super) fn set_host(host: usize) {
     HOST.set(host);
+}
+
+/// Runs work for the pool as a plain thread of a host does.
+pub(super) fn run_pooled(host: usize, work: impl FnOnce()) {
+    let before = HOST.replace(host);
+    POOLED.set(true);
+    work();
+    POOLED.set(false);
+    HOST.set(before);
 }
 
 /// The host whose worker runs.

@@ -57,7 +57,8 @@
 //! | [`random`](crate::random) | yes |
 //! | the order of fibers and tasks, and which worker takes a job | yes |
 //! | [`unblock`](crate::unblock()) | runs on the simulation's thread, between two fibers |
-//! | files of [`fs`](crate::fs) | those of the machine, in an order from the seed; writes fail on a [full disk](Host::fill_disk) |
+//! | files of [`fs`](crate::fs) | in memory, a disk for each host; a [crash](Host::crash) loses what was not synced, and a disk may be [full](Host::limit_disk) (Linux) |
+//! | files of `std::fs` | no: they are those of the machine |
 //! | Unix sockets and pipes between hosts | those of the machine, in no time |
 //! | a descriptor of a simulated socket | a stand-in, from which a host of the same run makes the socket again (Linux) |
 //! | child processes, signals, data from other programs | no: a run that waits only for these has failed |
@@ -69,9 +70,18 @@
 //!
 //! A connection delivers bytes in order or breaks. A lost segment is sent again after 0.2 s, then 0.4 s and so on, and the connection
 //! fails with `TimedOut` after 15 losses. A connect is tried for about two minutes. A closed end that has unread bytes resets the
-//! connection, as on Linux. Nothing is known of a host without power until it is up again and resets what it does not know. The model leaves out congestion, keepalive, urgent data, fragments, IPv6 beyond `[::]` and `[::1]`.
+//! connection, as on Linux. Nothing is known of a host without power until it is up again and resets what it does not know.
+//! The model leaves out congestion, keepalive, urgent data, fragments, IPv6 beyond `[::]` and `[::1]`.
+//!
+//! A disk is empty at first, apart from the directory for temporary files. A crash leaves the bytes that `sync_all` or `sync_data` has
+//! stored, and a first part of the later writes of each file, which the seed chooses. Names are in a journal: a crash keeps a first part of
+//! the changes since the directory was synced, and each change, such as a `rename`, as a whole. To sync a directory, open it and call
+//! `sync_all`. A program that is [killed](Host::kill) loses nothing. The model leaves out symbolic links, permissions and times of
+//! directories, and the time that a disk takes. [`fs::File::into_std`](crate::fs::File::into_std) gives a file of the system in memory, whose writes a crash loses and which
+//! has no faults.
 
 mod choices;
+pub(crate) mod disk;
 mod driver;
 mod fault;
 pub(crate) mod here;
@@ -326,7 +336,7 @@ impl Sim {
 
         let value = Rc::new(RefCell::new(None));
         let plan = program_plan(place, &shared, program, Rc::clone(&value));
-        shared.add(plan, None);
+        shared.add(plan, None, None);
         let mut driver = Driver::new(Rc::clone(&shared));
         driver.run(|| value.borrow().is_some());
         let report = self.told(&shared, &driver);

@@ -91,8 +91,8 @@ impl Shared {
         self.hosts.borrow()[host].plan.clone()
     }
 
-    pub(super) fn add(&self, plan: Plan, ip: Option<IpAddr>) -> usize {
-        let host = lock(&self.net).add_host(&plan.name, ip);
+    pub(super) fn add(&self, plan: Plan, ip: Option<IpAddr>, disk: Option<usize>) -> usize {
+        let host = lock(&self.net).add_host(&plan.name, ip, disk);
         self.hosts.borrow_mut().push(HostState {
             plan,
             ended: Rc::new(Event::manual()),
@@ -229,7 +229,7 @@ impl World {
                 }
             }),
         };
-        shared.add(plan, options.ip);
+        shared.add(plan, options.ip, options.disk.map(|host| host.number));
         Host { shared, number }
     }
 
@@ -327,6 +327,8 @@ pub struct HostOptions {
     pub ip: Option<IpAddr>,
     /// The bytes of the stack of its first fiber; `None` for those of every fiber.
     pub stack_bytes: Option<usize>,
+    /// The host whose disk it shares, as processes of one machine do; `None` for a disk of its own.
+    pub disk: Option<Host>,
 }
 
 impl Default for HostOptions {
@@ -335,6 +337,7 @@ impl Default for HostOptions {
             workers: 1,
             ip: None,
             stack_bytes: None,
+            disk: None,
         }
     }
 }
@@ -392,7 +395,7 @@ impl Host {
     }
 
     /// Cuts its power: its fibers end, its connections are forgotten, and no peer is notified. Destructors of its fibers run, but reach no
-    /// peer.
+    /// peer and no file. Its disk loses what was not synced; a disk that it shares does when the last of its hosts has crashed.
     ///
     /// # Suspends
     ///
@@ -444,7 +447,13 @@ impl Host {
 
     /// Sets whether every write to a file fails there with `StorageFull`.
     pub fn fill_disk(&self, full: bool) {
-        lock(&self.shared.net).hosts[self.number].disk_full = full;
+        lock(&self.shared.net).disk(self.number).is_full = full;
+    }
+
+    /// Sets the bytes that all files of its disk may have together. A write beyond stores a first part and fails with `StorageFull`.
+    /// `None` for no limit.
+    pub fn limit_disk(&self, bytes: Option<u64>) {
+        lock(&self.shared.net).disk(self.number).size = bytes;
     }
 
     /// Waits until its body has returned, or the host is down.

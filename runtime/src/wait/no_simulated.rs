@@ -57,13 +57,6 @@ pub(crate) fn system_now() -> Option<std::time::SystemTime> {
     None
 }
 
-/// The error of a write to the simulated host's disk, if it is full.
-#[cfg_attr(not(feature = "fs"), allow(dead_code))]
-#[inline(always)]
-pub(crate) fn disk() -> io::Result<()> {
-    Ok(())
-}
-
 /// Takes work that blocks, if this is a simulation.
 #[inline(always)]
 pub(crate) fn defer(job: Runnable) -> Result<(), Runnable> {

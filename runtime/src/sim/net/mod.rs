@@ -5,13 +5,15 @@
 //! ```
 //!
 //! Nothing here waits or runs a waker. A call changes the state at once and leaves its effects as events in `events`, or as news in
-//! `ready`, which the driver hands to the table of sockets between two fibers. `stream.rs` has connections, `datagram.rs` UDP.
+//! `ready`, which the driver hands to the table of sockets between two fibers. `stream.rs` has connections, `datagram.rs` UDP, and
+//! `disks.rs` the faults of files.
 //!
 //! # Protocol
 //! One thread uses a `Net`. The lock around it only makes sockets `Send` and `Sync`, as the system's sockets are. The lock is never held
 //! across a call out of this module.
 
 mod datagram;
+mod disks;
 mod stream;
 
 use std::cmp::Reverse;
@@ -25,10 +27,13 @@ use osier_poll::{Interest, Ready, Token};
 use rustix::io::Errno;
 
 use super::choices::{About, Choices};
+use super::disk::Disk;
 use super::fault::{Faults, Link};
 use super::trace::Trace;
 use datagram::Datagrams;
 use stream::{Phase, Stream};
+
+pub(crate) use disks::FileFault;
 
 /// The number of a socket, never used again.
 pub(crate) type Id = u64;
@@ -54,6 +59,7 @@ pub(crate) struct Net {
     pub(crate) faults: Faults,
     pub(crate) link: Link,
     pub(crate) hosts: Vec<Host>,
+    disks: Vec<Disk>,
     sockets: BTreeMap<Id, Socket>,
     next_id: Id,
     events: BinaryHeap<Reverse<Scheduled>>,
@@ -72,7 +78,10 @@ pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) ip: IpAddr,
     pub(crate) up: bool,
-    pub(crate) disk_full: bool,
+    /// The number of its disk, which other hosts may share.
+    disk: usize,
+    /// Counts the starts and ends of its program, so it is odd while one runs. Only that one may use the disk.
+    pub(crate) life: u32,
     /// The lead of its clock, in nanoseconds.
     pub(crate) ahead: u64,
     next_port: u16,
@@ -164,6 +173,7 @@ impl Net {
             faults,
             link,
             hosts: Vec::new(),
+            disks: Vec::new(),
             sockets: BTreeMap::new(),
             next_id: 1,
             events: BinaryHeap::new(),
@@ -175,19 +185,22 @@ impl Net {
         }
     }
 
-    pub(crate) fn add_host(&mut self, name: &str, ip: Option<IpAddr>) -> usize {
+    /// Adds a host with a disk of its own, or with that of another host.
+    pub(crate) fn add_host(&mut self, name: &str, ip: Option<IpAddr>, disk: Option<usize>) -> usize {
         let number = self.hosts.len();
         let [high, low] = u16::try_from(number + 1).expect("a world has few hosts").to_be_bytes();
         self.hosts.push(Host {
             name: name.to_owned(),
             ip: ip.unwrap_or(Ipv4Addr::new(10, 0, high, low).into()),
             up: true,
-            disk_full: false,
+            disk: 0,
+            life: 0,
             ahead: 0,
             next_port: EPHEMERAL,
             listeners: BTreeMap::new(),
             datagrams: BTreeMap::new(),
         });
+        self.add_disk(number, disk);
         number
     }
 
@@ -406,16 +419,6 @@ impl Net {
         SystemTime::UNIX_EPOCH + BEGINNING + Duration::from_nanos(self.now + self.hosts[host].ahead)
     }
 
-    /// The error of a write to the host's disk, if it is full.
-    pub(crate) fn disk(&mut self, host: usize) -> io::Result<()> {
-        let times = self.faults.disk_full;
-        if self.hosts[host].disk_full || self.choices.once_in(About::Fault, times) {
-            self.note(host, format_args!("fault: disk full"));
-            return Err(Errno::NOSPC.into());
-        }
-        Ok(())
-    }
-
     pub(crate) fn register(&mut self, id: Id, value: u32, token: Token, interest: Interest) -> io::Result<()> {
         let socket = self.socket(id)?;
         socket.registered.retain(|&(other, ..)| other != value);
@@ -550,8 +553,9 @@ impl Net {
         self.hosts[host].datagrams.clear();
     }
 
-    /// The host's program dies, and its system closes the sockets that no other program has.
+    /// The host's program dies, and its system closes its files and the sockets that no other program has.
     pub(crate) fn kill(&mut self, host: usize) {
+        self.close_files(host);
         let is_open = |(&id, socket): (&Id, &Socket)| socket.belongs_to(host).then_some(id);
         let open: Vec<Id> = self.sockets.iter().filter_map(is_open).collect();
         for id in open {

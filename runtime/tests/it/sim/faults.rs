@@ -214,25 +214,6 @@ fn reads_and_writes_are_as_short_as_the_faults_say() {
 }
 
 #[test]
-fn a_full_disk_refuses_what_is_written() {
-    let folder = testkit::Folder::new();
-    let path = folder.path().join("file");
-    sim::run(1, move |world| {
-        osier::fs::write(&path, "first").unwrap();
-        world.here().fill_disk(true);
-        assert_eq!(
-            osier::fs::write(&path, "second").unwrap_err().kind(),
-            ErrorKind::StorageFull
-        );
-        let mut file = osier::fs::File::create(&path).unwrap();
-        assert_eq!(file.write(b"third").unwrap_err().kind(), ErrorKind::StorageFull);
-        world.here().fill_disk(false);
-        file.write_all(b"fourth").unwrap();
-        assert_eq!(osier::fs::read_to_string(&path).unwrap(), "fourth");
-    });
-}
-
-#[test]
 fn datagrams_are_lost_and_doubled() {
     sim::run(1, |world| {
         world.faults(Faults {

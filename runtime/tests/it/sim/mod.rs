@@ -1,6 +1,7 @@
 //! Simulations: one seed is one run, the sockets keep the promises of the system's, and faults are what they say.
 
 mod faults;
+mod files;
 mod sockets;
 
 use std::collections::BTreeSet;
