@@ -4,7 +4,7 @@
 //! `unchanged.rs` leaves a step out when nothing that it looks at has changed.
 
 use crate::step::{self, Outcome, cargo};
-use crate::test::{self, Lane, STEPS, Step, Work};
+use crate::test::{self, Lane, STEPS, Step, Work, checking_cargo};
 use crate::{deny, package, tidy, unchanged};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
@@ -16,15 +16,15 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 const QUICK: &[Step] = &[
     Step {
         name: "fmt",
-        work: Work::Compile(fmt),
+        work: Work::Check(fmt),
     },
     Step {
         name: "tidy",
-        work: Work::Compile(tidy::run),
+        work: Work::Check(tidy::run),
     },
     Step {
         name: "deny",
-        work: Work::Compile(deny::run),
+        work: Work::Check(deny::run),
     },
 ];
 
@@ -38,23 +38,25 @@ const PRINTED: &[Step] = &[Step {
 const LINTS: &[Step] = &[
     Step {
         name: "clippy",
-        work: Work::Compile(clippy),
+        work: Work::Check(clippy),
     },
     Step {
         name: "rustdoc",
-        work: Work::Compile(rustdoc),
+        work: Work::Check(rustdoc),
     },
     Step {
         name: "clippy-mixing",
-        work: Work::Compile(clippy_mixing),
+        work: Work::Check(clippy_mixing),
     },
 ];
 
 pub fn main() -> ExitCode {
     let start = Instant::now();
-    // What runs comes first, so that tests wait while the lints compile.
-    let (run, compile): (Vec<Step>, Vec<Step>) = STEPS.iter().partition(|step| !matches!(step.work, Work::Compile(_)));
-    let mut steps = [QUICK, &run, PRINTED, LINTS, &compile].concat();
+    // What runs comes first, so that tests wait while others compile.
+    let (run, rest): (Vec<Step>, Vec<Step>) = STEPS
+        .iter()
+        .partition(|step| matches!(step.work, Work::Both(..) | Work::Run(_)));
+    let mut steps = [QUICK, &run, PRINTED, LINTS, &rest].concat();
     let left_out = unchanged::steps();
     steps.retain(|step| left_out.iter().all(|outcome| outcome.name != step.name));
     let mut outcomes = test::run(&steps);
@@ -87,15 +89,18 @@ pub fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    linted("clippy", cargo().args(["clippy", "--workspace"]).args(test::FEATURES))
+    linted(
+        "clippy",
+        checking_cargo().args(["clippy", "--workspace"]).args(test::FEATURES),
+    )
 }
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
     command.args(["--features", "osier-tracing/otlp"]);
-    linted("clippy-mixing", command.env("CARGO_TARGET_DIR", test::target_dir()))
+    linted("clippy-mixing", &mut command)
 }
 
 pub fn linted(name: &str, command: &mut Command) -> Outcome {
@@ -107,7 +112,7 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
 }
 
 fn rustdoc() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .args(test::FEATURES)

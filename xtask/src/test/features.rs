@@ -1,9 +1,8 @@
 //! The steps `features` and `package`: every feature compiles by itself, and every crate can be packaged.
 
-use super::{LIMIT, target_dir};
+use super::{LIMIT, checking_cargo};
 use crate::root;
-use crate::step::{self, Outcome, cargo};
-use std::path::Path;
+use crate::step::{self, Outcome};
 use std::time::Duration;
 
 /// A package whose features are tried.
@@ -18,23 +17,17 @@ const fn package_in(folder: &'static str, name: &'static str) -> Package {
     Package { folder, name, base: "" }
 }
 
-/// The packages whose features are tried. The groups work at the same time, each in a target directory of its own because cargo
-/// locks it: checking one crate keeps one core busy.
-const GROUPS: [(&str, &[Package]); 2] = [
-    (
-        "",
-        &[
-            package_in("poll", "osier-poll"),
-            package_in("http", "osier-http"),
-            package_in("runtime", "osier"),
-            // It needs a provider of cryptography.
-            Package {
-                base: "ring,",
-                ..package_in("tls", "osier-tls")
-            },
-        ],
-    ),
-    ("features", &[package_in("web", "osier-web")]),
+/// The packages whose features are tried.
+const PACKAGES: &[Package] = &[
+    package_in("poll", "osier-poll"),
+    package_in("http", "osier-http"),
+    package_in("runtime", "osier"),
+    // It needs a provider of cryptography.
+    Package {
+        base: "ring,",
+        ..package_in("tls", "osier-tls")
+    },
+    package_in("web", "osier-web"),
 ];
 
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
@@ -42,66 +35,30 @@ const SLOW: &str = "aws-lc-rs";
 
 /// Checks each crate without features, with each feature alone, and with all of them.
 pub fn features() -> Outcome {
-    let is_nice = step::is_nice();
-    let groups = std::thread::scope(|scope| {
-        let groups = GROUPS.map(|(target, crates)| {
-            scope.spawn(move || {
-                if is_nice {
-                    step::be_nice();
-                }
-                checked(&target_dir().join(target), crates)
-            })
-        });
-        groups.map(|group| group.join().expect("no check panics"))
-    });
     let (mut count, mut wrong) = (0, vec![]);
-    for group in groups {
-        group.lines.iter().for_each(|line| step::say(line));
-        step::add_cpu_time(group.cpu);
-        wrong.extend(group.wrong);
-        count += group.count;
+    for Package { folder, name, base } in PACKAGES {
+        let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap_or_default();
+        for set in sets(&declared(&manifest)) {
+            let mut command = checking_cargo();
+            command
+                .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
+                .args(["--features", &format!("{base}{set}")]);
+            // A warning is a sign of code that only another feature uses.
+            let mut has_warning = false;
+            let ok = step::run(&mut command, LIMIT, |line| {
+                has_warning |= line.starts_with("warning");
+                true
+            });
+            count += 1;
+            if !ok || has_warning {
+                wrong.push(format!("{name} with {base}{set}"));
+            }
+        }
     }
     Outcome {
         complaints: wrong.clone(),
         ..Outcome::one_check("features", wrong.is_empty(), count, "sets of features", Duration::ZERO)
     }
-}
-
-/// The outcome of a group: how many sets were checked, the wrong ones, all that was printed, and the CPU time.
-#[derive(Default)]
-struct Group {
-    count: usize,
-    wrong: Vec<String>,
-    lines: Vec<String>,
-    cpu: Duration,
-}
-
-/// Checks all sets of features of some crates in `target`.
-fn checked(target: &Path, packages: &[Package]) -> Group {
-    let mut group = Group::default();
-    for Package { folder, name, base } in packages {
-        let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap_or_default();
-        for set in sets(&declared(&manifest)) {
-            let mut command = cargo();
-            command
-                .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
-                .args(["--features", &format!("{base}{set}")])
-                .env("CARGO_TARGET_DIR", target);
-            group.lines.push(format!("\n$ {}", step::shown(&command)));
-            // A warning is a sign of code that only another feature uses.
-            let mut has_warning = false;
-            let ended = step::each_line(&mut command, LIMIT, |line| {
-                has_warning |= line.starts_with("warning");
-                group.lines.push(line.to_string());
-            });
-            group.count += 1;
-            group.cpu += ended.cpu;
-            if !ended.ok || has_warning {
-                group.wrong.push(format!("{name} with {base}{set}"));
-            }
-        }
-    }
-    group
 }
 
 /// The sets to try: no feature, each alone, and all.
@@ -114,7 +71,7 @@ fn sets(features: &[String]) -> Vec<String> {
 
 /// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
 pub fn package() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command.args(["package", "--workspace", "--locked", "--no-verify", "--allow-dirty"]);
     for private in PRIVATE {
         command.args(["--exclude", private]);

@@ -1,8 +1,9 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Three threads work, each on one step at a time. One compiles: cargo keeps all cores busy by itself. One runs tests,
-//! which mostly wait. One runs the programs that only compute. The first and the third give way to the tests, whose time
-//! limits must not depend on them. The output of a step appears at its end.
+//! Four threads work, each on one step at a time. One compiles what runs later. One checks the source, in a target directory of its own,
+//! because cargo locks the directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One runs the programs
+//! that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output of a step appears
+//! at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
@@ -20,6 +21,8 @@ pub struct Step {
 /// The parts of a step.
 #[derive(Clone, Copy)]
 pub enum Work {
+    /// Reads the source, or compiles it in the directory of checks, and runs nothing of it.
+    Check(fn() -> Outcome),
     /// Compiles and is done.
     Compile(fn() -> Outcome),
     /// Compiles, then runs the executables in a lane.
@@ -87,12 +90,24 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         };
         lane(tests, false);
         lane(computations, true);
+        scope.spawn(move || {
+            if !is_alone {
+                step::be_nice();
+            }
+            for (place, step) in steps.iter().enumerate() {
+                if let Work::Check(check) = step.work {
+                    log("checks", step.name);
+                    finish(place, measured(is_alone, check));
+                    log("done", step.name);
+                }
+            }
+        });
         if !is_alone {
             step::be_nice();
         }
         for (place, step) in steps.iter().enumerate() {
             match step.work {
-                Work::Run(_) => {}
+                Work::Run(_) | Work::Check(_) => {}
                 Work::Compile(compile) => {
                     log("compiles", step.name);
                     finish(place, measured(is_alone, compile));
@@ -169,18 +184,22 @@ mod tests {
                 work: Work::Compile(|| passed("compile")),
             },
             Step {
+                name: "check",
+                work: Work::Check(|| passed("check")),
+            },
+            Step {
                 name: "broken",
                 work: Work::Both(|| Err(Box::new(passed("broken"))), Lane::Tests, |_| unreachable!()),
             },
         ];
         let names: Vec<String> = run(&steps).into_iter().map(|outcome| outcome.name).collect();
-        assert_eq!(names, ["run", "both", "compute", "compile", "broken"]);
+        assert_eq!(names, ["run", "both", "compute", "compile", "check", "broken"]);
     }
 
     #[test]
-    fn tests_run_while_the_next_step_compiles() {
-        // Each waits for the other, so that they end only if they run at the same time.
-        static MEETING: std::sync::Barrier = std::sync::Barrier::new(2);
+    fn tests_and_checks_run_while_the_next_step_compiles() {
+        // Each waits for the others, so that they end only if they run at the same time.
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(3);
         fn meet(name: &str) -> Outcome {
             MEETING.wait();
             passed(name)
@@ -194,7 +213,11 @@ mod tests {
                 name: "compile",
                 work: Work::Compile(|| meet("compile")),
             },
+            Step {
+                name: "check",
+                work: Work::Check(|| meet("check")),
+            },
         ];
-        assert_eq!(run(&steps).len(), 2);
+        assert_eq!(run(&steps).len(), 3);
     }
 }

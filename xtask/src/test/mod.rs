@@ -44,10 +44,10 @@ pub const STEPS: &[Step] = &[
         "instructions",
         Work::Both(instructions::build, Lane::Computations, instructions::check),
     ),
-    of("features", Work::Compile(features::features)),
-    of("api", Work::Compile(api::compare)),
-    of("package", Work::Compile(features::package)),
-    of("targets", Work::Compile(targets::types)),
+    of("features", Work::Check(features::features)),
+    of("api", Work::Check(api::compare)),
+    of("package", Work::Check(features::package)),
+    of("targets", Work::Check(targets::types)),
 ];
 
 /// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
@@ -265,6 +265,18 @@ fn valgrind(built: Vec<Executable>) -> Outcome {
 pub fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(dir)
+}
+
+/// Where steps that run nothing check the source, beside the builds of the others.
+pub fn checks_dir() -> PathBuf {
+    target_dir().join("checks")
+}
+
+/// `cargo` in [`checks_dir`].
+pub fn checking_cargo() -> Command {
+    let mut command = cargo();
+    command.env("CARGO_TARGET_DIR", checks_dir());
+    command
 }
 
 /// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
