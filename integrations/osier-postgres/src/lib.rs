@@ -1,4 +1,4 @@
-//! PostgreSQL on Osier: a pool of connections whose queries suspend the fiber.
+//! PostgreSQL on Osier: connections whose queries suspend the fiber.
 //!
 //! The protocol is that of tokio-postgres, over Osier's streams and without a tokio runtime. Each connection has a task that reads
 //! what the server sends.
@@ -20,6 +20,9 @@
 //! # }
 //! ```
 //!
+//! A [`Pool`] lends a connection to one fiber at a time. The connections of a [`Pipeline`] are used by many fibers at once, for single
+//! statements.
+//!
 //! # Suspends
 //!
 //! Every call that asks the server, and [`Pool::get`] while all connections are in use.
@@ -40,10 +43,13 @@
 
 mod connection;
 mod error;
+mod pipeline;
 mod pool;
+mod server;
 mod statements;
 
 pub use connection::{Connection, Transaction};
 pub use error::Error;
+pub use pipeline::Pipeline;
 pub use pool::Pool;
 pub use tokio_postgres::{Config, Row, Statement, ToStatement, types};

@@ -8,16 +8,14 @@
 //! The permit is part of the [`Connection`], so there are never more connections in use than permits. Idle ones are taken the
 //! latest first.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use osier::net::{TcpStream, UnixStream};
 use osier::sync::Semaphore;
-use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config};
 
 use crate::connection::{Connection, Session};
 use crate::error::Error;
+use crate::server::{self, Reader};
 
 /// A pool of connections to one server. Clones are the same pool.
 #[derive(Clone)]
@@ -98,7 +96,7 @@ impl Pool {
         let permit = Arc::clone(&self.0.permits).acquire_owned();
         let session = match self.0.take_idle() {
             Some(session) => session,
-            None => Session::new(self.0.connect()?),
+            None => Session::new(server::connect(&self.0.config, Reader::OfAnyWorker)?),
         };
         Ok(Connection::new(session, Arc::clone(&self.0), permit))
     }
@@ -140,85 +138,7 @@ impl Shared {
         }
     }
 
-    /// Connects to the first host that answers. A task reads what the server sends, until the client is dropped.
-    fn connect(&self) -> Result<Client, Error> {
-        let connected = self.each_server(|stream| {
-            let connecting = async {
-                match stream {
-                    Stream::Tcp(stream) => {
-                        let (client, connection) = self.config.connect_raw(stream.compat(), NoTls).await?;
-                        drop(osier::spawn_future(connection));
-                        Ok(client)
-                    }
-                    Stream::Unix(stream) => {
-                        let (client, connection) = self.config.connect_raw(stream.compat(), NoTls).await?;
-                        drop(osier::spawn_future(connection));
-                        Ok(client)
-                    }
-                }
-            };
-            osier::block_on(connecting)
-        });
-        connected?.map_err(|error: tokio_postgres::Error| error.into())
-    }
-
-    /// Asks the server to cancel what the client's backend runs. Not promised to come in time.
     pub(crate) fn cancel(&self, client: &Client) {
-        let token = client.cancel_token();
-        // An error means that the server is gone, and its queries with it.
-        let _ = self.each_server(|stream| {
-            osier::block_on(async {
-                match stream {
-                    Stream::Tcp(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
-                    Stream::Unix(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
-                }
-            })
-        });
-    }
-
-    /// Gives `with` a stream to the first host that takes connections, for as long as the configuration allows.
-    fn each_server<T>(&self, with: impl Fn(Stream) -> T) -> Result<T, Error> {
-        let mut last = Error::connect("no host".into(), io::ErrorKind::InvalidInput.into());
-        for (number, host) in self.config.get_hosts().iter().enumerate() {
-            let ports = self.config.get_ports();
-            let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
-            let connected = match self.config.get_connect_timeout() {
-                None => Stream::connect(host, port).map(&with),
-                Some(limit) => match osier::timeout(*limit, || Stream::connect(host, port).map(&with)) {
-                    Ok(connected) => connected,
-                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
-                },
-            };
-            match connected {
-                Ok(value) => return Ok(value),
-                Err(error) => last = Error::connect(name(host, port), error),
-            }
-        }
-        Err(last)
-    }
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn connect(host: &Host, port: u16) -> io::Result<Stream> {
-        match host {
-            Host::Tcp(host) => {
-                let stream = TcpStream::connect((host.as_str(), port))?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-            Host::Unix(folder) => UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).map(Stream::Unix),
-        }
-    }
-}
-
-fn name(host: &Host, port: u16) -> String {
-    match host {
-        Host::Tcp(host) => format!("{host}:{port}"),
-        Host::Unix(folder) => folder.join(format!(".s.PGSQL.{port}")).display().to_string(),
+        server::cancel(&self.config, client);
     }
 }

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier_mixing::peer::Peer;
-use osier_postgres::{Config, Error, Pool, types::Type};
+use osier_postgres::{Config, Error, Pipeline, Pool, types::Type};
+
+fn url(server: &Peer) -> String {
+    format!("host={} user=osier dbname=postgres", server.directory().display())
+}
 
 fn open(server: &Peer, size: usize) -> Pool {
-    let url = format!("host={} user=osier dbname=postgres", server.directory().display());
-    Pool::connect(&url, size).unwrap()
+    Pool::connect(&url(server), size).unwrap()
 }
 
 /// Looks until the condition holds.
@@ -38,6 +41,8 @@ fn a_pool_over_a_real_server() {
         fibers_of_one_thread_share_the_connections,
         a_dead_backend_is_replaced,
         a_query_that_is_given_up_is_cancelled,
+        fibers_use_a_pipeline_at_once,
+        a_dead_connection_of_a_pipeline_is_replaced,
     ] {
         // One worker: a call that blocked it would stop the test.
         let runtime = osier::Runtime::builder().workers(1).build().unwrap();
@@ -239,4 +244,59 @@ fn a_query_that_is_given_up_is_cancelled(server: &Peer) {
     eventually("its backend ends", || {
         admin.query_one(there, &[&backend]).unwrap().get::<_, i64>(0) == 0
     });
+}
+
+fn fibers_use_a_pipeline_at_once(server: &Peer) {
+    let db = Pipeline::connect(&url(server), 2).unwrap();
+    let backends: Vec<(i32, i32)> = osier::scope(|scope| {
+        let fibers: Vec<_> = (0..50)
+            .map(|n| {
+                let db = db.clone();
+                scope.spawn_local(move || match n % 10 {
+                    3 => {
+                        let error = db.query("select 1 / $1::int", &[&0]).unwrap_err();
+                        assert_eq!(error.code().map(|code| code.code()), Some("22012"), "{error}");
+                        None
+                    }
+                    7 => {
+                        // It is given up in the middle, and those behind it get their own answers.
+                        let given_up =
+                            osier::timeout(Duration::from_millis(1), || db.query("select pg_sleep(0.05)", &[]));
+                        assert!(given_up.is_err());
+                        None
+                    }
+                    _ => {
+                        let row = db.query_one("select $1::int * 2, pg_backend_pid()", &[&n]).unwrap();
+                        assert_eq!(row.get::<_, i32>(0), n * 2);
+                        Some((n, row.get(1)))
+                    }
+                })
+            })
+            .collect();
+        fibers.into_iter().filter_map(|fiber| fiber.join().unwrap()).collect()
+    });
+    assert_eq!(backends.len(), 40);
+    let pids: std::collections::BTreeSet<i32> = backends.iter().map(|(_, pid)| *pid).collect();
+    assert_eq!(pids.len(), 2, "one worker uses both connections");
+    assert!(db.query_opt("select 1 where false", &[]).unwrap().is_none());
+    assert!(db.query_one("select 1 where false", &[]).is_err());
+    assert_eq!(
+        db.execute("create table if not exists pipelined (id int)", &[])
+            .unwrap(),
+        0
+    );
+    assert_eq!(db.execute("insert into pipelined values (1), (2)", &[]).unwrap(), 2);
+    assert!(Pipeline::connect("nonsense", 1).is_err());
+}
+
+fn a_dead_connection_of_a_pipeline_is_replaced(server: &Peer) {
+    let (db, admin) = (Pipeline::connect(&url(server), 1).unwrap(), open(server, 1));
+    let pid = || {
+        db.query_one("select pg_backend_pid()", &[])
+            .map(|row| row.get::<_, i32>(0))
+    };
+    let first = pid().unwrap();
+    let admin = admin.get().unwrap();
+    admin.query("select pg_terminate_backend($1)", &[&first]).unwrap();
+    eventually("there is another connection", || pid().is_ok_and(|next| next != first));
 }

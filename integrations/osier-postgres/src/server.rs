@@ -1,0 +1,109 @@
+//! Connecting to a server: the first host of the configuration that answers.
+
+use std::io;
+
+use osier::net::{TcpStream, UnixStream};
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::error::Error;
+
+/// The worker that runs the task that reads what the server sends.
+#[derive(Clone, Copy)]
+pub(crate) enum Reader {
+    /// Any worker.
+    OfAnyWorker,
+    /// The worker of the fiber that connects.
+    OfThisWorker,
+}
+
+impl Reader {
+    fn spawn(self, connection: impl Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static) {
+        match self {
+            Reader::OfAnyWorker => drop(osier::spawn_future(connection)),
+            Reader::OfThisWorker => drop(osier::spawn_future_local(connection)),
+        }
+    }
+}
+
+/// Connects to the first host that answers. A task reads what the server sends, until the client is dropped.
+pub(crate) fn connect(config: &Config, reader: Reader) -> Result<Client, Error> {
+    let connected = each_host(config, |stream| {
+        let connecting = async {
+            match stream {
+                Stream::Tcp(stream) => {
+                    let (client, connection) = config.connect_raw(stream.compat(), NoTls).await?;
+                    reader.spawn(connection);
+                    Ok(client)
+                }
+                Stream::Unix(stream) => {
+                    let (client, connection) = config.connect_raw(stream.compat(), NoTls).await?;
+                    reader.spawn(connection);
+                    Ok(client)
+                }
+            }
+        };
+        osier::block_on(connecting)
+    });
+    connected?.map_err(|error: tokio_postgres::Error| error.into())
+}
+
+/// Asks the server to cancel what the client's backend runs. Not promised to come in time.
+pub(crate) fn cancel(config: &Config, client: &Client) {
+    let token = client.cancel_token();
+    // An error means that the server is gone, and its queries with it.
+    let _ = each_host(config, |stream| {
+        osier::block_on(async {
+            match stream {
+                Stream::Tcp(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
+                Stream::Unix(stream) => token.cancel_query_raw(stream.compat(), NoTls).await,
+            }
+        })
+    });
+}
+
+/// Gives `with` a stream to the first host that takes connections, for as long as the configuration allows.
+fn each_host<T>(config: &Config, with: impl Fn(Stream) -> T) -> Result<T, Error> {
+    let mut last = Error::connect("no host".into(), io::ErrorKind::InvalidInput.into());
+    for (number, host) in config.get_hosts().iter().enumerate() {
+        let ports = config.get_ports();
+        let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
+        let connected = match config.get_connect_timeout() {
+            None => Stream::connect(host, port).map(&with),
+            Some(limit) => match osier::timeout(*limit, || Stream::connect(host, port).map(&with)) {
+                Ok(connected) => connected,
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            },
+        };
+        match connected {
+            Ok(value) => return Ok(value),
+            Err(error) => last = Error::connect(name(host, port), error),
+        }
+    }
+    Err(last)
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(host: &Host, port: u16) -> io::Result<Stream> {
+        match host {
+            Host::Tcp(host) => {
+                let stream = TcpStream::connect((host.as_str(), port))?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Host::Unix(folder) => UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).map(Stream::Unix),
+        }
+    }
+}
+
+fn name(host: &Host, port: u16) -> String {
+    match host {
+        Host::Tcp(host) => format!("{host}:{port}"),
+        Host::Unix(folder) => folder.join(format!(".s.PGSQL.{port}")).display().to_string(),
+    }
+}
