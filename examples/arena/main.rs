@@ -8,18 +8,30 @@
 //! the program listens on the four ports of the benchmark: 8080 for HTTP, 8081 for HTTPS, 8082 for HTTP/2 in the clear and nothing else,
 //! 8443 for HTTP/2 over TLS. The last needs certificates, and so does 8081; without them the program leaves both out.
 //!
+//! `DATABASE_URL` names a PostgreSQL server, and `DATABASE_MAX_CONN` the most connections to it.
+//!
 //! | file | routes |
 //! |---|---|
 //! | `sums.rs` | sums of numbers in queries and bodies, lengths of uploads, and the constant answer |
 //! | `dataset.rs` | the items of a JSON file, with totals |
+//! | `items.rs`, `crud.rs` | items of a table: by price; listed, read, created and changed |
+//! | `stack.rs` | items and users behind a gateway that has verified the user |
+//! | `techempower.rs` | fortunes and updates |
 //! | `echo.rs` | a WebSocket that sends each message back |
 //! | `main.rs` | the folder of static files |
+//!
+//! `gateway.toml` and `production-stack.toml` are configurations of the server `osier` in front of this program.
 #![forbid(unsafe_code)]
 
+mod cache;
+mod crud;
 mod dataset;
 mod echo;
+mod items;
 mod settings;
+mod stack;
 mod sums;
+mod techempower;
 #[cfg(test)]
 mod tests;
 
@@ -27,20 +39,25 @@ use std::io;
 use std::process::ExitCode;
 
 use osier::signal::{Signal, Signals};
+use osier_postgres::Pipeline;
 use osier_web::compress::Compress;
 use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::http::{StatusCode, Version};
 use osier_web::tls::{Acceptor, Identity};
 use osier_web::{IntoResponse, Listening, Next, Request, Response, Route, Router, Server};
 
+use crud::Items;
 use dataset::Dataset;
+use items::Database;
 use settings::{Port, Settings};
+use stack::Users;
 
 /// Longer than the longest upload of the benchmark.
 const UPLOAD_BYTES: u64 = 32 << 20;
 
 fn main() -> ExitCode {
-    let served = Settings::of(std::env::args().skip(1)).and_then(|settings| osier::run(|| serve(&settings)));
+    let settings = Settings::of(std::env::args().skip(1), |name| std::env::var(name).ok());
+    let served = settings.and_then(|settings| osier::run(|| serve(&settings)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -53,9 +70,10 @@ fn main() -> ExitCode {
 /// Serves all ports until the process gets a signal.
 fn serve(settings: &Settings) -> io::Result<()> {
     let signals = Signals::new([Signal::INT, Signal::TERM])?;
+    let database = connect(settings)?;
     let listening: Vec<Listening> = settings
         .ports()
-        .map(|(port, addr)| listen(settings, port, addr))
+        .map(|(port, addr)| listen(settings, &database, port, addr))
         .collect::<io::Result<_>>()?;
     for server in &listening {
         println!("arena listens on {}", server.local_addr());
@@ -71,8 +89,15 @@ fn serve(settings: &Settings) -> io::Result<()> {
     })
 }
 
-fn listen(settings: &Settings, port: Port, addr: &str) -> io::Result<Listening> {
-    let router = router(settings)?;
+/// Connects to the database, if there is one. Statements of many requests share a connection, so a few for each worker are enough.
+fn connect(settings: &Settings) -> io::Result<Option<Pipeline>> {
+    let connections = settings.connections.min(4 * osier::workers());
+    let connect = |url| Pipeline::connect(url, connections).map_err(io::Error::other);
+    settings.database.as_deref().map(connect).transpose()
+}
+
+fn listen(settings: &Settings, database: &Option<Pipeline>, port: Port, addr: &str) -> io::Result<Listening> {
+    let router = router(settings, database.clone())?;
     let server = match port {
         Port::Http => Server::new(router),
         Port::Https => Server::new(router).tls(acceptor(settings, &["http/1.1"])?),
@@ -100,8 +125,8 @@ fn http2_only(request: &mut Request<'_>, next: Next<'_>) -> Response {
 }
 
 /// The routes, which are the same on every port.
-fn router(settings: &Settings) -> io::Result<Router> {
-    let json = Route::new().get(dataset::page).wrap(Compress::new().wrap());
+fn router(settings: &Settings, database: Option<Pipeline>) -> io::Result<Router> {
+    let json = || Route::new().get(dataset::page).wrap(Compress::new().wrap());
     let upload = Route::new().post(sums::upload).body_limit(UPLOAD_BYTES);
     Ok(Router::new()
         .get("/pipeline", |_| "ok")
@@ -109,10 +134,25 @@ fn router(settings: &Settings) -> io::Result<Router> {
         .post("/baseline11", sums::of_query_and_body)
         .get("/baseline2", sums::of_query)
         .route("/upload", upload)
-        .route("/json/{count}", json)
+        .route("/json/{count}", json())
+        .get("/async-db", items::by_price)
+        .get("/crud/items", crud::list)
+        .post("/crud/items", crud::create)
+        .get("/crud/items/{id}", crud::read)
+        .put("/crud/items/{id}", crud::update)
+        .get("/fortunes", techempower::fortunes)
+        .get("/updates", techempower::updates)
+        .get("/public/baseline", sums::of_query)
+        .route("/public/json/{count}", json())
+        .get("/api/items/{id}", crud::read)
+        .post("/api/items/{id}", stack::update)
+        .get("/api/me", stack::me)
         .get("/ws", echo::open)
         .mount("/static", files(settings)?.handler())
-        .state(Dataset::read(&settings.data.join("dataset.json"))?))
+        .state(Dataset::read(&settings.data.join("dataset.json"))?)
+        .state(Database(database))
+        .state(Items::default())
+        .state(Users::default()))
 }
 
 /// The folder of static files. The rules forbid copies in memory, so each request opens its file. Where a client accepts it, the file is

@@ -1,6 +1,7 @@
-//! The settings of the command line: folders, and the addresses of ports.
+//! The settings: folders and the addresses of ports from the command line, the database from the environment.
 
 use std::io;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// A port by the protocol that it has.
@@ -24,21 +25,39 @@ const PORTS: [(Port, &str); 4] = [
     (Port::H2, "0.0.0.0:8443"),
 ];
 
+/// Most connections to the database if the environment does not say.
+const CONNECTIONS: usize = 16;
+
 pub struct Settings {
     pub data: PathBuf,
     pub certs: PathBuf,
+    /// The URL of the database.
+    pub database: Option<String>,
+    /// Most connections to the database.
+    pub connections: usize,
     listen: Vec<(Port, String)>,
 }
 
 impl Settings {
-    /// Reads the arguments of the program.
-    pub fn of(mut args: impl Iterator<Item = String>) -> io::Result<Settings> {
+    /// Reads the arguments and the environment of the program.
+    pub fn of(
+        mut args: impl Iterator<Item = String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> io::Result<Settings> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let mut settings = Settings {
             data: "/data".into(),
             certs: "/certs".into(),
+            database: variable("DATABASE_URL"),
+            connections: CONNECTIONS,
             listen: vec![],
         };
+        if let Some(most) = variable("DATABASE_MAX_CONN") {
+            let most = most.parse::<NonZero<usize>>();
+            settings.connections = most
+                .map_err(|error| invalid(format!("DATABASE_MAX_CONN: {error}")))?
+                .get();
+        }
         while let Some(arg) = args.next() {
             let value = args.next().ok_or_else(|| invalid(format!("{arg} needs a value")))?;
             match arg.as_str() {

@@ -2,6 +2,8 @@
 //!
 //! curl speaks the protocols. Without it, a test prints that it is skipped.
 
+mod database;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,11 +46,11 @@ impl Folder {
     fn settings(&self) -> Settings {
         let folder = self.0.display().to_string();
         let args = ["--data", &folder, "--certs", &folder].map(String::from);
-        Settings::of(args.into_iter()).unwrap()
+        Settings::of(args.into_iter(), |_| None).unwrap()
     }
 
     fn client(&self) -> Client {
-        Client::new(router(&self.settings()).unwrap())
+        Client::new(router(&self.settings(), None).unwrap())
     }
 }
 
@@ -199,7 +201,7 @@ fn pipelined_requests_are_answered_in_order() {
     let folder = Folder::new();
     let settings = folder.settings();
     osier_mixing::run(|| {
-        let server = listen(&settings, Port::Http, "127.0.0.1:0").unwrap();
+        let server = listen(&settings, &None, Port::Http, "127.0.0.1:0").unwrap();
         let (addr, stop) = (server.local_addr(), server.handle());
         osier::spawn(move || server.run());
         let ask = move || {
@@ -249,7 +251,7 @@ fn each_port_speaks_its_protocol() {
     osier_mixing::run(|| {
         let mut handles = vec![];
         let [http, https, h2c, h2] = ports.map(|port| {
-            let server = listen(&settings, port, "127.0.0.1:0").unwrap();
+            let server = listen(&settings, &None, port, "127.0.0.1:0").unwrap();
             let port = server.local_addr().port();
             handles.push(server.handle());
             osier::spawn(move || server.run());
