@@ -1,9 +1,9 @@
 //! The state folder: what the server keeps between runs, with access for its user alone.
 
-use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use osier::fs::{self, DirBuilder, File, OpenOptions};
 
 /// The folder of a service that root starts.
 const OF_ROOT: &str = "/var/lib/osier";
@@ -43,7 +43,9 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = write_aside(path, content)?;
     let renamed = fs::rename(&temporary, path);
-    clean_up(&temporary, renamed)
+    clean_up(&temporary, renamed)?;
+    sync_folder(path);
+    Ok(())
 }
 
 /// As [`write`], but leaves a file alone that is there already. Returns whether it has written.
@@ -55,7 +57,10 @@ pub fn write_new(path: &Path, content: &[u8]) -> io::Result<bool> {
     let linked = fs::hard_link(&temporary, path);
     let _ = fs::remove_file(&temporary);
     match linked {
-        Ok(()) => Ok(true),
+        Ok(()) => {
+            sync_folder(path);
+            Ok(true)
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
     }
@@ -76,6 +81,12 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let written = file.write_all(content).and_then(|()| file.sync_all());
     clean_up(&temporary, written)?;
     Ok(temporary)
+}
+
+/// Makes the disk store the name of a file. Nobody gets an error: the file is in place, and only after a crash the old one may be back.
+fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
 }
 
 fn clean_up(temporary: &Path, outcome: io::Result<()>) -> io::Result<()> {

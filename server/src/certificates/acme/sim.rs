@@ -6,6 +6,8 @@
 //! - No order is wasted: there are no more of them than certificates and setbacks.
 //! - Once all is well again, every process serves every name. No lock and no proof is left.
 //!
+//! The storage is in memory, or it is the state folder on the disk of a machine that loses its power at times.
+//!
 //! `cargo xtask sim` runs more seeds than the test does.
 
 use std::collections::HashMap;
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use osier::sim::{Sim, World, random};
+use osier::sim::{Faults, Host, HostOptions, Sim, World, random};
 
 use super::issue::{self, Means, Subject};
 use super::jose::AccountKey;
@@ -23,7 +25,7 @@ use super::order::Kind;
 use super::protocol::{Received, Transport};
 use super::scripted::{DIRECTORY, Issuer, Memory, Script};
 use super::settings::{Issuer as At, Settings};
-use super::storage::{Advice, Held, Locking, Pending, Storage, Stored};
+use super::storage::{Advice, Folder, Held, Locking, Pending, Pooled, Storage, Stored};
 use crate::log::operator::Say;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -42,6 +44,8 @@ fn some_of(longest: Duration) -> Duration {
 struct Site {
     issuer: Arc<Issuer>,
     memory: Memory,
+    /// The state folder, if the storage is there and not in memory.
+    folder: Option<Pooled>,
     /// The process that holds the lock of a name.
     locks: Mutex<HashMap<String, usize>>,
     /// Whether requests and calls of the storage fail now and then.
@@ -55,6 +59,13 @@ struct Site {
 }
 
 impl Site {
+    fn storage(&self) -> &dyn Storage {
+        match &self.folder {
+            Some(folder) => folder,
+            None => &self.memory,
+        }
+    }
+
     /// Fails now and then.
     fn falter(&self, kind: io::ErrorKind) -> io::Result<()> {
         match self.is_unsteady.load(Relaxed) && below(self.steadiness) == 0 {
@@ -91,13 +102,17 @@ struct Place {
 }
 
 /// A lock of a name, given back when the process dies.
-struct Lock(Arc<Site>, String);
+struct Lock {
+    site: Arc<Site>,
+    name: String,
+    _held: Box<dyn Held>,
+}
 
 impl Held for Lock {}
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        self.0.locks.lock().unwrap().remove(&self.1);
+        self.site.locks.lock().unwrap().remove(&self.name);
     }
 }
 
@@ -127,52 +142,62 @@ impl Storage for Place {
 
     fn lock(&self, name: &str) -> io::Result<Locking> {
         self.visit()?;
-        let mut locks = self.site.locks.lock().unwrap();
-        if locks.contains_key(name) {
-            return Ok(Locking::Busy(Duration::from_secs(60)));
-        }
-        locks.insert(name.to_owned(), self.process);
-        drop(locks);
-        Ok(Locking::Taken(Box::new(Lock(Arc::clone(&self.site), name.to_owned()))))
+        let held: Box<dyn Held> = match &self.site.folder {
+            None if self.site.locks.lock().unwrap().contains_key(name) => {
+                return Ok(Locking::Busy(Duration::from_secs(60)));
+            }
+            None => Box::new(()),
+            Some(folder) => match self.note(folder.lock(name))? {
+                Locking::Taken(held) => held,
+                busy => return Ok(busy),
+            },
+        };
+        let other = self.site.locks.lock().unwrap().insert(name.to_owned(), self.process);
+        assert_eq!(other, None, "two processes have the lock of {name}");
+        Ok(Locking::Taken(Box::new(Lock {
+            site: Arc::clone(&self.site),
+            name: name.to_owned(),
+            _held: held,
+        })))
     }
 
     fn certificate(&self, name: &str) -> io::Result<Option<Stored>> {
         self.visit()?;
-        self.site.memory.certificate(name)
+        self.note(self.site.storage().certificate(name))
     }
 
     fn put_certificate(&self, name: &str, stored: &Stored) -> io::Result<()> {
         self.visit()?;
         self.check_lock(name);
-        self.note(self.site.memory.put_certificate(name, stored))?;
+        self.note(self.site.storage().put_certificate(name, stored))?;
         self.site.stored.fetch_add(1, Relaxed);
         Ok(())
     }
 
     fn pending(&self, name: &str) -> io::Result<Option<Pending>> {
         self.visit()?;
-        self.site.memory.pending(name)
+        self.note(self.site.storage().pending(name))
     }
 
     fn put_pending(&self, name: &str, pending: &Pending) -> io::Result<()> {
         self.visit()?;
         self.check_lock(name);
-        self.note(self.site.memory.put_pending(name, pending))
+        self.note(self.site.storage().put_pending(name, pending))
     }
 
     fn advice(&self, name: &str) -> io::Result<Option<Advice>> {
         self.visit()?;
-        self.site.memory.advice(name)
+        self.note(self.site.storage().advice(name))
     }
 
     fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()> {
         self.visit()?;
-        self.note(self.site.memory.put_advice(name, advice))
+        self.note(self.site.storage().put_advice(name, advice))
     }
 
     fn account(&self, issuer: &str) -> io::Result<AccountKey> {
         self.visit()?;
-        self.site.memory.account(issuer)
+        self.note(self.site.storage().account(issuer))
     }
 }
 
@@ -245,6 +270,7 @@ fn scenario(world: &World) {
     let lifetime = [6 * DAY, 9 * DAY][below(2) as usize];
     // An issuer that refuses nonces needs five times as many requests for a certificate.
     let (accepts_each, steadiness) = [(0, 60), (5, 400)][below(2) as usize];
+    let is_on_disk = below(2) == 0;
     let site = Arc::new(Site {
         issuer: Issuer::new(Script {
             kinds: vec!["http-01"],
@@ -253,6 +279,7 @@ fn scenario(world: &World) {
             ..Script::default()
         }),
         memory: Memory::default(),
+        folder: is_on_disk.then(|| Pooled(Folder::new("/state".into()))),
         locks: Mutex::default(),
         is_unsteady: AtomicBool::new(below(3) > 0),
         steadiness,
@@ -260,10 +287,26 @@ fn scenario(world: &World) {
         stored: AtomicUsize::new(0),
     });
     let served: [Served; 2] = Default::default();
+    // Runs nothing. Its disk is that of both processes.
+    let machine = world.host("machine", || ());
+    machine.wait();
     let hosts = [0, 1].map(|number| {
         let (site, served) = (Arc::clone(&site), Arc::clone(&served[number]));
-        world.host(&format!("process-{number}"), move || process(&site, number, &served))
+        let options = HostOptions {
+            disk: Some(machine.clone()),
+            ..HostOptions::default()
+        };
+        world.host_with(&format!("process-{number}"), options, move || {
+            process(&site, number, &served)
+        })
     });
+    if is_on_disk && site.is_unsteady.load(Relaxed) {
+        world.faults(Faults {
+            disk_full: 300,
+            disk_error: 500,
+            ..Faults::none()
+        });
+    }
     let begun = osier::time::now();
     while osier::time::now() - begun < 3 * lifetime {
         // Whatever it is, it is over after half a day. The last third of a lifetime is longer.
@@ -273,7 +316,7 @@ fn scenario(world: &World) {
         }
         let host = &hosts[below(2) as usize];
         let duration = some_of(12 * HOUR);
-        match below(6) {
+        match below(7) {
             0 => {
                 site.setbacks.fetch_add(NAMES.len(), Relaxed);
                 host.crash();
@@ -289,16 +332,27 @@ fn scenario(world: &World) {
             2 => {
                 osier::sim::note(format_args!("the storage is full for {duration:?}"));
                 site.memory.is_full.store(true, Relaxed);
+                machine.fill_disk(true);
                 osier::sleep(duration);
+                machine.fill_disk(false);
                 site.memory.is_full.store(false, Relaxed);
             }
             3 => host.jump(some_of(HOUR)),
+            4 if is_on_disk => {
+                site.setbacks.fetch_add(2 * NAMES.len(), Relaxed);
+                machine.crash();
+                hosts.iter().for_each(Host::crash);
+                osier::sleep(duration);
+                machine.restart();
+                hosts.iter().for_each(Host::restart);
+            }
             _ => {}
         }
     }
 
     // The longest pause after a failure is two and a half days.
     site.is_unsteady.store(false, Relaxed);
+    world.faults(Faults::none());
     osier::sleep(3 * DAY);
     check_served(&served);
     for served in &served {

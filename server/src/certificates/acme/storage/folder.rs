@@ -11,12 +11,12 @@
 //! `state.rs` writes the files, so a reader sees the old one or the new one, and nobody else reads them. `NAME` is the first name of a
 //! certificate; `_` stands for the `*` of a wildcard. [`Folder`] blocks the thread; [`Pooled`] is the same on the blocking pool.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::TryLockError;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
 use std::time::Duration;
+
+use osier::fs::{self, File, OpenOptions};
 
 use super::{Advice, Held, Locking, Pending, Storage, Stored, account_from_text, account_to_text, malformed};
 use crate::certificates::acme::jose::AccountKey;
@@ -37,7 +37,7 @@ pub struct Pooled(pub Folder);
 /// An open file with a lock, which the kernel gives back when the file is closed.
 #[derive(Debug)]
 struct Locked {
-    _file: File,
+    _file: std::fs::File,
 }
 
 impl Held for Locked {}
@@ -56,7 +56,7 @@ impl Folder {
     /// # Blocks the thread
     /// While the folder is looked at.
     pub fn has_certificate(&self, name: &str) -> bool {
-        self.path("certificates", name, "pem").exists()
+        fs::exists(self.path("certificates", name, "pem")).unwrap_or(false)
     }
 
     /// Takes the lock of a name, unless another process has it.
@@ -152,11 +152,11 @@ impl Folder {
         Ok(Locked { _file: file })
     }
 
-    fn lock_file(&self, name: &str) -> io::Result<File> {
+    fn lock_file(&self, name: &str) -> io::Result<std::fs::File> {
         let path = self.folder("locks")?.join(file_name(name));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.open(path)
+        options.open(path)?.into_std()
     }
 
     fn path(&self, folder: &str, name: &str, extension: &str) -> PathBuf {
