@@ -1,4 +1,5 @@
-//! A server that is upgraded again and again while clients talk to it. Some of the new processes fail.
+//! A program that is upgraded again and again while clients talk to it, in the clear and over TLS, and guests chat. Some of the new
+//! processes fail.
 //!
 //! Each process is a host of the simulation; the sockets have the address of the first one, as those of one machine have.
 //!
@@ -6,7 +7,11 @@
 //! - As long as no process dies that has connections, every connection is accepted, and every request has its response.
 //! - A request is handled at most once, and a response belongs to its request.
 //! - After a failed upgrade, the old process serves. After a successful one, the old process has no socket left and ends.
+//! - A guest of the chat stays, sees each line once, and everybody sees the lines in one order.
 //! - When the clients are gone and the idle timeout has passed, no connection is left.
+//!
+//! TLS takes random numbers from the system. They change bytes and no length, because the certificate has an Ed25519 key, and the trace
+//! has lengths alone. So a seed is one run although its bytes differ.
 
 #[path = "../../../tests/it/sim/chance.rs"]
 #[allow(dead_code, reason = "the scenarios of tests/it/sim use the rest")]
@@ -14,23 +19,28 @@ mod chance;
 #[allow(dead_code, reason = "the scenarios of tests/it/sim use the rest")]
 #[path = "../../../tests/it/sim/client.rs"]
 mod client;
+#[path = "../../../tests/it/sim/guest.rs"]
+mod guest;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
-use osier::sim::{Faults, HostOptions, World};
+use osier::sim::{self, Faults, HostOptions, World};
 
 use super::new::Arriving;
 use super::{Program, Upgrade};
+use crate::chat::{Chat, Options};
 use crate::http::StatusCode;
+use crate::tls::{Acceptor, Connector, Identity};
 use crate::{Connections, Request, Response, Router, Server};
 use chance::{SECOND, below, once_in, piece_of, some_bytes, some_of};
-use client::{Asked, Connection};
+use client::{Asked, Connection, connect};
+use guest::Guest;
 
 /// The state that the processes and the clients share.
 struct Shared {
@@ -47,6 +57,8 @@ struct Shared {
     /// Whether upgrades go on.
     goes_on: Arc<AtomicBool>,
     upgrades: AtomicUsize,
+    /// The lines that each stay in the chat has seen.
+    stays: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
 /// The ways in which a new process fails.
@@ -69,6 +81,46 @@ fn draw_failure(shared: &Shared) -> Failure {
         true => [AtOnce, Refuses, Sleeps, Dies][below(4) as usize],
         false => Failure::Never,
     }
+}
+
+/// A certificate and its key, as PEM.
+static PEM: LazyLock<(String, String)> = LazyLock::new(|| {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    // A random one may have fewer bytes.
+    params.serial_number = Some(1.into());
+    let certificate = params.self_signed(&key).expect("a certificate");
+    (certificate.pem(), key.serialize_pem())
+});
+
+fn acceptor() -> Acceptor {
+    let (chain, key) = &*PEM;
+    let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).expect("a chain and its key");
+    Acceptor::builder(identity)
+        .alpn(["http/1.1"])
+        .build()
+        .expect("an acceptor")
+}
+
+trait Duplex: Read + Write {}
+
+impl<T: Read + Write> Duplex for T {}
+
+/// Connects in the clear or over TLS.
+fn open(is_secure: bool) -> io::Result<Connection<Box<dyn Duplex>>> {
+    let stream: Box<dyn Duplex> = if is_secure {
+        let connector = Connector::builder()
+            .ca_pem(PEM.0.as_bytes())
+            .build()
+            .expect("a connector");
+        let stream = connect("process-0:443")?;
+        let stream = connector.connect("localhost", stream).expect("a name of a host");
+        stream.handshake()?;
+        Box::new(stream)
+    } else {
+        Box::new(connect("process-0:80")?)
+    };
+    Ok(Connection::over(stream))
 }
 
 fn echo(request: &mut Request<'_>, handled: &Mutex<BTreeMap<u64, u32>>) -> std::io::Result<Response> {
@@ -114,11 +166,22 @@ fn process(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, fail
     };
     let upgrade = Upgrade::made(arrived);
     let handled = Arc::clone(&shared.handled);
-    let router = Router::new().fallback(move |request: &mut Request<'_>| echo(request, &handled));
+    let chat = Chat::with(Options {
+        history: 10_000,
+        burst: 10_000,
+        ..Options::default()
+    });
+    chat.upgradable(&upgrade, "chat");
+    let echo_here = move |request: &mut Request<'_>| echo(request, &handled);
+    let router = Router::new().fallback(echo_here.clone()).get("/chat", chat.handler());
     let server = Server::new(router).on_log(|_| ()).upgradable(&upgrade, "web");
     let server = server.bind("0.0.0.0:80").unwrap();
-    let connections = server.connections();
+    let secure = Server::new(Router::new().fallback(echo_here)).tls(acceptor());
+    let secure = secure.on_log(|_| ()).upgradable(&upgrade, "secure");
+    let secure = secure.bind("0.0.0.0:443").unwrap();
+    let connections = [server.connections(), secure.connections()];
     let serving = osier::spawn(move || server.run());
+    let serving_secure = osier::spawn(move || secure.run());
     osier::sleep(some_of(2 * SECOND));
     match failure {
         Failure::Refuses => return upgrade.refuse("a bad day"),
@@ -135,18 +198,18 @@ fn process(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, fail
             return;
         }
     }
-    shared.connections.lock().unwrap().push(connections);
+    shared.connections.lock().unwrap().extend(connections);
     while shared.goes_on.load(Relaxed) {
         osier::sleep(some_of(15 * SECOND));
         if hand_over(shared, &upgrade, number) {
-            let _ = serving.join();
+            let _ = (serving.join(), serving_secure.join());
             // Handlers whose connections were cut have ended: there are none.
             osier::sleep(SECOND);
             assert_eq!(this.open_sockets(), 0, "process {number} leaves with sockets");
             return;
         }
     }
-    let _ = serving.join();
+    let _ = (serving.join(), serving_secure.join());
 }
 
 /// Starts the next process and hands over to it. Returns whether this process is to end.
@@ -171,7 +234,7 @@ fn client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &Atomic
     let mut key = first_key;
     let last = key + 12;
     while key < last {
-        let mut connection = match Connection::open("process-0:80") {
+        let mut connection = match open(once_in(3)) {
             Ok(connection) => connection,
             Err(error) => {
                 assert!(may_fail.load(Relaxed), "no connection: {error}");
@@ -214,6 +277,47 @@ fn client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &Atomic
     }
 }
 
+/// Comes to the chat, says some lines and leaves, some times.
+fn visit(number: u64, shared: &Shared) {
+    for stay in 0..1 + below(3) {
+        let mut seen = Vec::new();
+        let stayed = (|| {
+            let mut guest = Guest::enter("process-0:80", &format!("guest-{number}"))?;
+            let stayed = (|| {
+                for line in 0..below(8) {
+                    guest.say(&format!("{number}.{stay}.{line:03}"))?;
+                    guest.listen(some_of(8 * SECOND))?;
+                }
+                guest.listen(some_of(60 * SECOND))
+            })();
+            if stayed.is_ok() {
+                guest.leave();
+            }
+            seen = guest.seen;
+            stayed
+        })();
+        if let Err(error) = stayed {
+            assert!(shared.has_died.load(Relaxed), "a guest is thrown out: {error}");
+        }
+        shared.stays.lock().unwrap().push(seen);
+        osier::sleep(some_of(10 * SECOND));
+    }
+}
+
+/// Checks that all guests have seen the lines in one order, each line once.
+fn check_stays(shared: &Shared, guests: u64) {
+    let mut last = Guest::enter("process-0:80", "last").expect("a process serves");
+    last.listen(SECOND).unwrap();
+    let history = last.seen;
+    for guest in 0..guests {
+        let of_guest = history.iter().filter(|line| line.starts_with(&format!("{guest}.")));
+        assert!(of_guest.is_sorted_by(|one, next| one < next), "{history:?}");
+    }
+    for seen in shared.stays.lock().unwrap().iter() {
+        assert!(history.starts_with(seen), "a guest saw {seen:?} of {history:?}");
+    }
+}
+
 fn scenario(world: &World) {
     let shared = Rc::new(Shared {
         world: world.clone(),
@@ -224,6 +328,7 @@ fn scenario(world: &World) {
         has_died: Arc::default(),
         goes_on: Arc::new(AtomicBool::new(true)),
         upgrades: AtomicUsize::new(0),
+        stays: Arc::default(),
     });
     start(&shared, 0, None, Failure::Never);
     osier::sleep(3 * SECOND);
@@ -236,7 +341,14 @@ fn scenario(world: &World) {
             })
         })
         .collect();
-    clients.iter().for_each(|client| client.wait());
+    let guests = below(4);
+    let visitors: Vec<_> = (0..guests)
+        .map(|number| {
+            let shared = Rc::clone(&shared);
+            world.host(&format!("guest-{number}"), move || visit(number, &shared))
+        })
+        .collect();
+    clients.iter().chain(&visitors).for_each(sim::Host::wait);
 
     shared.goes_on.store(false, Relaxed);
     world.faults(Faults::none());
@@ -256,6 +368,7 @@ fn scenario(world: &World) {
         let mut connection = Connection::open("process-0:80").expect("a process serves");
         connection.send(&asked).unwrap();
         assert_eq!(connection.reply().unwrap().status, 200);
+        check_stays(&shared, guests);
     }
 }
 

@@ -37,22 +37,38 @@ impl Reply {
     }
 }
 
-/// A connection.
-pub struct Connection {
-    stream: TcpStream,
+/// A connection over a stream.
+pub struct Connection<S = TcpStream> {
+    stream: S,
     received: Vec<u8>,
+}
+
+/// Connects to a server.
+pub fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = osier::timeout(30 * SECOND, || TcpStream::connect(address));
+    let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    stream.set_read_timeout(Some(100 * SECOND))?;
+    stream.set_write_timeout(Some(100 * SECOND))?;
+    Ok(stream)
 }
 
 impl Connection {
     pub fn open(address: &str) -> io::Result<Connection> {
-        let stream = osier::timeout(30 * SECOND, || TcpStream::connect(address));
-        let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        stream.set_read_timeout(Some(100 * SECOND))?;
-        stream.set_write_timeout(Some(100 * SECOND))?;
-        Ok(Connection {
+        connect(address).map(Connection::over)
+    }
+
+    /// Says that no request follows.
+    pub fn end(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub fn over(stream: S) -> Connection<S> {
+        Connection {
             stream,
             received: Vec::new(),
-        })
+        }
     }
 
     /// Sends a request, at once or with pauses.
@@ -83,11 +99,6 @@ impl Connection {
             bytes.drain(..pause);
         }
         self.stream.write_all(&bytes)
-    }
-
-    /// Says that no request follows.
-    pub fn end(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Reads the next response. An error that is not of the connection is a defect.

@@ -7,6 +7,7 @@ mod chance;
 mod chat;
 mod client;
 mod fastcgi;
+mod guest;
 mod pool;
 mod proxy;
 mod pubsub;
