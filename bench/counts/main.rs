@@ -5,6 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod backends;
+#[path = "../../server/src/metrics/series.rs"]
+#[allow(dead_code, reason = "nobody reads the metrics of these servers")]
+mod series;
 mod servers;
 
 use osier::Runtime;
@@ -15,6 +18,7 @@ type Walk = fn(&Runtime, u32);
 
 const PATHS: &[(&str, Walk)] = &[
     ("hello", servers::hello),
+    ("counted", servers::counted),
     ("timed", servers::timed),
     ("pipelined", servers::pipelined),
     ("static", servers::file),

@@ -1,7 +1,6 @@
 //! The paths of a server. A thread of this process is the client: its instructions count, too, some hundred a request, and for TLS as many as
 //! the server's.
 
-use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -14,10 +13,11 @@ use osier_web::fastcgi::FastCgi;
 use osier_web::files::Files;
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
-use osier_web::{Address, Request, Router, Served, Server, fastcgi as cgi, wrap, ws};
+use osier_web::{Address, Request, Router, Server, fastcgi as cgi, ws};
 use rustls::pki_types::ServerName;
 
 use crate::backends;
+use crate::series::Series;
 
 const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: counts\r\nAccept: */*\r\n\r\n";
 const FILE: &[u8] = b"GET /file.txt HTTP/1.1\r\nHost: localhost\r\nUser-Agent: counts\r\nAccept: */*\r\n\r\n";
@@ -40,17 +40,25 @@ pub fn hello(runtime: &Runtime, count: u32) {
     );
 }
 
-/// Hello whose time is asked for: by an observer, and by a limit for slow requests.
-pub fn timed(runtime: &Runtime, count: u32) {
+/// Hello, counted as the `osier` binary counts the requests of a route, without the times of their phases.
+pub fn counted(runtime: &Runtime, count: u32) {
     let router = Router::new().get("/", |_| "Hello, World!");
-    let router = router.wrap(wrap::slow(Duration::from_secs(2)));
-    let observe = |served: &Served<'_>| {
-        black_box(served.times());
-    };
-    let server = || Server::new(router).on_request(observe);
-    serve(runtime, server, move |address| {
-        ask(&mut connect(address), HELLO, count);
+    let series = Series::new(1);
+    let server = || Server::new(router).on_request(move |served| _ = series.record(&served.into()));
+    let client = move |address| ask(&mut connect(address), HELLO, count);
+    serve(runtime, server, client);
+}
+
+/// The same with the times of the phases and a limit for slow requests. The difference is the cost of both.
+pub fn timed(runtime: &Runtime, count: u32) {
+    let router = Router::new().get("/", |request: &mut Request<'_>| {
+        request.set_slow(Duration::from_secs(2));
+        "Hello, World!"
     });
+    let series = Series::new(1);
+    let server = || Server::new(router).on_request(move |served| series.record_served(served));
+    let client = move |address| ask(&mut connect(address), HELLO, count);
+    serve(runtime, server, client);
 }
 
 pub fn pipelined(runtime: &Runtime, count: u32) {

@@ -18,8 +18,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The paths, and how often the shorter and the longer run walk them.
-const PATHS: [(&str, u32, u32); 11] = [
+const PATHS: [(&str, u32, u32); 12] = [
     ("hello", 200, 1200),
+    ("counted", 200, 1200),
     ("timed", 200, 1200),
     ("pipelined", 50, 150),
     ("static", 200, 1200),
