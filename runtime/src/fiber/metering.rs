@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::worker::context;
 use crate::worker::meter::{Activity, Meter};
+use crate::worker::stamp::Stamp;
 
 impl Meter {
     /// Counts the suspensions of the calling fiber until the value is dropped. Has no effect on a plain thread.
@@ -17,12 +18,12 @@ impl Meter {
 
     /// Counts the time from now on as spent on `activity`.
     pub fn enter(&self, activity: Activity) {
-        self.enter_at(activity, context::now());
+        self.enter_at(activity, Stamp::now());
     }
 
     /// The time spent on `activity` until now.
     pub fn spent(&self, activity: Activity) -> Duration {
-        self.spent_until(activity, context::now())
+        self.spent_until(activity, Stamp::now())
     }
 }
 
@@ -50,7 +51,7 @@ impl Drop for Attached {
 /// use std::time::Duration;
 ///
 /// osier::run(|| {
-///     let meter = Meter::since(osier::time::now());
+///     let meter = Meter::since(osier::time::Stamp::now());
 ///     let _attached = meter.attach();
 ///     let answer = fiber::waits_for(Activity::Client, || osier::spawn(|| osier::sleep(Duration::from_millis(2))).join());
 ///     assert!(answer.is_ok() && meter.spent(Activity::Client) >= Duration::from_millis(2));

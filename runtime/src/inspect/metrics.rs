@@ -153,7 +153,7 @@ mod tests {
     fn a_turn_falls_into_the_bucket_above_it() {
         let desk = Desk::new();
         for nanos in [0, 1, 1023, 1024, u64::MAX >> 1] {
-            desk.turn_begins(Duration::from_nanos(nanos));
+            desk.turn_begins(nanos);
         }
         let turns = desk.latency.each_ref().map(Counter::get);
         let nanos = desk.busy.get();

@@ -10,6 +10,7 @@ mod until;
 
 pub use crate::worker::clock::{Hold, VirtualClock};
 pub use crate::worker::context::{coarse_now, now, system_now};
+pub use crate::worker::stamp::Stamp;
 pub use interval::{Interval, Tick, interval, interval_at};
 pub use until::{News, wait_until, wait_until_async};
 

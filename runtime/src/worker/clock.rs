@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use osier_queue::Virtual;
 use osier_queue::clock::{self, Member, Sleeper};
 
+use crate::worker::stamp::Stamp;
+
 /// How long a worker with a poller that watches something looks at it before it says that there is nothing: bytes between
 /// two sockets of this machine may still be on their way through the kernel.
 const ON_THEIR_WAY: Duration = Duration::from_millis(1);
@@ -144,6 +146,15 @@ impl Clock {
         }
     }
 
+    /// The present as a stamp.
+    #[inline]
+    pub(crate) fn stamp(&self) -> Stamp {
+        match self {
+            Clock::Real => Stamp::of_machine(),
+            Clock::Virtual(seat) => Stamp::of(seat.member.clock().now()),
+        }
+    }
+
     /// Keeps a clock that could move by itself from doing so.
     pub(crate) fn hold(&self) -> Option<Hold> {
         match self {
@@ -152,12 +163,12 @@ impl Clock {
         }
     }
 
-    /// The time that belongs to this moment of the machine's clock.
+    /// The stamp on this clock that belongs to this moment of the machine's clock.
     #[inline]
-    pub(crate) fn time(&self, real: Instant) -> Instant {
+    pub(crate) fn time(&self, real: Stamp) -> Stamp {
         match self {
             Clock::Real => real,
-            Clock::Virtual(seat) => seat.member.clock().now(),
+            Clock::Virtual(_) => self.stamp(),
         }
     }
 

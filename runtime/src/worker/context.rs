@@ -30,6 +30,7 @@ use crate::worker::desk::TASK;
 use crate::worker::remote::Remote;
 #[cfg(all(feature = "inspect", feature = "sync"))]
 use crate::worker::running::RUNNING;
+use crate::worker::stamp::Stamp;
 use crate::worker::waker::Word;
 
 struct Here {
@@ -293,6 +294,20 @@ pub fn system_now() -> SystemTime {
 /// fibers of this turn have run. On a plain thread, the present.
 pub fn coarse_now() -> Instant {
     timekeeper(|worker| worker.now()).unwrap_or_else(Instant::now)
+}
+
+impl Stamp {
+    /// The stamp of [`now`].
+    #[inline]
+    pub fn now() -> Stamp {
+        timekeeper(|worker| worker.clock().stamp()).unwrap_or_else(Stamp::of_machine)
+    }
+
+    /// The stamp of [`coarse_now`].
+    #[inline]
+    pub fn coarse() -> Stamp {
+        timekeeper(Worker::stamp).unwrap_or_else(Stamp::of_machine)
+    }
 }
 
 /// Keeps the caller's clock from moving by itself, if it is one that could.

@@ -26,6 +26,7 @@ use crate::worker::isolate::isolate;
 use crate::worker::meter::{Activity, Meter};
 use crate::worker::remote::RemoteSlot;
 use crate::worker::slots::Resume;
+use crate::worker::stamp::Stamp;
 use crate::worker::waker::Word;
 use crate::worker::{Worker, remote};
 
@@ -253,7 +254,7 @@ impl<'a> Core<'a> {
         let is_queued = context::worker(|worker| worker.note_next_wake(self.word)) == Some(false);
         let activity = if is_queued { Activity::Ready } else { activity };
         if let Some(meter) = &*extra.meter.borrow() {
-            meter.enter_at(activity, context::now());
+            meter.enter_at(activity, Stamp::now());
         }
     }
 
@@ -267,7 +268,7 @@ impl<'a> Core<'a> {
             if let Some(woken) = woken {
                 meter.enter_at(Activity::Ready, woken.max(meter.current().1));
             }
-            meter.enter_at(Activity::Running, context::now());
+            meter.enter_at(Activity::Running, Stamp::now());
         }
     }
 

@@ -9,7 +9,6 @@
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use crate::worker::Worker;
 
@@ -207,10 +206,9 @@ impl Desk {
         self.phase.set(phase);
     }
 
-    /// Notes that the worker has looked at its poller. The turn before took `busy`.
+    /// Notes that the worker has looked at its poller. The turn before took `nanos`.
     #[inline]
-    pub(crate) fn turn_begins(&self, busy: Duration) {
-        let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+    pub(crate) fn turn_begins(&self, nanos: u64) {
         let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
         self.latency[bucket.min(BUCKETS - 1)].add(1);
         self.busy.set(self.busy.get().wrapping_add(nanos));

@@ -17,7 +17,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::worker::stamp::Stamp;
 
 /// The activity of a fiber: running, or waiting for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,11 +64,12 @@ impl Activity {
 ///
 /// ```
 /// use osier::fiber::{Activity, Meter};
+/// use osier::time::{Stamp, VirtualClock};
 /// use std::time::Duration;
 ///
-/// let runtime = osier::Runtime::builder().clock(osier::time::VirtualClock::new()).build()?;
+/// let runtime = osier::Runtime::builder().clock(VirtualClock::new()).build()?;
 /// runtime.run(|| {
-///     let meter = Meter::since(osier::time::now());
+///     let meter = Meter::since(Stamp::now());
 ///     let attached = meter.attach();
 ///     osier::sleep(Duration::from_secs(2));
 ///     drop(attached);
@@ -78,13 +81,14 @@ impl Activity {
 #[derive(Debug)]
 pub struct Meter {
     activity: Cell<Activity>,
-    since: Cell<Instant>,
-    spent: [Cell<Duration>; Activity::ALL.len()],
+    since: Cell<Stamp>,
+    /// In nanoseconds.
+    spent: [Cell<u64>; Activity::ALL.len()],
 }
 
 impl Meter {
     /// A meter of code that has been running since `began`.
-    pub fn since(began: Instant) -> Rc<Meter> {
+    pub fn since(began: Stamp) -> Rc<Meter> {
         Rc::new(Meter {
             activity: Cell::new(Activity::Running),
             since: Cell::new(began),
@@ -93,23 +97,23 @@ impl Meter {
     }
 
     /// Counts the time from `now` on as spent on `activity`.
-    pub(crate) fn enter_at(&self, activity: Activity, now: Instant) {
+    pub(crate) fn enter_at(&self, activity: Activity, now: Stamp) {
         let spent = &self.spent[self.activity.replace(activity) as usize];
-        spent.set(spent.get() + now.saturating_duration_since(self.since.get()));
+        spent.set(spent.get().saturating_add(now.nanos_since(self.since.get())));
         self.since.set(now);
     }
 
     /// The activity that the meter counts now, and since when.
-    pub fn current(&self) -> (Activity, Instant) {
+    pub fn current(&self) -> (Activity, Stamp) {
         (self.activity.get(), self.since.get())
     }
 
     /// The time spent on `activity` until `now`.
-    pub(crate) fn spent_until(&self, activity: Activity, now: Instant) -> Duration {
+    pub(crate) fn spent_until(&self, activity: Activity, now: Stamp) -> Duration {
         let spent = self.spent[activity as usize].get();
-        match self.activity.get() == activity {
-            true => spent + now.saturating_duration_since(self.since.get()),
+        Duration::from_nanos(match self.activity.get() == activity {
+            true => spent.saturating_add(now.nanos_since(self.since.get())),
             false => spent,
-        }
+        })
     }
 }

@@ -38,6 +38,7 @@ mod shortage;
 #[cfg(feature = "sim")]
 mod simulated;
 pub(crate) mod slots;
+pub(crate) mod stamp;
 pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod trimmers;
@@ -54,7 +55,7 @@ use std::time::{Duration, Instant};
 use crossbeam_deque as deque;
 use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
-use osier_queue::{Key, Wheel, tick_after, tick_at};
+use osier_queue::{Key, Wheel, tick_after};
 
 use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
@@ -71,6 +72,7 @@ use crate::worker::remote::Remote;
 use crate::worker::scheduler::Scheduler;
 use crate::worker::shortage::Shortage;
 use crate::worker::slots::{Slot, SlotState, Slots};
+use crate::worker::stamp::Stamp;
 use crate::worker::trimmers::Trimmers;
 use crate::worker::waker::{SLOTS_MAX, Word};
 
@@ -108,10 +110,14 @@ pub(crate) struct Worker {
     clock: Clock,
     /// Tick 0 of the wheel, on its clock.
     epoch: Instant,
+    /// The same as a stamp.
+    zero: Stamp,
     /// When this turn of the loop began, on its clock.
     now: Cell<Instant>,
+    /// The same as a stamp.
+    stamp: Cell<Stamp>,
     /// The beginning of the turn on the machine's clock, which measures turns.
-    turned: Cell<Instant>,
+    turned: Cell<Stamp>,
     /// How many fibers run in a turn before its first look at the clock, which costs as much as some yields. The share
     /// doubles after each look. It begins at [`FRESH_EVERY`], and at [`FEWEST`] after a turn that was too long. While
     /// turns use their whole [`BUDGET`] in time, it doubles from turn to turn: fibers that only yield pay nothing.
@@ -132,11 +138,11 @@ pub(crate) struct Worker {
     /// The first id of this worker's fibers.
     first_id: u64,
     /// The next time to give memory back; `None` while nothing has run since all of it was.
-    trim_at: Cell<Option<Instant>>,
+    trim_at: Cell<Option<Stamp>>,
     /// Set once: every fiber is to end.
     stopping: Cell<bool>,
     /// Set with `stopping`: the time at which fibers that have not ended are given up.
-    stop_at: Cell<Option<Instant>>,
+    stop_at: Cell<Option<Stamp>>,
 }
 
 impl Worker {
@@ -149,8 +155,8 @@ impl Worker {
         tasks: executor::Queue,
         (clock, epoch): (Clock, Instant),
     ) -> io::Result<Worker> {
-        let turned = Instant::now();
-        let now = clock.time(turned);
+        let turned = Stamp::of_machine();
+        let (zero, stamp) = (Stamp::of(epoch), clock.time(turned));
         Ok(Worker {
             index,
             remote,
@@ -162,10 +168,12 @@ impl Worker {
             tasks,
             timers: RefCell::new(Wheel::new(0)),
             epoch,
-            now: Cell::new(now),
+            zero,
+            now: Cell::new(stamp.instant()),
+            stamp: Cell::new(stamp),
             turned: Cell::new(turned),
             first_share: Cell::new(FRESH_EVERY),
-            tick: Cell::new(tick_at(now.duration_since(epoch))),
+            tick: Cell::new(tick_of(stamp, zero)),
             clock,
             stacks: shortage::pool(scheduler.stacks.clone())?,
             heap: Heap::default(),
@@ -216,7 +224,7 @@ impl Worker {
             if rest == 0 {
                 break (2 * first_share).min(BUDGET);
             }
-            if self.turned.get().elapsed() >= TURN {
+            if Stamp::of_machine().since(self.turned.get()) >= TURN {
                 break FEWEST;
             }
             // As many again as before.
@@ -309,7 +317,7 @@ impl Worker {
         } else {
             self.remote.parker.prepare();
             self.scheduler.idle.enter_sleep(self.index);
-            let now = Instant::now();
+            let now = Stamp::of_machine();
             asleep_at = Some(now);
             // A thread that pushes after this look sees the worker asleep and rings.
             let nothing = !self.has_work() && !self.scheduler.has_work(self.index) && self.remote.inbox.is_empty();
@@ -330,19 +338,16 @@ impl Worker {
                 }
             }
         }
-        let now = Instant::now();
+        let now = Stamp::of_machine();
         if let Some(asleep_at) = asleep_at {
             let rung = events.is_empty() && !self.remote.inbox.is_empty();
-            self.linger.slept(now.duration_since(asleep_at), rung);
+            self.linger.slept(now.since(asleep_at), rung);
         }
         let began = self.turned.replace(now);
-        let time = self.clock.time(now);
-        self.now.set(time);
-        self.tasks.turn.set(0);
-        self.tick.set(tick_at(time.duration_since(self.epoch)));
+        self.begin_turn(self.clock.time(now));
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
-        let turn = asleep_at.unwrap_or(now).duration_since(began);
-        if turn >= TURN {
+        let turn = asleep_at.unwrap_or(now).nanos_since(began);
+        if turn >= TURN.as_nanos() as u64 {
             self.first_share.set(FEWEST);
         }
         desk.turn_begins(turn);
@@ -358,9 +363,18 @@ impl Worker {
         Ok(())
     }
 
+    /// Sets the time of a turn that begins at `stamp` on the worker's clock.
+    #[inline]
+    fn begin_turn(&self, stamp: Stamp) {
+        self.stamp.set(stamp);
+        self.now.set(stamp.instant());
+        self.tasks.turn.set(0);
+        self.tick.set(tick_of(stamp, self.zero));
+    }
+
     /// Gives back memory that has not been used for a while. It comes again until there is none left.
     #[cold]
-    fn trim(&self, now: Instant) {
+    fn trim(&self, now: Stamp) {
         self.stacks.trim();
         let pools = self.trimmers.trim();
         let is_asked = self.heap.trim(self.slots.live(), self.fibers(), pools);
@@ -414,15 +428,18 @@ impl Worker {
     }
 
     /// How long it may sleep; `None`: until it is rung.
-    fn sleep_for(&self, now: Instant) -> Option<Duration> {
+    fn sleep_for(&self, now: Stamp) -> Option<Duration> {
         let until = match &self.clock {
-            Clock::Real => self.next_deadline(),
+            Clock::Real => {
+                let timer = self.next_tick().map(|tick| self.zero + Duration::from_millis(tick));
+                [timer, self.chore()].into_iter().flatten().min()
+            }
             Clock::Virtual(seat) => match seat.rest(self.next_timer()) {
-                true => self.next_chore(),
+                true => self.chore(),
                 false => return Some(Duration::ZERO),
             },
         };
-        until.map(|until| until.saturating_duration_since(now))
+        until.map(|until| until.since(now))
     }
 
     /// The time at which there is something to do at the latest.
@@ -432,13 +449,22 @@ impl Worker {
 
     /// When a timer is due, on its clock.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.next_tick().map(|tick| self.epoch + Duration::from_millis(tick))
+    }
+
+    #[inline]
+    fn next_tick(&self) -> Option<u64> {
         let timer = self.timers.borrow().next_wakeup();
-        let tick = [timer, self.remote.timers.next()].into_iter().flatten().min()?;
-        Some(self.epoch + Duration::from_millis(tick))
+        [timer, self.remote.timers.next()].into_iter().flatten().min()
     }
 
     /// When the worker has something to do for itself, on the machine's clock.
     pub(crate) fn next_chore(&self) -> Option<Instant> {
+        self.chore().map(Stamp::instant)
+    }
+
+    #[inline]
+    fn chore(&self) -> Option<Stamp> {
         [self.stop_at.get(), self.trim_at.get()].into_iter().flatten().min()
     }
 
@@ -499,15 +525,15 @@ impl Worker {
     }
 
     /// The time when `word` was woken, if that [was noted](Worker::note_next_wake) and its fiber has just been resumed.
-    pub(crate) fn woken(&self, word: Word) -> Option<Instant> {
+    pub(crate) fn woken(&self, word: Word) -> Option<Stamp> {
         self.slots.woken(word.slot())
     }
 
     /// The time of a wake-up that happens now. Wake-ups by the loop count from the beginning of its turn.
-    fn time_of_wake(&self) -> Instant {
+    fn time_of_wake(&self) -> Stamp {
         match context::core(|_| ()) {
-            None => self.now(),
-            Some(()) => self.clock.now(),
+            None => self.stamp(),
+            Some(()) => self.clock.stamp(),
         }
     }
 
@@ -546,7 +572,7 @@ impl Worker {
             }
             self.stacks.give(stack);
             if self.trim_at.get().is_none() {
-                self.trim_at.set(self.now.get().checked_add(TRIM_EVERY));
+                self.trim_at.set(Some(self.turned.get() + TRIM_EVERY));
             }
             match exit {
                 None => self.slots.vacate(slot),
@@ -786,6 +812,12 @@ impl Worker {
         self.now.get()
     }
 
+    /// The same as a stamp.
+    #[inline]
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.stamp.get()
+    }
+
     #[inline]
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.get()
@@ -794,7 +826,8 @@ impl Worker {
     /// Cancels every tenant of this worker.
     fn stop(&self) {
         self.stopping.set(true);
-        self.stop_at.set(Some(Instant::now() + self.scheduler.shutdown_timeout));
+        self.stop_at
+            .set(Some(Stamp::of_machine() + self.scheduler.shutdown_timeout));
         (0..self.slots.made()).for_each(|index| self.enqueue(index));
         self.remote.tasks.end_all();
     }
@@ -802,7 +835,7 @@ impl Worker {
     fn is_done(&self) -> bool {
         self.stop_at.get().is_some_and(|stop_at| {
             let live = self.slots.live() + self.remote.tasks.len();
-            (live == 0 && !self.has_work()) || (live > 0 && Instant::now() >= stop_at)
+            (live == 0 && !self.has_work()) || (live > 0 && Stamp::of_machine() >= stop_at)
         })
     }
 
@@ -824,4 +857,10 @@ impl Worker {
         }
         self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
     }
+}
+
+/// The tick of the wheel that contains `stamp`. Tick 0 begins at `zero`.
+#[inline]
+fn tick_of(stamp: Stamp, zero: Stamp) -> u64 {
+    stamp.nanos_since(zero) / 1_000_000
 }

@@ -1,9 +1,6 @@
 //! The loop of a worker in pieces, for a simulation that drives many workers on one thread and says what runs next.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-
-use osier_queue::tick_at;
 
 use super::Worker;
 use crate::worker::isolate::isolate;
@@ -66,10 +63,7 @@ impl Worker {
 
     /// Updates the worker's time from its clock.
     pub(crate) fn tell_time(&self) {
-        let now: Instant = self.clock.now();
-        self.now.set(now);
-        self.tasks.turn.set(0);
-        self.tick.set(tick_at(now.duration_since(self.epoch)));
+        self.begin_turn(self.clock.stamp());
     }
 
     /// Whether every fiber, task and connection of the worker has ended.

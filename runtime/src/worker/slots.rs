@@ -21,7 +21,6 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use osier_coro::stack::Label;
 use osier_coro::{Coroutine, CoroutineResult};
@@ -30,6 +29,7 @@ use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::remote::{Remote, RemoteSlot};
 use crate::worker::resting::Resting;
+use crate::worker::stamp::Stamp;
 use crate::worker::table::Table;
 use crate::worker::waker::{SLOTS_MAX, next_generation};
 
@@ -242,9 +242,9 @@ pub(crate) struct Slots {
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
     /// The times when the noted slots of the ready queue were queued, in the order of that queue.
-    wakes: std::cell::RefCell<VecDeque<Instant>>,
+    wakes: std::cell::RefCell<VecDeque<Stamp>>,
     /// The slot that has left the queue last among the noted ones, and when it was queued.
-    woken: Cell<Option<(u32, Instant)>>,
+    woken: Cell<Option<(u32, Stamp)>>,
 }
 
 impl Slots {
@@ -291,12 +291,12 @@ impl Slots {
 
     #[cold]
     fn note_wake(&self) {
-        let now = context::worker(Worker::time_of_wake).unwrap_or_else(Instant::now);
+        let now = context::worker(Worker::time_of_wake).unwrap_or_else(Stamp::of_machine);
         self.wakes.borrow_mut().push_back(now);
     }
 
     /// The time when the slot was queued, if that was noted and the slot was the last to leave the queue.
-    pub(crate) fn woken(&self, index: u32) -> Option<Instant> {
+    pub(crate) fn woken(&self, index: u32) -> Option<Stamp> {
         let (slot, woken) = self.woken.take()?;
         (slot == index).then_some(woken)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use osier::fiber::{self, Activity, Meter};
 use osier::net::{TcpListener, TcpStream};
 use osier::sync::{Event, Mutex, Semaphore};
-use osier::time::VirtualClock;
+use osier::time::{Stamp, VirtualClock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,7 +30,7 @@ fn spent(meter: &Meter) -> Vec<(Activity, u64)> {
 
 /// Runs `body` on this fiber under a meter.
 fn metered(body: impl FnOnce()) -> Rc<Meter> {
-    let meter = Meter::since(osier::time::now());
+    let meter = Meter::since(Stamp::now());
     let attached = meter.attach();
     body();
     drop(attached);
@@ -151,7 +151,7 @@ fn a_meter_counts_its_own_fiber_and_ends_with_its_guard() {
             [first.join().unwrap(), second.join().unwrap()]
         });
         assert_eq!(of_two, [SECOND, 2 * SECOND]);
-        let outer = Meter::since(osier::time::now());
+        let outer = Meter::since(Stamp::now());
         let attached = outer.attach();
         let inner = metered(|| osier::sleep(SECOND));
         osier::sleep(4 * SECOND);

@@ -133,7 +133,6 @@ mod tests {
             received: 0,
             sent: 0,
             nanos: 0,
-            times: osier_web::Times::ZERO,
         };
         routes.get(number).record(&record);
     }

@@ -7,21 +7,25 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use osier_web::upstream::Latency;
-use osier_web::{Phase, Served, Times};
+use osier_web::{Phase, Served};
 
 /// The most status codes that a route counts apart.
 const CODES: usize = 16;
 
 /// The bounds of [`Latency`] in nanoseconds.
-const BOUNDS: [u64; Latency::BOUNDS.len()] = {
-    let mut nanos = [0; Latency::BOUNDS.len()];
+const BOUNDS: [u64; Latency::BOUNDS.len()] = nanos(Latency::BOUNDS);
+
+const PHASE_NANOS: [u64; PHASE_BOUNDS.len()] = nanos(PHASE_BOUNDS);
+
+const fn nanos<const N: usize>(bounds: [Duration; N]) -> [u64; N] {
+    let mut nanos = [0; N];
     let mut index = 0;
-    while index < nanos.len() {
-        nanos[index] = Latency::BOUNDS[index].as_nanos() as u64;
+    while index < N {
+        nanos[index] = bounds[index].as_nanos() as u64;
         index += 1;
     }
     nanos
-};
+}
 
 /// The counters of one route.
 pub struct Series {
@@ -33,7 +37,7 @@ pub struct Series {
 /// The counters of one worker, on cache lines of their own.
 #[derive(Default)]
 #[repr(align(64))]
-struct Cell {
+pub struct Cell {
     /// Requests by the slot of their status code. The last number counts those whose code found no slot.
     codes: [AtomicU64; CODES + 1],
     received: AtomicU64,
@@ -85,23 +89,22 @@ pub struct PhaseSum {
     pub times: [u64; PHASE_BOUNDS.len() + 1],
 }
 
-/// The numbers of one served request.
+/// The numbers of one served request, without its phases.
 pub struct Record {
     pub status: u16,
     pub received: u64,
     pub sent: u64,
     pub nanos: u64,
-    pub times: Times,
 }
 
 impl From<&Served<'_>> for Record {
+    #[inline]
     fn from(served: &Served<'_>) -> Record {
         Record {
             status: served.status().as_u16(),
             received: served.received(),
             sent: served.bytes(),
             nanos: u64::try_from(served.duration().as_nanos()).unwrap_or(u64::MAX),
-            times: served.times(),
         }
     }
 }
@@ -117,20 +120,27 @@ impl Series {
         }
     }
 
-    /// Counts a served request. It must run on a worker, as a server's `on_request` does: counts from other threads may be lost.
-    pub fn record(&self, record: &Record) {
+    /// Counts a served request and its phases. It must run on a worker, as a server's `on_request` does: counts from other threads may
+    /// be lost.
+    pub fn record_served(&self, served: &Served<'_>) {
+        let cell = self.record(&served.into());
+        served.each_phase(|phase, nanos| cell.add_phase(phase, nanos));
+    }
+
+    /// Counts a request, without its phases. Returns the worker's counters.
+    #[inline]
+    pub fn record(&self, record: &Record) -> &Cell {
         let worker = osier::fiber::worker().unwrap_or(0);
-        let cell = &self.cells[worker % self.cells.len()];
+        let cell = self
+            .cells
+            .get(worker)
+            .unwrap_or_else(|| &self.cells[worker % self.cells.len()]);
         add(&cell.codes[self.slot(record.status)], 1);
         add(&cell.received, record.received);
         add(&cell.sent, record.sent);
         add(&cell.nanos, record.nanos);
         add(&cell.times[BOUNDS.partition_point(|bound| *bound < record.nanos)], 1);
-        for (phase, time) in record.times.iter() {
-            let cell = &cell.phases[phase as usize];
-            add(&cell.nanos, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-            add(&cell.times[PHASE_BOUNDS.partition_point(|bound| *bound < time)], 1);
-        }
+        cell
     }
 
     pub fn sum(&self) -> Sum {
@@ -181,11 +191,31 @@ impl Series {
     }
 }
 
+impl Cell {
+    /// Counts the time of a request in a phase. It is mostly in the first bucket.
+    #[inline]
+    pub fn add_phase(&self, phase: Phase, nanos: u64) {
+        let cell = &self.phases[phase as usize];
+        add(&cell.nanos, nanos);
+        let bucket = if nanos <= PHASE_NANOS[0] {
+            0
+        } else {
+            phase_bucket(nanos)
+        };
+        add(&cell.times[bucket], 1);
+    }
+}
+
 impl Sum {
     /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.times.iter().sum()
     }
+}
+
+#[inline(never)]
+fn phase_bucket(nanos: u64) -> usize {
+    PHASE_NANOS.partition_point(|bound| *bound < nanos)
 }
 
 /// Adds to a counter that only this thread writes.
@@ -203,7 +233,6 @@ mod tests {
             received: 1,
             sent: 10,
             nanos,
-            times: Times::ZERO,
         }
     }
 
@@ -232,5 +261,18 @@ mod tests {
         }
         assert_eq!(series.sum().times.iter().sum::<u64>(), 5);
         assert_eq!(series.sum().times[0], 2);
+    }
+
+    #[test]
+    fn phases_fall_into_their_buckets() {
+        for nanos in [1, 100_000, 100_001, 1_000_000, 10_000_000_000, 10_000_000_001, u64::MAX] {
+            let series = Series::new(1);
+            series.record(&record(200, 0)).add_phase(Phase::Sleep, nanos);
+            let sum = series.sum();
+            let bucket = PHASE_BOUNDS.partition_point(|bound| *bound < Duration::from_nanos(nanos));
+            assert_eq!((sum.phases[Phase::Sleep as usize].nanos, sum.requests()), (nanos, 1));
+            assert_eq!(sum.phases[Phase::Sleep as usize].times[bucket], 1, "{nanos}");
+            assert_eq!(sum.phases.iter().flat_map(|phase| phase.times).sum::<u64>(), 1);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use osier_web::{Phase, Request, Server, Times};
+use osier_web::{Request, Server};
 use testkit::exposition::Page;
 
 const REQUESTS: &str = "osier_http_requests_total";
@@ -41,7 +41,6 @@ fn record(status: u16, received: u64, sent: u64, took: Duration) -> Record {
         received,
         sent,
         nanos: took.as_nanos() as u64,
-        times: Times::ZERO.with(Phase::Run, took),
     }
 }
 
@@ -141,7 +140,7 @@ fn a_server_of_two_workers_is_counted_on_a_listener_of_its_own() {
             let totals = Arc::clone(&admin.totals);
             let site = Server::new(site)
                 .on_connection(move |event| totals.count(event))
-                .on_request(move |served| shown.routes.get(numbers[0]).record(&served.into()))
+                .on_request(move |served| shown.routes.get(numbers[0]).record_served(served))
                 .bind("127.0.0.1:0")
                 .unwrap();
             let page = Server::new(admin.router()).bind("127.0.0.1:0").unwrap();

@@ -74,7 +74,7 @@ impl Live {
         }
         here.snapshot.record(served);
         if let Some(series) = here.snapshot.series(served.label()) {
-            series.record(&served.into());
+            series.record_served(served);
         }
     }
 

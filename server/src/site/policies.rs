@@ -75,7 +75,7 @@ pub struct Around {
     pub trace: Option<Trace>,
     /// Label that names the log and the metrics' series.
     pub label: u32,
-    /// Whether only the label, the limit of the body and `html_errors` are set.
+    /// Whether only the label, the limit of the body, `slow` and `html_errors` are set.
     pub bare: bool,
 }
 
@@ -100,17 +100,20 @@ impl Around {
             || self.hsts.is_some()
             || self.request_id != RequestIds::default()
             || self.server_timing
-            || self.slow.is_some()
             || self.trace.is_some()
             || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none() && self.queue.is_none() && !self.may_be_slow;
         self
     }
 
-    /// Labels a request. Returns whether it may go straight to the handler; [`answer`](Around::answer) serves it otherwise.
+    /// Labels a request, and limits its time. Returns whether it may go straight to the handler; [`answer`](Around::answer) serves it
+    /// otherwise.
     #[inline]
     pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);
+        if let Some(limit) = self.slow {
+            request.set_slow(limit);
+        }
         self.bare && request.body().limit(self.body).is_ok()
     }
 
@@ -140,9 +143,6 @@ impl Around {
     pub fn answer(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer).into();
-        }
-        if let Some(limit) = self.slow {
-            request.set_slow(limit);
         }
         if let Some(trace) = &self.trace {
             trace.start(request);

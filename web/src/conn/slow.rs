@@ -18,9 +18,9 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use osier::sync::Event;
+use osier::time::Stamp;
 
 use crate::RequestId;
 use crate::conn::log::record::{Level, Record};
@@ -33,29 +33,32 @@ const FRAMES: usize = 16;
 /// The part of a request's notes that the log of slow requests needs.
 #[derive(Clone, Default)]
 pub(crate) struct Slow {
-    limit: Cell<Option<Duration>>,
+    /// When the request is over its limit.
+    due: Cell<Option<Stamp>>,
     watched: RefCell<Option<Watched>>,
 }
 
 impl Slow {
     #[inline]
     pub(crate) fn clear(&self) {
-        if self.limit.take().is_some() {
+        if self.due.take().is_some() {
             self.watched.take();
         }
     }
 
     pub(crate) fn set(&self, other: &Slow) {
-        self.limit.set(other.limit.get());
+        self.due.set(other.due.get());
         self.watched.replace(other.watched.borrow().clone());
     }
 
-    pub(crate) fn set_limit(&self, limit: Duration) {
-        self.limit.set(Some(limit));
+    #[inline]
+    pub(crate) fn set_due(&self, due: Stamp) {
+        self.due.set(Some(due));
     }
 
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.limit.get()
+    #[inline]
+    pub(crate) fn due(&self) -> Option<Stamp> {
+        self.due.get()
     }
 
     /// Adds the request to the list of its worker.
@@ -63,12 +66,16 @@ impl Slow {
         self.watched.replace(Some(watched));
     }
 
-    /// Ends the watch. Returns the limit, unless the request has none or is logged already.
+    /// Ends the watch. Returns whether the request is logged.
     #[inline]
-    pub(crate) fn end(&self) -> Option<Duration> {
-        let limit = self.limit.take()?;
-        let is_logged = self.watched.take().is_some_and(|watched| watched.0.is_logged.get());
-        (!is_logged).then_some(limit)
+    pub(crate) fn end(&self) -> bool {
+        self.due.set(None);
+        self.watched.borrow().is_some() && self.leave()
+    }
+
+    #[cold]
+    fn leave(&self) -> bool {
+        self.watched.take().is_some_and(|watched| watched.0.is_logged.get())
     }
 }
 
@@ -80,12 +87,11 @@ pub(crate) struct Watched(Rc<Entry>);
 pub(crate) struct Entry {
     pub(crate) fiber: u64,
     pub(crate) timing: Timing,
-    pub(crate) limit: Duration,
     pub(crate) id: RequestId,
     pub(crate) client: (SocketAddr, bool),
     pub(crate) log: Box<dyn Fn(&Record<'_>)>,
     pub(crate) is_logged: Cell<bool>,
-    pub(crate) place: Cell<Option<(Instant, u64)>>,
+    pub(crate) place: Cell<Option<(Stamp, u64)>>,
     pub(crate) list: Weak<Watch>,
 }
 
@@ -101,19 +107,19 @@ impl Drop for Entry {
 #[derive(Default)]
 pub(crate) struct Watch {
     /// The key is the time at which each is over its limit. The number tells those of one moment apart.
-    waiting: RefCell<BTreeMap<(Instant, u64), Weak<Entry>>>,
+    waiting: RefCell<BTreeMap<(Stamp, u64), Weak<Entry>>>,
     next: Cell<u64>,
     is_running: Cell<bool>,
     /// When the watch wakes.
-    wakes: Cell<Option<Instant>>,
+    wakes: Cell<Option<Stamp>>,
     /// Set for one that is due before that.
     earlier: Arc<Event>,
 }
 
 impl Watch {
-    /// Adds a request that has begun at `started`.
-    pub(crate) fn add(self: &Rc<Self>, started: Instant, mut entry: Entry) -> Watched {
-        let place = (started + entry.limit, self.next.get());
+    /// Adds a request that is over its limit at `due`.
+    pub(crate) fn add(self: &Rc<Self>, due: Stamp, mut entry: Entry) -> Watched {
+        let place = (due, self.next.get());
         self.next.set(place.1 + 1);
         entry.place = Cell::new(Some(place));
         entry.list = Rc::downgrade(self);
@@ -137,7 +143,7 @@ impl Watch {
         }
         let _ends = Ends(self);
         while let Some((due, entry)) = self.first() {
-            let now = osier::time::now();
+            let now = Stamp::now();
             if now >= due {
                 if let Some(entry) = entry.upgrade() {
                     entry.place.set(None);
@@ -146,17 +152,17 @@ impl Watch {
                 continue;
             }
             self.wakes.set(Some(due));
-            self.earlier.wait_timeout(due - now);
+            self.earlier.wait_timeout(due.since(now));
             self.wakes.set(None);
         }
     }
 
     /// The first request of the list. It leaves the list if it is due.
-    fn first(&self) -> Option<(Instant, Weak<Entry>)> {
+    fn first(&self) -> Option<(Stamp, Weak<Entry>)> {
         let mut waiting = self.waiting.borrow_mut();
         let first = waiting.first_entry()?;
         let due = first.key().0;
-        match osier::time::now() >= due {
+        match Stamp::now() >= due {
             true => Some((due, first.remove())),
             false => Some((due, Weak::new())),
         }
@@ -164,17 +170,17 @@ impl Watch {
 }
 
 impl Entry {
-    fn report(&self, now: Instant) {
+    fn report(&self, now: Stamp) {
         let started = self.timing.started().unwrap_or(now);
         self.is_logged.set(true);
-        let taken = now.saturating_duration_since(started);
+        let taken = now.since(started);
         // Read before the dump, which takes time itself.
-        let times = self.timing.times(taken);
+        let times = self.timing.times(now.nanos_since(started));
         let current = self.timing.current();
         let (what, place) = self.place();
         let mut text = format!("{what} has taken {taken:.1?} so far ({times})");
         if let Some((phase, since)) = current {
-            let for_ = now.saturating_duration_since(since);
+            let for_ = now.since(since);
             let _ = write!(text, "; for the last {for_:.1?} it is in '{}'", phase.as_str());
         }
         text.push_str(&place);

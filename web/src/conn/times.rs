@@ -12,9 +12,10 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier::fiber::{Activity, Attached, Meter};
+use osier::time::Stamp;
 
 /// A part of the time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,28 +95,37 @@ impl Phase {
 /// The phases from [`Phase::Run`] on, and the part of [`Phase::Worker`] after the beginning, add up to the duration of the
 /// request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times([Duration; Phase::ALL.len()]);
+pub struct Times(
+    /// In nanoseconds.
+    [u64; Phase::ALL.len()],
+);
 
 impl Times {
     /// No time.
-    pub const ZERO: Times = Times([Duration::ZERO; Phase::ALL.len()]);
+    pub const ZERO: Times = Times([0; Phase::ALL.len()]);
 
     /// Adds to the time of a phase.
     #[must_use]
     pub fn with(mut self, phase: Phase, time: Duration) -> Times {
-        self.0[phase as usize] += time;
+        self.add(phase, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self
+    }
+
+    fn add(&mut self, phase: Phase, nanos: u64) {
+        let spent = &mut self.0[phase as usize];
+        *spent = spent.saturating_add(nanos);
     }
 
     /// The time of a phase.
     pub fn get(&self, phase: Phase) -> Duration {
-        self.0[phase as usize]
+        Duration::from_nanos(self.0[phase as usize])
     }
 
     /// The phases that have taken time.
     pub fn iter(&self) -> impl Iterator<Item = (Phase, Duration)> {
         let all = Phase::ALL.into_iter().zip(self.0);
-        all.filter(|(_, time)| !time.is_zero())
+        all.filter(|(_, nanos)| *nanos > 0)
+            .map(|(phase, nanos)| (phase, Duration::from_nanos(nanos)))
     }
 
     /// The value of a `Server-Timing` field (W3C): each phase that has taken time, in milliseconds.
@@ -148,12 +158,13 @@ impl fmt::Display for Millis {
 #[derive(Default)]
 pub(crate) struct Timing {
     /// When its head was parsed. `None` while nothing is measured.
-    started: Cell<Option<Instant>>,
-    accept: Cell<Duration>,
-    /// How long the worker was busy with other fibers before the request began.
-    queued: Cell<Duration>,
-    /// How long it has taken, once an observer was told.
-    taken: Cell<Option<Duration>>,
+    started: Cell<Option<Stamp>>,
+    /// When its last byte was handed to the connection, if that was noted.
+    ended: Cell<Option<Stamp>>,
+    /// In milliseconds.
+    accept: Cell<u32>,
+    /// The nanoseconds in which the worker was busy with other fibers before the request began.
+    queued: Cell<u64>,
     /// Made at its first suspension.
     meter: RefCell<Option<Rc<Meter>>>,
     attached: Cell<Option<Attached>>,
@@ -169,42 +180,43 @@ impl Clone for Timing {
 }
 
 impl Timing {
-    /// Begins anew at `started`, the present. With `None` it measures nothing.
+    /// Begins now, `accept` milliseconds after the acceptance of the connection. The request before has [ended](Timing::end).
     #[inline]
-    pub(crate) fn begin(&self, started: Option<Instant>, accept: Duration) {
-        self.end();
-        if let Some(started) = started {
-            self.started.set(Some(started));
-            self.taken.set(None);
-            self.accept.set(accept);
-            // The turn began when the worker saw that there was something to do.
-            self.queued
-                .set(started.saturating_duration_since(osier::time::coarse_now()));
-        }
+    pub(crate) fn begin(&self, accept: u32) -> Stamp {
+        let started = Stamp::now();
+        self.started.set(Some(started));
+        self.ended.set(None);
+        self.accept.set(accept);
+        // The turn began when the worker saw that there was something to do.
+        self.queued.set(started.nanos_since(Stamp::coarse()));
+        started
     }
 
-    /// Begins now, unless it has begun.
-    pub(crate) fn begin_now(&self) {
-        if self.started.get().is_none() {
-            self.begin(Some(osier::time::now()), Duration::ZERO);
-        }
+    /// Begins now, unless it has begun. Returns when it began.
+    #[inline]
+    pub(crate) fn begin_now(&self) -> Stamp {
+        self.started.get().unwrap_or_else(|| self.begin(0))
     }
 
     /// When it began.
-    pub(crate) fn started(&self) -> Option<Instant> {
+    #[inline]
+    pub(crate) fn started(&self) -> Option<Stamp> {
         self.started.get()
     }
 
-    /// Reads the clock, and notes how long the request that began at `started` has taken.
-    pub(crate) fn measure(&self, started: Instant) -> Duration {
-        let taken = osier::time::now().saturating_duration_since(started);
-        self.taken.set(Some(taken));
-        taken
+    /// Notes that the last byte has been handed to the connection. Returns the nanoseconds since the beginning, if it has begun.
+    #[inline]
+    pub(crate) fn note_end(&self) -> Option<u64> {
+        let started = self.started.get()?;
+        let ended = Stamp::now();
+        self.ended.set(Some(ended));
+        Some(ended.nanos_since(started))
     }
 
-    /// How long the request that began at `started` has taken: what an observer was told, or until now.
-    pub(crate) fn taken(&self, started: Instant) -> Duration {
-        self.taken.get().unwrap_or_else(|| self.measure(started))
+    /// The end that was noted, or the present.
+    #[inline]
+    pub(crate) fn ended(&self) -> Stamp {
+        self.ended.get().unwrap_or_else(Stamp::now)
     }
 
     /// The fiber of the request is about to suspend. Returns whether that is the first time.
@@ -220,17 +232,18 @@ impl Timing {
     }
 
     #[cold]
-    fn attach(&self, started: Instant) {
+    fn attach(&self, started: Stamp) {
         self.attached.set(Some(self.meter(started).attach()));
     }
 
-    fn meter(&self, started: Instant) -> Rc<Meter> {
+    fn meter(&self, started: Stamp) -> Rc<Meter> {
         let mut meter = self.meter.borrow_mut();
         Rc::clone(meter.get_or_insert_with(|| Meter::since(started)))
     }
 
     fn set(&self, other: &Timing) {
         self.started.set(other.started.get());
+        self.ended.set(other.ended.get());
         self.accept.set(other.accept.get());
         self.queued.set(other.queued.get());
         self.meter.replace(other.meter.borrow().clone());
@@ -264,24 +277,55 @@ impl Timing {
     }
 
     /// The present phase, and since when, if the request has suspended.
-    pub(crate) fn current(&self) -> Option<(Phase, Instant)> {
+    pub(crate) fn current(&self) -> Option<(Phase, Stamp)> {
         let (activity, since) = self.meter.borrow().as_ref()?.current();
         Some((Phase::of(activity), since))
     }
 
-    /// The time by phase. `duration` is the time since the beginning.
-    pub(crate) fn times(&self, duration: Duration) -> Times {
-        let mut times = Times::default();
-        times.0[Phase::Accept as usize] = self.accept.get();
-        match &*self.meter.borrow() {
-            None => times.0[Phase::Run as usize] = duration,
-            Some(meter) => {
-                for activity in Activity::ALL {
-                    times.0[Phase::of(activity) as usize] += meter.spent(activity);
-                }
+    /// The time by phase. `nanos` is the time since the beginning.
+    pub(crate) fn times(&self, nanos: u64) -> Times {
+        let mut times = Times::ZERO;
+        self.each(nanos, |phase, nanos| times.add(phase, nanos));
+        times
+    }
+
+    /// Calls `with` for each phase that has taken time, in nanoseconds. Most requests never suspend, and have been in two.
+    #[inline]
+    pub(crate) fn each(&self, nanos: u64, mut with: impl FnMut(Phase, u64)) {
+        let mut with_any = |phase, nanos| {
+            if nanos > 0 {
+                with(phase, nanos);
+            }
+        };
+        if self.meter.borrow().is_none() {
+            with_any(Phase::Accept, self.accept());
+            with_any(Phase::Worker, self.queued.get());
+            with_any(Phase::Run, nanos);
+        } else {
+            let Times(spent) = self.metered();
+            Phase::ALL
+                .into_iter()
+                .zip(spent)
+                .for_each(|(phase, nanos)| with_any(phase, nanos));
+        }
+    }
+
+    #[inline(never)]
+    fn metered(&self) -> Times {
+        let mut times = Times::ZERO;
+        times.add(Phase::Accept, self.accept());
+        times.add(Phase::Worker, self.queued.get());
+        for meter in self.meter.borrow().iter() {
+            for activity in Activity::ALL {
+                times = times.with(Phase::of(activity), meter.spent(activity));
             }
         }
-        times.0[Phase::Worker as usize] += self.queued.get();
         times
+    }
+
+    /// The nanoseconds from the acceptance of the connection to the beginning.
+    #[inline]
+    fn accept(&self) -> u64 {
+        u64::from(self.accept.get()) * 1_000_000
     }
 }

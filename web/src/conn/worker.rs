@@ -9,12 +9,13 @@ use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier::fiber::Trimmed;
 use osier::memory::Account;
 use osier::net::Stream;
 use osier::sync::Event;
+use osier::time::Stamp;
 use osier_http::Limits;
 
 use crate::ClientNetwork;
@@ -90,7 +91,7 @@ pub(crate) struct Worker {
     /// The requests that have a limit of time.
     pub(crate) slow: Rc<Watch>,
     /// The zero of [`Worker::now`].
-    epoch: Instant,
+    epoch: Stamp,
 }
 
 /// A counter on a cache line of its own. Each worker writes only its own counter.
@@ -310,7 +311,7 @@ impl Worker {
             hand: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
-            epoch: osier::time::coarse_now(),
+            epoch: Stamp::coarse(),
         })
     }
 
@@ -457,15 +458,13 @@ impl Worker {
 
     /// The time in milliseconds, of which links remember the lower bytes.
     fn now(&self) -> u32 {
-        osier::time::coarse_now()
-            .saturating_duration_since(self.epoch)
-            .as_millis() as u32
+        (Stamp::coarse().nanos_since(self.epoch) / 1_000_000) as u32
     }
 
-    /// Takes the age of the connection whose first burst has just begun.
+    /// Takes the age of the connection whose first burst has just begun, in milliseconds.
     #[inline]
-    pub(crate) fn take_age(&self) -> Duration {
-        Duration::from_millis(self.age.take().into())
+    pub(crate) fn take_age(&self) -> u32 {
+        self.age.take()
     }
 
     /// Closes up to `count` connections that wait for their next request, and returns how many. Each

@@ -28,6 +28,7 @@ use std::time::Duration;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
 use osier::sync::Event;
+use osier::time::Stamp;
 use osier_http::path::Path;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
@@ -482,13 +483,12 @@ impl<'a> Request<'a> {
     /// ```
     pub fn times(&self) -> Times {
         let timing = &self.marks.timing;
-        match timing.started() {
-            None => Times::default(),
-            Some(started) => timing.times(osier::time::now().saturating_duration_since(started)),
-        }
+        let started = timing.started();
+        started.map_or(Times::ZERO, |started| timing.times(Stamp::now().nanos_since(started)))
     }
 
     /// Measures the request from now on. Has no effect if it is measured already.
+    #[inline]
     pub fn measure(&self) {
         self.marks.timing.begin_now();
     }
@@ -522,13 +522,14 @@ impl<'a> Request<'a> {
 
     /// Logs the request once, as a warning, as soon as it has taken longer than `limit`, with its times and
     /// the backtrace of where its fiber waits. [`wrap::slow`](crate::wrap::slow) does it for a router.
+    #[inline]
     pub fn set_slow(&self, limit: Duration) {
-        self.measure();
+        let started = self.marks.timing.begin_now();
         if self.marks.trusted.get().is_some() {
             // Only the head has the id that a trusted proxy has given.
             self.id();
         }
-        self.marks.slow.set_limit(limit);
+        self.marks.slow.set_due(started + limit);
     }
 
     /// Values, by type, that wrapping functions have left for the handler. They live until the last

@@ -1,7 +1,6 @@
 //! The part of a burst for a handler that wants the whole body of its request first.
 
 use std::mem;
-use std::time::Instant;
 
 use osier::fiber::Activity;
 
@@ -28,7 +27,6 @@ impl Burst<'_> {
         &self,
         request: &mut Request<'_>,
         answer: Option<Answer>,
-        started: Option<Instant>,
         may_rest: bool,
     ) -> Result<Option<Answer>, After> {
         let Some(Answer(Kind::AfterBody(AfterBody { limits, then }))) = answer else {
@@ -56,12 +54,11 @@ impl Burst<'_> {
                     marks: self.marks.clone(),
                     extensions: mem::take(&mut request.extensions),
                     changes: request.changes.made(),
-                    started,
                 };
                 return Err(After::Receive(Box::new(Awaiting {
                     head: Box::default(),
                     request: Some(Box::new(received)),
-                    report: self.report_later(started, CLIENT_GONE, 0),
+                    report: self.report_later(CLIENT_GONE, 0),
                     pace: Span::default(),
                     since: osier::time::coarse_now(),
                     may_be_slow: request.body.may_be_slow(),
@@ -69,7 +66,7 @@ impl Burst<'_> {
             }
         };
         let mut response = None;
-        let _ = self.catch(request.head, started, || response = Some(then(request, body).into()));
+        let _ = self.catch(request.head, || response = Some(then(request, body).into()));
         Ok(response)
     }
 }

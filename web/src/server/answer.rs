@@ -4,8 +4,6 @@
 use std::fmt;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
-use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
@@ -16,13 +14,12 @@ use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, 
 use crate::body::outgoing::Kind;
 use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
-use crate::conn::peer::Peer;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
 use crate::request::Marks;
 use crate::response::broken::Broken;
 use crate::server::burst::{Burst, DRAIN_BYTES};
-use crate::server::served::{CLIENT_GONE, Observer, Served};
+use crate::server::served::{CLIENT_GONE, Client, Observer, Served};
 use crate::{RequestBody, Response};
 
 impl Burst<'_> {
@@ -34,17 +31,16 @@ impl Burst<'_> {
         response: &mut Response,
         head: &Head<'_>,
         body: &mut RequestBody<'_>,
-        started: Option<Instant>,
     ) -> Result<bool, After> {
         if matches!(response.body.kind, Kind::Upgrade(..) | Kind::Duplex(_))
-            && let Some(done) = self.answer_in_person(response, head, body, started)
+            && let Some(done) = self.answer_in_person(response, head, body)
         {
             return done;
         }
         let can_go_on = body.is_drainable(DRAIN_BYTES);
         let is_sendable = response.cause.is_none() && response.status.as_u16() >= 200;
         if !is_sendable && !self.complain(response, head, body.has_lost_its_client()) {
-            self.observe(started, Some(head), CLIENT_GONE, 0);
+            self.observe(Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
         let closing = !can_go_on || response.close || self.peer.is_leaving();
@@ -55,17 +51,12 @@ impl Burst<'_> {
         };
         if response.body.kind.is_slow() {
             self.output.let_leave(body.is_done());
-            return self.answer_slowly(response, head, exchange, None, started);
+            return self.answer_slowly(response, head, exchange, None);
         }
         let sent = self.write_head(response, exchange);
         // The client does not take the body. The head may have been sent, so no error response is possible.
         let bytes = self.output.send(&mut response.body, sent);
-        self.observe(
-            started,
-            Some(head),
-            response.status.as_u16(),
-            *bytes.as_ref().unwrap_or(&0),
-        );
+        self.observe(Some(head), response.status.as_u16(), *bytes.as_ref().unwrap_or(&0));
         bytes
             .map(|_| sent.keep_alive)
             .map_err(|_| After::End(CloseReason::Failed))
@@ -80,7 +71,6 @@ impl Burst<'_> {
         response: &mut Response,
         head: &Head<'_>,
         body: &mut RequestBody<'_>,
-        started: Option<Instant>,
     ) -> Option<Result<bool, After>> {
         if matches!(response.body.kind, Kind::Duplex(_)) {
             if response.cause.is_some() || response.status.as_u16() < 200 {
@@ -91,7 +81,7 @@ impl Burst<'_> {
                 true => head.exchange().closing(),
                 false => head.exchange(),
             };
-            return Some(self.answer_slowly(response, head, exchange, Some(body), started));
+            return Some(self.answer_slowly(response, head, exchange, Some(body)));
         }
         let asked = match head.version() {
             osier_http::Version::Http11 => asks_for_upgrade(head),
@@ -113,7 +103,7 @@ impl Burst<'_> {
         out.lines(&response.fields);
         out.finish(ResponseBody::Stream);
         drop(state);
-        self.observe(started, Some(head), 101, 0);
+        self.observe(Some(head), 101, 0);
         Some(Err(After::Taken(takeover, Extensions::new())))
     }
 
@@ -126,13 +116,12 @@ impl Burst<'_> {
         head: &Head<'_>,
         exchange: Exchange,
         from: Option<&mut RequestBody<'_>>,
-        started: Option<Instant>,
     ) -> Result<bool, After> {
         let mark = self.output.mark();
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
         let send = || self.output.send_slowly(mem::take(&mut response.body), sent, from);
-        let (bytes, kept) = match self.catch(head, started, || match response.ends_with_client {
+        let (bytes, kept) = match self.catch(head, || match response.ends_with_client {
             true => {
                 let sent = self.peer.while_connected(HalfClose::IsGone, send);
                 sent.unwrap_or_else(|_| Err(Cancelled.into()))
@@ -167,28 +156,29 @@ impl Burst<'_> {
             let unsent = Unsent {
                 rest,
                 head: Box::default(),
-                report: self.report_later(started, status.as_u16(), bytes),
+                report: self.report_later(status.as_u16(), bytes),
                 keep_alive: sent.keep_alive,
                 keep_alive_asked: head.keep_alive(),
                 extensions: Extensions::new(),
             };
             return Err(After::Send(Box::new(unsent)));
         }
-        self.observe(started, Some(head), status.as_u16(), bytes);
+        self.observe(Some(head), status.as_u16(), bytes);
         kept
     }
 
     /// Returns the report of a response that the connection finishes without a burst.
-    pub(crate) fn report_later(&self, started: Option<Instant>, status: u16, bytes: u64) -> Option<Report> {
-        let (observer, started) = self.app.observer.clone().zip(started)?;
-        let client = client_of(self.peer, &self.marks);
+    pub(crate) fn report_later(&self, status: u16, bytes: u64) -> Option<Report> {
+        let observer = self.app.observer.clone()?;
+        let (client, is_proxied) = Client::of(self.peer, &self.marks).address();
         let (marks, server) = (self.marks.clone(), self.peer.worker.server.clone());
         Some(Box::new(move |head, all| {
             let mut slots: Slots = Slots::new();
             // It was read once before.
             let head = Head::parse(head, &mut slots, &server.limits).ok();
             let bytes = if all { bytes } else { 0 };
-            report(&observer, (client, &marks), started, head.as_ref(), status, bytes);
+            let client = Client::Known(client, is_proxied);
+            report(&observer, client, &marks, head.as_ref(), status, bytes);
         }))
     }
 
@@ -228,7 +218,7 @@ impl Burst<'_> {
     /// Logs a line about the current request.
     #[cold]
     pub(crate) fn log(&self, level: Level, head: Option<&Head<'_>>, text: fmt::Arguments<'_>) {
-        let (client, is_proxied) = client_of(self.peer, &self.marks);
+        let (client, is_proxied) = Client::of(self.peer, &self.marks).address();
         let host = head.and_then(|head| head.host());
         let record = Record::new(level, text)
             .of_client(client, is_proxied)
@@ -268,9 +258,9 @@ impl Burst<'_> {
     /// the place of the next request is unknown.
     #[cold]
     pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
-        let started = self.app.observer.is_some().then(osier::time::now);
         // They may be those of the request before.
         self.marks.clear();
+        self.begin_timing(0);
         let (status, reason) = (reject.status(), reject.reason());
         match head {
             None => self.log(
@@ -292,13 +282,14 @@ impl Burst<'_> {
             reject,
             self.peer.worker.date.borrow().line(),
         );
-        self.observe(started, head, reject.status(), reject.reason().len() as u64 + 1);
+        self.observe(head, reject.status(), reject.reason().len() as u64 + 1);
+        self.marks.timing.end();
         After::Linger(CloseReason::ProtocolError)
     }
 
     /// Responds to a head that did not arrive as a whole in time.
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
-        let started = self.app.observer.is_some().then(osier::time::now);
+        self.begin_timing(0);
         self.suspended.set(true);
         self.log(
             Level::Info,
@@ -308,47 +299,30 @@ impl Burst<'_> {
         let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not arrive in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
         let bytes = self.output.send(&mut response.body, sent)?;
-        self.observe(started, None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);
+        self.observe(None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);
+        self.marks.timing.end();
         self.output.flush()
     }
 
-    /// Calls the observer, if there is one. `started` is set only then.
+    /// Calls the observer, if there is one.
     #[inline(always)]
-    pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
-        if let (Some(started), Some(observer)) = (started, &self.app.observer) {
-            let client = client_of(self.peer, &self.marks);
-            report(observer, (client, &self.marks), started, head, status, bytes);
+    pub(crate) fn observe(&self, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+        if let Some(observer) = &self.app.observer {
+            let client = Client::of(self.peer, &self.marks);
+            report(observer, client, &self.marks, head, status, bytes);
         }
     }
 }
 
-/// The client of a request, and whether a proxy has named it.
-pub(crate) fn client_of(peer: Peer<'_>, marks: &Marks) -> (SocketAddr, bool) {
-    match marks.client.get().and_then(|client| client.ip) {
-        Some(ip) => (SocketAddr::new(ip, 0), true),
-        None => (peer.peer(), peer.is_proxied()),
-    }
-}
-
 #[inline(never)]
-fn report(
-    observer: &Observer,
-    ((peer, is_proxied), marks): ((SocketAddr, bool), &Marks),
-    started: Instant,
-    head: Option<&Head<'_>>,
-    status: u16,
-    bytes: u64,
-) {
-    let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-    let duration = marks.timing.measure(started);
+fn report(observer: &Observer, client: Client<'_>, marks: &Marks, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+    let nanos = marks.timing.note_end().unwrap_or(0);
     observer(&Served {
         head,
         status,
         bytes,
-        duration,
-        peer,
-        is_proxied,
-        received: marks.received.get(),
+        nanos,
+        client,
         marks,
     });
 }

@@ -22,7 +22,6 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "h2")]
 use std::rc::Rc;
-use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use matchit::Params;
@@ -259,7 +258,7 @@ impl Received {
         match *self {}
     }
 
-    fn notes(&self) -> (&Marks, Option<Instant>) {
+    fn notes(&self) -> &Marks {
         match *self {}
     }
 
@@ -307,6 +306,14 @@ impl<'b> Burst<'b> {
             let input = if self.is_apart.get() { APART_ROOM } else { INPUT_BYTES };
             Account::REQUESTS.charge(input)
         });
+    }
+
+    /// Begins to measure the current request if there is an observer.
+    #[inline]
+    pub(crate) fn begin_timing(&self, accept: u32) {
+        if self.app.observer.is_some() {
+            self.marks.timing.begin(accept);
+        }
     }
 
     /// Runs before a fiber suspends that serves the current request: from the first time on, waits are measured.
@@ -524,7 +531,7 @@ impl<'b> Burst<'b> {
         let received = self.received.take();
         let body = match &received {
             Some(received) => {
-                self.marks.set(received.notes().0);
+                self.marks.set(received.notes());
                 let buffer = (arrived.rest, arrived.received);
                 received.resume(self.peer, self.output, buffer, &self.marks)
             }
@@ -558,14 +565,9 @@ impl<'b> Burst<'b> {
             gone,
         };
 
-        let started = match &received {
-            Some(received) => received.notes().1,
-            None => {
-                let started = self.app.observer.is_some().then(osier::time::now);
-                self.marks.timing.begin(started, self.peer.worker.take_age());
-                started
-            }
-        };
+        if received.is_none() {
+            self.begin_timing(self.peer.worker.take_age());
+        }
         let peer = self.peer;
         let describe = |f: &mut fmt::Formatter<'_>| {
             write!(f, "{} {}", head.method(), head.target())?;
@@ -575,9 +577,9 @@ impl<'b> Burst<'b> {
             write!(f, ", {}", peer.peer())
         };
         let (done, keep) = match route.and_then(|route| route.stack_bytes) {
-            None => osier::fiber::describe(&describe, || self.handle(&mut request, found, started, received)),
+            None => osier::fiber::describe(&describe, || self.handle(&mut request, found, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
-                osier::fiber::describe(&describe, || self.handle(&mut request, found, started, None))
+                osier::fiber::describe(&describe, || self.handle(&mut request, found, None))
             }),
         };
 
@@ -649,7 +651,6 @@ impl<'b> Burst<'b> {
         &self,
         request: &mut Request<'_>,
         found: &Found<'_>,
-        started: Option<Instant>,
         received: Option<Box<Received>>,
     ) -> (Result<bool, After>, bool) {
         let Found { endpoint, route, .. } = *found;
@@ -657,23 +658,23 @@ impl<'b> Burst<'b> {
         let mut answer = None;
         // After a panic there is no answer, so the server sends its own.
         if let Some(received) = received {
-            let _ = self.catch(head, started, || answer = Some(received.respond(request).into()));
+            let _ = self.catch(head, || answer = Some(received.respond(request).into()));
         } else if memory::pressure() == Pressure::Critical {
             answer = Some(Response::overloaded().into());
         } else if found.around.depth() > 0 {
             let unhandled = |head: &Head<'_>| without_handler(route, head);
             let handler = endpoint.map(|endpoint| &endpoint.handler);
             let next = Next::new(found.around, handler, &unhandled);
-            let _ = self.catch(head, started, || answer = Some(next.run(request).into()));
+            let _ = self.catch(head, || answer = Some(next.run(request).into()));
         } else if let Some(endpoint) = endpoint {
-            let _ = self.catch(head, started, || (endpoint.handler)(request, &mut answer));
+            let _ = self.catch(head, || (endpoint.handler)(request, &mut answer));
         } else {
             answer = Some(without_handler(route, head).into());
         }
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if let Some(Answer(Kind::AfterBody(_))) = &answer {
             let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.transport().is_some();
-            answer = match self.wait_for_body(request, answer, started, may_rest) {
+            answer = match self.wait_for_body(request, answer, may_rest) {
                 Ok(answer) => answer,
                 Err(after) => return (Err(after), false),
             };
@@ -681,34 +682,29 @@ impl<'b> Burst<'b> {
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
         let response = answer.response();
         let body = &mut request.body;
-        let done = self.answer(response, head, body, started);
+        let done = self.answer(response, head, body);
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
         (done, keep)
     }
 
     /// Runs a part of a handler. It catches a panic and lets a cancellation unwind further.
     #[inline]
-    pub(crate) fn catch<T>(
-        &self,
-        head: &Head<'_>,
-        started: Option<Instant>,
-        run: impl FnOnce() -> T,
-    ) -> Result<T, Panicked> {
+    pub(crate) fn catch<T>(&self, head: &Head<'_>, run: impl FnOnce() -> T) -> Result<T, Panicked> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(value) => Ok(value),
-            Err(payload) => Err(self.caught(payload, head, started)),
+            Err(payload) => Err(self.caught(payload, head)),
         }
     }
 
     #[cold]
-    fn caught(&self, payload: Box<dyn Any + Send>, head: &Head<'_>, started: Option<Instant>) -> Panicked {
+    fn caught(&self, payload: Box<dyn Any + Send>, head: &Head<'_>) -> Panicked {
         if Cancelled::is_payload(&*payload) {
             self.log(
                 Level::Debug,
                 Some(head),
                 format_args!("{} {} was cancelled: the client left", head.method(), head.target()),
             );
-            self.observe(started, Some(head), CLIENT_GONE, 0);
+            self.observe(Some(head), CLIENT_GONE, 0);
             resume_unwind(payload);
         }
         let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {

@@ -4,7 +4,6 @@
 //! parses them and finds the route again.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::Extensions;
 
@@ -28,8 +27,6 @@ pub(crate) struct Received {
     pub(crate) extensions: Extensions,
     /// The changes of the head.
     pub(crate) changes: Vec<Texts>,
-    /// When the request began, if there is an observer.
-    pub(crate) started: Option<Instant>,
 }
 
 impl Received {
@@ -44,9 +41,9 @@ impl Received {
         self.body.resume_at(client, output, (buffer, received), &marks.received)
     }
 
-    /// The notes on the request, and when it began, if there is an observer.
-    pub(crate) fn notes(&self) -> (&Marks, Option<Instant>) {
-        (&self.marks, self.started)
+    /// The notes on the request.
+    pub(crate) fn notes(&self) -> &Marks {
+        &self.marks
     }
 
     /// Gives the request what it held, and returns its response.

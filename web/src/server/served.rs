@@ -8,7 +8,8 @@ use http::StatusCode;
 use osier_http::Head;
 
 use crate::RequestId;
-use crate::conn::times::Times;
+use crate::conn::peer::Peer;
+use crate::conn::times::{Phase, Times};
 use crate::listen::ip_of_client;
 use crate::request::Marks;
 use crate::request::trace::TraceContext;
@@ -22,13 +23,37 @@ pub(crate) type Observer = Arc<dyn Fn(&Served<'_>) + Send + Sync>;
 /// One served request, as the hook of [`Server::on_request`](crate::Server::on_request) sees it.
 pub struct Served<'a> {
     pub(crate) head: Option<&'a Head<'a>>,
-    pub(crate) status: StatusCode,
+    pub(crate) status: u16,
     pub(crate) bytes: u64,
-    pub(crate) received: u64,
-    pub(crate) duration: Duration,
-    pub(crate) peer: SocketAddr,
-    pub(crate) is_proxied: bool,
+    pub(crate) nanos: u64,
+    pub(crate) client: Client<'a>,
     pub(crate) marks: &'a Marks,
+}
+
+/// The client of a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Client<'a> {
+    Peer(Peer<'a>),
+    /// The address, and whether a proxy has named it.
+    Known(SocketAddr, bool),
+}
+
+impl<'a> Client<'a> {
+    #[inline]
+    pub(crate) fn of(peer: Peer<'a>, marks: &Marks) -> Client<'a> {
+        match marks.client.get().and_then(|client| client.ip) {
+            Some(ip) => Client::Known(SocketAddr::new(ip, 0), true),
+            None => Client::Peer(peer),
+        }
+    }
+
+    /// The address, and whether a proxy has named it.
+    pub(crate) fn address(self) -> (SocketAddr, bool) {
+        match self {
+            Client::Peer(peer) => (peer.peer(), peer.is_proxied()),
+            Client::Known(address, is_proxied) => (address, is_proxied),
+        }
+    }
 }
 
 impl<'a> Served<'a> {
@@ -74,23 +99,27 @@ impl<'a> Served<'a> {
     }
 
     /// The status of the response. 499, as in nginx, if the client left before there was one.
+    #[inline]
     pub fn status(&self) -> StatusCode {
-        self.status
+        StatusCode::from_u16(self.status).expect("the server's statuses have three digits")
     }
 
     /// Body bytes handed to the connection, without the head and without chunk framing.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Bytes of the request's body that the handler has read, without chunk framing.
+    #[inline]
     pub fn received(&self) -> u64 {
-        self.received
+        self.marks.received.get()
     }
 
     /// Time from the parsed head to the last byte handed to the connection.
+    #[inline]
     pub fn duration(&self) -> Duration {
-        self.duration
+        Duration::from_nanos(self.nanos)
     }
 
     /// Its place in a trace, if [one was started](crate::Request::start_trace).
@@ -100,17 +129,24 @@ impl<'a> Served<'a> {
 
     /// The time by phase, as far as it was measured.
     pub fn times(&self) -> Times {
-        self.marks.timing.times(self.duration)
+        self.marks.timing.times(self.nanos)
+    }
+
+    /// Calls `with` for each phase that has taken time, with the nanoseconds: the [times](Served::times) for code that only adds them up.
+    #[inline]
+    pub fn each_phase(&self, with: impl FnMut(Phase, u64)) {
+        self.marks.timing.each(self.nanos, with);
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.client.address().0
     }
 
     /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one.
     pub fn client_ip(&self) -> Option<IpAddr> {
-        ip_of_client(self.peer, self.is_proxied)
+        let (address, is_proxied) = self.client.address();
+        ip_of_client(address, is_proxied)
     }
 
     /// The request id, which is made now if nobody has asked for it.
@@ -119,6 +155,7 @@ impl<'a> Served<'a> {
     }
 
     /// The label that [`Request::set_label`](crate::Request::set_label) has set, or 0.
+    #[inline]
     pub fn label(&self) -> u32 {
         self.marks.label.get()
     }
@@ -127,9 +164,9 @@ impl<'a> Served<'a> {
 osier_queue::impl_debug!(Served<'a>, self => {
     method: self.method(),
     target: self.target(),
-    status: self.status,
+    status: self.status(),
     bytes: self.bytes,
-    received: self.received,
-    duration: self.duration,
-    peer: self.peer,
+    received: self.received(),
+    duration: self.duration(),
+    peer: self.peer(),
 });
