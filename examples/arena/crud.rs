@@ -12,9 +12,9 @@ use crate::items::{Database, Item, PAGE, columns};
 /// How long an item is cached.
 const CACHED: Duration = Duration::from_millis(200);
 
-/// The cache of items.
-#[derive(Default)]
-pub struct Items(Cache);
+/// The cache of items. Clones share it.
+#[derive(Clone, Default)]
+pub struct Items(Arc<Cache>);
 
 #[derive(Deserialize)]
 #[serde(default)]

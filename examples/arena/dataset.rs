@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
+use std::sync::Arc;
 
 use osier_web::{IntoResponse, Json, Rejection, Request, Response};
 use serde::{Deserialize, Serialize};
 
-/// The items of the file, read once.
-#[derive(Deserialize)]
-pub struct Dataset(Vec<Item>);
+/// The items of the file, read once. Clones share them.
+#[derive(Clone)]
+pub struct Dataset(Arc<[Item]>);
 
 #[derive(Deserialize, Serialize)]
 struct Item {
@@ -65,7 +66,8 @@ impl Dataset {
     pub fn read(path: &Path) -> io::Result<Dataset> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let file = BufReader::new(File::open(path).map_err(named)?);
-        serde_json::from_reader(file).map_err(|error| named(error.into()))
+        let items: Vec<Item> = serde_json::from_reader(file).map_err(|error| named(error.into()))?;
+        Ok(Dataset(items.into()))
     }
 }
 

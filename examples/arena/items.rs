@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 pub const PAGE: i64 = 50;
 
 /// The database, if the environment names one.
+#[derive(Clone)]
 pub struct Database(pub Option<Pipeline>);
 
 impl Database {

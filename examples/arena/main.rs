@@ -36,6 +36,7 @@ mod techempower;
 mod tests;
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use osier::signal::{Signal, Signals};
@@ -70,10 +71,10 @@ fn main() -> ExitCode {
 /// Serves all ports until the process gets a signal.
 fn serve(settings: &Settings) -> io::Result<()> {
     let signals = Signals::new([Signal::INT, Signal::TERM])?;
-    let database = connect(settings)?;
+    let app = App::open(settings)?;
     let listening: Vec<Listening> = settings
         .ports()
-        .map(|(port, addr)| listen(settings, &database, port, addr))
+        .map(|(port, addr)| listen(settings, &app, port, addr))
         .collect::<io::Result<_>>()?;
     for server in &listening {
         println!("arena listens on {}", server.local_addr());
@@ -89,15 +90,36 @@ fn serve(settings: &Settings) -> io::Result<()> {
     })
 }
 
-/// Connects to the database, if there is one. Statements of many requests share a connection, so a few for each worker are enough.
-fn connect(settings: &Settings) -> io::Result<Option<Pipeline>> {
-    let connections = settings.connections.min(4 * osier::workers());
-    let connect = |url| Pipeline::connect(url, connections).map_err(io::Error::other);
-    settings.database.as_deref().map(connect).transpose()
+/// Everything that the handlers of all ports share.
+struct App {
+    files: PathBuf,
+    dataset: Dataset,
+    database: Database,
+    items: Items,
+    users: Users,
 }
 
-fn listen(settings: &Settings, database: &Option<Pipeline>, port: Port, addr: &str) -> io::Result<Listening> {
-    let router = router(settings, database.clone())?;
+impl App {
+    fn open(settings: &Settings) -> io::Result<App> {
+        Ok(App {
+            files: settings.data.join("static"),
+            dataset: Dataset::read(&settings.data.join("dataset.json"))?,
+            database: Database(connect(settings)?),
+            items: Items::default(),
+            users: Users::default(),
+        })
+    }
+}
+
+/// Connects to the database, if there is one. Statements of many requests share a connection, so a few for each worker are enough.
+fn connect(settings: &Settings) -> io::Result<Option<Pipeline>> {
+    let Some(url) = &settings.database else { return Ok(None) };
+    let connections = settings.connections.min(4 * osier::workers());
+    Pipeline::connect(url, connections).map(Some).map_err(io::Error::other)
+}
+
+fn listen(settings: &Settings, app: &App, port: Port, addr: &str) -> io::Result<Listening> {
+    let router = router(app)?;
     let server = match port {
         Port::Http => Server::new(router),
         Port::Https => Server::new(router).tls(acceptor(settings, &["http/1.1"])?),
@@ -125,7 +147,7 @@ fn http2_only(request: &mut Request<'_>, next: Next<'_>) -> Response {
 }
 
 /// The routes, which are the same on every port.
-fn router(settings: &Settings, database: Option<Pipeline>) -> io::Result<Router> {
+fn router(app: &App) -> io::Result<Router> {
     let json = || Route::new().get(dataset::page).wrap(Compress::new().wrap());
     let upload = Route::new().post(sums::upload).body_limit(UPLOAD_BYTES);
     Ok(Router::new()
@@ -148,16 +170,16 @@ fn router(settings: &Settings, database: Option<Pipeline>) -> io::Result<Router>
         .post("/api/items/{id}", stack::update)
         .get("/api/me", stack::me)
         .get("/ws", echo::open)
-        .mount("/static", files(settings)?.handler())
-        .state(Dataset::read(&settings.data.join("dataset.json"))?)
-        .state(Database(database))
-        .state(Items::default())
-        .state(Users::default()))
+        .mount("/static", files(&app.files)?.handler())
+        .state(app.dataset.clone())
+        .state(app.database.clone())
+        .state(app.items.clone())
+        .state(app.users.clone()))
 }
 
 /// The folder of static files. The rules forbid copies in memory, so each request opens its file. Where a client accepts it, the file is
 /// the one beside it that was compressed before.
-fn files(settings: &Settings) -> io::Result<Files> {
+fn files(folder: &Path) -> io::Result<Files> {
     let cache = CacheLimits {
         entries: 0,
         ..CacheLimits::default()
@@ -167,5 +189,5 @@ fn files(settings: &Settings) -> io::Result<Files> {
         may_be_missing: true,
         ..Options::default()
     };
-    Files::with(settings.data.join("static"), options)
+    Files::with(folder, options)
 }

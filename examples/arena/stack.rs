@@ -13,9 +13,9 @@ use crate::items::Database;
 /// How long a user is cached.
 const CACHED: Duration = Duration::from_secs(30);
 
-/// The cache of users.
-#[derive(Default)]
-pub struct Users(Cache);
+/// The cache of users. Clones share it.
+#[derive(Clone, Default)]
+pub struct Users(Arc<Cache>);
 
 /// Changes an item, and responds without it.
 pub fn update(request: &mut Request<'_>) -> Result<Response, Error> {

@@ -6,7 +6,7 @@ use osier_web::test::Client;
 use serde_json::{Value, json};
 
 use super::Folder;
-use crate::{connect, router};
+use crate::{App, router};
 
 const TABLES: &str = r#"
 create table items (id int primary key, name text not null, category text not null, price int not null, quantity int not null,
@@ -52,11 +52,13 @@ fn the_routes_with_a_database() {
         pool.get().unwrap().batch_execute(TABLES).unwrap();
         let mut settings = folder.settings();
         settings.database = Some(url);
-        let client = Client::new(router(&settings, connect(&settings).unwrap()).unwrap());
+        let app = App::open(&settings).unwrap();
+        let client = Client::new(router(&app).unwrap());
         items_by_price(&client);
         pages_of_a_category(&client);
         single_items_are_cached(&client);
         items_are_created_and_changed(&client);
+        ports_share_their_cache(&client, &Client::new(router(&app).unwrap()));
         the_routes_behind_the_gateway(&client);
         fortunes(&client);
         updates(&client, &pool);
@@ -148,6 +150,15 @@ fn items_are_created_and_changed(client: &Client) {
         client.post("/crud/items").json(&json!({ "id": 1 })).send().status(),
         422
     );
+}
+
+fn ports_share_their_cache(one: &Client, other: &Client) {
+    assert_eq!(read(one, "/crud/items/50").1, "MISS");
+    assert!(is_soon_cached(other, "/crud/items/50", &item(50)));
+    let change = json!({ "name": "Changed", "price": 1, "quantity": 2 });
+    assert_eq!(other.put("/crud/items/50").json(&change).send().status(), 200);
+    let (changed, cache) = read(one, "/crud/items/50");
+    assert_eq!((&changed["name"], cache.as_str()), (&json!("Changed"), "MISS"));
 }
 
 fn the_routes_behind_the_gateway(client: &Client) {

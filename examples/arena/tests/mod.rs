@@ -15,7 +15,7 @@ use osier_web::test::Client;
 use serde_json::{Value, json};
 
 use crate::settings::{Port, Settings};
-use crate::{listen, router};
+use crate::{App, listen, router};
 
 /// A data folder and a certificate of a test's own.
 struct Folder(PathBuf);
@@ -50,7 +50,7 @@ impl Folder {
     }
 
     fn client(&self) -> Client {
-        Client::new(router(&self.settings(), None).unwrap())
+        Client::new(router(&App::open(&self.settings()).unwrap()).unwrap())
     }
 }
 
@@ -201,7 +201,8 @@ fn pipelined_requests_are_answered_in_order() {
     let folder = Folder::new();
     let settings = folder.settings();
     osier_mixing::run(|| {
-        let server = listen(&settings, &None, Port::Http, "127.0.0.1:0").unwrap();
+        let app = App::open(&settings).unwrap();
+        let server = listen(&settings, &app, Port::Http, "127.0.0.1:0").unwrap();
         let (addr, stop) = (server.local_addr(), server.handle());
         osier::spawn(move || server.run());
         let ask = move || {
@@ -249,9 +250,10 @@ fn each_port_speaks_its_protocol() {
     let ports = [Port::Http, Port::Https, Port::H2c, Port::H2];
     assert_eq!(settings.ports().map(|(port, _)| port).collect::<Vec<_>>(), ports);
     osier_mixing::run(|| {
+        let app = App::open(&settings).unwrap();
         let mut handles = vec![];
         let [http, https, h2c, h2] = ports.map(|port| {
-            let server = listen(&settings, &None, port, "127.0.0.1:0").unwrap();
+            let server = listen(&settings, &app, port, "127.0.0.1:0").unwrap();
             let port = server.local_addr().port();
             handles.push(server.handle());
             osier::spawn(move || server.run());

@@ -186,3 +186,20 @@ fn the_sample() {
     );
     check(&folder, "site.toml").unwrap();
 }
+
+/// The edges of `examples/arena/`, with the folders of the benchmark put here.
+#[test]
+fn the_edges_of_the_arena() {
+    let folder = Folder::new();
+    folder.write("static/.keep", "");
+    Authority::new("arena").write(&folder, "server", &["localhost"]);
+    for name in ["gateway.toml", "production-stack.toml"] {
+        let text = std::fs::read_to_string(project().join("examples/arena").join(name)).unwrap();
+        let here = text
+            .replace("${ARENA_CERTS:-/certs}/server.crt", "server.pem")
+            .replace("${ARENA_CERTS:-/certs}/", "")
+            .replace("${ARENA_DATA:-/data}/", "");
+        folder.write(name, here);
+        check(&folder, name).unwrap_or_else(|why| panic!("{name}: {why}"));
+    }
+}
