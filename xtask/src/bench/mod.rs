@@ -10,6 +10,7 @@
 //! server, `load/` the load on it, `table.rs` the figures and how they are shown. `bench instructions` counts instead: `test/instructions/`.
 
 mod builds;
+mod entries;
 mod load;
 mod programs;
 mod rows;

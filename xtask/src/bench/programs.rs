@@ -37,7 +37,10 @@ pub fn build(plan: &Plan, programs: &BTreeSet<&str>) -> Result<(), String> {
         if programs.contains(SERVER) {
             build_package("osier-server", dir, &target, "Cargo.toml")?;
         }
-        for package in packages.iter().filter(|package| dir == root() || **package == OURS) {
+        for package in packages
+            .iter()
+            .filter(|package| dir == root() || OURS.contains(&package.as_str()))
+        {
             build_package(package, dir, &bench, "bench/Cargo.toml")?;
         }
     }
@@ -46,8 +49,8 @@ pub fn build(plan: &Plan, programs: &BTreeSet<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// The package of `bench/` with the programs of ours.
-const OURS: &str = "bench-osier";
+/// The packages of `bench/` with the programs of ours.
+const OURS: [&str; 2] = ["bench-arena", "bench-osier"];
 
 /// The package of each binary of `bench/`, as the manifests have it.
 pub fn packages() -> Result<BTreeMap<String, String>, String> {

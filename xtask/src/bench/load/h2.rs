@@ -15,10 +15,27 @@ pub const STREAMS: usize = 100;
 pub fn requests(plan: &Plan, server: &Server, path: &str, tls: bool) -> Result<Served, String> {
     let scheme = if tls { "https" } else { "http" };
     let url = format!("{scheme}://127.0.0.1:{}{path}", server.port);
+    loaded(plan, server, &[], &[url])
+}
+
+/// Asks for these paths over TLS in turn, as clients that accept compressed files.
+pub fn requests_in_turn(plan: &Plan, server: &Server, paths: &[String]) -> Result<Served, String> {
+    let urls = paths
+        .iter()
+        .map(|path| format!("https://127.0.0.1:{}{path}", server.port));
+    loaded(
+        plan,
+        server,
+        &["-H", "accept-encoding: br;q=1, gzip;q=0.8"],
+        &urls.collect::<Vec<_>>(),
+    )
+}
+
+fn loaded(plan: &Plan, server: &Server, fields: &[&str], urls: &[String]) -> Result<Served, String> {
     let load = |load: Duration| {
         let mut command = pinned(plan.cores.1, "h2load");
         command.args(["-t1", &format!("-c{CONNECTIONS}"), &format!("-m{STREAMS}")]);
-        command.arg(format!("-D{}", load.as_secs())).arg(&url);
+        command.arg(format!("-D{}", load.as_secs())).args(fields).args(urls);
         let output = command.output().map_err(|error| format!("h2load: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         match read(&text) {

@@ -33,6 +33,8 @@ pub struct Asked<'a> {
     pub tls: bool,
     /// A field of each request.
     pub field: Option<&'a str>,
+    /// The requests of this profile of `bench/arena.lua` in place of those for the path.
+    pub profile: Option<&'a str>,
 }
 
 impl Asked<'_> {
@@ -44,6 +46,7 @@ impl Asked<'_> {
             pipelined: false,
             tls: false,
             field: None,
+            profile: None,
         }
     }
 }
@@ -81,11 +84,15 @@ fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f6
     if asked.pipelined {
         command.args(["-s", "bench/pipeline.lua"]);
     }
+    if asked.profile.is_some() {
+        command.args(["-s", "bench/arena.lua"]);
+    }
     if let Some(field) = asked.field {
         command.args(["-H", field]);
     }
     let scheme = if asked.tls { "https" } else { "http" };
     command.arg(format!("{scheme}://127.0.0.1:{}{}", server.port, asked.path));
+    command.args(asked.profile.into_iter().flat_map(|profile| ["--", profile]));
     let output = command.output().map_err(|error| format!("wrk: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))

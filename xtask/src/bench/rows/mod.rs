@@ -5,8 +5,10 @@
 //!
 //! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
 //! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy,
-//! `downloads.rs` short responses beside long ones, `php.rs` scripts, `rooms.rs` chats over WebSockets, and `micro.rs` primitives.
+//! `downloads.rs` short responses beside long ones, `php.rs` scripts, `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a
+//! public benchmark.
 
+mod arena;
 mod codings;
 mod downloads;
 mod http2;
@@ -101,6 +103,7 @@ fn all(plan: &Plan) -> Vec<Row<'_>> {
         sockets::rows(plan),
         rooms::rows(plan),
         micro::rows(plan),
+        arena::rows(plan),
     ];
     groups.into_iter().flatten().collect()
 }

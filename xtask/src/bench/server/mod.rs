@@ -3,6 +3,7 @@
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
 pub mod nginx;
+pub mod postgres;
 
 use super::{Plan, pinned};
 use std::ffi::OsString;
@@ -34,8 +35,29 @@ impl Server {
         program: &Path,
         args: impl Fn(u16) -> Result<Vec<OsString>, String>,
     ) -> Result<Server, String> {
+        Server::spawn(core, free_port()?, program, args)
+    }
+
+    /// Starts a server that listens on that port, whatever its arguments are. Otherwise the same as [`start`](Server::start).
+    pub fn start_at(
+        plan: &Plan,
+        port: u16,
+        program: &Path,
+        args: impl Fn(u16) -> Result<Vec<OsString>, String>,
+    ) -> Result<Server, String> {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(_) => Err(format!("port {port} is in use")),
+            Err(_) => Server::spawn(plan.cores.0, port, program, args),
+        }
+    }
+
+    fn spawn(
+        core: usize,
+        port: u16,
+        program: &Path,
+        args: impl Fn(u16) -> Result<Vec<OsString>, String>,
+    ) -> Result<Server, String> {
         let name = program.file_name().unwrap_or_default().display();
-        let port = free_port()?;
         let mut command = pinned(core, program);
         command
             .args(args(port)?)
@@ -105,6 +127,23 @@ impl Server {
 
     /// As [`check`](Server::check), by curl: "https" with any certificate, or "http" by HTTP/2 in the clear.
     pub fn check_by(&self, scheme: &str, body: &[u8], path: &str) -> Result<(), String> {
+        let by = if scheme == "http" {
+            "--http2-prior-knowledge"
+        } else {
+            "--http2"
+        };
+        let got = self.body_by(scheme, by, path)?;
+        match got == body {
+            true => Ok(()),
+            false => Err(format!(
+                "GET {path}: another body than the {} bytes expected",
+                body.len()
+            )),
+        }
+    }
+
+    /// The body for a path, by curl with an option that names the protocol.
+    pub fn body_by(&self, scheme: &str, protocol: &str, path: &str) -> Result<Vec<u8>, String> {
         let url = format!("{scheme}://127.0.0.1:{}{path}", self.port);
         let mut curl = Command::new("curl");
         curl.args([
@@ -114,21 +153,13 @@ impl Server {
             "--insecure",
             "--max-time",
             "10",
+            protocol,
             &url,
         ]);
-        if scheme == "http" {
-            curl.arg("--http2-prior-knowledge");
-        }
         let output = curl.output().map_err(|error| format!("curl: {error}"))?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
-        }
-        match output.stdout == body {
-            true => Ok(()),
-            false => Err(format!(
-                "GET {path}: another body than the {} bytes expected",
-                body.len()
-            )),
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
         }
     }
 
