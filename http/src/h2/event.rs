@@ -1,5 +1,7 @@
 //! The events that a connection reports to its owner.
 
+use std::sync::Arc;
+
 use super::fields::{RequestHead, ResponseHead};
 use super::{ErrorCode, FieldSection, StreamId};
 use crate::Reject;
@@ -14,8 +16,8 @@ pub enum Event<'i> {
     Request {
         /// The new stream.
         stream: StreamId,
-        /// The head of the request.
-        head: Box<RequestHead>,
+        /// The head of the request. Requests with the same head may share it.
+        head: Arc<RequestHead>,
         /// Whether the request has no body.
         end: bool,
     },

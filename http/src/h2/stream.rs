@@ -10,6 +10,7 @@
 //!               idle = above the highest id;  closed = both Ended, or reset, or not in the table
 //! ```
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Priority;
@@ -123,13 +124,13 @@ const UNSIGNALLED: Priority = Priority {
     incremental: true,
 };
 
-/// The streams of a connection, by id. Ids only grow, so a new stream goes to the end.
+/// The streams of a connection, by id. Ids only grow, so a new stream goes to the end. Most streams end in their order.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Vec<(StreamId, Box<Stream>)>);
+pub(super) struct Streams(VecDeque<Stream>);
 
 impl Streams {
     pub(super) const fn new() -> Streams {
-        Streams(Vec::new())
+        Streams(VecDeque::new())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -141,44 +142,47 @@ impl Streams {
     }
 
     pub(super) fn get(&self, id: StreamId) -> Option<&Stream> {
-        let at = self.place(id)?;
-        Some(&self.0[at].1)
+        self.0.get(self.place(id)?)
     }
 
     pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Stream> {
-        let at = self.place(id)?;
-        Some(&mut self.0[at].1)
+        let place = self.place(id)?;
+        self.0.get_mut(place)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Stream> {
-        self.0.iter().map(|(_, stream)| &**stream)
+        self.0.iter()
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
-        self.0.iter_mut().map(|(_, stream)| &mut **stream)
+        self.0.iter_mut()
     }
 
     /// Adds a stream whose id is higher than all others.
     pub(super) fn push(&mut self, stream: Stream) {
-        debug_assert!(self.0.last().is_none_or(|(last, _)| *last < stream.id));
-        self.0.push((stream.id, Box::new(stream)));
+        debug_assert!(self.0.back().is_none_or(|last| last.id < stream.id));
+        self.0.push_back(stream);
     }
 
-    /// Removes a stream. An empty table keeps no memory.
-    pub(super) fn remove(&mut self, id: StreamId) -> Option<Box<Stream>> {
-        let at = self.place(id)?;
-        let (_, stream) = self.0.remove(at);
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<Stream> {
+        self.0.remove(self.place(id)?)
+    }
+
+    /// Frees the memory of an empty table.
+    pub(super) fn rest(&mut self) {
         if self.0.is_empty() {
-            self.0 = Vec::new();
+            self.0 = VecDeque::new();
         }
-        Some(stream)
     }
 
     fn place(&self, id: StreamId) -> Option<usize> {
-        // The newest stream is asked for most often.
-        match self.0.last() {
-            Some((last, _)) if *last == id => Some(self.0.len() - 1),
-            _ => self.0.binary_search_by_key(&id, |(known, _)| *known).ok(),
+        // The newest stream and the oldest one are asked for most often.
+        if self.0.front()?.id == id {
+            return Some(0);
+        }
+        match self.0.back() {
+            Some(last) if last.id == id => Some(self.0.len() - 1),
+            _ => self.0.binary_search_by_key(&id, |stream| stream.id).ok(),
         }
     }
 }

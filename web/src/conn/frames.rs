@@ -48,10 +48,23 @@ pub(crate) trait Writer {
     ///
     /// The errors of the transport and of [`wait_writable`](Writer::wait_writable).
     fn write_output(&self) -> io::Result<()> {
+        while !self.write_at_once(1)? {
+            self.wait_writable()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the output as far as the peer takes it at once. Returns whether the peer has taken all, or the connection has ended.
+    /// Fewer bytes than `least` stay in the output: they leave with those that follow.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the transport.
+    fn write_at_once(&self, least: usize) -> io::Result<bool> {
         while !self.is_lost() {
             let machine = self.machine().borrow();
             let written = match machine.output() {
-                [] => self.transport().try_flush().map(|()| None),
+                bytes if bytes.len() < least => self.transport().try_flush().map(|()| None),
                 bytes => self.transport().try_write(bytes).map(Some),
             };
             drop(machine);
@@ -62,11 +75,11 @@ pub(crate) trait Writer {
                     self.machine().borrow_mut().advance(count);
                     self.wake_writable();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

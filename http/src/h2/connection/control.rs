@@ -138,6 +138,7 @@ impl Connection {
         self.spend(5, now)?;
         if let Some(stream) = self.streams.get_mut(id) {
             stream.priority = priority;
+            self.has_priorities = true;
         } else if id > self.highest && !id.is_multiple_of(2) {
             if let Some(early) = self.early.iter_mut().find(|(known, _)| *known == id) {
                 early.1 = priority;

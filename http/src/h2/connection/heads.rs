@@ -1,8 +1,10 @@
 //! HEADERS and CONTINUATION frames: new streams, responses and trailers (RFC 9113 6.2, 6.10 and 8).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::data::{CLOSED, CLOSED_COST};
+use super::repeated::{BLOCK_MAX, Received, Request};
 use super::{Connection, Incoming};
 use crate::Reject;
 use crate::h2::event::Event;
@@ -106,23 +108,36 @@ impl Connection {
         let Some(incoming) = &mut self.incoming else {
             return Err(Error::protocol("a field block without HEADERS"));
         };
+        let is_whole = last && self.decoder.is_at_start();
+        if is_whole
+            && incoming.block.purpose() == Purpose::Request
+            && let Some(last) = &self.received
+            && last.means(fragment, incoming.ended, &self.decoder)
+        {
+            let (stream, ended, request) = (incoming.stream, incoming.ended, last.request.clone());
+            self.incoming = None;
+            return self.request_begins(stream, request, ended, now);
+        }
         let block = &mut incoming.block;
+        let changes = self.decoder.changes();
         let status = self.decoder.decode(fragment, last, &mut |name: &[u8], value: &[u8]| {
             block.field(name, value)
         })?;
         if !last {
             return Ok(None);
         }
-        match self.incoming.take() {
-            Some(incoming) => self.block_ends(*incoming, status, now),
-            None => Ok(None),
-        }
+        let Some(incoming) = self.incoming.take() else {
+            return Ok(None);
+        };
+        let is_repeatable = is_whole && changes == self.decoder.changes() && fragment.len() <= BLOCK_MAX;
+        self.block_ends(*incoming, status, is_repeatable.then_some(fragment), now)
     }
 
     fn block_ends<'i>(
         &mut self,
         incoming: Incoming,
         status: BlockStatus,
+        repeatable: Option<&[u8]>,
         now: Instant,
     ) -> Result<Option<Event<'i>>, Error> {
         let Incoming {
@@ -152,27 +167,15 @@ impl Connection {
             Err(Malformed(_)) => self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now),
             Ok(Built::Nothing) => Ok(None),
             Ok(Built::Request { head, length, priority }) => {
-                let bytes = head.fields().memory();
-                if self.heads + bytes > self.limits.heads_bytes {
-                    self.refuse(stream, ErrorCode::REFUSED_STREAM, ended, now)?;
-                    return Ok(None);
+                let request = Request {
+                    head: Arc::new(head),
+                    length,
+                    priority,
+                };
+                if let Some(block) = repeatable {
+                    self.keep_request(block, &request);
                 }
-                self.heads += bytes;
-                let receiving = if ended { Direction::Ended } else { Direction::Body };
-                let mut state = self.open(stream, receiving, Direction::Head);
-                state.head_bytes = bytes as u32;
-                state.is_connect = head.method() == "CONNECT";
-                state.is_head = head.method() == "HEAD";
-                state.length_left = length.filter(|_| !state.is_connect);
-                if let Some(priority) = self.early_priority(stream).or(priority) {
-                    state.priority = priority;
-                }
-                self.streams.push(state);
-                Ok(Some(Event::Request {
-                    stream,
-                    head,
-                    end: ended,
-                }))
+                self.request_begins(stream, request, ended, now)
             }
             Ok(Built::Response { head, length }) => self.response(stream, head, length, ended, now),
             Ok(Built::Trailers(fields)) => {
@@ -186,6 +189,55 @@ impl Connection {
                 Ok(Some(Event::Trailers { stream, fields }))
             }
         }
+    }
+
+    /// Keeps a request that the client may repeat.
+    fn keep_request(&mut self, block: &[u8], request: &Request) {
+        let kept = self.received.get_or_insert_with(|| {
+            let (block, request) = (Vec::new(), request.clone());
+            Box::new(Received {
+                block,
+                changes: 0,
+                request,
+            })
+        });
+        kept.block.clear();
+        kept.block.extend_from_slice(block);
+        kept.changes = self.decoder.changes();
+        kept.request = request.clone();
+    }
+
+    /// A request has arrived.
+    fn request_begins<'i>(
+        &mut self,
+        stream: StreamId,
+        request: Request,
+        ended: bool,
+        now: Instant,
+    ) -> Result<Option<Event<'i>>, Error> {
+        let Request { head, length, priority } = request;
+        let bytes = head.fields().memory();
+        if self.heads + bytes > self.limits.heads_bytes {
+            self.refuse(stream, ErrorCode::REFUSED_STREAM, ended, now)?;
+            return Ok(None);
+        }
+        self.heads += bytes;
+        let receiving = if ended { Direction::Ended } else { Direction::Body };
+        let mut state = self.open(stream, receiving, Direction::Head);
+        state.head_bytes = bytes as u32;
+        state.is_connect = head.method() == "CONNECT";
+        state.is_head = head.method() == "HEAD";
+        state.length_left = length.filter(|_| !state.is_connect);
+        if let Some(priority) = self.early_priority(stream).or(priority) {
+            state.priority = priority;
+            self.has_priorities = true;
+        }
+        self.streams.push(state);
+        Ok(Some(Event::Request {
+            stream,
+            head,
+            end: ended,
+        }))
     }
 
     /// A head of a response has arrived.

@@ -17,6 +17,7 @@ mod ending;
 mod export;
 mod heads;
 mod receive;
+mod repeated;
 mod send;
 mod turns;
 
@@ -35,6 +36,7 @@ use super::stream::{Direction, Forgotten, ResetBy, Stream, StreamId, Streams};
 use super::window::{ReceiveWindow, SendWindow};
 use super::{Error, ErrorCode, Limits, Priority};
 use ending::Ending;
+use repeated::{Received, Sent};
 use turns::QUANTUM;
 
 pub use send::RequestError;
@@ -75,6 +77,10 @@ pub struct Connection {
     encoder: Encoder,
     /// The field block whose end has not arrived.
     incoming: Option<Box<Incoming>>,
+    /// The last request, which the client may repeat.
+    received: Option<Box<Received>>,
+    /// The last response, which the owner may repeat.
+    sent: Option<Box<Sent>>,
     /// Whether the pieces of the current DATA frame belong to a stream that takes them.
     delivers: bool,
     output: Output,
@@ -94,6 +100,8 @@ pub struct Connection {
     progress: (Instant, u32),
     /// Priorities that arrived before their streams.
     early: Vec<(StreamId, Priority)>,
+    /// Whether the peer has sent a priority.
+    has_priorities: bool,
     send_window: SendWindow,
     receive_window: ReceiveWindow,
     /// The peer's settings.
@@ -146,6 +154,8 @@ impl Connection {
             decoder: Decoder::new(fields(&limits)),
             encoder: Encoder::new(limits.encoder_table),
             incoming: None,
+            received: None,
+            sent: None,
             delivers: false,
             output: Output::new(),
             streams: Streams::new(),
@@ -157,6 +167,7 @@ impl Connection {
             reserved: 0,
             progress: (now, 0),
             early: Vec::new(),
+            has_priorities: false,
             send_window: SendWindow::new(INITIAL_WINDOW),
             receive_window: ReceiveWindow::new(limits.connection_window, limits.connection_window),
             peer: Settings::INITIAL,
@@ -272,6 +283,9 @@ impl Connection {
     /// Frees memory that only work in progress needs. The owner calls it before the connection waits for long.
     pub fn rest(&mut self) {
         self.decoder.rest();
+        self.streams.rest();
+        self.received = None;
+        self.sent = None;
         if self.held.is_empty() {
             self.held = Vec::new();
         }

@@ -44,11 +44,67 @@ impl Connection {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
         end: bool,
     ) {
-        let Some(state) = self.streams.get_mut(stream) else {
+        let Some(end) = self.begin_head(stream, status, end) else {
             return;
         };
+        let out = self.output.frames();
+        let headers = HeadersWriter::begin(out);
+        self.encoder.begin(out);
+        self.encoder.status(out, status);
+        encode(&mut self.encoder, out, fields);
+        headers.finish(out, stream, end, self.peer.max_frame_size);
+    }
+
+    /// Sends the head of a response as [`send_head`](Self::send_head) does. `text` is the head as the owner has written it:
+    /// [`send_same_head`](Self::send_same_head) may send it again.
+    pub fn send_written_head<'f>(
+        &mut self,
+        stream: StreamId,
+        text: &[u8],
+        (status, fields): (u16, impl IntoIterator<Item = (&'f str, &'f [u8])>),
+        end: bool,
+    ) {
+        let (before, changes) = (self.output.len(), self.encoder.changes());
+        self.send_head(stream, status, fields, end);
+        let block = self
+            .output
+            .waiting()
+            .get(before + frame::FRAME_HEAD..)
+            .unwrap_or_default();
+        let is_one_frame = block.len() <= self.peer.max_frame_size as usize;
+        if changes == self.encoder.changes() && !block.is_empty() && is_one_frame && text.len() <= TEXT_MAX {
+            let kept = self.sent.get_or_insert_default();
+            kept.text.clear();
+            kept.text.extend_from_slice(text);
+            kept.block.clear();
+            kept.block.extend_from_slice(block);
+            (kept.status, kept.changes) = (status, changes);
+        }
+    }
+
+    /// Sends the last head of [`send_written_head`](Self::send_written_head) on another stream, if `bytes` begin with its text and it
+    /// would be sent in the same way. Returns the length of the text. `end` ends the stream if `bytes` are nothing but the head.
+    pub fn send_same_head(&mut self, stream: StreamId, bytes: &[u8], end: bool) -> Option<usize> {
+        let sent = self.sent.as_deref()?;
+        if !bytes.starts_with(&sent.text) || sent.changes != self.encoder.changes() {
+            return None;
+        }
+        let (length, status) = (sent.text.len(), sent.status);
+        let end = self.begin_head(stream, status, end && length == bytes.len());
+        if let (Some(end), Some(sent)) = (end, &self.sent) {
+            let out = self.output.frames();
+            let headers = HeadersWriter::begin(out);
+            out.extend_from_slice(&sent.block);
+            headers.finish(out, stream, end, self.peer.max_frame_size);
+        }
+        Some(length)
+    }
+
+    /// Notes that a head is sent. Returns whether it ends the stream. `None` if nothing may be sent.
+    fn begin_head(&mut self, stream: StreamId, status: u16, end: bool) -> Option<bool> {
+        let state = self.streams.get_mut(stream)?;
         if state.reset.is_some() || state.sending != Direction::Head || self.failed.is_some() {
-            return;
+            return None;
         }
         let is_final = status >= 200;
         let end = end && is_final;
@@ -56,12 +112,7 @@ impl Connection {
             state.sending = if end { Direction::Ended } else { Direction::Body };
             state.is_tunnel = state.is_connect && status < 300;
         }
-        let out = self.output.frames();
-        let headers = HeadersWriter::begin(out);
-        self.encoder.begin(out);
-        self.encoder.status(out, status);
-        encode(&mut self.encoder, out, fields);
-        headers.finish(out, stream, end, self.peer.max_frame_size);
+        Some(end)
     }
 
     /// Sends the trailer of a body, which ends it. All bytes of the body must have been taken.
@@ -212,6 +263,9 @@ impl Connection {
         self.failed.is_some() || self.peer_goes_away || self.ending != Ending::Not
     }
 }
+
+/// The longest text of a head that is kept.
+const TEXT_MAX: usize = 1 << 10;
 
 /// Encodes fields with their names in lower case.
 fn encode<'f>(encoder: &mut Encoder, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) {

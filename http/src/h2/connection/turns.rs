@@ -8,7 +8,7 @@
 //! turns. A stream whose client has sent no priority counts as incremental.
 
 use super::Connection;
-use crate::h2::stream::{StreamId, Turn};
+use crate::h2::stream::{Stream, StreamId, Turn};
 
 /// The most bytes that an incremental stream sends in one turn.
 pub(super) const QUANTUM: usize = 16 << 10;
@@ -44,6 +44,34 @@ impl Connection {
         Some(id)
     }
 
+    /// Whether the output has room for more. Without room, an owner need not begin to serve further streams.
+    pub fn has_room(&self) -> bool {
+        self.output.len() < self.limits.output_bytes
+    }
+
+    /// How many streams that wait for room, and could send, come before a stream that begins now.
+    pub fn ahead_of(&self, stream: StreamId) -> usize {
+        match self.send_window.left() > self.reserved {
+            true => self.waiting_before(stream).count(),
+            // Nothing moves until the peer opens the window of the connection.
+            false => 0,
+        }
+    }
+
+    /// The place among `streams`, in the order of their ids, of the one to serve first by the priorities that the peer has sent.
+    /// `None` if there are no streams.
+    pub fn most_urgent(&self, streams: impl Iterator<Item = StreamId>) -> Option<usize> {
+        let mut places = streams.enumerate();
+        if !self.has_priorities {
+            return places.next().map(|(at, _)| at);
+        }
+        let order = |id| {
+            let priority = self.priority(id);
+            (priority.urgency, priority.incremental)
+        };
+        places.min_by_key(|&(_, id)| order(id)).map(|(at, _)| at)
+    }
+
     /// The number of bytes that [`send_data`](Self::send_data) would take now.
     pub fn room(&self, stream: StreamId) -> usize {
         let Some(state) = self.streams.get(stream) else {
@@ -73,13 +101,15 @@ impl Connection {
 
     /// Whether another stream that could send comes first.
     fn has_to_queue(&self, stream: StreamId) -> bool {
+        !self.queue.is_empty() && self.waiting_before(stream).next().is_some()
+    }
+
+    /// The streams in the queue that could send and come before this one.
+    fn waiting_before(&self, stream: StreamId) -> impl Iterator<Item = &Stream> {
         let urgency = self.priority(stream).urgency;
-        let mut others = self
-            .queue
-            .iter()
-            .filter(|&&id| id != stream)
-            .filter_map(|&id| self.streams.get(id));
-        others.any(|other| other.priority.urgency <= urgency && other.send_window.left() > 0)
+        let others = self.queue.iter().filter(move |&&id| id != stream);
+        let others = others.filter_map(|&id| self.streams.get(id));
+        others.filter(move |other| other.priority.urgency <= urgency && other.send_window.left() > 0)
     }
 
     /// Ends a stream's turn or its waiting, and gives the room back.

@@ -26,7 +26,7 @@ pub(in crate::h2) struct Malformed(pub(in crate::h2) &'static str);
 /// A whole block.
 pub(in crate::h2) enum Built {
     Request {
-        head: Box<RequestHead>,
+        head: RequestHead,
         length: Option<u64>,
         priority: Option<Priority>,
     },
@@ -260,7 +260,7 @@ impl Block {
             fields: self.fields,
         };
         Ok(Built::Request {
-            head: Box::new(head),
+            head,
             length: self.length,
             priority: self.priority,
         })

@@ -48,6 +48,8 @@ pub struct Decoder {
     /// The decoded strings of one field.
     text: Vec<u8>,
     skip: Skip,
+    /// How often the table has changed.
+    changes: u64,
 }
 
 /// The sums of a block so far.
@@ -109,7 +111,18 @@ impl Decoder {
                 name_indexed: None,
                 without_name: false,
             },
+            changes: 0,
         }
+    }
+
+    /// How often the table has changed. As long as it does not, a block means the same.
+    pub(in crate::h2) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether no block is open, and the next one may begin with any instruction.
+    pub(in crate::h2) fn is_at_start(&self) -> bool {
+        self.block.at_start && self.demanded.is_none() && self.cut.is_empty() && self.skip.left == 0
     }
 
     /// Writes the table and its bounds. No block is open.
@@ -261,6 +274,7 @@ impl Decoder {
         }
         self.skip.without_name = false;
         if long.indexed {
+            self.changes += 1;
             self.table.clear();
         }
         Ok(())
@@ -314,6 +328,7 @@ impl Decoder {
         indexed: bool,
         field: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Error> {
+        self.changes += u64::from(indexed);
         let Decoder { table, text, .. } = self;
         text.clear();
         // A string that is no Huffman code stays where it is. The table may change, so its names are copied.
@@ -357,6 +372,7 @@ impl Decoder {
             return Err(lost("a size of the table is above the setting"));
         }
         self.demanded = None;
+        self.changes += 1;
         self.table.set_max_size(bytes);
         Ok(())
     }

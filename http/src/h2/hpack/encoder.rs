@@ -21,6 +21,8 @@ pub struct Encoder {
     /// The tags of the last literal fields, and where the next one goes.
     seen: [u32; SEEN],
     next_seen: u8,
+    /// How often the encoder has changed.
+    changes: u64,
 }
 
 /// How many literal fields are remembered: more than one usual head has.
@@ -52,7 +54,13 @@ impl Encoder {
             announce: table_size < DEFAULT_TABLE_SIZE,
             seen: [0; SEEN],
             next_seen: 0,
+            changes: 0,
         }
+    }
+
+    /// How often the encoder has changed. As long as it does not, the same fields become the same block.
+    pub(in crate::h2) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Writes the table and its bounds. The fields that it has seen once begin anew.
@@ -84,6 +92,7 @@ impl Encoder {
         }
         self.lowest = Some(self.lowest.map_or(size, |lowest| lowest.min(size)));
         self.announce = true;
+        self.changes += 1;
         self.table.set_max_size(size);
     }
 
@@ -98,6 +107,7 @@ impl Encoder {
     #[cold]
     fn announce_size(&mut self, to: &mut Vec<u8>) {
         self.announce = false;
+        self.changes += 1;
         let size = self.table.max_size();
         if let Some(lowest) = self.lowest.take().filter(|lowest| *lowest < size) {
             integer::write(to, lowest, 5, 0x20);
@@ -154,6 +164,7 @@ impl Encoder {
         if bytes + ENTRY_OVERHEAD > self.table.max_size() / 2 {
             return false;
         }
+        self.changes += 1;
         if self.seen.contains(&tag) {
             return true;
         }

@@ -1,12 +1,14 @@
 //! Heads: from pseudo-fields and fields to `Head`, and the fields that are sent.
 
-use osier_http::h2::{Connection, Event, Limits, RequestHead};
+use std::sync::Arc;
+
+use osier_http::h2::{Connection, ErrorCode, Event, Limits, RequestHead};
 use osier_http::{BodyLength, Head, Method, Reject, Version};
 
 use super::peer::*;
 
 /// The head of a request with these fields.
-fn head(fields: &[(&str, &str)], end: bool) -> Box<RequestHead> {
+fn head(fields: &[(&str, &str)], end: bool) -> Arc<RequestHead> {
     let mut peer = Peer::server();
     let bytes = headers(1, fields, end);
     match peer.connection.receive(&bytes, peer.now).unwrap() {
@@ -261,4 +263,66 @@ fn a_connection_announces_its_settings() {
     assert!(client.output().starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
     let sent = cut_frames(&client.output()[24..]);
     assert_eq!(entries(&sent[0].payload), [(2, 0), (6, 32 << 10)]);
+}
+
+#[test]
+fn a_block_that_repeats_means_what_the_table_says() {
+    // Index 62 is the newest entry of the table.
+    let block = [0x82, 0x86, 0x84, 0x01, 1, b'a', 0x80 | 62];
+    let mut peer = Peer::server();
+    let asked = |stream, field: &str, end| Seen::Request(stream, format!("GET http / host=a {field}"), end);
+    let again = |stream, flags| raw(HEADERS, END_HEADERS | flags, stream, &block);
+    let indexed = |stream, name| {
+        let fields = [&block[..6], &[0x40, 1, name, 1, b'v']].concat();
+        raw(HEADERS, END_HEADERS | END_STREAM, stream, &fields)
+    };
+    assert_eq!(peer.feed(&indexed(1, b'x')), [asked(1, "x=v", true)]);
+    assert_eq!(peer.feed(&again(3, END_STREAM)), [asked(3, "x=v", true)]);
+    assert_eq!(peer.feed(&indexed(5, b'y')), [asked(5, "y=v", true)]);
+    let both = [again(7, END_STREAM), again(9, END_STREAM)].concat();
+    assert_eq!(peer.feed(&both), [asked(7, "y=v", true), asked(9, "y=v", true)]);
+    assert_eq!(peer.feed(&again(11, 0)), [asked(11, "y=v", false)]);
+    // The beginning of a longer block, with a second path.
+    let parts = [
+        raw(HEADERS, END_STREAM, 13, &block),
+        raw(CONTINUATION, END_HEADERS, 13, &[0x84]),
+    ];
+    assert_eq!(peer.feed(&parts.concat()), []);
+    assert_eq!(peer.resets(), [(13, ErrorCode::PROTOCOL_ERROR)]);
+    // The table is emptied: the index names nothing.
+    let emptied = [&[0x20, 0x3f, 0xe1, 0x1f], &block[..]].concat();
+    let code = peer.fails(&raw(HEADERS, END_HEADERS | END_STREAM, 15, &emptied));
+    assert_eq!(code, ErrorCode::COMPRESSION_ERROR);
+}
+
+#[test]
+fn a_head_that_repeats_is_sent_as_the_table_allows() {
+    let fields = [("content-type", &b"text/plain"[..]), ("x", b"a value")];
+    let text = b"the head in the words of its owner;";
+    let bytes = [&text[..], b"hello"].concat();
+    let mut peer = Peer::server();
+    for stream in [1, 3, 5, 7, 9, 11, 13, 15] {
+        peer.feed(&get(stream));
+        if stream == 11 {
+            // The peer has no table any more.
+            peer.feed(&settings(&[(1, 0)]));
+            peer.frames();
+        }
+        // The fields enter the table with the second response, and the third one changes nothing. Without a table the second one
+        // changes nothing.
+        let same = peer.connection.send_same_head(stream, &bytes, true);
+        assert_eq!(same, [7, 9, 15].contains(&stream).then_some(text.len()), "{stream}");
+        if same.is_none() {
+            peer.connection.send_written_head(stream, text, (200, fields), false);
+        }
+        assert_eq!(peer.connection.send_data(stream, b"hello", true, peer.now), 5);
+        let [head, body] = &peer.frames()[..] else {
+            panic!("two frames")
+        };
+        assert_eq!(peer.fields(head), ":status=200 content-type=text/plain x=a value");
+        assert_eq!((head.stream, head.flags, body.flags), (stream, END_HEADERS, END_STREAM));
+        peer.connection.finish(stream);
+    }
+    peer.feed(&get(17));
+    assert_eq!(peer.connection.send_same_head(17, b"another head", true), None);
 }

@@ -1,4 +1,4 @@
-//! The box of a connection: it feeds received bytes to the machine and starts the fibers of new streams.
+//! The box of a connection: it feeds received bytes to the machine, and has new streams served.
 
 use std::io;
 use std::pin::Pin;
@@ -9,24 +9,19 @@ use std::time::Instant;
 use osier::dormant::Cause;
 use osier::memory::{Account, Charge};
 use osier_http::Reject;
-use osier_http::h2::{Error, ErrorCode, Event, RequestHead};
+use osier_http::h2::{Error, ErrorCode, Event};
 
 use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
-use crate::conn::inlet::Inlet;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
 use crate::conn::worker::Link;
-use crate::server::h2::exchange::{self, Running};
-use crate::server::h2::shared::Shared;
-use crate::server::h2::stream::Stream;
+use crate::server::h2::shared::{Shared, WARM};
 
 type Shutdown = Pin<Box<dyn Future<Output = ()>>>;
 
 pub(crate) struct Connection {
     shared: Rc<Shared>,
-    /// New streams whose fibers start when all received bytes have been read. One that is reset before gets none.
-    starting: Vec<(Stream, Box<RequestHead>)>,
     /// The wait for the graceful shutdown of the server. `None` once it has begun.
     shutdown: Option<Shutdown>,
     /// Whether that wait is in line.
@@ -42,7 +37,7 @@ const BYTES: usize = 900;
 /// A connection that finds no stack when something happens ends at once. Its streams do not wait for it any longer.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.shared.streams.borrow().is_empty() {
+        if !self.shared.is_idle() {
             self.shared.lose(CloseReason::Failed);
         }
     }
@@ -64,7 +59,6 @@ impl Connection {
         let shutdown = Some(shutdown_of(&shared));
         Connection {
             shared,
-            starting: Vec::new(),
             shutdown,
             is_in_line: false,
             is_reported: false,
@@ -100,46 +94,28 @@ impl Connection {
     fn handle(&mut self, event: Event<'_>) {
         let shared = &self.shared;
         match event {
-            Event::Request { stream, head, end } => {
-                let inlet = Rc::new(Inlet::new(end));
-                shared.add(stream, inlet.clone());
-                let stream = Stream::new(shared.clone(), stream, inlet, head.protocol().is_some());
-                self.starting.push((stream, head));
-            }
+            Event::Request { stream, head, .. } => shared.add(stream, head),
             Event::Data { stream, bytes, end } => {
-                if let Some(stream) = shared.stream(stream) {
-                    stream.receive(bytes, end);
+                if let Some(inlet) = shared.make_inlet(stream, false) {
+                    inlet.receive(bytes, end);
                 }
             }
             Event::Trailers { stream, fields } => {
-                if let Some(stream) = shared.stream(stream) {
-                    stream.end_with(fields);
+                if let Some(inlet) = shared.make_inlet(stream, false) {
+                    inlet.end_with(fields);
                 }
             }
             Event::Reset { stream, .. } => {
-                if let Some(at) = self.starting.iter().rposition(|(starting, _)| starting.id == stream) {
-                    self.starting.swap_remove(at);
+                if shared.drop_new(stream) {
                     shared.remove(stream);
-                } else if let Some(stream) = shared.stream(stream) {
-                    stream.reset();
+                } else if let Some(inlet) = shared.inlet(stream) {
+                    inlet.reset();
                 }
             }
             Event::Refused { reject, .. } => self.log_refused(reject),
             // The connection ends with its last stream, whose end wakes the box.
             Event::GoAway { .. } => shared.is_ending.set(true),
             _ => {}
-        }
-    }
-
-    /// Starts the fibers of new streams.
-    fn start(&mut self) {
-        for (stream, head) in std::mem::take(&mut self.starting) {
-            // Without a stack the fiber never starts. The stream ends then, too.
-            let running = Running(self.shared.clone(), stream.id);
-            drop(osier::spawn_local(move || {
-                let _running = running;
-                exchange::serve(&stream, &head);
-            }));
         }
     }
 
@@ -158,7 +134,10 @@ impl Connection {
     /// When the connection ends, as [`finish`](Self::finish) does.
     fn rest(&mut self) -> Next {
         let shared = &self.shared;
-        let mut machine = shared.machine.borrow_mut();
+        if !shared.is_warm.get() {
+            shared.cool();
+        }
+        let machine = shared.machine.borrow();
         if machine.is_done() {
             drop(machine);
             let is_draining = shared.local.worker.draining.get();
@@ -168,15 +147,14 @@ impl Connection {
             });
         }
         let timeouts = &shared.local.worker.server.timeouts;
-        let look = match shared.streams.borrow().is_empty() {
-            true => {
-                machine.rest();
-                shared.idle_since.get().checked_add(timeouts.idle)
-            }
+        let now = osier::time::coarse_now();
+        let look = match shared.is_idle() {
+            true => shared.idle_since.get().checked_add(timeouts.idle),
             // A stream that begins to wait for its window tells nobody.
-            false => osier::time::coarse_now().checked_add(timeouts.write.min(timeouts.idle)),
+            false => now.checked_add(timeouts.write.min(timeouts.idle)),
         };
-        Next::Sleep(machine.next_deadline().into_iter().chain(look).min())
+        let cool = shared.is_warm.get().then(|| now + WARM);
+        Next::Sleep(machine.next_deadline().into_iter().chain(look).chain(cool).min())
     }
 
     /// Ends the connection after its last stream.
@@ -210,6 +188,7 @@ impl Connection {
         let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
         self.shared.local.worker.server.log(&record);
         self.shared.reset_all();
+        self.shared.serve_soon();
         self.shared.flush();
         self.finish(reason)
     }
@@ -222,7 +201,7 @@ impl Connection {
     #[cold]
     fn input_ended(&mut self) -> Next {
         let shared = self.shared.clone();
-        let is_idle = shared.streams.borrow().is_empty();
+        let is_idle = shared.is_idle();
         if is_idle && !shared.is_lost.get() {
             // One that is evicted hears of it.
             shared.machine.borrow_mut().close(ErrorCode::NO_ERROR);
@@ -242,6 +221,7 @@ impl Connection {
     /// When the connection ends, as [`finish`](Self::finish) does.
     fn expire(&mut self) -> Next {
         let now = osier::time::coarse_now();
+        self.shared.is_warm.set(false);
         loop {
             let expired = self.shared.machine.borrow_mut().expire(now);
             match expired {
@@ -263,7 +243,7 @@ impl Connection {
     fn has_idled(&self, now: Instant) -> bool {
         let idle = self.shared.local.worker.server.timeouts.idle;
         let since = self.shared.idle_since.get();
-        self.shared.streams.borrow().is_empty() && now.saturating_duration_since(since) >= idle
+        self.shared.is_idle() && now.saturating_duration_since(since) >= idle
     }
 
     /// Whether the connection has to end because the server does. If another worker has begun the shutdown, this one may not have noted it
@@ -303,10 +283,7 @@ impl Multiplexed for Connection {
             let received = shared.machine.borrow_mut().receive(bytes, now);
             let (count, event) = match received {
                 Ok(received) => received,
-                Err(error) => {
-                    self.start();
-                    return self.fail(error, CloseReason::ProtocolError);
-                }
+                Err(error) => return self.fail(error, CloseReason::ProtocolError),
             };
             bytes = &bytes[count..];
             match event {
@@ -315,8 +292,8 @@ impl Multiplexed for Connection {
                 None => {}
             }
         }
-        self.start();
         shared.wake_writable();
+        shared.serve_soon();
         shared.flush_soon();
         shared.reclaim();
         self.rest()
@@ -324,13 +301,13 @@ impl Multiplexed for Connection {
 
     #[cfg(feature = "upgrade")]
     fn export(&self) -> Option<Vec<u8>> {
-        self.shared.export().filter(|_| self.starting.is_empty())
+        self.shared.export()
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.shared.is_ending.get() {
             *self.shared.waker.borrow_mut() = Some(cx.waker().clone());
-            let has_ended = self.shared.streams.borrow().is_empty();
+            let has_ended = self.shared.is_idle();
             let was_reported = std::mem::replace(&mut self.is_reported, has_ended);
             return match has_ended && !was_reported {
                 true => Poll::Ready(()),

@@ -1,15 +1,12 @@
-//! The fiber of a stream: it serves one request.
-
-use std::rc::Rc;
+//! One exchange: it serves the request of a stream.
 
 use osier_http::Head;
-use osier_http::h2::{RequestHead, StreamId};
+use osier_http::h2::RequestHead;
 
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::serve::After;
 use crate::conn::stream::ClientStream;
-use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
 use crate::server::h2::tunnel;
 
@@ -45,14 +42,5 @@ pub(super) fn serve(stream: &Stream, head: &RequestHead) {
         }
         Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
         Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),
-    }
-}
-
-/// A running stream. Its drop ends the stream: the machine resets one that has not been answered by then.
-pub(super) struct Running(pub(super) Rc<Shared>, pub(super) StreamId);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.remove(self.1);
     }
 }

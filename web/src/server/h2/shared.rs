@@ -1,14 +1,15 @@
 //! The state that a connection and its streams share: the machine, the table of streams, and the writer's fiber.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier::sync::Event;
-use osier_http::h2::{self, StreamId};
+use osier_http::h2::{self, RequestHead, StreamId};
 
 use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
@@ -21,24 +22,52 @@ pub(super) struct Shared {
     pub(super) link: Rc<Link>,
     pub(super) local: Rc<Local>,
     pub(super) machine: RefCell<h2::Connection>,
-    /// The streams whose fibers have not ended.
-    pub(super) streams: RefCell<BTreeMap<StreamId, Rc<Inlet>>>,
+    /// The streams whose handlers have not ended, by id. One that nobody has needed yet has no inlet.
+    streams: RefCell<VecDeque<(StreamId, Option<Rc<Inlet>>)>>,
+    /// New streams that nobody serves yet. One that is reset before is never served.
+    new: RefCell<VecDeque<NewStream>>,
+    /// How many streams have been let go on since the last new one began.
+    granted: Cell<usize>,
+    /// The stream of the serving fiber, which writes the output. `None`: there is no such fiber.
+    pub(super) served: Cell<Option<StreamId>>,
     /// Whether the machine has a buffer of the worker for its output.
     has_buffer: Cell<bool>,
     /// Whether the writer's fiber exists.
     is_writing: Cell<bool>,
-    /// Set when the writer's fiber ends.
-    written: Event,
+    /// Set when the writer's fiber or the serving one ends.
+    pub(super) written: Event,
     /// Whether the client has gone, or takes no bytes.
     pub(super) is_lost: Cell<bool>,
     /// Set when the last stream has ended.
     ended: Event,
     /// Since when no stream runs.
     pub(super) idle_since: Cell<Instant>,
+    /// Whether the connection keeps memory that further streams need. Streams have come soon after others then.
+    pub(super) is_warm: Cell<bool>,
+    /// Whether a stream has ended.
+    has_served: Cell<bool>,
     /// Whether the box waits for the end of the last stream.
     pub(super) is_ending: Cell<bool>,
     /// Wakes the box.
     pub(super) waker: RefCell<Option<Waker>>,
+}
+
+type NewStream = (StreamId, Arc<RequestHead>);
+
+/// The place of the new stream that is served next.
+fn next_of(new: &VecDeque<NewStream>, machine: &h2::Connection) -> Option<usize> {
+    machine.most_urgent(new.iter().map(|(id, _)| *id))
+}
+
+/// The time within which the next streams find the memory of the last ones.
+pub(super) const WARM: Duration = Duration::from_millis(100);
+
+/// The place of a stream. Streams come in the order of their ids, and most end in it.
+fn place<T>(streams: &VecDeque<(StreamId, T)>, id: StreamId) -> Option<usize> {
+    match streams.front()?.0 == id {
+        true => Some(0),
+        false => streams.binary_search_by_key(&id, |(id, _)| *id).ok(),
+    }
 }
 
 fn limits(local: &Local) -> h2::Limits {
@@ -64,13 +93,18 @@ impl Shared {
             link: link.clone(),
             local: local.clone(),
             machine: RefCell::new(machine),
-            streams: RefCell::new(BTreeMap::new()),
+            streams: RefCell::new(VecDeque::new()),
+            new: RefCell::new(VecDeque::new()),
+            granted: Cell::new(0),
+            served: Cell::new(None),
             has_buffer: Cell::new(false),
             is_writing: Cell::new(false),
             written: Event::new(),
             is_lost: Cell::new(false),
             ended: Event::new(),
             idle_since: Cell::new(osier::time::coarse_now()),
+            is_warm: Cell::new(false),
+            has_served: Cell::new(false),
             is_ending: Cell::new(false),
             waker: RefCell::new(None),
         })
@@ -79,30 +113,72 @@ impl Shared {
     /// The state of the machine, if nothing is in progress.
     #[cfg(feature = "upgrade")]
     pub(super) fn export(&self) -> Option<Vec<u8>> {
-        let is_busy = self.is_writing.get() || self.is_ending.get() || self.is_lost.get();
-        let may_leave = !is_busy && self.streams.borrow().is_empty();
+        let is_busy = self.has_writer() || self.is_ending.get() || self.is_lost.get();
+        let may_leave = !is_busy && self.is_idle();
         may_leave.then(|| self.machine.borrow().export().ok()).flatten()
     }
 
     /// Adds a new stream.
-    pub(super) fn add(&self, id: StreamId, inlet: Rc<Inlet>) {
-        let mut streams = self.streams.borrow_mut();
-        if streams.is_empty() {
+    pub(super) fn add(&self, id: StreamId, head: Arc<RequestHead>) {
+        if self.is_idle() {
             self.link.begin();
+            let idle = osier::time::coarse_now().saturating_duration_since(self.idle_since.get());
+            self.is_warm.set(self.has_served.get() && idle < WARM);
         }
-        streams.insert(id, inlet);
+        self.streams.borrow_mut().push_back((id, None));
+        self.new.borrow_mut().push_back((id, head));
     }
 
-    /// Ends a stream, whose fiber ends.
+    /// Whether no stream runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.streams.borrow().is_empty()
+    }
+
+    /// Whether a new stream may begin: there is room, and as many streams have gone on since the last one as wait for room before it.
+    pub(super) fn has_work(&self) -> bool {
+        let new = self.new.borrow();
+        let machine = self.machine.borrow();
+        let Some((id, _)) = next_of(&new, &machine).and_then(|at| new.get(at)) else {
+            return false;
+        };
+        machine.has_room() && self.granted.get() >= machine.ahead_of(*id)
+    }
+
+    /// Takes the new stream that is served next.
+    pub(super) fn take_new(&self) -> Option<NewStream> {
+        self.granted.set(0);
+        let mut new = self.new.borrow_mut();
+        let at = next_of(&new, &self.machine.borrow())?;
+        new.remove(at)
+    }
+
+    /// Drops a new stream that nobody serves yet. Returns whether it is one.
+    pub(super) fn drop_new(&self, stream: StreamId) -> bool {
+        let mut new = self.new.borrow_mut();
+        let at = new.iter().rposition(|(id, _)| *id == stream);
+        at.and_then(|at| new.remove(at)).is_some()
+    }
+
+    /// Ends the new streams that nobody serves yet.
+    pub(super) fn end_new(self: &Rc<Self>) {
+        let new = self.new.take();
+        new.into_iter().for_each(|(id, _)| self.remove(id));
+    }
+
+    /// Ends a stream, whose handler has ended.
     pub(super) fn remove(self: &Rc<Self>, id: StreamId) {
         self.machine.borrow_mut().finish(id);
-        self.streams.borrow_mut().remove(&id);
+        let mut streams = self.streams.borrow_mut();
+        let removed = place(&streams, id).and_then(|at| streams.remove(at));
+        drop((streams, removed));
         self.wake_writable();
+        self.serve_soon();
         self.flush_soon();
-        if self.streams.borrow().is_empty() {
-            // The memory of its last streams: an idle server has many connections.
-            self.streams.replace(BTreeMap::new());
-            self.machine.borrow_mut().rest();
+        if self.is_idle() {
+            self.has_served.set(true);
+            if !self.is_warm.get() {
+                self.cool();
+            }
             self.idle_since.set(osier::time::coarse_now());
             match self.is_ending.get() {
                 true => self.wake_box(),
@@ -112,8 +188,27 @@ impl Shared {
         }
     }
 
-    pub(super) fn stream(&self, id: StreamId) -> Option<Rc<Inlet>> {
-        self.streams.borrow().get(&id).cloned()
+    /// Frees the memory that only streams need: an idle server has many connections.
+    pub(super) fn cool(&self) {
+        if self.is_idle() {
+            self.streams.take();
+            self.new.take();
+            self.machine.borrow_mut().rest();
+        }
+    }
+
+    /// The inlet of a stream that has one.
+    pub(super) fn inlet(&self, id: StreamId) -> Option<Rc<Inlet>> {
+        let streams = self.streams.borrow();
+        streams.get(place(&streams, id)?)?.1.clone()
+    }
+
+    /// The inlet of a stream, made at the first need. `None` if the stream has ended. `has_ended`: the request has no body.
+    pub(super) fn make_inlet(&self, id: StreamId, has_ended: bool) -> Option<Rc<Inlet>> {
+        let mut streams = self.streams.borrow_mut();
+        let at = place(&streams, id)?;
+        let inlet = &mut streams.get_mut(at)?.1;
+        Some(inlet.get_or_insert_with(|| Rc::new(Inlet::new(has_ended))).clone())
     }
 
     /// Makes the runtime poll the box.
@@ -123,11 +218,20 @@ impl Shared {
         }
     }
 
+    /// Whether a fiber will write the output.
+    fn has_writer(&self) -> bool {
+        self.is_writing.get() || self.served.get().is_some()
+    }
+
     /// Writes the output soon, after the fibers that are ready now.
     pub(super) fn flush_soon(self: &Rc<Self>) {
-        if self.machine.borrow().output().is_empty() || self.is_writing.replace(true) {
-            return;
+        if !self.has_writer() && !self.machine.borrow().output().is_empty() {
+            self.spawn_writer();
         }
+    }
+
+    fn spawn_writer(self: &Rc<Self>) {
+        self.is_writing.set(true);
         let writing = Writing(self.clone());
         drop(osier::spawn_local(move || writing.0.write()));
     }
@@ -139,7 +243,7 @@ impl Shared {
     /// Until then.
     pub(super) fn flush(self: &Rc<Self>) {
         self.flush_soon();
-        while self.is_writing.get() {
+        while self.has_writer() {
             self.written.wait();
         }
     }
@@ -150,7 +254,7 @@ impl Shared {
     ///
     /// Until then.
     pub(super) fn wait_for_streams(&self) {
-        while !self.streams.borrow().is_empty() {
+        while !self.is_idle() {
             self.ended.wait();
         }
     }
@@ -161,7 +265,34 @@ impl Shared {
     ///
     /// While the client takes no more.
     fn write(self: &Rc<Self>) {
-        if let Err(error) = self.write_output() {
+        let written = loop {
+            match self.write_at_once(1) {
+                Ok(false) => {}
+                done => break done.map(drop),
+            }
+            // There may be room for responses.
+            self.serve_soon();
+            if let Err(error) = self.wait_writable() {
+                break Err(error);
+            }
+        };
+        self.end_write(written);
+        self.serve_soon();
+    }
+
+    /// Writes the output as far as the client takes it at once. The writer's fiber writes the rest, but fewer bytes than `least` stay.
+    pub(super) fn write_now(self: &Rc<Self>, least: usize) {
+        if self.is_writing.get() {
+            return;
+        }
+        match self.write_at_once(least) {
+            Ok(false) => self.spawn_writer(),
+            done => self.end_write(done.map(drop)),
+        }
+    }
+
+    fn end_write(self: &Rc<Self>, written: io::Result<()>) {
+        if let Err(error) = written {
             if error.kind() == io::ErrorKind::TimedOut {
                 Link::abandon(self.link.socket());
             }
@@ -188,20 +319,26 @@ impl Shared {
         }
     }
 
-    /// Notes that the client is lost: every stream is reset. The end of the socket wakes the box.
-    pub(super) fn lose(&self, reason: CloseReason) {
+    /// Notes that the client is lost: every stream is reset, and new ones end. The end of the socket wakes the box.
+    pub(super) fn lose(self: &Rc<Self>, reason: CloseReason) {
         if !self.is_lost.replace(true) {
             self.link.ends(reason);
             self.is_ending.set(true);
             let _ = self.link.socket().shutdown(std::net::Shutdown::Both);
+            self.end_new();
             self.reset_all();
         }
     }
 
     /// Tells every stream that its client is gone.
     pub(super) fn reset_all(&self) {
-        let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
-        streams.iter().for_each(|stream| stream.reset());
+        let mut streams = self.streams.borrow_mut();
+        let inlets = streams
+            .iter_mut()
+            .map(|(_, inlet)| inlet.get_or_insert_with(|| Rc::new(Inlet::new(false))));
+        let inlets: Vec<_> = inlets.map(|inlet| inlet.clone()).collect();
+        drop(streams);
+        inlets.iter().for_each(|inlet| inlet.reset());
     }
 }
 
@@ -219,7 +356,8 @@ impl Writer for Shared {
     }
 
     fn wake(&self, stream: StreamId) {
-        if let Some(inlet) = self.stream(stream) {
+        self.granted.update(|count| count + 1);
+        if let Some(inlet) = self.inlet(stream) {
             inlet.writable.set();
         }
     }
@@ -256,6 +394,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let (shared, machine) = (size_of::<Shared>(), size_of::<h2::Connection>());
-        assert!(shared <= machine + 160, "{shared} {machine}");
+        assert!(shared <= machine + 224, "{shared} {machine}");
     }
 }

@@ -66,6 +66,10 @@ impl Stream {
     /// has ended the stream.
     fn send_heads<'b>(&self, mut bytes: &'b [u8], end: bool) -> io::Result<Option<&'b [u8]>> {
         while !self.is_answered.get() && !bytes.is_empty() {
+            if let Some(length) = self.send_same_head(bytes, end)? {
+                bytes = &bytes[length..];
+                return Ok((!end || !bytes.is_empty()).then_some(bytes));
+            }
             let (head, rest) = WrittenHead::split(bytes);
             // A 101 answers an extended CONNECT, where HTTP/2 has a 200 (RFC 8441 section 5).
             let status = match head.status() {
@@ -78,7 +82,13 @@ impl Stream {
             self.check_open()?;
             self.shared.lend();
             let mut machine = self.shared.machine.borrow_mut();
-            machine.send_head(self.id, status, head.fields(), is_last);
+            match is_final && !self.asks_for_protocol {
+                true => {
+                    let text = &bytes[..bytes.len() - rest.len()];
+                    machine.send_written_head(self.id, text, (status, head.fields()), is_last);
+                }
+                false => machine.send_head(self.id, status, head.fields(), is_last),
+            }
             drop(machine);
             self.is_answered.set(is_final);
             self.shared.flush_soon();
@@ -88,6 +98,21 @@ impl Stream {
             bytes = rest;
         }
         Ok(Some(bytes))
+    }
+
+    /// Sends the head at the beginning of `bytes`, if it is the one that the connection has sent last. Returns its length.
+    fn send_same_head(&self, bytes: &[u8], end: bool) -> io::Result<Option<usize>> {
+        if self.asks_for_protocol {
+            return Ok(None);
+        }
+        self.check_open()?;
+        self.shared.lend();
+        let sent = self.shared.machine.borrow_mut().send_same_head(self.id, bytes, end);
+        if sent.is_some() {
+            self.is_answered.set(true);
+            self.shared.flush_soon();
+        }
+        Ok(sent)
     }
 
     /// Answers an extended CONNECT whose handler does not know the protocol, and has made a response as to a GET.
@@ -120,6 +145,7 @@ impl Stream {
             }
             // The machine resets a stream whose windows stay shut, and the writer gives up a client that takes no bytes.
             let waiting = Waiting(self);
+            self.shared.pass_on(self.id);
             self.inlet.writable.wait();
             mem::forget(waiting);
         }

@@ -34,6 +34,32 @@ fn streams_run_at_once_and_end_in_any_order() {
 }
 
 #[test]
+fn streams_begin_when_there_is_room_for_their_responses() {
+    let (sending, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (now, at_most) = (sending.clone(), most.clone());
+    let site = site(Router::new().get("/", move |_| {
+        let (now, at_most) = (now.clone(), at_most.clone());
+        Response::stream(move |out| {
+            at_most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let written = out.write_all(&[b'x'; 32 << 10]);
+            now.fetch_sub(1, Ordering::Relaxed);
+            written
+        })
+    }));
+    let limits = Limits {
+        connection_window: 100 << 16,
+        ..Limits::default()
+    };
+    let mut client = Client::with(site.addr, &limits);
+    let streams: Vec<_> = (0..100).map(|_| client.begin("GET", "/", &[], true)).collect();
+    for stream in streams {
+        assert_eq!(client.reply(stream).body.len(), 32 << 10);
+    }
+    let most = most.load(Ordering::Relaxed);
+    assert!(most < 30, "{most} bodies of 100 have waited for room at once");
+}
+
+#[test]
 fn a_slow_reader_of_one_stream_does_not_stop_the_others() {
     let site = site(router());
     let limits = Limits {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -205,7 +205,8 @@ fn many_streams_share_one_connection_up_to_the_limit_of_the_backend() {
         max_streams: 4,
         ..Limits::DEFAULT
     };
-    let (addr, accepted) = scripted(limits, |peer| {
+    let both = Barrier::new(2);
+    let (addr, accepted) = scripted(limits, move |peer| {
         // The first request tells the client the limit.
         while let Some((stream, _, path)) = peer.next() {
             if path == "/first" {
@@ -216,6 +217,8 @@ fn many_streams_share_one_connection_up_to_the_limit_of_the_backend() {
             while waiting.len() < 4 {
                 waiting.push(peer.next().expect("four at once").0);
             }
+            // A slot that is free again would take a request of the other connection.
+            both.wait();
             waiting.into_iter().for_each(|stream| peer.answer(stream, "together"));
         }
     });

@@ -1,0 +1,113 @@
+//! The fibers that serve streams.
+//!
+//! One fiber of a connection serves new streams one after the other, and writes the output whenever it is full. A stream that has to
+//! wait keeps that fiber for itself, and another fiber becomes the serving one. So streams that need not wait share a stack, and a
+//! stream begins only when there is room for its response.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use osier_http::h2::StreamId;
+
+use crate::server::h2::exchange;
+use crate::server::h2::shared::Shared;
+use crate::server::h2::stream::Stream;
+
+/// The streams after which other fibers get their turn, if none of them has to wait.
+const TURN: usize = 32;
+
+/// The bytes that one write to TLS takes. Fewer wait for the responses of further streams.
+const PIECE: usize = 64 << 10;
+
+impl Shared {
+    /// Spawns a serving fiber for the new streams, if there is room for a response and there is no such fiber.
+    pub(super) fn serve_soon(self: &Rc<Self>) {
+        if self.served.get().is_none() && self.has_work() {
+            let serving = Serving {
+                shared: self.clone(),
+                stream: Cell::new(StreamId::MIN),
+            };
+            self.served.set(Some(StreamId::MIN));
+            drop(osier::spawn_local(move || serving.run()));
+        }
+    }
+
+    /// The stream has to wait: another fiber becomes the serving one.
+    pub(super) fn pass_on(self: &Rc<Self>, stream: StreamId) {
+        if self.served.get() == Some(stream) {
+            self.served.set(None);
+            self.serve_soon();
+            self.flush_soon();
+        }
+    }
+}
+
+/// The serving fiber, as long as `served` has its stream.
+struct Serving {
+    shared: Rc<Shared>,
+    /// The last stream. The first id of all, which no stream has, before the first one.
+    stream: Cell<StreamId>,
+}
+
+impl Serving {
+    /// Serves at least one stream: bodies that fill the output again and again must not keep new streams from beginning.
+    ///
+    /// # Suspends
+    ///
+    /// As [`exchange::serve`] does, and between streams.
+    fn run(self) {
+        let shared = &self.shared;
+        let mut turn = TURN;
+        while let Some((id, head)) = shared.take_new() {
+            self.stream.set(id);
+            shared.served.set(Some(id));
+            let running = Running(shared, id);
+            if let Some(inlet) = shared.make_inlet(id, head.ended()) {
+                let stream = Stream::new(shared.clone(), id, inlet, head.protocol().is_some());
+                osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, &head));
+            }
+            drop(running);
+            if shared.served.get() != Some(id) {
+                return;
+            }
+            turn -= 1;
+            if turn > 0 && shared.has_work() {
+                continue;
+            }
+            if !shared.machine.borrow().has_room() {
+                shared.write_now(PIECE);
+            }
+            if !shared.has_work() {
+                break;
+            }
+            turn = TURN;
+            osier::yield_now();
+        }
+        shared.write_now(1);
+    }
+}
+
+/// The end of a serving fiber, also by a cancellation. One that has never run had no stack: then the new streams end.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        if shared.served.get() == Some(self.stream.get()) {
+            shared.served.set(None);
+            if self.stream.get() == StreamId::MIN {
+                shared.end_new();
+            }
+            shared.serve_soon();
+            shared.flush_soon();
+            shared.written.set();
+        }
+    }
+}
+
+/// A running stream. Its drop ends the stream: the machine resets one that has not been answered by then.
+struct Running<'s>(&'s Rc<Shared>, StreamId);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.remove(self.1);
+    }
+}
