@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::tls13::OkmBlock;
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
@@ -39,16 +40,46 @@ enum Side {
 /// The outcome of a TLS 1.3 handshake.
 pub(super) struct Opened {
     pub(super) suite: Suite,
-    pub(super) sending: Key,
-    pub(super) receiving: Key,
+    pub(super) sending: Traffic,
+    pub(super) receiving: Traffic,
     /// The part of rustls that stores the tickets of a client.
     pub(super) kernel: Option<KernelConnection<ClientConnectionData>>,
 }
 
-/// The secret of one direction, and the number of its next record.
-pub(super) struct Key {
+/// The keys of one direction.
+pub(super) struct Traffic {
+    /// Determines the others, and the next secret.
     pub(super) secret: OkmBlock,
+    pub(super) key: AeadKey,
+    pub(super) iv: Iv,
+    /// The number of the next record.
     pub(super) number: u64,
+}
+
+impl Traffic {
+    /// The keys that follow from a secret.
+    pub(super) fn of(suite: Suite, secret: OkmBlock, number: u64) -> Traffic {
+        let (key, iv) = suite.keys(&secret);
+        Traffic {
+            secret,
+            key,
+            iv,
+            number,
+        }
+    }
+
+    /// The secret. An error unless the keys follow from it.
+    ///
+    /// The keys of a handshake come from rustls, and their secret by another way ([`secrets`](super::secrets)). Few connections need the
+    /// secret again, so only those check that the two belong together: it costs as much as a tenth of the handshake.
+    pub(super) fn secret(&self, suite: Suite) -> Result<&OkmBlock, Error> {
+        let (key, iv) = suite.keys(&self.secret);
+        let length = suite.algorithm.key_len();
+        let is_same = key.as_ref()[..length] == self.key.as_ref()[..length] && iv.as_ref() == self.iv.as_ref();
+        is_same
+            .then_some(&self.secret)
+            .ok_or_else(|| Error::General("a traffic secret is not that of its keys".into()))
+    }
 }
 
 impl Handshake {
@@ -162,8 +193,8 @@ impl Handshake {
         };
         Ok(Opened {
             suite,
-            sending: checked(suite, sending, &extracted.tx)?,
-            receiving: checked(suite, receiving, &extracted.rx)?,
+            sending: traffic(sending, extracted.tx)?,
+            receiving: traffic(receiving, extracted.rx)?,
             kernel,
         })
     }
@@ -216,22 +247,20 @@ impl Side {
     }
 }
 
-/// The key of a direction. `None` unless rustls' key follows from this secret.
-fn checked(suite: Suite, secret: OkmBlock, (number, keys): &(u64, ConnectionTrafficSecrets)) -> Result<Key, Error> {
+/// The keys that rustls has made of a secret.
+fn traffic(secret: OkmBlock, (number, keys): (u64, ConnectionTrafficSecrets)) -> Result<Traffic, Error> {
     let (ConnectionTrafficSecrets::Aes128Gcm { key, iv }
     | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
     | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv }) = keys
     else {
         return Err(Error::HandshakeNotComplete);
     };
-    let (own, start) = suite.keys(&secret);
-    let is_same = own.as_ref().starts_with(key.as_ref()) && start.as_ref() == iv.as_ref();
-    is_same
-        .then_some(Key {
-            secret,
-            number: *number,
-        })
-        .ok_or(Error::HandshakeNotComplete)
+    Ok(Traffic {
+        secret,
+        key,
+        iv,
+        number,
+    })
 }
 
 /// Does what a state of rustls asks for. Adds to `consumed` the bytes that it is done with.

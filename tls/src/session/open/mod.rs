@@ -7,11 +7,10 @@
 //! at the first record after the rest.
 
 use rustls::client::ClientConnectionData;
-use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::kernel::KernelConnection;
 use rustls::{AlertDescription, ContentType, Error, HandshakeType, InvalidMessage, PeerMisbehaved};
 
-use super::handshake::{Key, Opened};
+use super::handshake::{Opened, Traffic};
 use super::secrets::Suite;
 use super::{Goal, RECORD_BYTES, Sink, Step};
 use crate::buffer::{self, Buffer};
@@ -60,11 +59,8 @@ pub(super) struct Open {
 
 /// One direction.
 struct Half {
-    /// The secret, and the number of the next record.
-    next: Key,
+    traffic: Traffic,
     algorithm: &'static Algorithm,
-    key: AeadKey,
-    iv: Iv,
     expanded: Option<Box<LessSafeKey>>,
 }
 
@@ -100,8 +96,9 @@ impl Open {
         }
         to.number(u16::from(self.suite.id()).into());
         for half in [&self.sending, &self.receiving] {
-            to.text(half.next.secret.as_ref());
-            to.number(half.next.number);
+            let secret = half.traffic.secret(self.suite);
+            to.text(secret.map_err(|_| NotExportable("it has failed"))?.as_ref());
+            to.number(half.traffic.number);
         }
         to.text(&self.message);
         to.flag(self.owes_update);
@@ -111,13 +108,13 @@ impl Open {
     /// The connection that [`export`](Open::export) has written.
     pub(super) fn import(from: &mut Reader<'_>) -> Option<Open> {
         let suite = Suite::new(u16::try_from(from.number()?).ok()?.into())?;
-        let mut key = || {
+        let mut traffic = || {
             let secret = suite.secret(from.text()?)?;
             // No connection sends so many records: the bytes are damaged.
             let number = from.number().filter(|&number| number < 1 << 62)?;
-            Some(Key { secret, number })
+            Some(Traffic::of(suite, secret, number))
         };
-        let (sending, receiving) = (key()?, key()?);
+        let (sending, receiving) = (traffic()?, traffic()?);
         let mut open = Open::new(Opened {
             suite,
             sending,
@@ -190,11 +187,11 @@ impl Open {
 
     /// Appends a record. New keys come before it if the peer has asked for them, or if the old ones have served long enough.
     fn write(&mut self, kind: u8, plain: &[u8], records: &mut Buffer) -> Result<Step, Error> {
-        if self.owes_update || self.sending.next.number + 1 >= self.records_max {
+        if self.owes_update || self.sending.traffic.number + 1 >= self.records_max {
             self.owes_update = false;
             // The message has one byte: whether the peer's keys shall change too. They need not.
             self.protect(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], records)?;
-            self.sending.update(self.suite);
+            self.sending.update(self.suite)?;
         }
         self.protect(kind, plain, records)?;
         Ok(Step::Ready)
@@ -280,32 +277,29 @@ impl Open {
             [1] => self.owes_update = true,
             _ => return Err(InvalidMessage::InvalidKeyUpdate.into()),
         }
-        self.receiving.update(self.suite);
-        Ok(())
+        self.receiving.update(self.suite)
     }
 }
 
 impl Half {
-    fn new(suite: Suite, next: Key) -> Half {
-        let (key, iv) = suite.keys(&next.secret);
+    fn new(suite: Suite, traffic: Traffic) -> Half {
         Half {
-            next,
+            traffic,
             algorithm: suite.algorithm,
-            key,
-            iv,
             expanded: None,
         }
     }
 
     /// Goes on with the next secret.
-    fn update(&mut self, suite: Suite) {
-        let secret = suite.next(&self.next.secret);
-        *self = Half::new(suite, Key { secret, number: 0 });
+    fn update(&mut self, suite: Suite) -> Result<(), Error> {
+        let secret = suite.next(self.traffic.secret(suite)?);
+        *self = Half::new(suite, Traffic::of(suite, secret, 0));
+        Ok(())
     }
 
     fn expanded(&mut self) -> &LessSafeKey {
         self.expanded.get_or_insert_with(|| {
-            let key = UnboundKey::new(self.algorithm, &self.key.as_ref()[..self.algorithm.key_len()]);
+            let key = UnboundKey::new(self.algorithm, &self.traffic.key.as_ref()[..self.algorithm.key_len()]);
             Box::new(LessSafeKey::new(key.expect("a key of this algorithm has its length")))
         })
     }
@@ -313,9 +307,9 @@ impl Half {
     /// The nonce of the next record: its number, combined with the secret start. A number is used once.
     fn next_nonce(&mut self) -> Nonce {
         let mut nonce = [0; NONCE_LEN];
-        nonce[NONCE_LEN - 8..].copy_from_slice(&self.next.number.to_be_bytes());
-        self.next.number += 1;
-        for (byte, secret) in nonce.iter_mut().zip(self.iv.as_ref()) {
+        nonce[NONCE_LEN - 8..].copy_from_slice(&self.traffic.number.to_be_bytes());
+        self.traffic.number += 1;
+        for (byte, secret) in nonce.iter_mut().zip(self.traffic.iv.as_ref()) {
             *byte ^= secret;
         }
         Nonce::assume_unique_for_key(nonce)

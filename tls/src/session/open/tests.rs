@@ -51,7 +51,7 @@ impl End {
     /// Sends with new keys from the next record on.
     fn change_keys(&mut self) {
         let open = self.open();
-        open.sending.update(open.suite);
+        open.sending.update(open.suite).unwrap();
     }
 
     fn open(&mut self) -> &mut Open {
@@ -104,7 +104,7 @@ fn records_go_both_ways_and_keys_are_made_again_after_a_rest() {
         client.take(&mut server.send(&[n; 3]), &mut Buffer::default()).unwrap();
     }
     assert_eq!((server.received.len(), client.received.len()), (30_000, 300));
-    assert_eq!(server.open().receiving.next.number, 100);
+    assert_eq!(server.open().receiving.traffic.number, 100);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_key_that_has_served_long_enough_is_changed() {
     let [mut client, mut server] = ends();
     client.open().records_max = 10;
     for n in 0..50 {
-        assert!(client.open().sending.next.number < 10, "{n}");
+        assert!(client.open().sending.traffic.number < 10, "{n}");
         server.take(&mut client.send(b"x"), &mut Buffer::default()).unwrap();
     }
     assert_eq!(server.received, [b'x'; 50]);
@@ -275,8 +275,8 @@ fn the_next_keys_are_those_of_rustls() {
     let [mut client, _] = ends();
     let open = client.open();
     for _ in 0..3 {
-        open.sending.update(open.suite);
-        open.receiving.update(open.suite);
+        open.sending.update(open.suite).unwrap();
+        open.receiving.update(open.suite).unwrap();
         let kernel = open.kernel.as_mut().unwrap();
         for (half, (_, expected)) in [
             (&open.sending, kernel.update_tx_secret().unwrap()),
@@ -285,9 +285,32 @@ fn the_next_keys_are_those_of_rustls() {
             let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = expected else {
                 panic!("the suite that both prefer")
             };
-            assert_eq!((half.key.as_ref(), half.iv.as_ref()), (key.as_ref(), iv.as_ref()));
+            assert_eq!(
+                (
+                    &half.traffic.key.as_ref()[..key.as_ref().len()],
+                    half.traffic.iv.as_ref()
+                ),
+                (key.as_ref(), iv.as_ref())
+            );
         }
     }
+}
+
+#[test]
+fn keys_of_another_secret_are_not_changed() {
+    let [mut client, mut server] = ends();
+    let other = server.open().receiving.traffic.secret.as_ref().to_vec();
+    let open = server.open();
+    open.sending.traffic.secret = open.suite.secret(&other).unwrap();
+    let before = open.sending.traffic.number;
+    assert!(open.sending.update(open.suite).is_err());
+    assert!(open.receiving.update(open.suite).is_ok());
+    assert!(open.export(&mut Writer::default()).is_err());
+    // What follows from the handshake still serves.
+    assert_eq!(server.open().sending.traffic.number, before);
+    let mut record = server.send(b"hello");
+    client.take(&mut record, &mut Buffer::default()).unwrap();
+    assert_eq!(client.received, b"hello");
 }
 
 /// The client's first traffic secret of RFC 8448, section 3, and its first record.
@@ -299,7 +322,7 @@ fn a_record_is_that_of_the_rfc() {
     ];
     let suite = Suite::new(CipherSuite::TLS13_AES_128_GCM_SHA256).unwrap();
     let secret = suite.secret(&secret).unwrap();
-    let mut half = Half::new(suite, Key { secret, number: 0 });
+    let mut half = Half::new(suite, Traffic::of(suite, secret, 0));
     let mut record = vec![
         0x17, 0x03, 0x03, 0x00, 0x43, 0xa2, 0x3f, 0x70, 0x54, 0xb6, 0x2c, 0x94, 0xd0, 0xaf, 0xfa, 0xfe, 0x82, 0x28,
         0xba, 0x55, 0xcb, 0xef, 0xac, 0xea, 0x42, 0xf9, 0x14, 0xaa, 0x66, 0xbc, 0xab, 0x3f, 0x2b, 0x98, 0x19, 0xa8,
