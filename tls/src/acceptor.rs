@@ -11,9 +11,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
 use crate::connector::root_store;
 use crate::identity::certificates;
-use crate::provider::{digest, provider, versions};
+use crate::provider::{digest, provider, server_provider, versions};
 use crate::resolver::Adapter;
-use crate::session::{Catch, Session};
+use crate::session::{Catch, ServerSettings, Session};
 use crate::{Error, Resolver, Stream, Tickets, Version};
 
 /// How often an acceptor changes the keys of its tickets.
@@ -21,7 +21,7 @@ const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Makes the server's end of TLS connections. Cheap to clone; all workers may share one.
 #[derive(Clone)]
-pub struct Acceptor(Arc<ServerConfig>);
+pub struct Acceptor(ServerSettings);
 
 impl Acceptor {
     /// An acceptor in the making. `resolver` finds the certificate; an [`Identity`](crate::Identity) is a resolver that always
@@ -71,7 +71,7 @@ impl Acceptor {
     }
 
     pub(crate) fn session(&self) -> Session {
-        Session::server(self.0.clone())
+        Session::server(&self.0)
     }
 }
 
@@ -151,7 +151,7 @@ impl AcceptorBuilder {
     ///
     /// Authorities for client certificates that cannot be read.
     pub fn build(self) -> Result<Acceptor, Error> {
-        let builder = ServerConfig::builder_with_provider(provider().clone())
+        let builder = ServerConfig::builder_with_provider(server_provider().clone())
             .with_protocol_versions(versions(self.min_version))?;
         let (ca, is_required) = match &self.clients {
             ClientCertificates::None => (None, false),
@@ -187,7 +187,12 @@ impl AcceptorBuilder {
         // The session takes the keys out of rustls after the handshake.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(Catch);
-        Ok(Acceptor(Arc::new(config)))
+        let by_order_of_client = Arc::new(config.clone());
+        config.ignore_client_order = true;
+        Ok(Acceptor(ServerSettings {
+            by_own_order: Arc::new(config),
+            by_order_of_client,
+        }))
     }
 }
 
@@ -196,5 +201,73 @@ impl fmt::Debug for AcceptorBuilder {
         f.debug_struct("AcceptorBuilder")
             .field("min_version", &self.min_version)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustls::crypto::CryptoProvider;
+    use rustls::pki_types::ServerName;
+    use rustls::{CipherSuite, ClientConfig, ClientConnection, SupportedCipherSuite};
+
+    use super::*;
+    use crate::Identity;
+
+    /// The suite that the server chooses for a client whose list has those of `first` in front.
+    fn chosen(version: Version, first: &[CipherSuite]) -> &'static str {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        let acceptor = Acceptor::builder(identity).build().unwrap();
+
+        let place = |suite: &SupportedCipherSuite| first.iter().position(|wanted| *wanted == suite.suite());
+        let mut suites = provider().cipher_suites.clone();
+        suites.sort_by_key(|suite| place(suite).unwrap_or(usize::MAX));
+        let suites = CryptoProvider {
+            cipher_suites: suites,
+            ..(**provider()).clone()
+        };
+        let versions = match version {
+            Version::Tls12 => &[&rustls::version::TLS12],
+            Version::Tls13 => &[&rustls::version::TLS13],
+        };
+        let client = ClientConfig::builder_with_provider(Arc::new(suites)).with_protocol_versions(versions);
+        let roots = root_store(vec![made.cert.der().clone()]).unwrap();
+        let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let server = acceptor.accept(osier::net::UnixStream::from(far));
+        while client.is_handshaking() || !server.is_established() {
+            // Errors mean that the other end comes first.
+            let _ = (client.complete_io(&mut near), server.try_handshake());
+        }
+        server.cipher_suite().unwrap()
+    }
+
+    #[test]
+    fn a_server_prefers_aes_128_to_aes_256() {
+        let aes_256 = [
+            CipherSuite::TLS13_AES_256_GCM_SHA384,
+            CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        ];
+        assert_eq!(chosen(Version::Tls13, &aes_256), "TLS13_AES_128_GCM_SHA256");
+        let of_tls_1_2 = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+        assert_eq!(chosen(Version::Tls12, &aes_256), of_tls_1_2);
+    }
+
+    #[test]
+    fn a_client_that_prefers_chacha20_gets_it() {
+        let chacha = [
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+            CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        ];
+        assert_eq!(chosen(Version::Tls13, &chacha), "TLS13_CHACHA20_POLY1305_SHA256");
+        let of_tls_1_2 = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256";
+        assert_eq!(chosen(Version::Tls12, &chacha), of_tls_1_2);
     }
 }

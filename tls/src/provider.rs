@@ -25,6 +25,23 @@ pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(new()))
 }
 
+/// The same for servers: of each version, the suites with AES-128 and SHA-256 come first.
+pub(crate) fn server_provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| {
+        let mut provider = new();
+        provider.cipher_suites.sort_by_key(|suite| {
+            !matches!(
+                suite.suite(),
+                CipherSuite::TLS13_AES_128_GCM_SHA256
+                    | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+                    | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+            )
+        });
+        Arc::new(provider)
+    })
+}
+
 #[cfg(feature = "aws-lc-rs")]
 fn new() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()

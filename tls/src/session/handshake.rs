@@ -16,7 +16,7 @@ use rustls::{
 };
 
 use super::secrets::{Secrets, Suite};
-use super::{Agreed, Goal, Sink, Step};
+use super::{Agreed, Goal, ServerSettings, Sink, Step, preference};
 use crate::Version;
 use crate::buffer::{self, Buffer};
 use crate::tickets::with_session_of;
@@ -30,6 +30,8 @@ pub(super) struct Handshake {
     began: Option<u64>,
     secrets: Secrets,
     is_fresh: bool,
+    /// The other settings of a server, until the first bytes of its client.
+    by_order_of_client: Option<Arc<ServerConfig>>,
 }
 
 enum Side {
@@ -83,14 +85,14 @@ impl Traffic {
 }
 
 impl Handshake {
-    pub(super) fn server(config: Arc<ServerConfig>) -> Handshake {
-        let connection = UnbufferedServerConnection::new(config);
+    pub(super) fn server(settings: &ServerSettings) -> Handshake {
         Handshake {
-            side: Side::Server(connection.expect("it fails only for a size of fragments, which is never set")),
+            side: Side::server(settings.by_own_order.clone()),
             seen: 0,
             began: None,
             secrets: Secrets::default(),
             is_fresh: true,
+            by_order_of_client: Some(settings.by_order_of_client.clone()),
         }
     }
 
@@ -101,6 +103,7 @@ impl Handshake {
             began: None,
             secrets: Secrets::default(),
             is_fresh: true,
+            by_order_of_client: None,
         })
     }
 
@@ -132,7 +135,10 @@ impl Handshake {
         if !self.is_handshaking() {
             return self.advance_over(input, sink, goal);
         }
-        self.is_fresh &= input.is_empty();
+        if self.is_fresh && !input.is_empty() {
+            self.is_fresh = false;
+            self.choose_settings(input);
+        }
         let mut consumed = 0;
         loop {
             let rest = &mut input[consumed..];
@@ -146,6 +152,15 @@ impl Handshake {
                 Ok(Step::Handshaking | Step::Ready) if next.is_some() && self.is_handshaking() => {}
                 step => return (consumed, step),
             }
+        }
+    }
+
+    /// Begins anew with the other settings of a server for a client that prefers ChaCha20.
+    fn choose_settings(&mut self, input: &[u8]) {
+        if let Some(by_order_of_client) = self.by_order_of_client.take()
+            && preference::is_chacha(input)
+        {
+            self.side = Side::server(by_order_of_client);
         }
     }
 
@@ -239,6 +254,11 @@ impl Handshake {
 }
 
 impl Side {
+    fn server(config: Arc<ServerConfig>) -> Side {
+        let connection = UnbufferedServerConnection::new(config);
+        Side::Server(connection.expect("it fails only for a size of fragments, which is never set"))
+    }
+
     fn common(&self) -> &CommonState {
         match self {
             Side::Server(connection) => connection,

@@ -9,6 +9,7 @@
 
 mod handshake;
 mod open;
+mod preference;
 mod secrets;
 
 pub(crate) use self::secrets::Catch;
@@ -62,6 +63,13 @@ pub(crate) enum Step {
     PeerClosed,
 }
 
+/// The settings of a server, in two values that differ in the order of cipher suites that counts.
+#[derive(Clone)]
+pub(crate) struct ServerSettings {
+    pub(crate) by_own_order: Arc<ServerConfig>,
+    pub(crate) by_order_of_client: Arc<ServerConfig>,
+}
+
 /// A handshake, or the keys that came out of it.
 pub(crate) struct Session {
     phase: Phase,
@@ -86,8 +94,8 @@ pub(crate) struct Agreed {
 }
 
 impl Session {
-    pub(crate) fn server(config: Arc<ServerConfig>) -> Session {
-        Session::new(Handshake::server(config))
+    pub(crate) fn server(settings: &ServerSettings) -> Session {
+        Session::new(Handshake::server(settings))
     }
 
     pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {

@@ -282,8 +282,8 @@ fn the_next_keys_are_those_of_rustls() {
             (&open.sending, kernel.update_tx_secret().unwrap()),
             (&open.receiving, kernel.update_rx_secret().unwrap()),
         ] {
-            let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = expected else {
-                panic!("the suite that both prefer")
+            let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = expected else {
+                panic!("the suite that the server prefers")
             };
             assert_eq!(
                 (
