@@ -168,17 +168,12 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection and prepares it for use.
-    pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        match self {
-            Listener::Tcp(listener) => {
-                let (stream, peer) = listener.accept()?;
-                // If this fails, the client has reset the connection since accept; the first read
-                // reports it.
-                let _ = stream.set_nodelay(true);
-                Ok((stream.into(), peer))
-            }
-            Listener::Unix(listener) => Ok((listener.accept()?.0.into(), NOWHERE)),
+    /// Prepares to accept connections.
+    pub(crate) fn accepting(&self) -> Accepting<'_> {
+        let inherits = |listener: &TcpListener| cfg!(target_os = "linux") && listener.nodelay().unwrap_or(false);
+        Accepting {
+            sets_nodelay: matches!(self, Listener::Tcp(listener) if !inherits(listener)),
+            listener: self,
         }
     }
 
@@ -189,6 +184,31 @@ impl Listener {
                 Address::Unix(listener.local_addr()?.as_pathname().unwrap_or(Path::new("")).into())
             }
         })
+    }
+}
+
+/// A listener whose connections are accepted.
+pub(crate) struct Accepting<'l> {
+    listener: &'l Listener,
+    /// Whether accepted connections lack `TCP_NODELAY`. They do unless they inherit it.
+    sets_nodelay: bool,
+}
+
+impl Accepting<'_> {
+    /// Accepts the next connection and prepares it for use.
+    pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self.listener {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                if self.sets_nodelay {
+                    // If this fails, the client has reset the connection since accept; the first read
+                    // reports it.
+                    let _ = stream.set_nodelay(true);
+                }
+                Ok((stream.into(), peer))
+            }
+            Listener::Unix(listener) => Ok((listener.accept()?.0.into(), NOWHERE)),
+        }
     }
 }
 

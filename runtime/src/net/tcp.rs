@@ -223,7 +223,7 @@ impl TcpListener {
     ///
     /// `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` or another error of the system for the last address.
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        each_addr(addr, |addr| TcpListener::listen(addr, false))
+        each_addr(addr, |addr| TcpListener::listen(addr, Share::No))
     }
 
     /// Listens on an address that other sockets of the same user may listen on too (`SO_REUSEPORT`). The system
@@ -237,11 +237,12 @@ impl TcpListener {
     ///
     /// The errors of [`bind`](TcpListener::bind).
     pub fn bind_reuseport(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        each_addr(addr, |addr| TcpListener::listen(addr, true))
+        each_addr(addr, |addr| TcpListener::listen(addr, Share::WithOthers))
     }
 
     /// Listens on an address with `count` sockets that share it, as [`bind_reuseport`](TcpListener::bind_reuseport) does, unless
-    /// another program's listener has it already.
+    /// another program's listener has it already. On Linux, connections that they accept begin with `TCP_NODELAY` set:
+    /// see [`nodelay`](TcpListener::nodelay).
     ///
     /// # Suspends
     ///
@@ -263,9 +264,9 @@ impl TcpListener {
                 Fd::Simulated(socket) => socket.listen(&addr, false)?,
             }
         }
-        let first = TcpListener::listen(addr, true)?;
+        let first = TcpListener::listen(addr, Share::AmongWorkers)?;
         let addr = first.local_addr()?;
-        let others = (1..count).map(|_| TcpListener::listen(addr, true));
+        let others = (1..count).map(|_| TcpListener::listen(addr, Share::AmongWorkers));
         std::iter::once(Ok(first)).chain(others).collect()
     }
 
@@ -275,7 +276,7 @@ impl TcpListener {
     ///
     /// The errors of [`bind`](TcpListener::bind).
     pub fn bind_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
-        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, false)))
+        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, Share::No)))
     }
 
     /// [`bind_reuseport`](TcpListener::bind_reuseport) as a future.
@@ -286,17 +287,22 @@ impl TcpListener {
     pub fn bind_reuseport_async<A: ToSocketAddrs>(
         addr: A,
     ) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
-        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, true)))
+        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, Share::WithOthers)))
     }
 
-    fn listen(addr: SocketAddr, reuseport: bool) -> io::Result<TcpListener> {
+    fn listen(addr: SocketAddr, share: Share) -> io::Result<TcpListener> {
         let opened = socket(&addr, SocketType::STREAM)?;
+        let reuseport = share != Share::No;
         match opened.fd() {
             Fd::System(fd) => {
                 // A port is free although old connections are in TIME_WAIT, as in std.
                 sockopt::set_socket_reuseaddr(fd, true)?;
                 if reuseport {
                     sockopt::set_socket_reuseport(fd, true)?;
+                }
+                if share == Share::AmongWorkers {
+                    // Connections that arrive as soon as it listens inherit it.
+                    sockopt::set_tcp_nodelay(fd, true)?;
                 }
                 rustix::net::bind(fd, &addr)?;
                 rustix::net::listen(fd, BACKLOG)?;
@@ -358,7 +364,24 @@ impl TcpListener {
         ///
         /// The system's error.
         ttl() -> u32 = ip_ttl;
+
+        /// Whether `TCP_NODELAY` is set, which connections inherit on Linux: those that it accepts need no
+        /// [`set_nodelay`](TcpStream::set_nodelay) of their own.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        nodelay() -> bool = tcp_nodelay;
     }
+}
+
+/// The other sockets that may listen on the address of a listener.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    No,
+    WithOthers,
+    /// Those of the workers of one server.
+    AmongWorkers,
 }
 
 fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {

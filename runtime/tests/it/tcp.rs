@@ -585,6 +585,27 @@ fn a_connection_that_nobody_takes_times_out() {
     });
 }
 
+/// Linux alone promises that connections inherit the option.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_of_listeners_that_workers_share_have_nodelay_from_the_start() {
+    on(1).run(|| {
+        let accepted = |listener: &TcpListener| {
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            listener.accept().unwrap().0.nodelay().unwrap()
+        };
+        let shared = TcpListener::bind_shared("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        for listener in &shared {
+            assert!(listener.nodelay().unwrap());
+        }
+        drop(shared);
+        let shared = TcpListener::bind_shared("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        assert!(accepted(&shared[0]));
+        let alone = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!alone.nodelay().unwrap() && !accepted(&alone));
+    });
+}
+
 #[test]
 fn a_port_in_use_is_in_use_unless_it_is_shared() {
     on(2).run(|| {

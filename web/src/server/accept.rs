@@ -20,7 +20,7 @@ use crate::conn::Conn;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Service};
 use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
-use crate::listen::Listener;
+use crate::listen::{Accepting, Listener};
 
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog
 /// of Linux holds 4096 by default (net.core.somaxconn).
@@ -59,6 +59,7 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 pub(crate) fn accept(service: &Service, listener: &Listener) {
     let local = Local::here(service);
     let shared = &service.state;
+    let listener = &listener.accepting();
     #[cfg(feature = "tls")]
     let mut row = Row::default();
     let mut said: Option<Instant> = None;
@@ -216,7 +217,7 @@ impl Drop for HandOff {
 
 /// Accepts the connections that already wait. Closing the listener would reset them, and their
 /// requests may have been sent.
-fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Listener) {
+fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Accepting<'_>) {
     osier::shield(|| {
         for _ in 0..BACKLOG {
             match osier::timeout(Duration::from_millis(1), || listener.accept()) {
