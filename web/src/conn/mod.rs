@@ -429,9 +429,14 @@ impl Conn {
                 .app
                 .serve_received((&*link).into(), &output, &mut input, request),
         };
+        let mut is_held = false;
         let outcome = match outcome {
             // The rest is sent later, without a stack.
             outcome @ (After::Gone | After::Send(_)) => outcome,
+            outcome @ (After::End(_) | After::Linger(_)) => output.settle_last().map_or(After::Gone, |held| {
+                is_held = held;
+                outcome
+            }),
             outcome => output.settle().map_or(After::Gone, |()| outcome),
         };
         let outcome = match outcome {
@@ -468,7 +473,13 @@ impl Conn {
         }
         let next = match outcome {
             After::Gone => self.close(output.close_reason()),
-            After::End(reason) => self.close(reason),
+            After::End(reason) => {
+                if is_held {
+                    // A close alone would drop these bytes if the client has sent more meanwhile.
+                    let _ = link.socket().shutdown(Shutdown::Write);
+                }
+                self.close(reason)
+            }
             After::Taken(..) | After::Send(_) | After::Receive(_) => unreachable!("taken above"),
             After::Linger(reason) => self.linger(reason),
             // After this shutdown, bytes that have already arrived are still read and whole

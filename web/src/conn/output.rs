@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
+use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -192,6 +193,22 @@ impl<'c> Output<'c> {
             Sink::Transport(mut transport) => transport.flush(),
             Sink::Stream(_) | Sink::Memory(_) => Ok(()),
         }
+    }
+
+    /// Same as [`settle`](Output::settle), for the last bytes before the sending direction ends. Returns whether the kernel holds them
+    /// back: the end then leaves in the packet of these bytes, and the caller makes it at once.
+    ///
+    /// # Suspends
+    ///
+    /// As [`flush`](Output::flush) does.
+    pub(crate) fn settle_last(&self) -> io::Result<bool> {
+        let Sink::Transport(transport) = self.sink else {
+            return self.settle().map(|()| false);
+        };
+        let Some(stream) = transport.plain() else {
+            return self.settle().map(|()| false);
+        };
+        self.state().send_last(self.sink, stream)
     }
 
     /// Flushes before a suspension, for the fiber's hook. The next write reports an error again.
@@ -391,6 +408,19 @@ impl<'c> Output<'c> {
     }
 }
 
+/// Writes bytes that the end of the sending direction follows at once.
+fn write_all_held(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write_more(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Time after which a client that takes nothing is slow, given the write timeout.
 fn patience(limit: Option<Duration>) -> Duration {
     limit.map_or(PATIENCE, |limit| PATIENCE.min(limit / 2))
@@ -410,24 +440,48 @@ impl OutputState {
 
     /// Sends the collected bytes and then `tail`. Bytes behind a file that is left stay: the connection sends them.
     fn send(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
-        self.close_chunk();
-        if self.rest.is_some() {
+        let has_unsent = self.has_unsent()?;
+        if self.rest.is_some() || (!has_unsent && tail.is_empty()) {
             debug_assert!(tail.is_empty());
             return Ok(());
         }
-        if self.broken {
-            self.buffer.clear();
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        if self.buffer.is_empty() && tail.is_empty() {
-            return Ok(());
-        }
-        self.flushes += 1;
         let done = if tail.is_empty() {
             sink.write_all(&self.buffer)
         } else {
             sink.write_both(&self.buffer, tail)
         };
+        self.sent(sink, done)
+    }
+
+    /// Sends the collected bytes, which the kernel may hold back. Returns whether there were any.
+    fn send_last(&mut self, sink: Sink<'_>, stream: &Stream) -> io::Result<bool> {
+        if !self.has_unsent()? {
+            return Ok(false);
+        }
+        let done = write_all_held(stream, &self.buffer);
+        self.sent(sink, done).map(|()| true)
+    }
+
+    /// Whether collected bytes can be sent.
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe` if a write has failed.
+    fn has_unsent(&mut self) -> io::Result<bool> {
+        self.close_chunk();
+        if self.rest.is_some() {
+            return Ok(false);
+        }
+        if self.broken {
+            self.buffer.clear();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(!self.buffer.is_empty())
+    }
+
+    /// Notes the outcome of sending the collected bytes.
+    fn sent(&mut self, sink: Sink<'_>, done: io::Result<()>) -> io::Result<()> {
+        self.flushes += 1;
         self.buffer.clear();
         if let Err(error) = &done {
             self.fail(sink, error);
