@@ -67,6 +67,12 @@ impl Entry {
         self.state.snapshot().has(READABLE)
     }
 
+    /// Whether the poller of this worker reports what there is to read.
+    #[inline]
+    pub(crate) fn is_reported_to(&self, worker: u16) -> bool {
+        self.state.snapshot().owner(Direction::Read) == Some(worker)
+    }
+
     /// Whether a write may be taken, or would find an error.
     pub(crate) fn is_writable(&self) -> bool {
         self.state.snapshot().has(WRITABLE | HUP | ERROR)

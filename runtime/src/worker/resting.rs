@@ -214,7 +214,8 @@ impl Resting {
     #[inline]
     pub(crate) fn listen(&self, worker: &Worker) {
         let Some(direction) = self.direction else { return };
-        let is_reported = worker.remote.has_edges() && direction == Direction::Read;
+        let is_reported =
+            worker.remote.has_edges() && direction == Direction::Read && self.entry.is_reported_to(worker.remote.id);
         if !is_reported && self.connection.source().watched().own(direction).is_err() {
             // The burst meets the error.
             self.entry.try_again(direction);
@@ -249,10 +250,14 @@ impl Drop for Resting {
 
 impl Worker {
     /// Puts a connection into a slot of its own, at rest.
-    pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
+    pub(crate) fn adopt(&self, mut resting: Box<Resting>) -> io::Result<()> {
         let (word, slot) = self.occupy()?;
         resting.attach(word);
-        self.rest(slot, resting);
+        // One that is due arms its timer when it rests.
+        if !resting.entry.is_readable() {
+            resting.arm(self, word);
+        }
+        self.wait_in(slot, word, resting);
         Ok(())
     }
 
@@ -261,6 +266,12 @@ impl Worker {
         let word = self.word(slot);
         resting.arm(self, word);
         resting.listen(self);
+        self.wait_in(slot, word, resting);
+    }
+
+    /// Leaves a connection in its slot, and queues it if there is something to do for it already.
+    #[inline]
+    fn wait_in(&self, slot: &Slot, word: Word, mut resting: Box<Resting>) {
         let due = resting.cause(self, word).is_some();
         slot.set_resting(resting);
         self.resting.set(self.resting.get() + 1);

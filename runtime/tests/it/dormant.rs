@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::given::{Bomb, on, pair, settle, timeless, until};
 use osier::Runtime;
-use osier::dormant::{AfterBurst, Cause, Dormant, park_local};
+use osier::dormant::{AfterBurst, Cause, Dormant, park_local, start_local};
 use osier::io::Source;
 use osier::net::{TcpStream, UdpSocket};
 use osier::sync::Event;
@@ -89,6 +89,57 @@ fn a_leaf_in_the_box_wakes_it_from_any_thread() {
             client.write_all(b"x").unwrap();
             client.read_exact(&mut byte).unwrap();
             assert_eq!(byte, *b"r");
+        }
+    });
+}
+
+/// Answers what has arrived, and ends with its peer. Notes its causes.
+struct Begun(TcpStream, Arc<Mutex<Vec<Cause>>>);
+
+impl Dormant for Begun {
+    fn source(&self) -> &dyn Source {
+        &self.0
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        self.1.lock().unwrap().push(cause);
+        let mut buf = [0; 64];
+        match self.0.try_read(&mut buf) {
+            Ok(0) => AfterBurst::End,
+            Ok(count) => {
+                self.0.write_all(&buf[..count]).expect("the client reads");
+                AfterBurst::Sleep(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => AfterBurst::Sleep(None),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_started_connection_is_called_at_once_and_again_when_bytes_arrive() {
+    on(1).run(|| {
+        for early in [true, false] {
+            let (mut client, stream) = pair();
+            let causes = Arc::default();
+            let mut echo = [0; 5];
+            let ask = |client: &mut TcpStream| client.write_all(b"hello").expect("it is open");
+            if early {
+                ask(&mut client);
+            }
+            start_local(Box::new(Begun(stream, Arc::clone(&causes))), None).unwrap();
+            until(|| *causes.lock().unwrap() == [Cause::Readable]);
+            if !early {
+                ask(&mut client);
+            }
+            client.read_exact(&mut echo).unwrap();
+            for _ in 0..3 {
+                ask(&mut client);
+                client.read_exact(&mut echo).unwrap();
+                assert_eq!(&echo, b"hello");
+            }
+            drop(client);
+            until(|| Arc::strong_count(&causes) == 1);
         }
     });
 }

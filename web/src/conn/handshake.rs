@@ -84,7 +84,7 @@ impl Conn {
                 self.set_stage(Stage::Handshake(Handshake::until(deadline)));
                 match stream.has_unsent() {
                     true => AfterBurst::SleepUntilWritable(deadline),
-                    false => AfterBurst::Sleep(deadline),
+                    false => self.watched(AfterBurst::Sleep(deadline)),
                 }
             }
             Err(error) => self.refuse_client(&error),

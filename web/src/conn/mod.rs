@@ -90,7 +90,7 @@ use crate::conn::serve::{After, Input, Local};
 #[cfg(feature = "h2")]
 use crate::conn::serve::{Multiplexed, Next};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
-use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING};
+use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING, Worker};
 
 /// Longest lingering close. After the last response, the server reads and discards the client's
 /// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
@@ -195,7 +195,8 @@ impl Conn {
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
-        let (stage, patience) = match worker.server.is_trusted(peer) {
+        let is_trusted = worker.server.is_trusted(peer);
+        let (stage, patience) = match is_trusted {
             true => (Some(Stage::Announced(Announced::default())), timeouts.idle),
             #[cfg(feature = "tls")]
             false if worker.server.tls.is_some() => {
@@ -219,11 +220,13 @@ impl Conn {
             true => FRESH_GRACE,
             false => patience,
         };
-        if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
-            let text = format_args!("cannot watch a connection from {peer}: {error}");
-            worker
-                .server
-                .log(&Record::new(Level::Error, text).of_client(peer, false));
+        // The first bytes of a client mostly come right behind its connection. Those of a balancer are read by calls that wait.
+        let opened = match is_trusted {
+            true => osier::dormant::park_local(conn, after(patience)),
+            false => osier::dormant::start_local(conn, after(patience)),
+        };
+        if let Err(error) = opened {
+            cannot_watch(worker, peer, &error);
         }
     }
 
@@ -327,9 +330,13 @@ impl Conn {
     /// Reads the first bytes of a request, or notices that the client is gone.
     fn begin(&mut self) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
-        let read = self.link.transport.receive(&mut buffers.input);
+        let is_fresh = self.link.is_fresh();
+        let read = match is_fresh {
+            true => self.link.transport.receive_at_once(&mut buffers.input),
+            false => self.link.transport.receive(&mut buffers.input),
+        };
         if let Ok(count @ 1..) = read {
-            return match self.link.is_fresh() {
+            return match is_fresh {
                 true => self.first_burst(buffers, count),
                 false => self.burst(buffers, count),
             };
@@ -339,8 +346,24 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && self.link.transport.is_mid_record() => {
                 self.rest_in_head(&[], HeadScanner::new())
             }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && is_fresh => {
+                let next = self.sleep();
+                self.watched(next)
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
             _ => self.close(CloseReason::Client),
+        }
+    }
+
+    /// Has the worker's poller report the socket from now on. A new connection has not been reported yet, and calls that never wait
+    /// would not meet the poller's error. Returns what comes next.
+    fn watched(&self, next: AfterBurst) -> AfterBurst {
+        match self.link.socket().watch() {
+            Ok(()) => next,
+            Err(error) => {
+                cannot_watch(&self.link.worker, self.link.peer(), &error);
+                self.close(CloseReason::Failed)
+            }
         }
     }
 
@@ -391,7 +414,10 @@ impl Conn {
         let next = streams.receive(&buffers.input[..filled]);
         self.link.worker.give_buffers(buffers);
         self.set_stage(Stage::Streams(streams));
-        self.after_streams(next)
+        match self.after_streams(next) {
+            AfterBurst::End => AfterBurst::End,
+            next => self.watched(next),
+        }
     }
 
     #[cfg(feature = "h2")]
@@ -862,6 +888,13 @@ impl Drop for Conn {
             .set_user_timeout(Some(self.link.worker.server.timeouts.write));
         self.link.worker.unlink(&self.link);
     }
+}
+
+#[cold]
+fn cannot_watch(worker: &Worker, peer: SocketAddr, error: &io::Error) {
+    let text = format_args!("cannot watch a connection from {peer}: {error}");
+    let record = Record::new(Level::Error, text).of_client(peer, false);
+    worker.server.log(&record);
 }
 
 /// Takes `count` bytes that have arrived out of the socket.

@@ -138,11 +138,20 @@ impl Transport {
         match self {
             Transport::Plain(stream) => { stream }.read(into),
             #[cfg(feature = "tls")]
-            Transport::Tls(stream) => stream.try_read(into).map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-                _ => error,
-            }),
+            Transport::Tls(_) => self.receive_at_once(into),
         }
+    }
+
+    /// Reads as [`receive`](Transport::receive) does, and never waits. A new connection is woken although nothing may have arrived.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` if nothing has arrived, and the errors of `read`.
+    pub(crate) fn receive_at_once(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.try_read(into).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
     }
 
     /// Whether a read would return bytes that have left the socket, which no event announces.
