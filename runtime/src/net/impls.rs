@@ -297,7 +297,21 @@ macro_rules! stream_impls {
             ///
             /// `WouldBlock` if it takes none, and the errors of `write`.
             pub fn try_write(&self, buf: &[u8]) -> std::io::Result<usize> {
-                self.0.try_write(buf)
+                self.0.try_write(buf, rustix::net::SendFlags::empty())
+            }
+
+            /// Writes as [`try_write`](Self::try_write) does, with a note that something follows at once: more bytes, or the end of the
+            /// connection. The kernel may hold the bytes back to send both in one packet.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// The errors of `try_write`.
+            pub fn try_write_more(&self, buf: &[u8]) -> std::io::Result<usize> {
+                self.0.try_write(buf, crate::net::stream::MORE)
             }
 
             /// Waits until bytes arrive, at most for `time`. Returns whether there are some. The peer's end or a reset

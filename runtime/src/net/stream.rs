@@ -162,9 +162,8 @@ impl Stream {
         self.send(|fd| call::write(fd, buf, flags))
     }
 
-    pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.watched
-            .write_now(|fd| Ok(call::write(fd, buf, SendFlags::empty())?.value))
+    pub(crate) fn try_write(&self, buf: &[u8], flags: SendFlags) -> io::Result<usize> {
+        self.watched.write_now(|fd| Ok(call::write(fd, buf, flags)?.value))
     }
 
     pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {

@@ -76,6 +76,10 @@ impl Socket for Polled<'_, '_> {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         at_once(self.waits.poll_write(self.socket, self.cx, bytes))
     }
+
+    fn send_last(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(bytes)
+    }
 }
 
 fn at_once<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {

@@ -227,6 +227,38 @@ impl Stream {
         self.at_once(|state, socket| state.close_notify(socket))
     }
 
+    /// Tells the peer that no more bytes will come, as [`try_close_notify`](Stream::try_close_notify) does, right before the socket is
+    /// closed. The kernel may hold the alert back until then, so that the end of the connection shares its packet.
+    ///
+    /// # Suspends
+    ///
+    /// Never.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_close_notify`](Stream::try_close_notify).
+    pub fn try_last_close_notify(&self) -> io::Result<()> {
+        self.at_once(|state, socket| state.last_close_notify(socket))
+    }
+
+    /// Writes the last bytes of this end and its close_notify, so that they may share a packet with the end of the connection. The caller
+    /// shuts the socket down or closes it next: the kernel may hold the bytes back until then.
+    ///
+    /// # Suspends
+    ///
+    /// Until the kernel has taken all records.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a write.
+    pub fn write_last(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let count = self.blocking(|state, socket| state.hold(socket, &[IoSlice::new(bytes)]))?;
+            bytes = &bytes[count..];
+        }
+        self.blocking(|state, socket| state.last_close_notify(socket))
+    }
+
     /// Shuts down reading, writing or both. Before the socket's writing direction ends, the peer gets a close_notify.
     ///
     /// # Suspends
@@ -240,7 +272,7 @@ impl Stream {
         if how == Shutdown::Read {
             return self.socket.shutdown(how);
         }
-        let told = self.close_notify();
+        let told = self.blocking(|state, socket| state.last_close_notify(socket));
         self.socket.shutdown(how)?;
         told
     }

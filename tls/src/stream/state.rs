@@ -26,6 +26,8 @@ const WRITE_BYTES: usize = 2 * RECORD_BYTES;
 pub(super) trait Socket {
     fn receive(&mut self, buf: &mut [u8]) -> io::Result<usize>;
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    /// Sends bytes that the end of the connection follows at once.
+    fn send_last(&mut self, bytes: &[u8]) -> io::Result<usize>;
 }
 
 impl Socket for &net::Stream {
@@ -35,6 +37,10 @@ impl Socket for &net::Stream {
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.try_write(bytes)
+    }
+
+    fn send_last(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write_more(bytes)
     }
 }
 
@@ -180,6 +186,15 @@ impl State {
 
     /// Encrypts the first bytes of `slices` into records and sends what the socket takes at once. The others stay in `outgoing`.
     pub(super) fn write(&mut self, socket: &mut dyn Socket, slices: &[IoSlice<'_>]) -> Result<usize, Stop> {
+        let count = self.hold(socket, slices)?;
+        match self.flush(socket) {
+            Ok(()) | Err(Stop::Wait(_)) => Ok(count),
+            failed => failed.map(|()| 0),
+        }
+    }
+
+    /// Encrypts the first bytes of `slices` into records, which stay in `outgoing` for the next flush.
+    pub(super) fn hold(&mut self, socket: &mut dyn Socket, slices: &[IoSlice<'_>]) -> Result<usize, Stop> {
         if self.session.is_handshaking() {
             self.handshake(socket)?;
         }
@@ -193,10 +208,7 @@ impl State {
         }
         let count = self.encrypt(slices)?;
         self.is_busy = count >= RECORD_BYTES;
-        match self.flush(socket) {
-            Ok(()) | Err(Stop::Wait(_)) => Ok(count),
-            failed => failed.map(|()| 0),
-        }
+        Ok(count)
     }
 
     /// Encrypts at most [`WRITE_BYTES`]. Slices that are shorter than a record share one.
@@ -239,8 +251,12 @@ impl State {
 
     /// Sends the records that wait.
     pub(super) fn flush(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        self.flush_by(|bytes| socket.send(bytes))
+    }
+
+    fn flush_by(&mut self, mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> Result<(), Stop> {
         while !self.outgoing.is_empty() {
-            match socket.send(self.outgoing.filled()) {
+            match send(self.outgoing.filled()) {
                 Ok(count) => self.outgoing.consume(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Stop::Wait(Direction::Write)),
                 Err(error) => return Err(Stop::Fail(error)),
@@ -251,12 +267,24 @@ impl State {
     }
 
     pub(super) fn close_notify(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        self.close()?;
+        self.flush(socket)
+    }
+
+    /// Sends the close_notify when the end of the socket follows at once, so that both may share a packet.
+    pub(super) fn last_close_notify(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
+        self.close()?;
+        self.flush_by(|bytes| socket.send_last(bytes))
+    }
+
+    /// Adds the close_notify to the records that wait.
+    fn close(&mut self) -> Result<(), Stop> {
         // A peer that has not finished its handshake has nothing that could be cut.
         if !self.closed && !self.session.is_handshaking() && self.failed.is_none() {
             self.advance(&mut [], Goal::CloseNotify)?;
         }
         self.closed = true;
-        self.flush(socket)
+        Ok(())
     }
 
     /// Whether a read has an outcome without the socket.

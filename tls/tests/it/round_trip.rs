@@ -44,6 +44,32 @@ fn a_client_and_a_server_talk() {
 }
 
 #[test]
+fn last_bytes_come_with_the_end() {
+    for length in [0, 5, 3_000_000] {
+        let (mut client, mut server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
+        osier::run(move || -> io::Result<()> {
+            let serving = osier::spawn(move || -> io::Result<()> {
+                server.read_exact(&mut [0; 5])?;
+                server.write_all(b"first")?;
+                server.write_last(&vec![b'x'; length])?;
+                assert_eq!(server.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
+                server.socket().shutdown(Shutdown::Write)?;
+                // What the client sends meanwhile is no reason to lose them.
+                assert_eq!(server.read(&mut [0; 8])?, 4);
+                Ok(())
+            });
+            client.write_all(b"hello")?;
+            let mut reply = Vec::new();
+            client.read_to_end(&mut reply)?;
+            assert_eq!(reply.len(), 5 + length);
+            client.write_all(b"more")?;
+            serving.join().unwrap()
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn megabytes_go_both_ways_at_once() {
     let (client, server) = pair(&AUTHORITY.connector(), &LOCALHOST.acceptor());
     osier::run(move || -> io::Result<()> {

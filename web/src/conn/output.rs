@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
-use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -202,13 +201,10 @@ impl<'c> Output<'c> {
     ///
     /// As [`flush`](Output::flush) does.
     pub(crate) fn settle_last(&self) -> io::Result<bool> {
-        let Sink::Transport(transport) = self.sink else {
-            return self.settle().map(|()| false);
-        };
-        let Some(stream) = transport.plain() else {
-            return self.settle().map(|()| false);
-        };
-        self.state().send_last(self.sink, stream)
+        match self.sink {
+            Sink::Transport(transport) => self.state().send_last(transport),
+            Sink::Stream(_) | Sink::Memory(_) => self.settle().map(|()| false),
+        }
     }
 
     /// Flushes before a suspension, for the fiber's hook. The next write reports an error again.
@@ -408,19 +404,6 @@ impl<'c> Output<'c> {
     }
 }
 
-/// Writes bytes that the end of the sending direction follows at once.
-fn write_all_held(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match stream.write_more(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 /// Time after which a client that takes nothing is slow, given the write timeout.
 fn patience(limit: Option<Duration>) -> Duration {
     limit.map_or(PATIENCE, |limit| PATIENCE.min(limit / 2))
@@ -454,12 +437,12 @@ impl OutputState {
     }
 
     /// Sends the collected bytes, which the kernel may hold back. Returns whether there were any.
-    fn send_last(&mut self, sink: Sink<'_>, stream: &Stream) -> io::Result<bool> {
+    fn send_last(&mut self, mut transport: &Transport) -> io::Result<bool> {
         if !self.has_unsent()? {
-            return Ok(false);
+            return transport.flush().map(|()| false);
         }
-        let done = write_all_held(stream, &self.buffer);
-        self.sent(sink, done).map(|()| true)
+        let done = transport.write_last(&self.buffer);
+        self.sent(transport.into(), done).map(|()| true)
     }
 
     /// Whether collected bytes can be sent.

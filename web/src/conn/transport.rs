@@ -229,13 +229,27 @@ impl Transport {
         }
     }
 
-    /// Tells the peer that it has got everything, if the protocol has a word for that and the socket takes it at once.
+    /// Writes the last bytes of this end. The kernel may hold them back until the caller ends the sending direction, which it does at once.
+    ///
+    /// # Suspends
+    ///
+    /// Until the kernel has taken all bytes.
+    pub(crate) fn write_last(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Transport::Plain(stream) => write_all_more(stream, bytes),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.write_last(bytes),
+        }
+    }
+
+    /// Tells the peer that it has got everything, if the protocol has a word for that and the socket takes it at once. The caller closes
+    /// the socket next.
     #[inline]
     pub(crate) fn say_goodbye(&self) {
         match self {
             Transport::Plain(_) => {}
             #[cfg(feature = "tls")]
-            Transport::Tls(stream) => drop(stream.try_close_notify()),
+            Transport::Tls(stream) => drop(stream.try_last_close_notify()),
         }
     }
 
@@ -279,6 +293,19 @@ impl Transport {
             Transport::Tls(stream) => stream.shutdown(Shutdown::Write),
         }
     }
+}
+
+/// Writes bytes that the end of the sending direction follows at once.
+fn write_all_more(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write_more(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(feature = "sendfile")]
