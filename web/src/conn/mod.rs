@@ -19,6 +19,7 @@
 //! once, so the handlers of one connection do not overlap. The result of `wake` says until when the
 //! connection rests.
 
+mod announced;
 pub(crate) mod awaiting;
 #[cfg(any(feature = "fastcgi", feature = "proxy", feature = "sendfile", feature = "ws"))]
 #[cfg_attr(
@@ -77,8 +78,8 @@ use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::memory::{Account, Charge};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
-use osier_http::proxy_protocol::{self, Addresses};
 
+use crate::conn::announced::Announced;
 use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 #[cfg(feature = "tls")]
@@ -90,7 +91,7 @@ use crate::conn::serve::{After, Input, Local};
 #[cfg(feature = "h2")]
 use crate::conn::serve::{Multiplexed, Next};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
-use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING, Worker};
+use crate::conn::worker::{Buffers, FRESH_GRACE, Link, RESTING, Worker};
 
 /// Longest lingering close. After the last response, the server reads and discards the client's
 /// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
@@ -135,17 +136,6 @@ enum Stage {
     #[cfg(feature = "h2")]
     Streams(Box<dyn Multiplexed>),
 }
-
-/// The received part of a PROXY header.
-#[derive(Default)]
-struct Announced {
-    bytes: Vec<u8>,
-    /// Set when the first byte arrives.
-    deadline: Option<Instant>,
-}
-
-/// A full input buffer is enough to decide whether the bytes are a PROXY header.
-const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 
 struct Taken {
     session: Box<dyn Session>,
@@ -254,77 +244,6 @@ impl Conn {
         });
         osier::dormant::park_local(conn, Some(osier::time::coarse_now()))?;
         Ok(theirs.into())
-    }
-
-    /// Reads a part of a balancer's header, and any bytes behind it.
-    fn announced(&mut self, mut announced: Announced) -> AfterBurst {
-        let link = self.link.clone();
-        let mut buffers = link.worker.take_buffers();
-        let held = announced.bytes.len();
-        buffers.input[..held].copy_from_slice(&announced.bytes);
-        // The header comes in the clear. Bytes behind it stay in the socket if they are encrypted.
-        let received = match link.transport.plain() {
-            Some(mut stream) => stream.read(&mut buffers.input[held..]),
-            None => link.socket().peek(&mut buffers.input[held..]),
-        };
-        let filled = match received {
-            Ok(count @ 1..) => held + count,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
-            _ => {
-                link.worker.give_buffers(buffers);
-                return self.close(CloseReason::Client);
-            }
-        };
-        let input = &buffers.input[..filled];
-        let http = match proxy_protocol::parse(input) {
-            Ok(Some(header)) => {
-                if let Addresses::Inet { source, .. } = header.addresses
-                    && !link.set_proxied(source)
-                {
-                    link.worker.give_buffers(buffers);
-                    Link::abandon(link.socket());
-                    return self.close(CloseReason::ClientLimit);
-                }
-                header.length..filled
-            }
-            Ok(None) => {
-                announced.bytes = input.to_vec();
-                if link.transport.plain().is_none() && skip(link.socket(), filled - held).is_err() {
-                    link.worker.give_buffers(buffers);
-                    return self.close(CloseReason::Client);
-                }
-                link.worker.give_buffers(buffers);
-                let timeouts = &link.worker.server.timeouts;
-                let time = if filled == 0 { timeouts.idle } else { timeouts.header };
-                announced.deadline = announced.deadline.filter(|_| held > 0).or_else(|| after(time));
-                let deadline = announced.deadline;
-                self.set_stage(Stage::Announced(announced));
-                return AfterBurst::Sleep(deadline);
-            }
-            Err(malformed) => {
-                link.worker.give_buffers(buffers);
-                let peer = link.peer();
-                let text = format_args!("closed a connection from the trusted peer {peer}: {malformed}");
-                let record = Record::new(Level::Warning, text).of_client(peer, false);
-                link.worker.server.log(&record);
-                return self.close(CloseReason::ProtocolError);
-            }
-        };
-        #[cfg(feature = "tls")]
-        if link.transport.plain().is_none() {
-            link.worker.give_buffers(buffers);
-            return match skip(link.socket(), http.start - held) {
-                Ok(()) => self.shake_hands(Handshake::until(after(link.worker.server.timeouts.handshake))),
-                Err(_) => self.close(CloseReason::Client),
-            };
-        }
-        let count = http.len();
-        buffers.input.copy_within(http, 0);
-        if count > 0 {
-            return self.first_burst(buffers, count);
-        }
-        link.worker.give_buffers(buffers);
-        self.sleep()
     }
 
     /// Reads the first bytes of a request, or notices that the client is gone.
@@ -895,17 +814,6 @@ fn cannot_watch(worker: &Worker, peer: SocketAddr, error: &io::Error) {
     let text = format_args!("cannot watch a connection from {peer}: {error}");
     let record = Record::new(Level::Error, text).of_client(peer, false);
     worker.server.log(&record);
-}
-
-/// Takes `count` bytes that have arrived out of the socket.
-fn skip(mut socket: &Stream, mut count: usize) -> io::Result<()> {
-    let mut bytes = [0; 256];
-    while count > 0 {
-        let piece = count.min(bytes.len());
-        socket.read_exact(&mut bytes[..piece])?;
-        count -= piece;
-    }
-    Ok(())
 }
 
 /// Returns the time `time` from now. `None`, which means never, if the clock cannot represent it.

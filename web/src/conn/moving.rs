@@ -23,6 +23,7 @@ use osier::memory::Account;
 use osier::net::Stream;
 use osier_http::HeadScanner;
 
+use crate::conn::announced::Announced;
 use crate::conn::close::CloseReason;
 use crate::conn::handover::line::{BATCH, Leaving, Line, RECORD_MAX};
 use crate::conn::handover::record::{Record, Saved};
@@ -32,7 +33,7 @@ use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
-use crate::conn::{Announced, Conn, PARTIAL_ROOM, Partial, Stage, Taken, after};
+use crate::conn::{Conn, PARTIAL_ROOM, Partial, Stage, Taken, after};
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
