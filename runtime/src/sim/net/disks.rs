@@ -81,7 +81,7 @@ impl Net {
         };
         let lost = self.disks[disk].crash(&mut draw)?;
         if lost > 0 {
-            self.note(host, format_args!("the disk loses {lost} changes"));
+            self.note(host, format_args!("unsynced changes lost: {lost}"));
         }
         Ok(())
     }

@@ -84,6 +84,31 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(different.len(), traces.len(), "every seed is another run");
 }
 
+/// Writes files on a host that loses its power, and notes the rest of them.
+#[cfg(target_os = "linux")]
+fn use_a_disk(world: &World) {
+    let has_written = std::cell::Cell::new(false);
+    let host = world.host("disk", move || {
+        if !has_written.replace(true) {
+            osier::fs::create_dir("folder").unwrap();
+            for name in ["one", "two", "three"] {
+                osier::fs::write(format!("folder/{name}"), name).unwrap();
+            }
+            osier::fs::rename("folder/three", "folder/four").unwrap();
+            osier::fs::File::open("folder").unwrap().sync_all().unwrap();
+            osier::fs::remove_file("folder/four").unwrap();
+        }
+        for entry in osier::fs::read_dir("folder").unwrap().map(Result::unwrap) {
+            let text = osier::fs::read_to_string(entry.path()).unwrap();
+            sim::note(format_args!("found {:?} {text:?}", entry.file_name()));
+        }
+    });
+    host.wait();
+    host.crash();
+    host.restart();
+    host.wait();
+}
+
 #[test]
 fn a_trace_is_the_same_on_every_machine() {
     let report = Sim::new(11).report(|world| {
@@ -91,6 +116,7 @@ fn a_trace_is_the_same_on_every_machine() {
         osier::sleep(Duration::from_millis(10));
         echo("server", b"hello").unwrap();
         sim::note(format_args!("random {}", osier::random()));
+        use_a_disk(world);
     });
     assert_eq!(report.failure, None);
     let expected = include_str!("trace.txt");
