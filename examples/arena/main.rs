@@ -42,7 +42,7 @@ use std::process::ExitCode;
 use osier::signal::{Signal, Signals};
 use osier_postgres::Pipeline;
 use osier_web::compress::Compress;
-use osier_web::files::{CacheLimits, Files, Options};
+use osier_web::files::{Files, Options};
 use osier_web::http::{StatusCode, Version};
 use osier_web::tls::{Acceptor, Identity};
 use osier_web::{IntoResponse, Listening, Next, Request, Response, Route, Router, Server};
@@ -177,15 +177,11 @@ fn router(app: &App) -> io::Result<Router> {
         .state(app.users.clone()))
 }
 
-/// The folder of static files. The rules forbid copies in memory, so each request opens its file. Where a client accepts it, the file is
-/// the one beside it that was compressed before.
+/// The folder of static files. The rules forbid copies in memory, so each response is read from its file. Where a client accepts it, that
+/// is the one beside it that was compressed before.
 fn files(folder: &Path) -> io::Result<Files> {
-    let cache = CacheLimits {
-        entries: 0,
-        ..CacheLimits::default()
-    };
     let options = Options {
-        cache,
+        in_memory: 0,
         may_be_missing: true,
         ..Options::default()
     };

@@ -159,9 +159,9 @@ fn static_files_come_from_the_disk() {
         (letters.text(), letters.header("content-type")),
         ("letters", Some("font/woff2"))
     );
-    // No copy is kept.
-    fs::write(folder.0.join("static/sheet.css"), "p {}").unwrap();
-    assert_eq!(client.get("/static/sheet.css").send().text(), "p {}");
+    // No copy is kept: a change of the open file shows at once.
+    fs::write(folder.0.join("static/sheet.css"), SHEET.to_uppercase()).unwrap();
+    assert_eq!(client.get("/static/sheet.css").send().text(), SHEET.to_uppercase());
     for path in [
         "/static/missing.txt",
         "/static/../dataset.json",

@@ -304,6 +304,7 @@ fn look_in(
     let forms = Forms {
         siblings: options.precompressed,
         made: options.compress.as_ref().map(|settings| settings.min),
+        in_memory: options.in_memory,
     };
     if !target.folder {
         return Ok(match load(root, &target.name, access, forms, previous) {

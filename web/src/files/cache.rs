@@ -14,7 +14,7 @@ use osier::memory::{Account, Charge};
 pub struct Limits {
     /// Paths.
     pub entries: usize,
-    /// Bytes of memory, paths included. Files up to 32 KiB are kept in memory.
+    /// Bytes of memory, paths included.
     pub bytes: usize,
     /// Open descriptors.
     pub files: usize,

@@ -100,6 +100,9 @@ pub struct Options {
     pub cache_control: Option<String>,
     /// Name and value of fields that every response gets. None by default.
     pub headers: Vec<(String, String)>,
+    /// Largest file, in bytes, whose contents are kept in memory. A larger file is kept open, and each response is read from it. Default:
+    /// 32 KiB. With 0 no contents are kept; a file that is replaced is noticed within a second all the same.
+    pub in_memory: u64,
     /// Bounds of the caches, over all workers. Each worker has an equal share.
     pub cache: CacheLimits,
 }
@@ -118,6 +121,7 @@ impl Default for Options {
             strip: None,
             cache_control: None,
             headers: Vec::new(),
+            in_memory: variant::SMALL,
             cache: CacheLimits::default(),
         }
     }

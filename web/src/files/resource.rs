@@ -61,6 +61,8 @@ pub struct Forms {
     pub siblings: bool,
     /// Smallest file, in bytes, for which the server makes encoded forms. `None` if it makes none.
     pub made: Option<u64>,
+    /// Largest file, in bytes, that is read into memory.
+    pub in_memory: u64,
 }
 
 /// Opens `name` and, if `forms` allows, its siblings. If nothing has changed since `previous`,
@@ -108,6 +110,7 @@ pub fn load(
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
     let now = osier::time::system_now();
+    let access = (access, forms.in_memory);
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
     let shrinks = shrinks(forms.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);
@@ -241,6 +244,7 @@ mod tests {
     const FORMS: Forms = Forms {
         siblings: true,
         made: None,
+        in_memory: SMALL,
     };
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
@@ -298,6 +302,11 @@ mod tests {
             assert_eq!(large.files(), 1);
             assert_eq!(loaded(&root, "empty", access, None).plain.length(), 0);
         }
+        let none = Forms { in_memory: 0, ..FORMS };
+        let Ok(Loaded::Resource(kept_open)) = load(&root, b"small.css", Access::Blocking, none, None) else {
+            panic!("it is a file");
+        };
+        assert!(matches!(&kept_open.plain.content, Content::Disk(_)));
     }
 
     #[test]

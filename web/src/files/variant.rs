@@ -16,7 +16,7 @@ use super::root::Identity;
 use crate::compress::accept_encoding::Coding;
 use crate::{Fields, Response};
 
-/// Largest file that is kept in memory, in bytes. Larger files are sent from the page cache.
+/// Largest file that is kept in memory, in bytes, by default. Larger files are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;
 
 /// Estimated bytes that a made form costs besides its content.
@@ -78,11 +78,11 @@ pub struct Form {
 pub struct Known(pub [Mutex<Weak<Form>>; 3]);
 
 impl Variant {
-    /// Makes the form that `file` holds.
+    /// Makes the form that `file` holds. A file of at most `in_memory` bytes is read.
     pub fn of(
         file: File,
         identity: Identity,
-        access: Access,
+        (access, in_memory): (Access, u64),
         mime: &str,
         coding: Option<Coding>,
         varies: bool,
@@ -98,7 +98,7 @@ impl Variant {
         let modified = u64::try_from(identity.modified)
             .ok()
             .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
-        let content = Content::of(file, size, access)?;
+        let content = Content::of(file, size, (access, in_memory))?;
         Ok(Variant::new(identity, content, etag, modified, mime, coding, varies))
     }
 
@@ -149,8 +149,8 @@ impl Variant {
 impl Content {
     /// Reads a small file into memory. A file that is shorter than its metadata says is being
     /// changed now. It is sent like a large file, whose end is checked while it is sent.
-    fn of(file: File, size: u64, access: Access) -> io::Result<Content> {
-        if size > SMALL {
+    fn of(file: File, size: u64, (access, in_memory): (Access, u64)) -> io::Result<Content> {
+        if size > in_memory {
             return Ok(Content::Disk(Arc::new(file)));
         }
         let mut bytes = vec![0; size as usize];
