@@ -265,18 +265,7 @@ impl Shared {
     ///
     /// While the client takes no more.
     fn write(self: &Rc<Self>) {
-        let written = loop {
-            match self.write_at_once(1) {
-                Ok(false) => {}
-                done => break done.map(drop),
-            }
-            // There may be room for responses.
-            self.serve_soon();
-            if let Err(error) = self.wait_writable() {
-                break Err(error);
-            }
-        };
-        self.end_write(written);
+        self.end_write(self.write_output());
         self.serve_soon();
     }
 
@@ -342,7 +331,7 @@ impl Shared {
     }
 }
 
-impl Writer for Shared {
+impl Writer for Rc<Shared> {
     fn machine(&self) -> &RefCell<h2::Connection> {
         &self.machine
     }
@@ -362,8 +351,9 @@ impl Writer for Shared {
         }
     }
 
-    /// A client that acknowledges bytes has the write timeout again.
+    /// There may be room for new streams meanwhile. A client that acknowledges bytes has the write timeout again.
     fn wait_writable(&self) -> io::Result<()> {
+        self.serve_soon();
         let (socket, limit) = (self.link.socket(), self.local.worker.server.timeouts.write);
         loop {
             let before = socket.unacknowledged();
