@@ -7,14 +7,17 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use brotli::Allocator;
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
+use brotli::enc::writer::CompressorWriterCustomAlloc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
 use crate::compress::accept_encoding::Coding;
+use crate::compress::tables::{Table, Tables};
 
 /// How much time an encoder spends to save bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,14 @@ const KEPT_WINDOW: u32 = 22;
 /// about 5 % dearer.
 const PIECE: usize = 32 << 10;
 
+/// Bytes between a brotli encoder and the vector.
+const BROTLI_BUFFER: usize = 4096;
+
 /// An encoder of one coding that writes into a vector.
 pub(crate) enum Encoder {
     Brotli(Box<CompressorWriter<Vec<u8>>>),
+    /// Brotli at quality 1.
+    QuickBrotli(Box<CompressorWriterCustomAlloc<Vec<u8>, Table<u8>, Tables>>),
     Zstd(ZstdEncoder<'static, Vec<u8>>),
     Gzip(GzEncoder<Vec<u8>>),
 }
@@ -77,6 +85,11 @@ impl Encoder {
         let kept = effort == Effort::Kept;
         let (brotli, zstd, gzip) = effort.levels();
         Ok(match coding {
+            Coding::Brotli if brotli == 1 => {
+                let buffer = Tables.alloc_cell(BROTLI_BUFFER);
+                let encoder = CompressorWriterCustomAlloc::new(Vec::new(), buffer, Tables, 1, STREAM_WINDOW);
+                Encoder::QuickBrotli(Box::new(encoder))
+            }
             Coding::Brotli => {
                 let params = BrotliEncoderParams {
                     quality: brotli,
@@ -84,7 +97,11 @@ impl Encoder {
                     size_hint: size.unwrap_or(0),
                     ..BrotliEncoderParams::default()
                 };
-                Encoder::Brotli(Box::new(CompressorWriter::with_params(Vec::new(), 4096, &params)))
+                Encoder::Brotli(Box::new(CompressorWriter::with_params(
+                    Vec::new(),
+                    BROTLI_BUFFER,
+                    &params,
+                )))
             }
             Coding::Zstd => {
                 let mut encoder = ZstdEncoder::new(Vec::new(), zstd)?;
@@ -127,6 +144,7 @@ impl Encoder {
     pub(crate) fn encoded(&mut self) -> &mut Vec<u8> {
         match self {
             Encoder::Brotli(encoder) => encoder.get_mut(),
+            Encoder::QuickBrotli(encoder) => encoder.get_mut(),
             Encoder::Zstd(encoder) => encoder.get_mut(),
             Encoder::Gzip(encoder) => encoder.get_mut(),
         }
@@ -136,6 +154,7 @@ impl Encoder {
     pub(crate) fn finish(self) -> io::Result<Vec<u8>> {
         match self {
             Encoder::Brotli(encoder) => Ok(encoder.into_inner()),
+            Encoder::QuickBrotli(encoder) => Ok(encoder.into_inner()),
             Encoder::Zstd(encoder) => encoder.finish(),
             Encoder::Gzip(encoder) => encoder.finish(),
         }
@@ -144,6 +163,7 @@ impl Encoder {
     fn writer(&mut self) -> &mut dyn Write {
         match self {
             Encoder::Brotli(encoder) => encoder,
+            Encoder::QuickBrotli(encoder) => encoder,
             Encoder::Zstd(encoder) => encoder,
             Encoder::Gzip(encoder) => encoder,
         }

@@ -30,6 +30,7 @@ pub(crate) mod accept_encoding;
 pub(crate) mod encoder;
 mod pipe;
 mod pool;
+mod tables;
 
 use std::io;
 use std::ops::ControlFlow;
