@@ -55,9 +55,36 @@ pub(crate) struct Handle<T> {
 
 /// The place where a task belongs.
 pub(crate) struct Home {
-    scheduler: Arc<Scheduler>,
+    /// `None` only while it is dropped.
+    scheduler: Option<Arc<Scheduler>>,
     /// The worker of a task that is not `Send`; for another task, the worker whose registry it is in.
     index: usize,
+}
+
+/// A worker keeps at most this many clones of its scheduler.
+const CLONES: usize = 64;
+
+impl Home {
+    fn scheduler(&self) -> &Arc<Scheduler> {
+        self.scheduler.as_ref().expect("taken only when it is dropped")
+    }
+}
+
+impl Drop for Home {
+    /// Leaves the clone of the scheduler to the worker: to make and to drop one are two atomic operations.
+    #[inline]
+    fn drop(&mut self) {
+        context::worker(|worker| {
+            let mut clones = worker.tasks.clones.borrow_mut();
+            let is_ours = self
+                .scheduler
+                .as_ref()
+                .is_some_and(|scheduler| Arc::ptr_eq(scheduler, &worker.scheduler));
+            if is_ours && clones.len() < CLONES {
+                clones.extend(self.scheduler.take());
+            }
+        });
+    }
 }
 
 /// The last one woken is served this many times in a row before the others.
@@ -72,6 +99,8 @@ pub(crate) struct Queue {
     local_first: Cell<bool>,
     /// When this turn of the loop began, in nanoseconds after [`EPOCH`]; 0 until a task asks.
     pub(crate) turn: Cell<u64>,
+    /// Clones of the worker's scheduler, of tasks that have ended, for the next ones.
+    clones: RefCell<Vec<Arc<Scheduler>>>,
 }
 
 /// The ends of a worker's queues that other workers hold.
@@ -135,6 +164,7 @@ impl Queue {
             local: RefCell::default(),
             local_first: Cell::new(false),
             turn: Cell::new(0),
+            clones: RefCell::default(),
         };
         (queue, stealers)
     }
@@ -442,8 +472,13 @@ impl Scheduler {
     }
 
     fn home(self: &Arc<Self>, index: usize) -> Home {
+        let kept = context::worker(|worker| {
+            let is_ours = std::ptr::eq(&*worker.scheduler, &**self);
+            is_ours.then(|| worker.tasks.clones.borrow_mut().pop()).flatten()
+        });
+        let scheduler = kept.flatten().unwrap_or_else(|| Arc::clone(self));
         Home {
-            scheduler: Arc::clone(self),
+            scheduler: Some(scheduler),
             index,
         }
     }
@@ -530,7 +565,7 @@ fn next_id() -> u64 {
 fn schedule(task: Runnable) {
     let mut task = Some(task);
     context::worker(|worker| {
-        let is_ours = |task: &mut Runnable| std::ptr::eq(&*worker.scheduler, &*task.metadata().scheduler);
+        let is_ours = |task: &mut Runnable| Arc::ptr_eq(&worker.scheduler, task.metadata().scheduler());
         if let Some(task) = task.take_if(is_ours)
             && worker.tasks.push(task)
             && worker.scheduler.workers() > 1
@@ -540,7 +575,7 @@ fn schedule(task: Runnable) {
     });
     if let Some(task) = task {
         // A queued task may be gone at once.
-        let scheduler = Arc::clone(&task.metadata().scheduler);
+        let scheduler = Arc::clone(task.metadata().scheduler());
         scheduler.tasks.push(task);
         scheduler.wake_one();
     }
@@ -552,7 +587,7 @@ fn schedule_local(task: Runnable) {
     context::worker(|worker| {
         let is_ours = |task: &mut Runnable| {
             let home = task.metadata();
-            std::ptr::eq(&*worker.scheduler, &*home.scheduler) && worker.index == home.index
+            Arc::ptr_eq(&worker.scheduler, home.scheduler()) && worker.index == home.index
         };
         if let Some(task) = task.take_if(is_ours) {
             worker.tasks.push_local(task);
@@ -560,8 +595,8 @@ fn schedule_local(task: Runnable) {
     });
     if let Some(task) = task {
         // A queued task may be gone at once.
-        let Home { scheduler, index } = task.metadata();
-        let (scheduler, index) = (Arc::clone(scheduler), *index);
+        let home = task.metadata();
+        let (scheduler, index) = (Arc::clone(home.scheduler()), home.index);
         scheduler.local_tasks(index).push(task);
         scheduler.remote(index).ring();
     }
