@@ -27,6 +27,7 @@ const PATHS: &[(&str, Walk)] = &[
     ("websocket", servers::room),
     ("tls", servers::tls),
     ("spawn", spawn),
+    ("future", future),
     ("yield", yields),
     ("select", select),
 ];
@@ -50,6 +51,18 @@ fn spawn(runtime: &Runtime, count: u32) {
         for _ in 0..count {
             osier::spawn(|| ()).join().expect("it does not panic");
         }
+    });
+}
+
+/// Spawns a future on the worker of the future that awaits it.
+fn future(runtime: &Runtime, count: u32) {
+    runtime.run(|| {
+        let spawner = osier::spawn_future_local(async move {
+            for _ in 0..count {
+                osier::spawn_future_local(async {}).await.expect("it does not panic");
+            }
+        });
+        spawner.join().expect("it does not panic");
     });
 }
 

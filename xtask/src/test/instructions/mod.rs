@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The paths, and how often the shorter and the longer run walk them.
-const PATHS: [(&str, u32, u32); 12] = [
+const PATHS: [(&str, u32, u32); 13] = [
     ("hello", 200, 1200),
     ("counted", 200, 1200),
     ("timed", 200, 1200),
@@ -29,6 +29,7 @@ const PATHS: [(&str, u32, u32); 12] = [
     ("websocket", 100, 300),
     ("tls", 200, 700),
     ("spawn", 1000, 6000),
+    ("future", 1000, 6000),
     ("yield", 5000, 25_000),
     ("select", 1000, 6000),
 ];
