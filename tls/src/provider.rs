@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 use rustls::version::{TLS12, TLS13};
-use rustls::{CipherSuite, SupportedProtocolVersion, Tls13CipherSuite, quic};
+use rustls::{CipherSuite, SupportedProtocolVersion, Tls13CipherSuite};
 
 use crate::Version;
 
@@ -59,11 +59,6 @@ pub(crate) fn versions(oldest: Version) -> &'static [&'static SupportedProtocolV
         Version::Tls12 => &ALL,
         Version::Tls13 => &ALL[..1],
     }
-}
-
-/// AES-256-GCM of the provider, which seals tickets. rustls has it as the protection of packets of QUIC.
-pub(crate) fn ticket_suite() -> &'static dyn quic::Algorithm {
-    tls13().quic.expect("both providers have QUIC")
 }
 
 /// A digest that names settings.

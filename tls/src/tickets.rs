@@ -24,13 +24,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::crypto::cipher::{AeadKey, Iv};
-use rustls::quic::PacketKey;
 use rustls::server::ProducesTickets;
 
 use crate::Error;
 use crate::export::{Reader, Writer};
-use crate::provider::{provider, ticket_suite};
+use crate::provider::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use crate::provider::provider;
 
 /// The length of a key in a file: its name and its secret.
 const KEY_BYTES: usize = NAME_BYTES + 32;
@@ -85,6 +84,8 @@ enum Source {
 struct Key {
     name: [u8; NAME_BYTES],
     secret: [u8; 32],
+    /// The secret, expanded.
+    cipher: Arc<LessSafeKey>,
 }
 
 impl Tickets {
@@ -314,10 +315,9 @@ struct Producer {
 }
 
 impl Producer {
-    /// The cipher for one ticket, and the bytes that it vouches for besides.
-    fn cipher(&self, key: &Key, nonce: [u8; NONCE_BYTES]) -> (Box<dyn PacketKey>, Vec<u8>) {
-        let cipher = ticket_suite().packet_key(AeadKey::from(key.secret), Iv::from(nonce));
-        (cipher, [&key.name[..], &self.kind].concat())
+    /// The bytes that a ticket of this key vouches for besides its own.
+    fn vouched(&self, key: &Key) -> Aad<Vec<u8>> {
+        Aad::from([&key.name[..], &self.kind].concat())
     }
 }
 
@@ -342,10 +342,12 @@ impl ProducesTickets for Producer {
         provider().secure_random.fill(&mut nonce).ok()?;
         let began = BEGAN.get().unwrap_or_else(clock::seconds);
         let mut ticket = [&key.name[..], &nonce, &began.to_be_bytes(), plain].concat();
-        let (cipher, vouched) = self.cipher(key, nonce);
-        let tag = cipher
-            .encrypt_in_place(0, &vouched, &mut ticket[NAME_BYTES + NONCE_BYTES..])
-            .ok()?;
+        let (nonce, sealed) = (
+            Nonce::assume_unique_for_key(nonce),
+            &mut ticket[NAME_BYTES + NONCE_BYTES..],
+        );
+        let tag = key.cipher.seal_in_place_separate_tag(nonce, self.vouched(key), sealed);
+        let tag = tag.ok()?;
         ticket.extend_from_slice(tag.as_ref());
         Some(ticket)
     }
@@ -357,8 +359,8 @@ impl ProducesTickets for Producer {
         // Names are public: they stand in the ticket.
         let key = keys.iter().find(|key| key.name == *name)?;
         let mut sealed = sealed.to_vec();
-        let (cipher, vouched) = self.cipher(key, *nonce);
-        let opened = cipher.decrypt_in_place(0, &vouched, &mut sealed).ok()?;
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let opened = key.cipher.open_in_place(nonce, self.vouched(key), &mut sealed).ok()?;
         let (began, session) = opened.split_first_chunk()?;
         let began = u64::from_be_bytes(*began);
         if clock::seconds().saturating_sub(began) >= u64::from(self.lifetime()) {
@@ -405,9 +407,11 @@ fn random_key() -> Result<Key, Error> {
 
 fn key(bytes: &[u8; KEY_BYTES]) -> Key {
     let (name, secret) = bytes.split_at(NAME_BYTES);
+    let cipher = UnboundKey::new(&AES_256_GCM, secret).expect("32 bytes");
     Key {
         name: name.try_into().expect("16 bytes"),
         secret: secret.try_into().expect("32 bytes"),
+        cipher: Arc::new(LessSafeKey::new(cipher)),
     }
 }
 
