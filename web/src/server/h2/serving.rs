@@ -16,8 +16,8 @@ use crate::server::h2::stream::Stream;
 /// The streams after which other fibers get their turn, if none of them has to wait.
 const TURN: usize = 32;
 
-/// The bytes that one write to TLS takes. Fewer wait for the responses of further streams.
-const PIECE: usize = 64 << 10;
+/// The bytes that one write to TLS takes. Within a turn fewer wait for the responses of further streams.
+const PIECE: usize = 32 << 10;
 
 impl Shared {
     /// Spawns a serving fiber for the new streams, if there is room for a response and there is no such fiber.
@@ -57,7 +57,7 @@ impl Serving {
     /// As [`exchange::serve`] does, and between streams.
     fn run(self) {
         let shared = &self.shared;
-        let mut turn = TURN;
+        let (mut turn, mut has_written) = (TURN, false);
         while let Some((id, head)) = shared.take_new() {
             self.stream.set(id);
             shared.served.set(Some(id));
@@ -70,18 +70,22 @@ impl Serving {
             if shared.served.get() != Some(id) {
                 return;
             }
-            turn -= 1;
-            if turn > 0 && shared.has_work() {
-                continue;
-            }
             if !shared.machine.borrow().has_room() {
                 shared.write_now(PIECE);
+                has_written = true;
             }
             if !shared.has_work() {
                 break;
             }
-            turn = TURN;
-            osier::yield_now();
+            turn -= 1;
+            if turn == 0 {
+                if has_written {
+                    // So the buffer is empty while other connections have their turns, and they use the same one.
+                    shared.write_now(1);
+                }
+                (turn, has_written) = (TURN, false);
+                osier::yield_now();
+            }
         }
         shared.write_now(1);
     }
