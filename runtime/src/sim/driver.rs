@@ -11,7 +11,7 @@
 //! A choice is a fiber or a task that is ready on any worker, or work for the pool. Which one runs is drawn from the seed.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +40,8 @@ use crate::worker::threads::{self, Claim, Settings};
 const CALM: u32 = 10_000;
 /// Nanoseconds of such a move.
 const LITTLE: u64 = 1000;
+/// The nanoseconds between two possible latencies of descriptors of the system, and the number of these latencies.
+const LATE: (u64, u32) = (62_500, 17);
 /// Timers that a stopping host may wait for, at most.
 const FAREWELLS: u32 = 1000;
 
@@ -58,6 +60,8 @@ pub(super) struct Driver {
     calm: u32,
     /// Room for events of descriptors of the system.
     events: RefCell<Events>,
+    /// The time from which on such events are taken.
+    looks_at: Cell<u64>,
     pub(super) steps: u64,
 }
 
@@ -77,6 +81,7 @@ impl Driver {
             turn: 0,
             calm: 0,
             events: RefCell::new(Events::with_capacity(64)),
+            looks_at: Cell::new(0),
             steps: 0,
         }
     }
@@ -281,8 +286,7 @@ impl Driver {
             };
             let workers = || self.machines.iter().flat_map(|machine| &machine.workers);
             if ready.is_empty() {
-                let mut events = self.events.borrow_mut();
-                return workers().for_each(|(worker, _)| worker.remote.poll_now(&mut events));
+                return self.look_at_descriptors();
             }
             let Some((worker, _)) = workers().next() else {
                 return;
@@ -290,6 +294,23 @@ impl Driver {
             for (token, readiness) in ready {
                 socket::dispatch(worker.remote, Event { token, readiness });
             }
+        }
+    }
+
+    /// Reports readiness of the system's descriptors, such as Unix sockets between hosts. After each report the next one is late.
+    fn look_at_descriptors(&self) {
+        let now = lock_now(&self.shared);
+        if now < self.looks_at.get() {
+            return;
+        }
+        let mut events = self.events.borrow_mut();
+        let mut any = false;
+        for (worker, _) in self.machines.iter().flat_map(|machine| &machine.workers) {
+            any |= worker.remote.poll_now(&mut events);
+        }
+        if any {
+            let late = lock(&self.shared.net).choices.draw(About::Latency, LATE.1);
+            self.looks_at.set(now + u64::from(late) * LATE.0);
         }
     }
 
@@ -338,6 +359,9 @@ impl Driver {
     /// Moves the clock to the next event or timer. Returns false if there is none.
     fn advance(&mut self) -> bool {
         let mut next = lock(&self.shared.net).next_event();
+        if self.looks_at.get() > lock_now(&self.shared) {
+            next = Some(next.map_or(self.looks_at.get(), |next| next.min(self.looks_at.get())));
+        }
         for (host, machine) in self.machines.iter().enumerate() {
             let timers = machine.workers.iter().filter_map(|(worker, _)| worker.next_timer());
             if let Some(timer) = timers.min() {

@@ -59,7 +59,7 @@
 //! | [`unblock`](crate::unblock()) | runs on the simulation's thread, between two fibers |
 //! | files of [`fs`](crate::fs) | in memory, a disk for each host; a [crash](Host::crash) loses what was not synced, and a disk may be [full](Host::limit_disk) (Linux) |
 //! | files of `std::fs` | no: they are those of the machine |
-//! | Unix sockets and pipes between hosts | those of the machine, in no time |
+//! | Unix sockets and pipes between hosts | those of the machine, which report within 1 ms |
 //! | a descriptor of a simulated socket | a stand-in, from which a host of the same run makes the socket again (Linux) |
 //! | child processes, signals, data from other programs | no: a run that waits only for these has failed |
 //! | `Instant::now`, `SystemTime::now`, `std::thread`, `std::net` | no: they are the machine's |

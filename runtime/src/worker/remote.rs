@@ -158,17 +158,20 @@ impl Remote {
         self.plugs.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the events of the poller that a simulated worker has got, without a wait.
+    /// Takes the events of the poller that a simulated worker has got, without a wait. Returns whether there were any.
     #[cfg(feature = "sim")]
-    pub(crate) fn poll_now(&self, events: &mut osier_poll::Events) {
+    pub(crate) fn poll_now(&self, events: &mut osier_poll::Events) -> bool {
         let poller = self.doorbell().clone();
+        let mut any = false;
         if let Some(poller) = poller
             && poller.wait(events, Some(std::time::Duration::ZERO)).is_ok()
         {
             for event in events.iter() {
                 crate::wait::socket::dispatch(self, event);
+                any = true;
             }
         }
+        any
     }
 
     /// Makes the worker look at its queues. The caller has put something into one of them.

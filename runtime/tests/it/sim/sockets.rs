@@ -257,7 +257,7 @@ fn sendfile_and_splice_copy() {
 }
 
 #[test]
-fn unix_sockets_join_hosts_and_cost_no_time() {
+fn unix_sockets_join_hosts_and_cost_little_time() {
     sim::run(1, |world| {
         let (mut near, far) = UnixStream::pair().unwrap();
         let far = RefCell::new(Some(far));
@@ -273,7 +273,9 @@ fn unix_sockets_join_hosts_and_cost_no_time() {
         near.write_all(b"hello").unwrap();
         let mut text = String::new();
         near.read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), world.elapsed() - start), ("hello", 2 * SECOND));
+        assert_eq!(text, "hello");
+        let took = world.elapsed() - start;
+        assert!((2 * SECOND..2 * SECOND + SECOND / 100).contains(&took), "{took:?}");
         answering.wait();
     });
 }
