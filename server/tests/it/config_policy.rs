@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use testkit::eventually;
+
 use crate::support::Client;
 use crate::support::sites::{Sites, send};
 
@@ -147,6 +149,10 @@ fn a_queue_bounds_what_runs_and_a_client_has_its_part_of_the_line() {
 
     // Three are one client's part, however many may wait.
     let greedy: Vec<Client> = (0..5).map(|_| ask("127.0.0.2", "/long")).collect();
+    // Before any of them is answered, all have come.
+    eventually("the refusal of two", || {
+        greedy.iter().filter(|client| client.has_unread()).count() == 2
+    });
     let mut quiet = ask("127.0.0.3", "/long");
     (0..4).for_each(|_| answer(accept()));
     assert_eq!(quiet.receive("GET").text(), "done");

@@ -166,6 +166,14 @@ impl Client {
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Client::of(stream)
     }
+
+    /// Whether bytes have arrived that nobody has read. Waits for nothing.
+    pub fn has_unread(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        matches!(peeked, Ok(1))
+    }
 }
 
 impl<S: Read + Write> Client<S> {
