@@ -41,9 +41,9 @@ const EVICTION_TICK: Duration = Duration::from_millis(1);
 #[cfg(feature = "tls")]
 const HANDSHAKES: u32 = 16;
 
-/// Pause after that many, for the others.
+/// Time after which the count of them begins anew.
 #[cfg(feature = "tls")]
-const HANDSHAKES_PAUSE: Duration = Duration::from_millis(1);
+const HANDSHAKES_TIME: Duration = Duration::from_millis(1);
 
 /// Time between two checks of the memory pressure while memory is short.
 const RELIEF_TICK: Duration = Duration::from_millis(10);
@@ -160,17 +160,21 @@ struct Row {
 
 #[cfg(feature = "tls")]
 impl Row {
-    /// Counts one more, and makes a pause when there are many.
+    /// Counts one more, and lets the worker look at the others when there are many.
+    ///
+    /// # Suspends
+    ///
+    /// For one turn of the worker then. It accepts no slower for that: a pause by the clock would leave the worker idle.
     fn accepted(&mut self) {
         let now = osier::time::coarse_now();
         let since = *self.since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= HANDSHAKES_PAUSE {
+        if now.saturating_duration_since(since) >= HANDSHAKES_TIME {
             (self.count, self.since) = (0, Some(now));
         }
         self.count += 1;
         if self.count >= HANDSHAKES {
             // The end of the fiber waits: it accepts the backlog then.
-            osier::shield(|| osier::sleep(HANDSHAKES_PAUSE));
+            osier::shield(osier::yield_now);
             (self.count, self.since) = (0, None);
         }
     }
