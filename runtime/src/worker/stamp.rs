@@ -29,7 +29,10 @@ pub struct Stamp(u64);
 /// An `Instant`, and the number of the same moment or of one shortly after it.
 static ANCHOR: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), nanos_now()));
 
-/// The time of the clock of `Instant`, in nanoseconds. It begins when the machine starts.
+/// The number of the moment at which the clock of the machine begins: a clock of a test may begin a hundred years before it.
+const ZERO: u64 = 1 << 62;
+
+/// The time of the clock of `Instant`, in nanoseconds. That clock begins when the machine starts.
 #[cfg(target_os = "linux")]
 #[inline]
 fn nanos_now() -> u64 {
@@ -37,13 +40,14 @@ fn nanos_now() -> u64 {
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
+        .wrapping_add(ZERO)
 }
 
-/// The time of the clock of `Instant`, in nanoseconds. It begins so early that clocks of tests may begin before the process.
+/// The time of the clock of `Instant`, in nanoseconds since the first call.
 #[cfg(not(target_os = "linux"))]
 fn nanos_now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    (1 << 62) + nanos(START.elapsed())
+    ZERO + nanos(START.elapsed())
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -92,7 +96,7 @@ impl Stamp {
 impl Add<Duration> for Stamp {
     type Output = Stamp;
 
-    /// The moment after `time`. Saturates after 584 years.
+    /// The moment after `time`. Saturates after 438 years.
     #[inline]
     fn add(self, time: Duration) -> Stamp {
         let seconds = time.as_secs().saturating_mul(1_000_000_000);
@@ -112,6 +116,8 @@ mod tests {
             start,
             start + Duration::from_secs(86_400),
             start - Duration::from_nanos(1),
+            // Before the machine started.
+            start - Duration::from_secs(100 * 365 * 86_400),
         ] {
             assert_eq!(Stamp::of(moment).instant(), moment);
         }
