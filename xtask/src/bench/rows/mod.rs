@@ -5,11 +5,12 @@
 //!
 //! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
 //! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy,
-//! `downloads.rs` short responses beside long ones, `php.rs` scripts, `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a
+//! `downloads.rs` short responses beside long ones, `cold.rs` beside files that are not in memory, `php.rs` scripts, `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a
 //! public benchmark.
 
 mod arena;
 mod codings;
+mod cold;
 mod downloads;
 mod http2;
 mod json;
@@ -100,6 +101,7 @@ fn all(plan: &Plan) -> Vec<Row<'_>> {
         php::rows(plan),
         proxy::rows(plan),
         downloads::rows(plan),
+        cold::rows(plan),
         sockets::rows(plan),
         rooms::rows(plan),
         micro::rows(plan),
