@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use osier_web::wrap::cache::StoreOptions;
 
 use crate::handler::{HandlerSettings, Match};
+use crate::policy::prefixes::Prefixes;
 use crate::reader::{At, Source, nearest};
 
 use super::address::is_ipv4_taken_with_ipv6;
@@ -222,14 +223,16 @@ fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Optio
 /// Finds routes that no request can reach: the first matching route answers. A rewrite passes on the requests that none of
 /// its rules match, so it hides no route.
 fn duplicates(source: &Source<'_>, routes: &[RouteAt]) {
-    for (index, one) in routes.iter().enumerate() {
-        if !one.sound || matches!(one.route.handler, HandlerSettings::Rewrite(_)) {
-            continue;
-        }
-        let hiding = routes[..index]
-            .iter()
-            .filter(|earlier| earlier.sound && !matches!(earlier.route.handler, HandlerSettings::Rewrite(_)))
+    let answers = |read: &&RouteAt| read.sound && !matches!(read.route.handler, HandlerSettings::Rewrite(_));
+    let routes: Vec<&RouteAt> = routes.iter().filter(answers).collect();
+    let mut earlier = Prefixes::default();
+    for one in &routes {
+        let path = one.route.matches.path.as_deref();
+        let hiding = earlier
+            .of(path.unwrap_or_default().as_bytes())
+            .map(|number| routes[number])
             .find(|earlier| takes_all_of(&earlier.route.matches, &one.route.matches));
+        earlier.add(path);
         let Some(earlier) = hiding else { continue };
         let line = source.line(earlier.at.start, one.at.start);
         let text = if earlier.route.matches == one.route.matches {

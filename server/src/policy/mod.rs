@@ -10,6 +10,7 @@ pub mod forward_auth;
 pub mod headers;
 pub mod jwt;
 pub mod path;
+pub mod prefixes;
 pub mod real_ip;
 pub mod request_id;
 pub mod rewrite;

@@ -27,6 +27,7 @@ use crate::policy::cache;
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
 use crate::policy::jwt::{self, Tokens};
+use crate::policy::prefixes::Prefixes;
 use crate::policy::rate::{self, Rate};
 
 use super::cached::Cached;
@@ -258,6 +259,7 @@ impl Builder<'_> {
             _ => None,
         };
         let mut routes = Vec::new();
+        let mut by_path = Prefixes::default();
         for route in &site.routes {
             let place = Place {
                 route: Some(route.matches.clone()),
@@ -301,6 +303,7 @@ impl Builder<'_> {
                 }
                 (_, handler) => handler,
             };
+            by_path.add(route.matches.path.as_deref());
             routes.push(Route {
                 path: route.matches.path.as_deref().map(Box::from),
                 globs: globs(&route.matches.globs)?,
@@ -325,6 +328,7 @@ impl Builder<'_> {
             certificate: certificate.map(|from| self.means.certificates.of_site(from, hosts())),
             to_https: to_https(config, site),
             routes,
+            by_path,
             around: around.settle(),
         })
     }
