@@ -20,7 +20,8 @@
 //! | `echo.rs` | a WebSocket that sends each message back |
 //! | `main.rs` | the folder of static files |
 //!
-//! `gateway.toml` and `production-stack.toml` are configurations of the server `osier` in front of this program.
+//! `gateway.toml` and `production-stack.toml` are configurations of the server `osier` in front of this program. The benchmark wants
+//! `meta.json`, the Dockerfile and the compose files of an entry.
 #![forbid(unsafe_code)]
 
 mod cache;

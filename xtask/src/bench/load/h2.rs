@@ -3,6 +3,8 @@
 use super::{Served, served};
 use crate::bench::server::Server;
 use crate::bench::{Plan, pinned};
+use std::ffi::OsStr;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// The connections of the load.
@@ -11,47 +13,67 @@ pub const CONNECTIONS: usize = 64;
 /// The streams of each connection.
 pub const STREAMS: usize = 100;
 
+/// A run of `h2load`: so many connections, each with so many streams.
+#[derive(Clone, Copy)]
+pub struct Streams<'a> {
+    pub connections: usize,
+    pub streams: usize,
+    /// Whether the connections are over TLS.
+    pub tls: bool,
+    /// Options of `h2load`: fields of the requests, a file with targets, a body.
+    pub options: &'a [&'a OsStr],
+    /// The path, or that of a server whose targets stand in a file.
+    pub path: &'a str,
+}
+
 /// Asks for `path` again and again.
 pub fn requests(plan: &Plan, server: &Server, path: &str, tls: bool) -> Result<Served, String> {
-    let scheme = if tls { "https" } else { "http" };
-    let url = format!("{scheme}://127.0.0.1:{}{path}", server.port);
-    loaded(plan, server, (CONNECTIONS, STREAMS), &[], &[url])
+    let asked = Streams {
+        connections: CONNECTIONS,
+        streams: STREAMS,
+        tls,
+        options: &[],
+        path,
+    };
+    at_once(plan, server, &[asked])
 }
 
-/// Asks for these paths over TLS in turn, as clients that accept compressed files. The streams are fewer than those of
-/// [`requests`]: a server that compresses on the fly held 17 GB for 6,400 of them.
-pub fn requests_in_turn(plan: &Plan, server: &Server, paths: &[String]) -> Result<Served, String> {
-    let urls = paths
-        .iter()
-        .map(|path| format!("https://127.0.0.1:{}{path}", server.port));
-    loaded(
-        plan,
-        server,
-        (4, 32),
-        &["-H", "accept-encoding: br;q=1, gzip;q=0.8"],
-        &urls.collect::<Vec<_>>(),
-    )
-}
-
-fn loaded(
-    plan: &Plan,
-    server: &Server,
-    (connections, streams): (usize, usize),
-    fields: &[&str],
-    urls: &[String],
-) -> Result<Served, String> {
+/// Runs all of these at once.
+pub fn at_once(plan: &Plan, server: &Server, asked: &[Streams]) -> Result<Served, String> {
     let load = |load: Duration| {
-        let mut command = pinned(plan.cores.1, "h2load");
-        command.args(["-t1", &format!("-c{connections}"), &format!("-m{streams}")]);
-        command.arg(format!("-D{}", load.as_secs())).args(fields).args(urls);
-        let output = command.output().map_err(|error| format!("h2load: {error}"))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match read(&text) {
-            Ok(requests) => Ok((requests, load.as_secs_f64())),
-            Err(why) => Err(format!("h2load: {why}: {}", text.trim())),
-        }
+        let runs = asked.iter().map(|asked| start(plan, server, asked, load));
+        let runs: Vec<Child> = runs.collect::<Result<_, _>>()?;
+        // Each run is awaited, whatever another one says.
+        let counts = runs.into_iter().map(count).collect::<Vec<_>>();
+        let requests = counts.into_iter().sum::<Result<f64, String>>()?;
+        Ok((requests, load.as_secs_f64()))
     };
     served(server, load, plan)
+}
+
+fn start(plan: &Plan, server: &Server, asked: &Streams, load: Duration) -> Result<Child, String> {
+    let scheme = if asked.tls { "https" } else { "http" };
+    let url = format!("{scheme}://127.0.0.1:{}{}", server.port, asked.path);
+    let mut command = pinned(plan.cores.1, "h2load");
+    command.args([
+        "-t1",
+        &format!("-c{}", asked.connections),
+        &format!("-m{}", asked.streams),
+    ]);
+    command.arg(format!("-D{}", load.as_secs())).args(asked.options);
+    match asked.options.contains(&OsStr::new("-i")) {
+        true => command.arg("-B").arg(url),
+        false => command.arg(url),
+    };
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.spawn().map_err(|error| format!("h2load: {error}"))
+}
+
+/// The requests of a run that succeeded.
+fn count(run: Child) -> Result<f64, String> {
+    let output = run.wait_with_output().map_err(|error| format!("h2load: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    read(&text).map_err(|why| format!("h2load: {why}: {}", text.trim()))
 }
 
 /// "requests: 70189 total, 72237 started, 70189 done, 70189 succeeded, 0 failed, 0 errored, 0 timeout", and no other status than 2xx.

@@ -1,4 +1,4 @@
-//! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs. `h2.rs` runs
+//! Load on a server: `wrk` and `load-raw` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs. `h2.rs` runs
 //! `h2load`, `tls.rs` the TLS clients.
 //!
 //! Everything here runs to its end before it returns.
@@ -10,7 +10,7 @@ use super::programs::program;
 use super::server::Server;
 use super::{Plan, pinned, pinned_to};
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub struct Asked<'a> {
     pub tls: bool,
     /// A field of each request.
     pub field: Option<&'a str>,
-    /// The requests of this profile of `bench/arena.lua` in place of those for the path.
-    pub profile: Option<&'a str>,
+    /// The requests that this script of wrk makes, in place of those for the path.
+    pub script: Option<&'a Path>,
 }
 
 impl Asked<'_> {
@@ -46,7 +46,7 @@ impl Asked<'_> {
             pipelined: false,
             tls: false,
             field: None,
-            profile: None,
+            script: None,
         }
     }
 }
@@ -84,18 +84,45 @@ fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f6
     if asked.pipelined {
         command.args(["-s", "bench/pipeline.lua"]);
     }
-    if asked.profile.is_some() {
-        command.args(["-s", "bench/arena.lua"]);
+    if let Some(script) = asked.script {
+        command.arg("-s").arg(script);
     }
     if let Some(field) = asked.field {
         command.args(["-H", field]);
     }
     let scheme = if asked.tls { "https" } else { "http" };
     command.arg(format!("{scheme}://127.0.0.1:{}{}", server.port, asked.path));
-    command.args(asked.profile.into_iter().flat_map(|profile| ["--", profile]));
     let output = command.output().map_err(|error| format!("wrk: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))
+}
+
+/// Loads the server by requests that stand in files, on so many connections, each of which ends after `each` responses, or never if `each`
+/// is 0.
+pub fn raw(
+    plan: &Plan,
+    server: &Server,
+    files: &[PathBuf],
+    (connections, each): (usize, usize),
+) -> Result<Served, String> {
+    let load = |load: Duration| {
+        let mut command = pinned(plan.cores.1, program("load-raw"));
+        command.args([server.port as usize, connections, each, load.as_millis() as usize].map(|n| n.to_string()));
+        let output = command
+            .args(files)
+            .output()
+            .map_err(|error| format!("load-raw: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let numbers: Vec<f64> = text
+            .split_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        match numbers[..] {
+            [responses, seconds] if responses > 0.0 => Ok((responses, seconds)),
+            _ => Err(format!("load-raw: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        }
+    };
+    served(server, load, plan)
 }
 
 /// The 99th percentile of the time of one request after another for `path`, in milliseconds, while so many clients download a

@@ -213,7 +213,17 @@ fn lines(row: &Row, ours: &Contestant, several: bool) -> Vec<Line> {
         let failure = rival.failure.as_ref().map(|why| format!("{}: {why}", rival.name));
         line(rival.name, figures(&rival.samples), rival.goal, aside, failure)
     });
-    bound.into_iter().chain(against).collect()
+    // A row without a rival shows its own figure.
+    let alone = (row.rivals.is_empty() && row.bound.is_none()).then(|| {
+        line(
+            "none has it",
+            vec![],
+            None,
+            aside(&ours.samples).unwrap_or_default(),
+            None,
+        )
+    });
+    bound.into_iter().chain(against).chain(alone).collect()
 }
 
 fn figures(samples: &[Sample]) -> Vec<f64> {

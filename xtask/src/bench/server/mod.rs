@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// The servers behind this one whose figures are added to its own.
+    behind: Vec<Server>,
+    /// Servers that it needs and that are not measured.
+    beside: Vec<Server>,
 }
 
 impl Server {
@@ -65,7 +69,12 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
-        let mut server = Server { child, port };
+        let mut server = Server {
+            child,
+            port,
+            behind: vec![],
+            beside: vec![],
+        };
         let patience = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Ok(Some(status)) = server.child.try_wait() {
@@ -77,6 +86,18 @@ impl Server {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(server)
+    }
+
+    /// Adds the figures of a server behind this one, which ends with it.
+    pub fn in_front_of(mut self, other: Server) -> Server {
+        self.behind.push(other);
+        self
+    }
+
+    /// Keeps a server that is not measured as long as this one.
+    pub fn beside(mut self, other: Server) -> Server {
+        self.beside.push(other);
+        self
     }
 
     /// Asks for `path` once and compares status and body: a fast wrong answer is no result.
@@ -193,7 +214,7 @@ impl Server {
             .sum()
     }
 
-    /// This process and its children.
+    /// This process, its children, and those of the servers behind it.
     fn family(&self) -> Vec<u32> {
         let own = self.child.id();
         let parent = |pid: u32| -> Option<u32> {
@@ -202,7 +223,9 @@ impl Server {
         };
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|pid| *pid == own || parent(*pid) == Some(own)).collect()
+        let mut family: Vec<u32> = pids.filter(|pid| *pid == own || parent(*pid) == Some(own)).collect();
+        family.extend(self.behind.iter().flat_map(Server::family));
+        family
     }
 }
 

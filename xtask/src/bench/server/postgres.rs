@@ -15,6 +15,8 @@ create table items (id int primary key, name text not null, category text not nu
     active boolean not null, tags jsonb not null, rating_score int not null, rating_count int not null);
 insert into items select n, 'Item ' || n, (array['electronics', 'tools', 'books', 'office'])[1 + n % 4], 1 + n * 7919 % 500,
     1 + n % 1000, n % 2 = 0, '[\"fast\", \"new\"]', 1 + n % 50, 1 + n % 500 from generate_series(1, 100000) n;
+create table users (id int primary key, name text not null, email text not null, plan text not null);
+insert into users select n, 'User ' || n, 'user' || n || '@example.org', 'pro' from generate_series(1, 100) n;
 create table world (id int primary key, randomnumber int not null);
 insert into world select n, n from generate_series(1, 10000) n;
 create table fortune (id int primary key, message text not null);
