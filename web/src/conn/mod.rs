@@ -150,6 +150,8 @@ struct Partial {
     /// Length of the received part of `bytes`. Free bytes follow.
     filled: usize,
     scanner: HeadScanner,
+    /// Whether the connection begins with it, and may still turn out to speak HTTP/2.
+    is_first: bool,
     /// When the server began to wait for the rest.
     since: Instant,
     charge: Charge,
@@ -263,7 +265,7 @@ impl Conn {
         self.link.worker.give_buffers(buffers);
         match read {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && self.link.transport.is_mid_record() => {
-                self.rest_in_head(&[], HeadScanner::new())
+                self.rest_in_head(&[], HeadScanner::new(), is_fresh)
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && is_fresh => {
                 let next = self.sleep();
@@ -302,7 +304,14 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(_) => return self.close(CloseReason::Client),
         }
-        if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
+        let received = &partial.bytes[..partial.filled];
+        let is_http2 = match partial.is_first {
+            true => self.is_http2(received),
+            false => Some(false),
+        };
+        partial.is_first = is_http2.is_none();
+        if is_http2.is_none() || (is_http2 == Some(false) && matches!(partial.scanner.scan(received, limits), Ok(None)))
+        {
             return self.rest_in_partial(partial);
         }
         let mut buffers = self.link.worker.take_buffers();
@@ -313,16 +322,40 @@ impl Conn {
             bytes.resize(bytes.capacity(), 0);
             buffers.input = bytes.into_boxed_slice();
         }
-        self.burst(buffers, filled)
+        match is_http2 {
+            #[cfg(feature = "h2")]
+            Some(true) => self.begin_http2(buffers, filled),
+            _ => self.burst(buffers, filled),
+        }
     }
 
     /// Runs the first burst of a connection, whose bytes tell the protocol.
     fn first_burst(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
-        #[cfg(feature = "h2")]
-        if buffers.input[..filled].starts_with(PREFACE_BEGIN) && self.link.worker.server.http2.is_some() {
-            return self.begin_http2(buffers, filled);
+        match self.is_http2(&buffers.input[..filled]) {
+            Some(false) => self.burst(buffers, filled),
+            #[cfg(feature = "h2")]
+            Some(true) => self.begin_http2(buffers, filled),
+            _ => {
+                let next = self.rest_in_head(&buffers.input[..filled], HeadScanner::new(), true);
+                self.link.worker.give_buffers(buffers);
+                self.watched(next)
+            }
         }
-        self.burst(buffers, filled)
+    }
+
+    /// Whether a connection that begins with these bytes speaks HTTP/2. `None` if they are too few to tell.
+    #[cfg(feature = "h2")]
+    fn is_http2(&self, first: &[u8]) -> Option<bool> {
+        let may_be = self.link.worker.server.http2.is_some();
+        match first.len() < PREFACE_BEGIN.len() && may_be && PREFACE_BEGIN.starts_with(first) {
+            true => None,
+            false => Some(may_be && first.starts_with(PREFACE_BEGIN)),
+        }
+    }
+
+    #[cfg(not(feature = "h2"))]
+    fn is_http2(&self, _: &[u8]) -> Option<bool> {
+        Some(false)
     }
 
     /// Leaves the connection to HTTP/2, whose first bytes are in the input.
@@ -436,7 +469,7 @@ impl Conn {
             // section 2.2).
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
             After::Wait(scanner) if input.start < input.end => {
-                self.rest_in_head(&input.bytes[input.start..input.end], scanner)
+                self.rest_in_head(&input.bytes[input.start..input.end], scanner, false)
             }
             After::Wait(_) => self.sleep(),
         };
@@ -448,7 +481,7 @@ impl Conn {
     }
 
     /// Rests in the middle of a head, of which these bytes have arrived. The scanner has seen them.
-    fn rest_in_head(&mut self, received: &[u8], scanner: HeadScanner) -> AfterBurst {
+    fn rest_in_head(&mut self, received: &[u8], scanner: HeadScanner, is_first: bool) -> AfterBurst {
         let mut bytes = Vec::with_capacity(received.len() + PARTIAL_ROOM);
         bytes.extend_from_slice(received);
         bytes.resize(bytes.capacity(), 0);
@@ -457,6 +490,7 @@ impl Conn {
             bytes,
             filled: received.len(),
             scanner,
+            is_first,
             since: osier::time::coarse_now(),
             charge: Account::HEADS.charge(0),
         }))

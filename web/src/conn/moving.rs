@@ -295,6 +295,8 @@ fn stage_of(
         bytes,
         filled,
         scanner: HeadScanner::new(),
+        // The record does not say it. A later head that begins as a preface does is refused in either way.
+        is_first: true,
         since: osier::time::coarse_now(),
     };
     Some((Some(Stage::Head(Box::new(partial))), timeouts.header))

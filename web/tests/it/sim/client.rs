@@ -24,6 +24,16 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// A response with a connection of its own, or a stream: `head` has its fields.
+    pub fn new(status: u16, head: &str, body: &[u8]) -> Reply {
+        Reply {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
+            closes: true,
+        }
+    }
+
     /// Whether no other response follows on the connection.
     pub fn closes(&self) -> bool {
         self.closes

@@ -8,6 +8,10 @@ mod chat;
 mod client;
 mod fastcgi;
 mod guest;
+#[cfg(feature = "h2")]
+mod http2;
+#[cfg(feature = "h2")]
+mod http2_client;
 mod pool;
 mod proxy;
 mod pubsub;

@@ -66,7 +66,7 @@ pub fn echo(request: &mut Request<'_>, handled: &Handled) -> std::io::Result<Res
 }
 
 /// Holds a response against its request.
-fn check_reply(asked: &Asked, reply: &Reply, handled: &Handled) {
+pub fn check_reply(asked: &Asked, reply: &Reply, handled: &Handled) {
     if reply.status != 200 {
         return assert!([400, 408, 500, 502, 503, 504].contains(&reply.status), "{}", reply.head);
     }
@@ -92,7 +92,9 @@ pub fn clients(world: &World, address: &'static str, count: u64, handled: &Handl
         .collect()
 }
 
-fn scenario(world: &World) {
+/// Runs a server, with the clients that `start_clients` starts. Returns whether nothing has disturbed them: neither faults of the network
+/// nor a shutdown.
+pub fn serve(world: &World, start_clients: impl FnOnce(&World, &Handled) -> Vec<Host>) -> bool {
     let handled = Handled::default();
     let stop: Arc<Mutex<Option<(ShutdownHandle, osier_web::Connections)>>> = Arc::default();
     let (for_server, handle) = (Arc::clone(&handled), Arc::clone(&stop));
@@ -108,8 +110,9 @@ fn scenario(world: &World) {
         server.run();
     });
     osier::sleep(SECOND);
-    world.faults(some_faults());
-    let clients = clients(world, "server:80", 12, &handled);
+    let faults = some_faults();
+    world.faults(faults.clone());
+    let clients = start_clients(world, &handled);
     let stops_early = once_in(4);
     match stops_early {
         true => osier::sleep(some_of(60 * SECOND)),
@@ -139,6 +142,11 @@ fn scenario(world: &World) {
         "a request is handled twice"
     );
     clients.iter().for_each(|client| client.wait());
+    !stops_early && faults == Faults::none()
+}
+
+fn scenario(world: &World) {
+    serve(world, |world, handled| clients(world, "server:80", 12, handled));
 }
 
 #[test]
