@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::budget::Budget;
 
 /// The names of the accounts of this library, at their numbers.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "connections",
     "heads",
     "bodies",
@@ -26,6 +26,7 @@ const OWN: [&str; 11] = [
     "caches",
     "stacks",
     "messages",
+    "compression",
 ];
 
 /// The names of further accounts.
@@ -56,8 +57,10 @@ impl Account {
     pub const CACHES: Account = Account(8);
     /// Stacks of fibers: two pages for each.
     pub const STACKS: Account = Account(9);
-    /// Frames of WebSockets that wait for subscribers and for clients.
+    /// Frames of WebSockets and server-sent events that wait for subscribers and for clients.
     pub const MESSAGES: Account = Account(10);
+    /// Encoders of compressed bodies, and the tables that are kept for the next body.
+    pub const COMPRESSION: Account = Account(11);
 
     /// Returns the account of this name. The first call makes it. Each call takes a lock, so keep the account.
     ///

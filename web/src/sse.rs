@@ -19,13 +19,13 @@
 //! The stream also ends when the graceful shutdown of the server begins: [`Sink::forward`] returns, and
 //! [`Sink::wait`] and [`Sink::sleep`] fail with [`Cancelled`].
 
-use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use osier::Cancelled;
+use osier::memory::{Account, Charge};
 use osier::pubsub::Subscriber;
 use osier::time::Sleep;
 
@@ -36,11 +36,13 @@ use crate::{Body, Request, Response};
 /// a silent connection after a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// One encoded event. Share it in an `Arc` to send it to many clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One encoded event. Share it in an `Arc` to send it to many clients. Its bytes are charged to
+/// [`Account::MESSAGES`], as long as it waits in a queue or anywhere else.
+#[derive(Debug)]
 pub struct Event {
     /// Complete lines.
     text: String,
+    charge: Charge,
 }
 
 impl Event {
@@ -57,35 +59,58 @@ impl Event {
         for line in lines(data.as_ref()) {
             push(&mut text, "data", line);
         }
-        Event { text }
+        Event::charged(text)
     }
 
     /// Makes an event without data, which pages do not see. It can set an [id](Event::id) or a
     /// [reconnection time](Event::retry).
     pub fn empty() -> Event {
-        Event { text: String::new() }
+        Event::charged(String::new())
     }
 
     /// Sets the id, which a client sends when it reconnects: see [`last_event_id`]. Line ends and
     /// NULs in the id are removed.
-    pub fn id(mut self, id: impl AsRef<str>) -> Event {
-        push(&mut self.text, "id", &one_line(id.as_ref()).replace('\0', ""));
-        self
+    pub fn id(self, id: impl AsRef<str>) -> Event {
+        self.with(|text| push(text, "id", &one_line(id.as_ref()).replace('\0', "")))
     }
 
     /// Sets the event's type, which a page's listeners select by; `message` by default. Line ends
     /// in it are removed.
-    pub fn name(mut self, name: impl AsRef<str>) -> Event {
-        push(&mut self.text, "event", &one_line(name.as_ref()));
-        self
+    pub fn name(self, name: impl AsRef<str>) -> Event {
+        self.with(|text| push(text, "event", &one_line(name.as_ref())))
     }
 
     /// Sets the client's reconnection time, in whole milliseconds.
-    pub fn retry(mut self, after: Duration) -> Event {
-        let _ = writeln!(self.text, "retry: {}", after.as_millis()); // a String takes everything
+    pub fn retry(self, after: Duration) -> Event {
+        self.with(|text| push(text, "retry", &after.as_millis().to_string()))
+    }
+
+    fn charged(text: String) -> Event {
+        let charge = Account::MESSAGES.charge(text.capacity());
+        Event { text, charge }
+    }
+
+    /// Adds a line.
+    fn with(mut self, add: impl FnOnce(&mut String)) -> Event {
+        add(&mut self.text);
+        self.charge.resize(self.text.capacity());
         self
     }
 }
+
+impl Clone for Event {
+    fn clone(&self) -> Event {
+        Event::charged(self.text.clone())
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Event {}
 
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -301,6 +326,29 @@ pub fn last_event_id<'a>(request: &Request<'a>) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use osier::pubsub::{Policy, Topic};
+
+    #[test]
+    fn events_in_a_queue_are_charged_once_and_until_they_leave_it() {
+        const COUNT: usize = 20;
+        const BYTES: usize = 1 << 20;
+        let held = || {
+            osier::memory::settle();
+            Account::MESSAGES.held()
+        };
+        // Another test of this process may hold frames meanwhile, but not half of this.
+        let topic: Topic<Arc<Event>> = Topic::new();
+        let mut readers = [(); 3].map(|()| topic.subscribe(COUNT / 2, Policy::DropOldest));
+        for number in 0..COUNT {
+            topic.publish(Arc::new(Event::new("x".repeat(BYTES)).id(number.to_string())));
+        }
+        let queued = held();
+        assert!((10 * BYTES..25 * BYTES).contains(&queued), "{queued}");
+        readers.iter_mut().for_each(|reader| drop(reader.recv()));
+        assert!(held() < queued - BYTES / 2, "the readers have taken one event");
+        drop(readers);
+        assert!(held() < 5 * BYTES, "{}", held());
+    }
 
     #[test]
     fn events_are_lines_and_nothing_in_them_makes_another() {

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! All runtimes and threads of a process share the accounts, as they share its memory. A server of `osier-web` charges what its clients
-//! make it hold. An application adds its own accounts.
+//! make it hold. The server cannot charge the memory of a handler, such as its vectors, maps and caches: an application adds accounts of
+//! its own for them.
 //!
 //! A charge neither allocates nor refuses. Code that is about to begin new work reads the [`pressure`] first, and refuses the work
 //! itself. [`set_limit`] sets the limit; without one the pressure is always [`Normal`](Pressure::Normal).

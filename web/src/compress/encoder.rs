@@ -13,6 +13,7 @@ use brotli::enc::BrotliEncoderParams;
 use brotli::enc::writer::CompressorWriterCustomAlloc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use osier::memory::{Account, Charge};
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
@@ -63,6 +64,12 @@ const STREAM_WINDOW: u32 = 18;
 /// of it suffices.
 const KEPT_WINDOW: u32 = 22;
 
+/// The sizes of encoders in memory.
+const BROTLI_KEPT: usize = 8 << 20;
+const ZSTD: usize = 1 << 20;
+const ZSTD_KEPT: usize = 8 << 20;
+const GZIP: usize = 300 << 10;
+
 /// Bytes that are encoded between two looks at the clock. Pieces of 8 KiB made a gzip response of 30 KB
 /// about 5 % dearer.
 const PIECE: usize = 32 << 10;
@@ -70,8 +77,24 @@ const PIECE: usize = 32 << 10;
 /// Bytes between a brotli encoder and the vector.
 const BROTLI_BUFFER: usize = 4096;
 
-/// An encoder of one coding that writes into a vector.
-pub(crate) enum Encoder {
+/// The memory of an encoder, by measurement. The tables of brotli at quality 1 have charges of their own.
+fn bytes(coding: Coding, effort: Effort) -> usize {
+    match (coding, effort == Effort::Kept) {
+        (Coding::Brotli, false) => 0,
+        (Coding::Brotli, true) => BROTLI_KEPT,
+        (Coding::Zstd, false) => ZSTD,
+        (Coding::Zstd, true) => ZSTD_KEPT,
+        (Coding::Gzip, _) => GZIP,
+    }
+}
+
+/// An encoder of one coding that writes into a vector. It is charged to [`Account::COMPRESSION`].
+pub(crate) struct Encoder {
+    coder: Coder,
+    _charge: Charge,
+}
+
+enum Coder {
     Brotli(Box<CompressorWriter<Vec<u8>>>),
     /// Brotli at quality 1.
     QuickBrotli(Box<CompressorWriterCustomAlloc<Vec<u8>, Table<u8>, Tables>>),
@@ -84,11 +107,11 @@ impl Encoder {
     pub(crate) fn new(coding: Coding, effort: Effort, size: Option<usize>) -> io::Result<Encoder> {
         let kept = effort == Effort::Kept;
         let (brotli, zstd, gzip) = effort.levels();
-        Ok(match coding {
+        let coder = match coding {
             Coding::Brotli if brotli == 1 => {
                 let buffer = Tables.alloc_cell(BROTLI_BUFFER);
                 let encoder = CompressorWriterCustomAlloc::new(Vec::new(), buffer, Tables, 1, STREAM_WINDOW);
-                Encoder::QuickBrotli(Box::new(encoder))
+                Coder::QuickBrotli(Box::new(encoder))
             }
             Coding::Brotli => {
                 let params = BrotliEncoderParams {
@@ -97,7 +120,7 @@ impl Encoder {
                     size_hint: size.unwrap_or(0),
                     ..BrotliEncoderParams::default()
                 };
-                Encoder::Brotli(Box::new(CompressorWriter::with_params(
+                Coder::Brotli(Box::new(CompressorWriter::with_params(
                     Vec::new(),
                     BROTLI_BUFFER,
                     &params,
@@ -110,9 +133,13 @@ impl Encoder {
                 if let Some(size) = size {
                     encoder.set_pledged_src_size(Some(size as u64))?;
                 }
-                Encoder::Zstd(encoder)
+                Coder::Zstd(encoder)
             }
-            Coding::Gzip => Encoder::Gzip(GzEncoder::new(Vec::new(), Compression::new(gzip))),
+            Coding::Gzip => Coder::Gzip(GzEncoder::new(Vec::new(), Compression::new(gzip))),
+        };
+        Ok(Encoder {
+            coder,
+            _charge: Account::COMPRESSION.charge(bytes(coding, effort)),
         })
     }
 
@@ -142,30 +169,30 @@ impl Encoder {
 
     /// The encoded bytes so far. The caller must remove them.
     pub(crate) fn encoded(&mut self) -> &mut Vec<u8> {
-        match self {
-            Encoder::Brotli(encoder) => encoder.get_mut(),
-            Encoder::QuickBrotli(encoder) => encoder.get_mut(),
-            Encoder::Zstd(encoder) => encoder.get_mut(),
-            Encoder::Gzip(encoder) => encoder.get_mut(),
+        match &mut self.coder {
+            Coder::Brotli(encoder) => encoder.get_mut(),
+            Coder::QuickBrotli(encoder) => encoder.get_mut(),
+            Coder::Zstd(encoder) => encoder.get_mut(),
+            Coder::Gzip(encoder) => encoder.get_mut(),
         }
     }
 
     /// Writes the end mark. Returns the remaining encoded bytes.
     pub(crate) fn finish(self) -> io::Result<Vec<u8>> {
-        match self {
-            Encoder::Brotli(encoder) => Ok(encoder.into_inner()),
-            Encoder::QuickBrotli(encoder) => Ok(encoder.into_inner()),
-            Encoder::Zstd(encoder) => encoder.finish(),
-            Encoder::Gzip(encoder) => encoder.finish(),
+        match self.coder {
+            Coder::Brotli(encoder) => Ok(encoder.into_inner()),
+            Coder::QuickBrotli(encoder) => Ok(encoder.into_inner()),
+            Coder::Zstd(encoder) => encoder.finish(),
+            Coder::Gzip(encoder) => encoder.finish(),
         }
     }
 
     fn writer(&mut self) -> &mut dyn Write {
-        match self {
-            Encoder::Brotli(encoder) => encoder,
-            Encoder::QuickBrotli(encoder) => encoder,
-            Encoder::Zstd(encoder) => encoder,
-            Encoder::Gzip(encoder) => encoder,
+        match &mut self.coder {
+            Coder::Brotli(encoder) => encoder,
+            Coder::QuickBrotli(encoder) => encoder,
+            Coder::Zstd(encoder) => encoder,
+            Coder::Gzip(encoder) => encoder,
         }
     }
 }

@@ -8,12 +8,16 @@
 //!   encoder ─ alloc_cell ─▶ shelf of bytes, of u32 or of i32, else the allocator
 //!           ─ free_cell ──▶ shelf, up to SHELF_BYTES
 //! ```
+//!
+//! A table is charged to [`Account::COMPRESSION`] from its allocation on, in an encoder and on a shelf. While memory is short, shelves
+//! keep no more tables.
 
 use std::any::Any;
 use std::sync::{Mutex, PoisonError};
 
 use brotli::enc::BrotliAlloc;
 use brotli::{Allocator, SliceWrapper, SliceWrapperMut};
+use osier::memory::{self, Account, Charge, Pressure};
 
 /// Smaller tables come from the allocator, in bytes.
 const LEAST_BYTES: usize = 4 << 10;
@@ -22,9 +26,9 @@ const SHELF_BYTES: usize = 1 << 20;
 
 /// Free tables of the process. Their entries are those of earlier bodies.
 struct Shelves {
-    bytes: Vec<Vec<u8>>,
-    unsigned: Vec<Vec<u32>>,
-    signed: Vec<Vec<i32>>,
+    bytes: Vec<Table<u8>>,
+    unsigned: Vec<Table<u32>>,
+    signed: Vec<Table<i32>>,
 }
 
 static SHELVES: Mutex<Shelves> = Mutex::new(Shelves {
@@ -34,25 +38,25 @@ static SHELVES: Mutex<Shelves> = Mutex::new(Shelves {
 });
 
 impl Shelves {
-    fn with<T: 'static, R>(with: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> Option<R> {
+    fn with<T: 'static, R>(with: impl FnOnce(&mut Vec<Table<T>>) -> R) -> Option<R> {
         let shelves = &mut *SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
         let all: [&mut dyn Any; 3] = [&mut shelves.bytes, &mut shelves.unsigned, &mut shelves.signed];
         all.into_iter().find_map(|shelf| shelf.downcast_mut()).map(with)
     }
 
     /// Takes the smallest table that has room for `len` entries.
-    fn take<T: 'static>(len: usize) -> Option<Vec<T>> {
-        Shelves::with(|shelf: &mut Vec<Vec<T>>| {
+    fn take<T: 'static>(len: usize) -> Option<Table<T>> {
+        Shelves::with(|shelf: &mut Vec<Table<T>>| {
             let large_enough = shelf.iter().enumerate().filter(|(_, table)| table.capacity() >= len);
             let (at, _) = large_enough.min_by_key(|(_, table)| table.capacity())?;
             Some(shelf.swap_remove(at))
         })?
     }
 
-    fn give<T: 'static>(table: Vec<T>) {
-        Shelves::with(|shelf: &mut Vec<Vec<T>>| {
-            let entries = shelf.iter().chain([&table]).map(Vec::capacity).sum::<usize>();
-            if entries * size_of::<T>() <= SHELF_BYTES {
+    fn give<T: 'static>(table: Table<T>) {
+        Shelves::with(|shelf: &mut Vec<Table<T>>| {
+            let entries = shelf.iter().chain([&table]).map(Table::capacity).sum::<usize>();
+            if entries * size_of::<T>() <= SHELF_BYTES && memory::pressure() == Pressure::Normal {
                 shelf.push(table);
             }
         });
@@ -64,17 +68,37 @@ pub(crate) struct Tables;
 
 /// A table of an encoder.
 #[derive(Default)]
-pub(crate) struct Table<T>(Vec<T>);
+pub(crate) struct Table<T> {
+    entries: Vec<T>,
+    _charge: Option<Charge>,
+}
+
+impl<T> Table<T> {
+    fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+}
+
+impl<T: Clone + Default> Table<T> {
+    fn new(len: usize) -> Table<T> {
+        let entries = vec![T::default(); len];
+        let bytes = len * size_of::<T>();
+        Table {
+            entries,
+            _charge: (bytes > 0).then(|| Account::COMPRESSION.charge(bytes)),
+        }
+    }
+}
 
 impl<T> SliceWrapper<T> for Table<T> {
     fn slice(&self) -> &[T] {
-        &self.0
+        &self.entries
     }
 }
 
 impl<T> SliceWrapperMut<T> for Table<T> {
     fn slice_mut(&mut self) -> &mut [T] {
-        &mut self.0
+        &mut self.entries
     }
 }
 
@@ -87,13 +111,13 @@ impl<T: Clone + Default + 'static> Allocator<T> for Tables {
             false => None,
         };
         let Some(mut table) = kept else {
-            return Table(vec![T::default(); len]);
+            return Table::new(len);
         };
-        table.resize(len, T::default());
-        Table(table)
+        table.entries.resize(len, T::default());
+        table
     }
 
-    fn free_cell(&mut self, Table(table): Table<T>) {
+    fn free_cell(&mut self, table: Table<T>) {
         if table.capacity() * size_of::<T>() >= LEAST_BYTES {
             Shelves::give(table);
         }
@@ -116,6 +140,10 @@ mod tests {
         words.take(len).collect()
     }
 
+    fn fill<T: Copy + 'static>(entry: T) {
+        Shelves::with(|shelf: &mut Vec<Table<T>>| shelf.iter_mut().for_each(|table| table.entries.fill(entry)));
+    }
+
     #[test]
     fn what_earlier_bodies_have_left_changes_nothing() {
         for len in [0, 1, 100, 5000, 32_768, 65_537, 131_072, 400_000] {
@@ -124,9 +152,9 @@ mod tests {
             fresh.write_all(&text).unwrap();
             let expected = fresh.into_inner();
             for _ in 0..2 {
-                Shelves::with(|shelf| shelf.iter_mut().for_each(|table: &mut Vec<u8>| table.fill(0xff)));
-                Shelves::with(|shelf| shelf.iter_mut().for_each(|table: &mut Vec<u32>| table.fill(u32::MAX)));
-                Shelves::with(|shelf| shelf.iter_mut().for_each(|table: &mut Vec<i32>| table.fill(i32::MAX)));
+                fill(u8::MAX);
+                fill(u32::MAX);
+                fill(i32::MAX);
                 let buffer = Tables.alloc_cell(4096);
                 let mut encoder = CompressorWriterCustomAlloc::new(Vec::new(), buffer, Tables, 1, 18);
                 encoder.write_all(&text).unwrap();
@@ -138,9 +166,9 @@ mod tests {
     #[test]
     fn a_shelf_is_bounded() {
         for _ in 0..3 {
-            Tables.free_cell(Table(vec![0_u32; SHELF_BYTES / 8]));
+            Tables.free_cell(Table::<u32>::new(SHELF_BYTES / 8));
         }
-        let entries = Shelves::with(|shelf: &mut Vec<Vec<u32>>| shelf.iter().map(Vec::capacity).sum::<usize>());
+        let entries = Shelves::with(|shelf: &mut Vec<Table<u32>>| shelf.iter().map(Table::capacity).sum::<usize>());
         assert!(entries.is_some_and(|entries| entries * 4 <= SHELF_BYTES), "{entries:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! An HTTP/2 client that believes nothing: it sends requests side by side, cancels some and reads others late, and holds every response
 //! against the request that it belongs to.
 //!
-//! The codec is that of the server, on its other side. What is checked is what comes out of it.
+//! The codec is that of the server, on its other side. The checks are about the responses that come out of it.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
