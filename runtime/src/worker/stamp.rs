@@ -2,8 +2,9 @@
 //!
 //! `Instant` keeps seconds and nanoseconds apart, and its subtraction is a call of some forty instructions. A stamp is the same moment of
 //! the same clock in eight bytes. The first stamp of the process fixes which `Instant` belongs to which number. An `Instant` made from a
-//! stamp is never after the moment that the stamp was taken at.
+//! stamp is never after the moment that the stamp was taken at. The number is never 0, so an `Option<Stamp>` has eight bytes, too.
 
+use std::num::NonZero;
 use std::ops::Add;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -24,10 +25,10 @@ use std::time::{Duration, Instant};
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stamp(u64);
+pub struct Stamp(NonZero<u64>);
 
 /// An `Instant`, and the number of the same moment or of one shortly after it.
-static ANCHOR: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), nanos_now()));
+static ANCHOR: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), Stamp::of_machine().0.get()));
 
 /// The number of the moment at which the clock of the machine begins: a clock of a test may begin a hundred years before it.
 const ZERO: u64 = 1 << 62;
@@ -58,15 +59,23 @@ impl Stamp {
     /// The present of the machine's clock.
     #[inline]
     pub(crate) fn of_machine() -> Stamp {
-        Stamp(nanos_now())
+        Stamp::with(nanos_now())
+    }
+
+    /// The stamp that is 1 larger than `number`. Only the last one is not.
+    #[inline]
+    fn with(number: u64) -> Stamp {
+        Stamp(NonZero::<u64>::MIN.saturating_add(number))
     }
 
     /// The stamp of a moment.
     pub(crate) fn of(moment: Instant) -> Stamp {
         let (instant, number) = *ANCHOR;
-        Stamp(match moment.checked_duration_since(instant) {
-            Some(after) => number.saturating_add(nanos(after)),
-            None => number.saturating_sub(nanos(instant.saturating_duration_since(moment))),
+        // The anchor's number is at least 1.
+        let before = number - 1;
+        Stamp::with(match moment.checked_duration_since(instant) {
+            Some(after) => before.saturating_add(nanos(after)),
+            None => before.saturating_sub(nanos(instant.saturating_duration_since(moment))),
         })
     }
 
@@ -74,9 +83,9 @@ impl Stamp {
     #[inline]
     pub fn instant(self) -> Instant {
         let (instant, number) = *ANCHOR;
-        match self.0.checked_sub(number) {
+        match self.0.get().checked_sub(number) {
             Some(after) => instant + Duration::from_nanos(after),
-            None => instant - Duration::from_nanos(number - self.0),
+            None => instant - Duration::from_nanos(number - self.0.get()),
         }
     }
 
@@ -89,7 +98,7 @@ impl Stamp {
     /// The time since `earlier` in nanoseconds. 0 if that is the later one.
     #[inline]
     pub fn nanos_since(self, earlier: Stamp) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.0.get().saturating_sub(earlier.0.get())
     }
 }
 
@@ -142,6 +151,11 @@ mod tests {
         let (early, late) = (Stamp::of_machine(), Stamp::of_machine() + Duration::from_secs(1));
         assert!(late.since(early) >= Duration::from_secs(1));
         assert_eq!(early.since(late), Duration::ZERO);
-        assert_eq!((late + Duration::MAX).nanos_since(Stamp(0)), u64::MAX);
+        assert_eq!((late + Duration::MAX).nanos_since(Stamp::with(0)), u64::MAX - 1);
+    }
+
+    #[test]
+    fn a_stamp_that_may_be_missing_is_as_small_as_one() {
+        assert_eq!(size_of::<Option<Stamp>>(), 8);
     }
 }

@@ -195,7 +195,15 @@ impl Timing {
     /// Begins now, unless it has begun. Returns when it began.
     #[inline]
     pub(crate) fn begin_now(&self) -> Stamp {
-        self.started.get().unwrap_or_else(|| self.begin(0))
+        match self.started.get() {
+            Some(started) => started,
+            None => self.begin_late(),
+        }
+    }
+
+    #[cold]
+    fn begin_late(&self) -> Stamp {
+        self.begin(0)
     }
 
     /// When it began.
