@@ -44,6 +44,7 @@ pub struct Cell {
     sent: AtomicU64,
     nanos: AtomicU64,
     times: [AtomicU64; BOUNDS.len() + 1],
+    /// [`Phase::Run`] is here as the difference to the whole time, which it equals for a request that has never suspended.
     phases: [PhaseCell; Phase::ALL.len()],
 }
 
@@ -81,7 +82,7 @@ pub struct Sum {
     pub phases: [PhaseSum; Phase::ALL.len()],
 }
 
-/// The sums of a phase, over the requests in which it has taken time.
+/// The sums of a phase, over the requests in which it has taken time. [`Phase::Run`] is over all requests.
 #[derive(Default)]
 pub struct PhaseSum {
     pub nanos: u64,
@@ -122,12 +123,21 @@ impl Series {
 
     /// Counts a served request and its phases. It must run on a worker, as a server's `on_request` does: counts from other threads may
     /// be lost.
+    #[inline]
     pub fn record_served(&self, served: &Served<'_>) {
-        let cell = self.record(&served.into());
-        served.each_phase(|phase, nanos| cell.add_phase(phase, nanos));
+        let record = Record::from(served);
+        let cell = self.record(&record);
+        let mut run = 0;
+        served.each_phase(|phase, nanos| match phase {
+            Phase::Run => run = nanos,
+            phase => cell.add_phase(phase, nanos),
+        });
+        if run != record.nanos {
+            cell.correct_run(record.nanos, run);
+        }
     }
 
-    /// Counts a request, without its phases. Returns the worker's counters.
+    /// Counts a request that has done nothing but run. Returns the worker's counters.
     #[inline]
     pub fn record(&self, record: &Record) -> &Cell {
         let worker = osier::fiber::worker().unwrap_or(0);
@@ -146,8 +156,8 @@ impl Series {
     pub fn sum(&self) -> Sum {
         let mut sum = Sum::default();
         let mut codes = [0; CODES + 1];
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         for cell in &self.cells {
-            let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             for (sum, counter) in codes.iter_mut().zip(&cell.codes) {
                 *sum += load(counter);
             }
@@ -161,10 +171,11 @@ impl Series {
             for (sum, cell) in sum.phases.iter_mut().zip(&cell.phases) {
                 sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
                 for (sum, counter) in sum.times.iter_mut().zip(&cell.times) {
-                    *sum += load(counter);
+                    *sum = sum.wrapping_add(load(counter));
                 }
             }
         }
+        sum.add_whole_times_to_run();
         let known = self.codes.iter().map(|code| code.load(Ordering::Relaxed));
         sum.codes = known.zip(codes).filter(|(code, _)| *code != 0).collect();
         sum.other_codes = codes[CODES];
@@ -204,9 +215,32 @@ impl Cell {
         };
         add(&cell.times[bucket], 1);
     }
+
+    /// Notes that a request which took `whole` nanoseconds ran for `run` of them.
+    #[inline(never)]
+    fn correct_run(&self, whole: u64, run: u64) {
+        let cell = &self.phases[Phase::Run as usize];
+        add(&cell.nanos, run.wrapping_sub(whole));
+        add(&cell.times[phase_bucket(whole)], u64::MAX);
+        add(&cell.times[phase_bucket(run)], 1);
+    }
 }
 
 impl Sum {
+    /// Makes [`Phase::Run`] of its differences. A sum that mixes two moments may lack a whole time: nothing falls below zero.
+    fn add_whole_times_to_run(&mut self) {
+        let run = &mut self.phases[Phase::Run as usize];
+        run.nanos = self.nanos.saturating_add_signed(run.nanos as i64);
+        let mut whole = [0; PHASE_BOUNDS.len() + 1];
+        for (bucket, requests) in self.times.iter().enumerate() {
+            let bound = BOUNDS.get(bucket).copied().unwrap_or(u64::MAX);
+            whole[phase_bucket(bound)] += requests;
+        }
+        for (times, whole) in run.times.iter_mut().zip(whole) {
+            *times = whole.saturating_add_signed(*times as i64);
+        }
+    }
+
     /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.times.iter().sum()
@@ -272,7 +306,37 @@ mod tests {
             let bucket = PHASE_BOUNDS.partition_point(|bound| *bound < Duration::from_nanos(nanos));
             assert_eq!((sum.phases[Phase::Sleep as usize].nanos, sum.requests()), (nanos, 1));
             assert_eq!(sum.phases[Phase::Sleep as usize].times[bucket], 1, "{nanos}");
-            assert_eq!(sum.phases.iter().flat_map(|phase| phase.times).sum::<u64>(), 1);
+            let others = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Run);
+            let others = others.flat_map(|phase| sum.phases[phase as usize].times);
+            assert_eq!(others.sum::<u64>(), 1);
         }
+    }
+
+    #[test]
+    fn each_bucket_of_a_phase_ends_where_one_of_the_requests_does() {
+        assert!(PHASE_NANOS.iter().all(|bound| BOUNDS.contains(bound)));
+    }
+
+    #[test]
+    fn a_request_runs_for_its_whole_time_unless_it_has_suspended() {
+        let series = Series::new(2);
+        let whole = [0, 25_001, 100_000, 100_001, 2_000_000, 20_000_000_000];
+        let (mut nanos, mut times) = (0, [0; PHASE_BOUNDS.len() + 1]);
+        let mut ran = |run: u64| {
+            nanos += run;
+            times[PHASE_NANOS.partition_point(|bound| *bound < run)] += 1;
+        };
+        for whole in whole {
+            series.record(&record(200, whole));
+            ran(whole);
+            for run in [0, whole / 2, whole / 1000] {
+                series.record(&record(200, whole)).correct_run(whole, run);
+                ran(run);
+            }
+        }
+        let sum = series.sum();
+        let run = &sum.phases[Phase::Run as usize];
+        assert_eq!((run.nanos, run.times), (nanos, times));
+        assert_eq!(run.times.iter().sum::<u64>(), sum.requests());
     }
 }

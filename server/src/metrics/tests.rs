@@ -104,8 +104,8 @@ fn the_page_of_many_routes_is_bounded() {
     let page = Page::parse(&admin.page(&[]));
     let other = [("site", ""), ("route", "other"), ("code", "204")];
     assert_eq!(page.value(REQUESTS, &other), Some(10.0));
-    // Codes 200 and 204, two sums of bytes, and a histogram.
-    let of_route = 2 + 2 + osier_web::upstream::Latency::BOUNDS.len() + 3;
+    // Codes 200 and 204, two sums of bytes, and two histograms: of the whole time, and of the phase `run`.
+    let of_route = 2 + 2 + osier_web::upstream::Latency::BOUNDS.len() + 3 + series::PHASE_BOUNDS.len() + 3;
     let most = (ROUTES_MAX + 2) * of_route + 200;
     assert!(page.samples() < most, "{} of {most}", page.samples());
 }
