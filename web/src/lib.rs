@@ -151,6 +151,7 @@ pub mod ws;
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
 pub use conn::close::{CloseReason, ConnectionEvent};
+pub use conn::listed::{ConnectionInfo, ConnectionState};
 pub use conn::log::id::RequestId;
 pub use conn::log::record::{Level, Record};
 pub use conn::network::ClientNetwork;

@@ -1,4 +1,4 @@
-//! Live data: the counters of each worker as an event stream, and the dump of all fibers.
+//! Live data: the counters of each worker as an event stream, the connections, and the dump of all fibers.
 //!
 //! Each stream reads the counters itself, twice a second, which costs the workers nothing. A streaming fiber waits for the stop event
 //! and its next turn at once, so a graceful shutdown does not wait for it.
@@ -26,6 +26,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// The most streams at once.
 const STREAMS: usize = 64;
 
+/// The most connections in the table.
+const ROWS: usize = 200;
+
 /// Path of the event stream. Its requests are not counted, because a stream lasts as long as somebody watches.
 pub const EVENTS: &str = "/live/events";
 
@@ -36,6 +39,7 @@ pub struct Live {
     connections: Arc<Mutex<Vec<Connections>>>,
     streams: AtomicUsize,
     is_dumping: AtomicBool,
+    is_listing: AtomicBool,
     stopped: Event,
 }
 
@@ -49,6 +53,7 @@ impl Live {
             connections,
             streams: AtomicUsize::new(0),
             is_dumping: AtomicBool::new(false),
+            is_listing: AtomicBool::new(false),
             stopped: Event::manual(),
         }
     }
@@ -69,6 +74,41 @@ impl Live {
         Response::new(StatusCode::OK)
             .header("cache-control", "no-store")
             .body(by_place(&osier::dump()))
+    }
+
+    /// Sends the first [`ROWS`] connections: `{"all": count, "rows": [[peer, protocol, tls, state, streams, age in ms]]}`. Only one list is
+    /// made at a time.
+    ///
+    /// # Suspends
+    /// Until each worker has answered.
+    pub fn list(&self, request: &Request<'_>) -> Response {
+        if let Err(refusal) = guard::check(request, self.for_all) {
+            return refusal;
+        }
+        let Some(_exclusive) = Exclusive::take(&self.is_listing) else {
+            return later("another list of the connections is being made; try again\n");
+        };
+        let connections = self.connections().clone();
+        let mut listed = Vec::new();
+        for one in &connections {
+            listed.extend(one.list(ROWS - listed.len()));
+        }
+        let rows = listed.iter().map(|one| {
+            json!([
+                one.peer.to_string(),
+                one.protocol.name(),
+                one.protocol.tls(),
+                one.state.as_str(),
+                one.streams,
+                one.age.as_millis() as u64,
+            ])
+        });
+        let rows: Vec<_> = rows.collect();
+        let all: usize = connections.iter().map(Connections::count).sum();
+        Response::new(StatusCode::OK)
+            .content_type("application/json")
+            .header("cache-control", "no-store")
+            .body(json!({ "all": all, "rows": rows }).to_string())
     }
 
     /// The data of one event. `protocol` is that of the viewer's connection.

@@ -117,14 +117,14 @@ impl Welcome {
     /// Answers a request.
     ///
     /// # Suspends
-    /// While a dump of the fibers is made.
-    /// While the fibers are looked at.
+    /// While a dump of the fibers, or a list of the connections, is made.
     pub fn answer(&self, request: &Request<'_>) -> Response {
         // Other methods go to `files`, which refuses them and lists the allowed ones.
         let is_read = matches!(request.method(), "GET" | "HEAD");
         let path = if is_read { request.path() } else { "" };
         match path {
             live::EVENTS => live::events(&self.live, request),
+            "/live/connections" => self.live.list(request),
             "/live/fibers" => self.live.fibers(request),
             "/chat/socket" => self.chat.answer(request),
             "/hello" => "hello\n".into_response(),

@@ -269,6 +269,37 @@ byId("show").addEventListener("click", async () => {
   out.focus();
 });
 
+// --- The table of connections --------------------------------------------------------------------------------------------
+
+const REFRESH = 2_000; // ms between two tables, while the table is open
+
+function row([peer, protocol, tls, state, streams, age]) {
+  const line = document.createElement("tr");
+  const words = [peer, protocol, tls, state, protocol.startsWith("h2") ? whole.format(streams) : "–", `${whole.format(age / 1e3)} s`];
+  for (const text of words) line.insertCell().textContent = text;
+  return line;
+}
+
+async function list() {
+  const part = byId("listed");
+  if (!part.open) return;
+  try {
+    const reply = await fetch("/live/connections", { cache: "no-store" });
+    // Another viewer may be served just now.
+    if (reply.status === 200) {
+      const { all, rows } = await reply.json();
+      byId("rows").replaceChildren(...rows.map(row));
+      byId("further").textContent = all > rows.length ? `and ${whole.format(all - rows.length)} more` : "";
+    } else if (reply.status !== 503) byId("further").textContent = await reply.text();
+  } catch (error) {
+    byId("further").textContent = `The server did not answer: ${error.message}`;
+  }
+  clearTimeout(part.timer);
+  part.timer = setTimeout(list, REFRESH);
+}
+
+byId("listed").addEventListener("toggle", list);
+
 byId("load").addEventListener("click", async () => {
   const button = byId("load");
   button.disabled = true;

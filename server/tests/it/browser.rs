@@ -142,6 +142,12 @@ fn a_page_its_events_and_its_websocket_come_over_one_connection_of_http2() {
         .collect();
     assert!(protocols.contains(&("h2", "TLSv1.3")), "{protocols:?}");
     assert!(!protocols.contains(&("http/1.1", "TLSv1.3")), "{protocols:?}");
+    let listed = "fetch('/live/connections').then(reply => reply.json()).then(table => { window.table = table; })";
+    tab.eval(&format!("window.table = null; {listed}; 0"));
+    tab.until("window.table !== null");
+    // The event stream, the WebSocket and this request are streams of the one connection.
+    let row = "window.table.rows.some(row => row.slice(1, 4).join() === 'h2,TLSv1.3,serving' && row[4] === 3)";
+    assert_eq!(tab.eval(row), true, "{}", tab.eval("JSON.stringify(window.table)"));
     tab.enter("#text", "over HTTP/2");
     tab.until("[...document.querySelectorAll('#lines li')].some(li => li.textContent.includes('over HTTP/2'))");
 }
@@ -181,6 +187,10 @@ fn charts_move_and_fibers_are_shown() {
     tab.until(&format!("({INK})('requests') > {} * 1.5", idle_ink["requests"]));
     tab.until(&format!("({INK})('latency') > {}", idle_ink["latency"]));
 
+    tab.click("#listed summary");
+    tab.until(
+        "[...document.querySelectorAll('#rows tr')].some(row => /http.1.1none(serving|idle)/.test(row.textContent))",
+    );
     tab.click("#show");
     tab.until("!document.querySelector('#dump').hidden");
     let dump = tab.text("#dump");

@@ -1,13 +1,13 @@
 //! The built-in site without a browser: who may see live data, the format of the stream, and its end.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use crate::support::{Client, DEADLINE, Folder, Reply, Server, Signal};
 use serde_json::Value;
 
-const LIVE: [&str; 2] = ["/live/events", "/live/fibers"];
+const LIVE: [&str; 3] = ["/live/connections", "/live/events", "/live/fibers"];
 
 fn welcome(arguments: &[&str]) -> Server {
     let mut command = crate::support::osier();
@@ -313,12 +313,65 @@ fn pages_and_documents_are_served_under_a_strict_policy() {
 }
 
 #[test]
+fn the_table_has_a_row_for_each_connection_up_to_its_bound() {
+    let server = welcome(&["-l", "127.0.0.1:0"]);
+    let table = |client: &mut Client| -> Value {
+        client.send("GET", "/live/connections", &[]);
+        let reply = client.receive("GET");
+        assert_eq!(
+            (reply.status, reply.field("content-type")),
+            (200, Some("application/json"))
+        );
+        serde_json::from_str(reply.text()).unwrap()
+    };
+    let mut viewer = server.connect();
+    let mut idle = server.connect();
+    idle.send("GET", "/hello", &[]);
+    idle.receive("GET");
+    let mut partial = server.connect();
+    partial.stream.write_all(b"GET /hello HTTP/1.1\r\n").unwrap();
+    let of = |table: &Value, client: &Client| -> Option<Value> {
+        let peer = client.stream.local_addr().unwrap().to_string();
+        let rows = table["rows"].as_array().unwrap();
+        rows.iter().find(|row| row[0] == peer.as_str()).cloned()
+    };
+    let state = |table: &Value, client: &Client| of(table, client).map(|row| row[3].as_str().unwrap().to_owned());
+    let since = Instant::now();
+    loop {
+        let seen = table(&mut viewer);
+        let states = [&viewer, &idle, &partial].map(|client| state(&seen, client));
+        let states: Vec<_> = states.iter().map(Option::as_deref).collect();
+        if states == [Some("serving"), Some("idle"), Some("head")] {
+            let row = of(&seen, &idle).unwrap();
+            assert_eq!(
+                (&row[1], &row[2], &row[4]),
+                (&"http/1.1".into(), &"none".into(), &0.into())
+            );
+            assert!(row[5].as_u64().is_some_and(|age| age < 60_000), "{row}");
+            assert_eq!(seen["all"], 3);
+            break;
+        }
+        assert!(since.elapsed() < DEADLINE, "{seen}");
+    }
+    let many: Vec<Client> = (0..210).map(|_| server.connect()).collect();
+    loop {
+        let seen = table(&mut viewer);
+        if seen["all"] == 3 + many.len() {
+            assert_eq!(seen["rows"].as_array().unwrap().len(), 200);
+            break;
+        }
+        assert!(since.elapsed() < DEADLINE, "{}", seen["all"]);
+    }
+}
+
+#[test]
 fn a_folder_has_none_of_it() {
     let folder = Folder::new();
     folder.write("a.txt", "a");
     let server = Server::start(&folder, &[]);
     assert_eq!(server.get("/a.txt").text(), "a");
     for target in [
+        "/live/connections",
         "/live/events",
         "/live/fibers",
         "/chat",

@@ -40,6 +40,7 @@ mod handshake;
 pub(crate) mod inlet;
 #[cfg(feature = "tls")]
 pub(crate) mod line;
+pub(crate) mod listed;
 pub(crate) mod log;
 #[cfg(feature = "upgrade")]
 pub(crate) mod moving;

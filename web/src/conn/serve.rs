@@ -57,7 +57,7 @@ impl Local {
     pub(crate) fn here(service: &Service) -> Rc<Local> {
         let index = osier::fiber::worker().expect("only fibers come here");
         HERE.with_borrow_mut(|here| {
-            if let Some(local) = here.iter().find(|local| local.is_of(service, index)) {
+            if let Some(local) = here.iter().find(|local| local.is_part_of(&service.state, index)) {
                 return local.clone();
             }
             let local = Local::alone(service, index);
@@ -65,6 +65,12 @@ impl Local {
             here.push(local.clone());
             local
         })
+    }
+
+    /// Returns the part of a server on this worker, if it has one.
+    pub(crate) fn find(server: &Arc<ServerState>) -> Option<Rc<Local>> {
+        let index = osier::fiber::worker()?;
+        HERE.with_borrow(|here| here.iter().find(|local| local.is_part_of(server, index)).cloned())
     }
 
     /// Makes a part that is in no list, for one request without a connection.
@@ -79,12 +85,14 @@ impl Local {
     /// alive.
     pub(crate) fn leave(service: &Service) {
         let index = osier::fiber::worker();
-        HERE.with_borrow_mut(|here| here.retain(|local| !index.is_some_and(|index| local.is_of(service, index))));
+        HERE.with_borrow_mut(|here| {
+            here.retain(|local| !index.is_some_and(|index| local.is_part_of(&service.state, index)));
+        });
     }
 
-    /// Whether it is the part of `service` on worker `index`. A thread has several workers in a simulation.
-    fn is_of(&self, service: &Service, index: usize) -> bool {
-        self.worker.index == index && Arc::ptr_eq(&self.worker.server, &service.state)
+    /// Whether it is the part of a server on worker `index`. A thread has several workers in a simulation.
+    fn is_part_of(&self, server: &Arc<ServerState>, index: usize) -> bool {
+        self.worker.index == index && Arc::ptr_eq(&self.worker.server, server)
     }
 }
 

@@ -26,6 +26,7 @@ use crate::conn::date::DateCache;
 use crate::conn::handover::line::Leaving;
 #[cfg(feature = "tls")]
 use crate::conn::line::Line;
+use crate::conn::listed::{ConnectionInfo, ConnectionState};
 use crate::conn::log::record::Record;
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
@@ -392,12 +393,15 @@ impl Worker {
             Transport::Tls(_) => Protocol::Handshake,
         };
         self.count_protocol(protocol).fetch_add(1, Ordering::Relaxed);
+        let now = self.now();
         let link = Rc::new(Link {
             transport,
             worker: self.clone(),
             peer: Cell::new(ClientAddr::pack(peer)),
             phase: Cell::new(Phase::Fresh),
-            idle_since: Cell::new(Millis::of(self.now())),
+            streams: Cell::new(0),
+            idle_since: Cell::new(Millis::of(now)),
+            began: now,
             protocol: Cell::new(protocol),
             place: Cell::new(place),
         });
@@ -525,8 +529,12 @@ pub(crate) struct Link {
     peer: Cell<ClientAddr>,
     phase: Cell<Phase>,
     protocol: Cell<Protocol>,
+    /// Streams of HTTP/2 that have begun and not ended.
+    streams: Cell<u16>,
     /// When it began to wait for a request, in the time of [`Worker::now`].
     idle_since: Cell<Millis>,
+    /// When it began, in that time.
+    began: u32,
     /// Index in `Worker::links`. Only the owner of that list writes it.
     place: Cell<u32>,
 }
@@ -628,6 +636,35 @@ impl Link {
 
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer.get().unpack()
+    }
+
+    /// Notes how many streams have begun and not ended.
+    #[cfg(feature = "h2")]
+    #[inline]
+    pub(crate) fn has_streams(&self, count: usize) {
+        self.streams.set(u16::try_from(count).unwrap_or(u16::MAX));
+    }
+
+    /// The connection as a list shows it.
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        let protocol = self.protocol.get();
+        let state = match self.phase.get() {
+            Phase::Ended(CloseReason::Upgraded) => ConnectionState::Upgraded,
+            Phase::Ended(_) => ConnectionState::Closing,
+            _ if protocol == Protocol::Handshake => ConnectionState::Handshake,
+            Phase::Fresh => ConnectionState::New,
+            Phase::Busy => ConnectionState::Serving,
+            Phase::Other => ConnectionState::Head,
+            Phase::Resting | Phase::WithoutStreams => ConnectionState::Idle,
+        };
+        let age = self.worker.now().wrapping_sub(self.began);
+        ConnectionInfo {
+            peer: self.peer(),
+            protocol,
+            state,
+            streams: usize::from(self.streams.get()),
+            age: Duration::from_millis(u64::from(age)),
+        }
     }
 
     /// The client that [`Clients`] counts this connection for.

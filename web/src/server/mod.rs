@@ -7,6 +7,7 @@ pub(crate) mod answer;
 pub(crate) mod burst;
 #[cfg(feature = "h2")]
 mod h2;
+mod list;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod received;
 pub(crate) mod served;
@@ -31,6 +32,7 @@ use osier_http::Limits;
 
 use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
+use crate::conn::listed::ConnectionInfo;
 use crate::conn::log::record::{Record, to_stderr};
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
@@ -621,7 +623,7 @@ impl Listening {
 
 osier_queue::impl_debug!(Listening, self => { address: self.address, .. });
 
-/// A counter of the connections of a server. See [`Listening::connections`].
+/// The connections of a server: their number, and a list of them. See [`Listening::connections`].
 #[derive(Clone)]
 pub struct Connections(Arc<ServerState>);
 
@@ -637,6 +639,15 @@ impl Connections {
     /// The connections that speak `protocol`. One that has just been accepted may not count yet.
     pub fn of_protocol(&self, protocol: Protocol) -> usize {
         self.0.count_of(protocol)
+    }
+
+    /// Lists the connections, at most `most` of them. Connections of a worker that is stuck are left out.
+    ///
+    /// # Suspends
+    ///
+    /// Until each worker has answered.
+    pub fn list(&self, most: usize) -> Vec<ConnectionInfo> {
+        list::connections(&self.0, most)
     }
 
     /// The connections of all workers at this moment.

@@ -125,7 +125,9 @@ impl Shared {
             let idle = osier::time::coarse_now().saturating_duration_since(self.idle_since.get());
             self.is_warm.set(self.has_served.get() && idle < WARM);
         }
-        self.streams.borrow_mut().push_back((id, None));
+        let mut streams = self.streams.borrow_mut();
+        streams.push_back((id, None));
+        self.link.has_streams(streams.len());
         self.new.borrow_mut().push_back((id, head));
     }
 
@@ -170,6 +172,7 @@ impl Shared {
         self.machine.borrow_mut().finish(id);
         let mut streams = self.streams.borrow_mut();
         let removed = place(&streams, id).and_then(|at| streams.remove(at));
+        self.link.has_streams(streams.len());
         drop((streams, removed));
         self.wake_writable();
         self.serve_soon();
