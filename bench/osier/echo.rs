@@ -1,5 +1,5 @@
-//! Osier: sends back what it receives, with a fiber or a task for each connection, on one worker. Arguments: PORT, and `futures`
-//! for tasks.
+//! Osier: sends back what it receives, with a fiber or a task for each connection. Arguments: PORT [KIND [WORKERS]]; the KIND `futures` is for
+//! tasks, any other for fibers. Without WORKERS, one worker.
 #![forbid(unsafe_code)]
 
 use osier::net::{TcpListener, TcpStream};
@@ -8,7 +8,10 @@ use std::io::{Read, Write};
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
     let as_futures = std::env::args().nth(2).is_some_and(|arg| arg == "futures");
-    osier::Runtime::builder().workers(1).build()?.run(|| {
+    let workers = std::env::args()
+        .nth(3)
+        .map_or(1, |text| text.parse().expect("a number"));
+    osier::Runtime::builder().workers(workers).build()?.run(|| {
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         match as_futures {
             true => osier::spawn_future(accept(listener)).join().expect("it does not panic"),

@@ -1,4 +1,4 @@
-//! tokio: sends back what it receives, with a task for each connection, on current_thread. Argument: PORT.
+//! tokio: sends back what it receives, with a task for each connection. Arguments: PORT [WORKERS]; without WORKERS, on current_thread.
 #![forbid(unsafe_code)]
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,7 +6,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
-    let rt = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut builder = match std::env::args().nth(2) {
+        None => tokio::runtime::Builder::new_current_thread(),
+        Some(_) => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if let Some(workers) = std::env::args().nth(2) {
+        builder.worker_threads(workers.parse().expect("a number"));
+    }
+    let rt = builder.enable_io().build()?;
     // Inside a task: the future given to block_on is polled by other rules.
     rt.block_on(rt.spawn(accept(port))).expect("it does not panic")
 }

@@ -25,6 +25,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// How this run measures.
+#[derive(Clone)]
 pub struct Plan {
     pub all: bool,
     /// Measures builds from nothing instead of servers.
@@ -36,6 +37,8 @@ pub struct Plan {
     pub load: Duration,
     /// The core of the server, and the core of the load.
     pub cores: (usize, usize),
+    /// Whether the server and the load both use both cores.
+    pub spread: bool,
     /// The folder of served files and configurations. It is removed at the end.
     pub scratch: PathBuf,
     /// Another checkout of this repository: its programs are then the only rivals.
@@ -66,9 +69,26 @@ impl Plan {
             rounds: 5,
             load: Duration::from_secs(4),
             cores: two_cores()?,
+            spread: false,
             scratch: std::env::temp_dir().join(format!("osier-bench-{}", std::process::id())),
             against: None,
         })
+    }
+
+    /// The cores of the server that is measured.
+    pub fn server_cores(&self) -> Vec<usize> {
+        match self.spread {
+            true => vec![self.cores.0, self.cores.1],
+            false => vec![self.cores.0],
+        }
+    }
+
+    /// The cores of the load.
+    pub fn load_cores(&self) -> Vec<usize> {
+        match self.spread {
+            true => self.server_cores(),
+            false => vec![self.cores.1],
+        }
     }
 }
 

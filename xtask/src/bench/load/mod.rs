@@ -23,7 +23,7 @@ pub struct Served {
     pub memory: u64,
 }
 
-/// The request that one thread of wrk repeats.
+/// The request that wrk repeats, on one thread for each core of the load.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub path: &'a str,
@@ -35,6 +35,8 @@ pub struct Asked<'a> {
     pub field: Option<&'a str>,
     /// The requests that this script of wrk makes, in place of those for the path.
     pub script: Option<&'a Path>,
+    /// Requests for one of so many things of a kind of `bench/scale.lua` in place of those for the path.
+    pub drawn: Option<(&'a str, usize)>,
 }
 
 impl Asked<'_> {
@@ -47,6 +49,7 @@ impl Asked<'_> {
             tls: false,
             field: None,
             script: None,
+            drawn: None,
         }
     }
 }
@@ -75,9 +78,10 @@ fn served(
 
 /// Runs wrk; returns how many requests were answered and in how many seconds.
 fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f64, f64), String> {
-    let mut command = pinned(plan.cores.1, "wrk");
+    let cores = plan.load_cores();
+    let mut command = pinned_to(&cores, "wrk");
     command.args([
-        "-t1",
+        &format!("-t{}", cores.len()),
         &format!("-c{}", asked.connections),
         &format!("-d{}s", load.as_secs()),
     ]);
@@ -87,11 +91,17 @@ fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f6
     if let Some(script) = asked.script {
         command.arg("-s").arg(script);
     }
+    if asked.drawn.is_some() {
+        command.args(["-s", "bench/scale.lua"]);
+    }
     if let Some(field) = asked.field {
         command.args(["-H", field]);
     }
     let scheme = if asked.tls { "https" } else { "http" };
     command.arg(format!("{scheme}://127.0.0.1:{}{}", server.port, asked.path));
+    if let Some((kind, count)) = asked.drawn {
+        command.args(["--", kind, &count.to_string()]);
+    }
     let output = command.output().map_err(|error| format!("wrk: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))
@@ -202,6 +212,46 @@ pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) 
     held_memory(server, held, count)
 }
 
+/// Bytes of the kernel for each of `count` idle connections, both ends: what its tables of objects grow by.
+pub fn kernel_memory_of_idle(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
+    let hold = |count: usize| {
+        let args = [server.port.to_string(), count.to_string(), path.into()];
+        Held::start(plan, "hold", &args)?.after("held")
+    };
+    drop(hold(200)?);
+    std::thread::sleep(Duration::from_millis(500));
+    let before = kernel_memory()?;
+    let held = hold(count)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let after = kernel_memory()?;
+    drop(held);
+    Ok(after.saturating_sub(before) as f64 / count as f64)
+}
+
+/// Bytes of all objects in use that `/proc/slabinfo` counts for sockets, files and pollers. Only root may read it.
+fn kernel_memory() -> Result<u64, String> {
+    const KINDS: [&str; 7] = [
+        "TCP",
+        "sock_inode_cache",
+        "dentry",
+        "filp",
+        "eventpoll_epi",
+        "eventpoll_pwq",
+        "skbuff_",
+    ];
+    let text = std::fs::read_to_string("/proc/slabinfo").map_err(|error| format!("/proc/slabinfo: {error}"))?;
+    let bytes = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let is_wanted = KINDS
+            .iter()
+            .any(|kind| name == *kind || (kind.ends_with('_') && name.starts_with(kind)));
+        let (used, _, size) = (words.next()?, words.next()?, words.next()?);
+        Some(u64::from(is_wanted) * used.parse::<u64>().ok()? * size.parse::<u64>().ok()?)
+    });
+    Ok(bytes.sum())
+}
+
 /// Private bytes of the server for each of `count` connections that `hold` makes and keeps.
 fn held_memory(server: &Server, hold: impl Fn(usize) -> Result<Held, String>, count: usize) -> Result<f64, String> {
     // What the first connections make the server set up for all does not count: they come and go before.
@@ -227,7 +277,7 @@ impl Drop for Held {
 
 impl Held {
     fn start(plan: &Plan, name: &str, args: &[String]) -> Result<Held, String> {
-        let mut command = pinned(plan.cores.1, program(name));
+        let mut command = pinned_to(&plan.load_cores(), program(name));
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
         Ok(Held(child, name.into()))

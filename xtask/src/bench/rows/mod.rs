@@ -5,8 +5,8 @@
 //!
 //! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
 //! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy,
-//! `downloads.rs` short responses beside long ones, `cold.rs` beside files that are not in memory, `php.rs` scripts, `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a
-//! public benchmark.
+//! `downloads.rs` short responses beside long ones, `cold.rs` beside files that are not in memory, `workers.rs` a second worker, `scale.rs` many of one thing, `php.rs` scripts,
+//! `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a public benchmark.
 
 mod arena;
 mod codings;
@@ -19,9 +19,11 @@ mod php;
 mod plain;
 mod proxy;
 mod rooms;
+mod scale;
 pub mod secure;
 mod sockets;
 mod tls;
+mod workers;
 
 use super::Plan;
 use super::load::{self, Served};
@@ -102,6 +104,8 @@ fn all(plan: &Plan) -> Vec<Row<'_>> {
         proxy::rows(plan),
         downloads::rows(plan),
         cold::rows(plan),
+        workers::rows(plan),
+        scale::rows(plan),
         sockets::rows(plan),
         rooms::rows(plan),
         micro::rows(plan),

@@ -5,7 +5,7 @@
 pub mod nginx;
 pub mod postgres;
 
-use super::{Plan, pinned};
+use super::{Plan, pinned_to};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,7 +30,7 @@ impl Server {
         program: &Path,
         args: impl Fn(u16) -> Result<Vec<OsString>, String>,
     ) -> Result<Server, String> {
-        Server::start_on(plan.cores.0, program, args)
+        Server::spawn(&plan.server_cores(), free_port()?, program, args)
     }
 
     /// Starts a server that is not measured, on that core. Otherwise the same as [`start`](Server::start).
@@ -39,7 +39,7 @@ impl Server {
         program: &Path,
         args: impl Fn(u16) -> Result<Vec<OsString>, String>,
     ) -> Result<Server, String> {
-        Server::spawn(core, free_port()?, program, args)
+        Server::spawn(&[core], free_port()?, program, args)
     }
 
     /// Starts a server that listens on that port, whatever its arguments are. Otherwise the same as [`start`](Server::start).
@@ -51,18 +51,18 @@ impl Server {
     ) -> Result<Server, String> {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(_) => Err(format!("port {port} is in use")),
-            Err(_) => Server::spawn(plan.cores.0, port, program, args),
+            Err(_) => Server::spawn(&plan.server_cores(), port, program, args),
         }
     }
 
     fn spawn(
-        core: usize,
+        cores: &[usize],
         port: u16,
         program: &Path,
         args: impl Fn(u16) -> Result<Vec<OsString>, String>,
     ) -> Result<Server, String> {
         let name = program.file_name().unwrap_or_default().display();
-        let mut command = pinned(core, program);
+        let mut command = pinned_to(cores, program);
         command
             .args(args(port)?)
             .stdin(Stdio::null())

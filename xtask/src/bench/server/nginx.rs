@@ -10,6 +10,15 @@ pub fn args(plan: &Plan, config: PathBuf) -> Result<Vec<OsString>, String> {
     Ok(vec!["-c".into(), config.into(), "-e".into(), log.into()])
 }
 
+/// The same configuration with so many workers.
+pub fn with_workers(config: PathBuf, workers: usize) -> Result<PathBuf, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", config.display());
+    let text = std::fs::read_to_string(&config).map_err(failed)?;
+    let text = text.replace("worker_processes 1;", &format!("worker_processes {workers};"));
+    std::fs::write(&config, text).map_err(failed)?;
+    Ok(config)
+}
+
 /// nginx with one worker, passing everything on to another server on 127.0.0.1, with connections kept; returns its
 /// configuration file.
 pub fn proxy(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
