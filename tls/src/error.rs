@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Unusable(String),
     /// There is no identity for the name that a client asks for.
     UnknownName(Option<Box<str>>),
+    /// There may be one later: the resolver has deferred the handshake.
+    Deferred(Option<Box<str>>),
     /// The peer, or what it sent.
     Protocol(rustls::Error),
 }
@@ -49,6 +51,11 @@ impl Error {
         matches!(self.0, Kind::KeyMismatch)
     }
 
+    /// Whether the resolver has [deferred](crate::Hello::defer) the handshake. The next call on the stream goes on with it.
+    pub fn is_deferred(&self) -> bool {
+        matches!(self.0, Kind::Deferred(_))
+    }
+
     /// Whether the peer's certificate was refused: unknown issuer, wrong name, expired, or missing.
     pub fn is_certificate(&self) -> bool {
         use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
@@ -71,6 +78,13 @@ impl fmt::Display for Error {
                 write!(f, "the client asks for {name:?}, for which there is no certificate")
             }
             Kind::UnknownName(None) => f.write_str("the client asks for no name, and there is no certificate for that"),
+            Kind::Deferred(name) => {
+                let name = name.as_deref().unwrap_or_default();
+                write!(
+                    f,
+                    "the certificate for {name:?}, which the client asks for, has not come yet"
+                )
+            }
             Kind::Protocol(error) => {
                 let text = error.to_string();
                 f.write_str("TLS: ")?;

@@ -15,7 +15,7 @@ use crate::Identity;
 ///
 /// It must not. Several workers call it at the same time.
 pub trait Resolver: Send + Sync {
-    /// The identity for this client. With `None` the handshake fails.
+    /// The identity for this client. With `None` the handshake fails, unless the resolver has [deferred](Hello::defer) it.
     fn find(&self, hello: &Hello<'_>) -> Option<Identity>;
 }
 
@@ -42,6 +42,7 @@ impl<R: Resolver + ?Sized> Resolver for Arc<R> {
 pub struct Hello<'a> {
     hello: &'a ClientHello<'a>,
     name: Option<&'a str>,
+    is_deferred: Cell<bool>,
 }
 
 impl Hello<'_> {
@@ -53,6 +54,13 @@ impl Hello<'_> {
     /// The protocols that the client offers (ALPN), in its order.
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> {
         self.hello.alpn().into_iter().flatten()
+    }
+
+    /// Says that there is no identity yet, but may soon be one. If the resolver then finds none, the call that does the handshake fails
+    /// with an error whose [`is_deferred`](crate::Error::is_deferred) is true, and the client hears nothing. The next call on the stream
+    /// asks the resolver again. The caller bounds the time and the number of such handshakes.
+    pub fn defer(&self) {
+        self.is_deferred.set(true);
     }
 
     /// Whether the client offers this protocol and no other, as a validation of ACME does with `acme-tls/1`.
@@ -75,8 +83,8 @@ impl fmt::Debug for Hello<'_> {
 thread_local! {
     /// The name in the last first message that this thread has seen. rustls does not give it away later.
     static LAST_NAME: RefCell<Option<Option<Box<str>>>> = const { RefCell::new(None) };
-    /// Whether there was no identity for that name.
-    static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
+    /// Whether there was an identity for that name.
+    static ANSWER: Cell<Answer> = const { Cell::new(Answer::Found) };
 }
 
 /// Takes the name that the call of rustls just made has met. `None` if it has met no first message.
@@ -84,9 +92,25 @@ pub(crate) fn take_name() -> Option<Option<Box<str>>> {
     LAST_NAME.take()
 }
 
-/// Takes whether that call has found no identity for the name.
-pub(crate) fn take_refusal() -> bool {
-    IS_REFUSED.take()
+/// The answer of a resolver.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Answer {
+    #[default]
+    Found,
+    /// There is no identity for the name.
+    None,
+    /// There may be one later.
+    Deferred,
+}
+
+/// Takes the answer that the call of rustls just made has met.
+pub(crate) fn take_answer() -> Answer {
+    ANSWER.take()
+}
+
+/// The answer that the call of rustls just made has met.
+pub(crate) fn answer() -> Answer {
+    ANSWER.get()
 }
 
 /// A [`Resolver`] as rustls wants it.
@@ -95,12 +119,18 @@ pub(crate) struct Adapter<R>(pub(crate) R);
 impl<R: Resolver> ResolvesServerCert for Adapter<R> {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().map(normal);
-        let found = self.0.find(&Hello {
+        let asked = Hello {
             hello: &hello,
             name: name.as_deref(),
+            is_deferred: Cell::new(false),
+        };
+        let found = self.0.find(&asked);
+        ANSWER.set(match &found {
+            Some(_) => Answer::Found,
+            None if asked.is_deferred.get() => Answer::Deferred,
+            None => Answer::None,
         });
         LAST_NAME.set(Some(name));
-        IS_REFUSED.set(found.is_none());
         found.map(|identity| identity.key().clone())
     }
 }

@@ -19,6 +19,7 @@ use super::secrets::{Secrets, Suite};
 use super::{Agreed, Goal, ServerSettings, Sink, Step, preference};
 use crate::Version;
 use crate::buffer::{self, Buffer};
+use crate::resolver::{self, Answer};
 use crate::tickets::with_session_of;
 
 /// A connection of rustls.
@@ -30,8 +31,8 @@ pub(super) struct Handshake {
     began: Option<u64>,
     secrets: Secrets,
     is_fresh: bool,
-    /// The other settings of a server, until the first bytes of its client.
-    by_order_of_client: Option<Arc<ServerConfig>>,
+    /// The settings of a server, until it has answered the first message of its client.
+    settings: Option<ServerSettings>,
 }
 
 enum Side {
@@ -92,7 +93,7 @@ impl Handshake {
             began: None,
             secrets: Secrets::default(),
             is_fresh: true,
-            by_order_of_client: Some(settings.by_order_of_client.clone()),
+            settings: Some(settings.clone()),
         }
     }
 
@@ -103,7 +104,7 @@ impl Handshake {
             began: None,
             secrets: Secrets::default(),
             is_fresh: true,
-            by_order_of_client: None,
+            settings: None,
         })
     }
 
@@ -145,8 +146,15 @@ impl Handshake {
             let next = buffer::record_length(&rest[self.seen..]).map(|length| self.seen + length);
             // A record of which only a part has come is shown too: its head may be wrong already.
             let shown = next.unwrap_or(rest.len());
+            let is_first = self.seen == 0 && consumed == 0;
             let (count, step) = self.advance_over(&mut rest[..shown], sink, goal);
+            if step.is_err() && is_first && resolver::answer() == Answer::Deferred && self.begin_anew() {
+                return (0, step);
+            }
             consumed += count;
+            if consumed > 0 {
+                self.settings = None;
+            }
             self.seen = next.unwrap_or(self.seen).saturating_sub(count);
             match step {
                 Ok(Step::Handshaking | Step::Ready) if next.is_some() && self.is_handshaking() => {}
@@ -157,11 +165,21 @@ impl Handshake {
 
     /// Begins anew with the other settings of a server for a client that prefers ChaCha20.
     fn choose_settings(&mut self, input: &[u8]) {
-        if let Some(by_order_of_client) = self.by_order_of_client.take()
+        if let Some(settings) = &self.settings
             && preference::is_chacha(input)
         {
-            self.side = Side::server(by_order_of_client);
+            self.side = Side::server(settings.by_order_of_client.clone());
         }
+    }
+
+    /// Forgets the first message of the client, which comes again. Returns false if the server has answered it.
+    #[cold]
+    fn begin_anew(&mut self) -> bool {
+        let Some(settings) = self.settings.take() else {
+            return false;
+        };
+        *self = Handshake::server(&settings);
+        true
     }
 
     /// Processes all of `input`.

@@ -555,7 +555,7 @@ mod tests {
     use osier::net::UnixStream;
 
     use super::*;
-    use crate::{Acceptor, Connector, Identity};
+    use crate::{Acceptor, Connector, Error, Identity};
 
     /// The client's and the server's end.
     fn ends() -> (Stream, Stream) {
@@ -591,6 +591,66 @@ mod tests {
         };
         waits(); // on a plain thread, which looks again
         osier::run(waits);
+    }
+
+    /// Has an identity after some questions.
+    struct Later {
+        identity: Identity,
+        questions: std::sync::atomic::AtomicU32,
+    }
+
+    impl crate::Resolver for Later {
+        fn find(&self, hello: &crate::Hello<'_>) -> Option<Identity> {
+            match self.questions.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0..3 => {
+                    hello.defer();
+                    None
+                }
+                3 => Some(self.identity.clone()),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_deferred_handshake_goes_on_with_the_next_call() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let later = Later {
+            identity: Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(),
+            questions: std::sync::atomic::AtomicU32::new(0),
+        };
+        let acceptor = Acceptor::builder(later).build().unwrap();
+        let connector = Connector::builder().ca_pem(chain.as_bytes()).build().unwrap();
+        let pair = || {
+            let (near, far) = UnixStream::pair().unwrap();
+            (connector.connect("localhost", near).unwrap(), acceptor.accept(far))
+        };
+        let error = |done: io::Result<()>| Error::of(&done.unwrap_err()).cloned();
+
+        let (client, server) = pair();
+        let is_blocked = |done: io::Result<()>| done.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        assert!(is_blocked(client.try_handshake()));
+        for _ in 0..3 {
+            let deferred = error(server.try_handshake()).unwrap();
+            assert!(deferred.is_deferred(), "{deferred}");
+            assert_eq!(server.server_name(), Some("localhost"));
+            assert!(
+                !server.has_unsent() && is_blocked(client.try_handshake()),
+                "the client hears nothing"
+            );
+        }
+        shake(&client, &server);
+        (&client).write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        (&server).read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello");
+
+        // A name that is refused later ends the handshake as any other.
+        let (client, server) = pair();
+        assert!(is_blocked(client.try_handshake()));
+        assert!(!error(server.try_handshake()).unwrap().is_deferred());
+        assert!(error(client.try_handshake()).unwrap().is_alert());
     }
 
     #[cfg(feature = "futures")]

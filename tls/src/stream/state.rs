@@ -10,7 +10,7 @@ use crate::Error;
 use crate::buffer::Buffer;
 use crate::error::Kind;
 use crate::export::{NotExportable, Reader, Writer};
-use crate::resolver;
+use crate::resolver::{self, Answer};
 use crate::session::{Agreed, Goal, RECORD_BYTES, Session, Sink, Step};
 
 /// The most bytes that may wait for the end of a handshake message. rustls refuses messages above 64 KiB itself.
@@ -386,10 +386,18 @@ impl State {
         if is_handshaking && let Some(name) = resolver::take_name() {
             self.server_name = Some(name);
         }
+        let answer = resolver::take_answer();
+        if step.is_err() && answer == Answer::Deferred && self.session.is_fresh() {
+            // The session has begun anew. The message stays in `incoming` for the next call, and the alert is not for the client.
+            self.outgoing.consume(self.outgoing.len());
+            return Err(io::Error::from(Error::new(Kind::Deferred(self.server_name.clone().flatten()))).into());
+        }
         self.expects_hello &= consumed == 0 && step.is_ok();
-        let step = step.map_err(|error| match resolver::take_refusal() {
-            true => self.fail(Error::new(Kind::UnknownName(self.server_name.clone().flatten()))),
-            false => self.fail(error.into()),
+        let step = step.map_err(|error| match answer {
+            Answer::Found => self.fail(error.into()),
+            Answer::None | Answer::Deferred => {
+                self.fail(Error::new(Kind::UnknownName(self.server_name.clone().flatten())))
+            }
         })?;
         // A writer leaves the records that wait for a reader.
         if matches!(goal, Goal::Read) {
