@@ -60,6 +60,11 @@ pub trait Source: Send + Sync {
     /// # Suspends
     /// Never. Every worker calls it.
     fn find(&self, name: Option<&str>) -> Option<Identity>;
+
+    /// Whether the identity that was not found may come within seconds, so that the handshake waits for it.
+    fn is_coming(&self, _name: Option<&str>) -> bool {
+        false
+    }
 }
 
 /// The certificate of a site.
@@ -81,6 +86,11 @@ impl SiteCertificate {
         self.source
             .find(name)
             .or_else(|| self.stand_in.as_ref()?.get_or_init(stand_in).clone())
+    }
+
+    /// Whether an identity that was not found may come within seconds.
+    pub fn is_coming(&self, name: Option<&str>) -> bool {
+        self.source.is_coming(name)
     }
 }
 

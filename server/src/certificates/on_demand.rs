@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   handshake ──▶ known? the identity
-//!       │ no: it is served from the folder, or fails           NEW_MAX names at most, others are forgotten
+//!       │ no: it is served from the folder, or waits           NEW_MAX names at most, others are forgotten
 //!       ▼
 //!   load ──▶ stored? ── yes ──▶ known, and kept by the keeper
 //!       │ no                                                   AWAITED at most, of one domain AWAITED_OF_DOMAIN
@@ -15,7 +15,7 @@
 //! `load` and `run` are fibers. A stored certificate needs no question and no order, so that all names are back soon after a restart.
 //!
 //! Names come from clients, so everything has a bound: names that wait, questions and orders in a minute, names that were refused and
-//! names that are known. A name that finds the line full takes the place of another one, drawn by chance: so no flood of names keeps the
+//! names that are known. The handshake of a name waits for its certificate until the name is refused or dropped, for [`COMING_FOR`] at most. A name that finds the line full takes the place of another one, drawn by chance: so no flood of names keeps the
 //! others out for ever. A name without a place is forgotten, and its next client brings it again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -51,6 +51,9 @@ const REFUSED_MAX: usize = 10_000;
 /// The most names that have, or get, a certificate.
 const KNOWN_MAX: usize = 10_000;
 
+/// Time for which handshakes wait for a name, from its first client on.
+const COMING_FOR: Duration = Duration::from_secs(20);
+
 /// Longest time for a question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -82,6 +85,8 @@ struct State {
     awaited: VecDeque<String>,
     /// The names in `new` and `awaited`, and those that a fiber works on.
     pending: HashSet<String>,
+    /// When the first client of a name came, for names that have no certificate yet. Longer ago than [`COMING_FOR`] counts as never.
+    coming: HashMap<String, Instant>,
     refused: HashMap<String, Refusal>,
     /// The refused names, the oldest first.
     refusals: VecDeque<String>,
@@ -174,6 +179,7 @@ impl OnDemand {
             return Ok(false);
         };
         *known = Some(Served::of(stored)?);
+        state.coming.remove(name);
         Ok(true)
     }
 
@@ -271,6 +277,7 @@ impl OnDemand {
             return false;
         }
         state.pending.remove(name);
+        state.coming.remove(name);
         state.known.insert(name.to_owned(), Some(served));
         true
     }
@@ -371,6 +378,25 @@ impl State {
         }
     }
 
+    /// Notes that the first client of a name has come.
+    fn comes(&mut self, name: &str) {
+        let now = osier::time::now();
+        if self.coming.len() >= NEW_MAX {
+            self.coming
+                .retain(|_, since| now.saturating_duration_since(*since) < COMING_FOR);
+        }
+        if self.coming.len() < NEW_MAX {
+            self.coming.insert(name.to_owned(), now);
+        }
+    }
+
+    /// Whether the certificate of a name may come soon: the name waits for its question, or the certificate is being ordered.
+    fn is_coming(&self, name: &str) -> bool {
+        let since = self.coming.get(name);
+        let is_early = since.is_some_and(|since| osier::time::now().saturating_duration_since(*since) < COMING_FOR);
+        is_early && (self.pending.contains(name) || matches!(self.known.get(name), Some(None)))
+    }
+
     /// The refusal of a name that counts still.
     fn refusal(&self, name: &str) -> Option<&Refusal> {
         let refusal = self.refused.get(name)?;
@@ -400,6 +426,7 @@ impl Source for OnDemand {
         if is_new {
             state.pending.insert(name.to_owned());
             state.new.push_back(name.to_owned());
+            state.comes(name);
         }
         let folder = state.folder.clone();
         drop(state);
@@ -409,6 +436,10 @@ impl Source for OnDemand {
         // A certificate of an earlier run serves its first client.
         let stored = folder?.certificate(name).ok()??;
         stored.identity().ok()
+    }
+
+    fn is_coming(&self, name: Option<&str>) -> bool {
+        name.is_some_and(|name| locked(&self.state).is_coming(name))
     }
 }
 
@@ -594,6 +625,40 @@ mod tests {
             },
         );
         assert_eq!((questions, kept.len()), (1, 50));
+    }
+
+    #[test]
+    fn handshakes_wait_for_a_name_until_it_is_served_or_refused_or_late() {
+        run(
+            |name| Ok(name.starts_with("yes")),
+            nothing,
+            |on_demand| {
+                let is_coming = |name: &str| on_demand.is_coming(Some(name));
+                assert!(!is_coming("yes.a.example") && !on_demand.is_coming(None));
+                for name in ["yes.a.example", "late.yes.example", "no.a.example"] {
+                    assert!(on_demand.find(Some(name)).is_none());
+                    assert!(is_coming(name), "{name}");
+                }
+                osier::sleep(Duration::from_secs(1));
+                assert!(is_coming("yes.a.example"), "its order is not done");
+                assert!(!is_coming("no.a.example") && !is_coming("late.yes.example"), "refused");
+                assert_eq!(on_demand.put("yes.a.example", &stored("yes.a.example")), Ok(true));
+                assert!(on_demand.find(Some("yes.a.example")).is_some());
+                assert!(!locked(&on_demand.state).coming.contains_key("yes.a.example"));
+                // An order that takes too long keeps no client waiting.
+                assert!(on_demand.find(Some("yes.b.example")).is_none());
+                osier::sleep(COMING_FOR - Duration::from_secs(1));
+                assert!(is_coming("yes.b.example"));
+                osier::sleep(Duration::from_secs(2));
+                assert!(on_demand.find(Some("yes.b.example")).is_none() && !is_coming("yes.b.example"));
+                // The notes are bounded.
+                for number in 0..3 * NEW_MAX {
+                    on_demand.find(Some(&format!("n.b{number}.example")));
+                    osier::sleep(Duration::from_millis(1));
+                }
+                assert!(locked(&on_demand.state).coming.len() <= NEW_MAX);
+            },
+        );
     }
 
     #[test]

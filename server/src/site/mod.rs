@@ -193,7 +193,12 @@ impl Snapshot {
             Some(_) => hosts.find(name),
             None => hosts.find(None).or_else(|| hosts.only()),
         };
-        self.sites[site?].certificate.as_ref()?.find(name)
+        let certificate = self.sites[site?].certificate.as_ref()?;
+        let found = certificate.find(name);
+        if found.is_none() && certificate.is_coming(name) {
+            hello.defer();
+        }
+        found
     }
 
     /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be used.

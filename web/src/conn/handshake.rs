@@ -5,11 +5,15 @@
 //!                         └─ others ─▶ Line, at rest ─▶ called, PER_TURN a turn ─▶ try_handshake
 //! ```
 //!
+//! A handshake whose certificate is being ordered tries again at rest, every [`RETRY`] until its time is over. It gives up where
+//! [`DEFERRED`] others of its worker wait.
+//!
 //! A client that speaks HTTP in the clear gets a 400 in the clear, because a browser shows it and an alert says nothing.
 
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier::dormant::AfterBurst;
 
@@ -22,6 +26,12 @@ use crate::conn::{Conn, Stage, after};
 /// The response to a request in the clear.
 const SPEAKS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
     content-length: 48\r\nconnection: close\r\n\r\nthis port speaks TLS: write https:// in the URL\n";
+
+/// The time after which a handshake asks again for a certificate that is being ordered.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The most handshakes of a worker that wait for certificates.
+const DEFERRED: usize = 128;
 
 /// A handshake at rest.
 pub(super) struct Handshake {
@@ -36,6 +46,30 @@ enum Place {
     /// It joins the line with the next poll.
     Last,
     Numbered(u64),
+    /// Its certificate is being ordered.
+    Deferred {
+        _counted: Deferred,
+    },
+}
+
+/// One of the handshakes of a worker that wait for certificates.
+struct Deferred(Rc<Line>);
+
+impl Deferred {
+    /// `None` if there are too many already.
+    fn one_more(line: &Rc<Line>) -> Option<Deferred> {
+        let count = line.deferred.get();
+        (count < DEFERRED).then(|| {
+            line.deferred.set(count + 1);
+            Deferred(line.clone())
+        })
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        self.0.deferred.set(self.0.deferred.get() - 1);
+    }
 }
 
 impl Handshake {
@@ -56,9 +90,17 @@ impl Handshake {
         match self.place {
             Place::Last => self.place = Place::Numbered(line.join(cx.waker())),
             Place::Numbered(_) if self.has_been_called(line) => return Poll::Ready(()),
-            Place::None | Place::Numbered(_) => {}
+            Place::None | Place::Numbered(_) | Place::Deferred { .. } => {}
         }
         Poll::Pending
+    }
+
+    /// Whether it waits for a certificate, and has time left.
+    pub(super) fn tries_again(&self) -> bool {
+        let is_over = self
+            .deadline
+            .is_some_and(|deadline| deadline <= osier::time::coarse_now());
+        matches!(self.place, Place::Deferred { .. }) && !is_over
     }
 }
 
@@ -87,8 +129,25 @@ impl Conn {
                     false => self.watched(AfterBurst::Sleep(deadline)),
                 }
             }
+            Err(error) if osier_tls::Error::of(&error).is_some_and(osier_tls::Error::is_deferred) => {
+                drop(handshake);
+                match Deferred::one_more(line) {
+                    Some(counted) => self.defer(counted, deadline),
+                    None => self.refuse_client(&error),
+                }
+            }
             Err(error) => self.refuse_client(&error),
         }
+    }
+
+    /// Rests until it is time to ask for the certificate again.
+    #[cold]
+    fn defer(&mut self, counted: Deferred, deadline: Option<Instant>) -> AfterBurst {
+        self.set_stage(Stage::Handshake(Handshake {
+            deadline,
+            place: Place::Deferred { _counted: counted },
+        }));
+        AfterBurst::SleepUntilWoken(deadline.into_iter().chain(after(RETRY)).min())
     }
 
     /// Rests until the first request, in the protocol that the handshake has agreed on.

@@ -23,6 +23,8 @@ pub(crate) struct Line {
     called: Cell<u64>,
     /// The handshakes that have not been called, in the order of their numbers. Some may have ended.
     waiting: RefCell<VecDeque<Waker>>,
+    /// Handshakes that wait for their certificates, outside of the line.
+    pub(super) deferred: Cell<usize>,
 }
 
 impl Line {

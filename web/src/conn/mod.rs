@@ -780,6 +780,16 @@ impl Conn {
         }
     }
 
+    /// Whether the end of a rest is not the end of the connection's time.
+    fn goes_on_at_deadline(&self) -> bool {
+        match self.stage.as_deref() {
+            Some(Stage::Begins(..) | Stage::Awaiting(..)) => true,
+            #[cfg(feature = "tls")]
+            Some(Stage::Handshake(handshake)) => handshake.tries_again(),
+            _ => false,
+        }
+    }
+
     fn wake_once(&mut self, cause: Cause) -> AfterBurst {
         if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
             return taken.session.wake(&mut taken.io, cause);
@@ -801,9 +811,7 @@ impl Conn {
         }
         match cause {
             Cause::Shutdown => return self.close(CloseReason::Shutdown),
-            Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..) | Stage::Awaiting(..))) => {
-                return self.expire();
-            }
+            Cause::Deadline if !self.goes_on_at_deadline() => return self.expire(),
             Cause::Deadline | Cause::Readable | Cause::Writable | Cause::Woken => {}
         }
         let Some(stage) = self.stage.take() else {
