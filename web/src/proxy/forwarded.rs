@@ -12,7 +12,7 @@ pub(super) fn is_of_connection(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         2 => is("te"),
-        7 => is("trailer") || is("upgrade"),
+        7 => is("upgrade"),
         10 => is("connection") || is("keep-alive"),
         14 => is("content-length") || is("http2-settings"),
         16 => is("proxy-connection"),

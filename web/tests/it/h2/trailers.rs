@@ -16,18 +16,20 @@ use crate::common::{Site, site};
 fn router() -> Router {
     Router::new()
         .post("/echo", |_: &mut Request<'_>| {
-            Response::new(StatusCode::OK).body(Body::duplex_with_trailers(|from, to, trailers| {
+            let body = Body::duplex_with_trailers(|from, to, trailers| {
                 let count = std::io::copy(from, to)?;
                 for (name, value) in from.trailers().iter() {
                     trailers.push(&format!("{name}-back"), value)?;
                 }
                 trailers.push("x-count", count.to_string())
-            }))
+            });
+            Response::new(StatusCode::OK).header("trailer", "x-count").body(body)
         })
         .post("/names", |request: &mut Request<'_>| {
             let before = request.body().trailers().is_empty();
             std::io::copy(request.body(), &mut std::io::sink()).unwrap();
-            let mut names = format!("{before} te={:?}", request.header_str("te"));
+            let announced = request.header_str("trailer");
+            let mut names = format!("{before} te={:?} {announced:?}", request.header_str("te"));
             for (name, value) in request.body().trailers().iter() {
                 write!(
                     names,
@@ -49,7 +51,7 @@ const FIELDS: [(&str, &[u8]); 2] = [("x-sum", b"abc"), ("x-forwarded-for", b"1.2
 /// Sends a body with a trailer over HTTP/2.
 fn ask_http2(addr: SocketAddr, path: &str) -> super::client::Reply {
     let mut client = Client::connect(addr);
-    let stream = client.begin("POST", path, &[("te", b"trailers")], false);
+    let stream = client.begin("POST", path, &[("te", b"trailers"), ("trailer", b"x-sum")], false);
     client.body(stream, b"hello", false);
     client.machine.send_trailers(stream, FIELDS);
     client.flush();
@@ -60,8 +62,8 @@ fn ask_http2(addr: SocketAddr, path: &str) -> super::client::Reply {
 fn ask_http1(site: &Site, path: &str) -> String {
     let mut client = site.connect();
     client.send(format!(
-        "POST {path} HTTP/1.1\r\nHost: test\r\nTE: trailers\r\nConnection: te, close\r\nTransfer-Encoding: chunked\r\n\r\n\
-         5\r\nhello\r\n0\r\nX-Sum: abc\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: test\r\nTE: trailers\r\nTrailer: x-sum\r\nConnection: te, close\r\n\
+         Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: abc\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n"
     ));
     let mut text = String::new();
     std::io::Read::read_to_string(&mut client.stream, &mut text).unwrap();
@@ -121,12 +123,14 @@ fn trailers_pass_the_proxy_in_all_combinations_of_versions() {
             assert_eq!(reply.text(), "hello");
             let fields: Vec<_> = reply.trailers.iter().map(|(name, value)| (&**name, &**value)).collect();
             assert_eq!(fields, [("x-sum-back", "abc"), ("x-count", "5")]);
+            assert_eq!(reply.header("trailer"), Some("x-count"));
             let text = ask_http1(&front, "/echo").to_ascii_lowercase();
             assert!(
                 text.ends_with("\r\n0\r\nx-sum-back: abc\r\nx-count: 5\r\n\r\n"),
                 "{text}"
             );
-            let names = "true te=Some(\"trailers\") x-sum=abc";
+            assert!(text.contains("\r\ntrailer: x-count\r\n"), "{text}");
+            let names = "true te=Some(\"trailers\") Some(\"x-sum\") x-sum=abc";
             assert_eq!(ask_http2(front.addr, "/names").text(), names);
             assert!(ask_http1(&front, "/names").ends_with(names));
         }
