@@ -1,4 +1,4 @@
-//! Clients that are not ours: curl, nghttp, h2load, and Python's `h2`.
+//! Clients that are not ours: curl, nghttp, h2load, h2spec, and Python's `h2`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -138,6 +138,46 @@ fn h2load_is_served_with_many_streams() {
         let requests = "requests: 4000 total, 4000 started, 4000 done, 4000 succeeded, 0 failed, 0 errored, 0 timeout";
         assert!(said.contains(requests), "{said}");
         assert!(said.contains(&format!("({}) data", 4000 * bytes)), "{path}: {said}");
+    }
+}
+
+/// Cases of h2spec that this server fails, because it does something else on purpose.
+const ON_PURPOSE: [&str; 2] = [
+    // RFC 9113 5.3.2 has no priorities any more: what they depend on is not read.
+    "Sends HEADERS frame that depends on itself",
+    "Sends PRIORITY frame that depend on itself",
+];
+
+#[test]
+fn h2spec_finds_nothing_but_what_is_so_on_purpose() {
+    // The body is read first: a response that comes before the end of the request would hide the mistakes behind it.
+    let reading = |request: &mut Request<'_>| {
+        std::io::copy(request.body(), &mut std::io::sink()).map(|count| format!("{count} bytes"))
+    };
+    let router = || Router::new().fallback(reading);
+    let clear = site_with(2, Server::new(router()), |server| server.bind("127.0.0.1:0"));
+    let secure = started_with_tls(router());
+    for (site, tls) in [(&clear, &[][..]), (&secure, &["-t", "-k"])] {
+        let port = site.addr.port().to_string();
+        // Strict mode has the cases of SHOULD, too.
+        let run = Command::new("h2spec")
+            .args(["-S", "-o", "10", "-p", &port])
+            .args(tls)
+            .output();
+        let output = match run {
+            Ok(output) => output,
+            Err(error) => return println!("skipped: h2spec cannot be started: {error}"),
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (cases, failures) = said.split_once("Failures:").unwrap_or((&said, ""));
+        assert!(cases.matches('\u{2714}').count() >= 100, "{said}");
+        let failed = failures.lines().filter_map(|line| line.trim().strip_prefix("\u{d7} "));
+        let failed = failed.filter_map(|line| line.split_once(": ").map(|(_, case)| case));
+        // A client in the clear that does not begin as HTTP/2 does speaks HTTP/1.1, and gets a 400 of it.
+        let is_expected =
+            |case: &str| ON_PURPOSE.contains(&case) || (tls.is_empty() && case == "Sends invalid connection preface");
+        let others: Vec<&str> = failed.filter(|case| !is_expected(case)).collect();
+        assert_eq!(others, [""; 0], "{said}");
     }
 }
 
