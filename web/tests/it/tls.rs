@@ -338,6 +338,21 @@ fn an_idle_connection_ends_with_a_goodbye() {
 }
 
 #[test]
+fn a_client_that_has_ended_its_direction_gets_a_goodbye() {
+    // RFC 5246 7.2.1 and RFC 8446 6.1 want it of both ends. A client that reads on would take the end for a cut without it.
+    let site = site(hello(), |server| server);
+    for asks in [false, true] {
+        let mut client = connect(&site);
+        match asks {
+            true => assert_eq!(client.get("/").text(), "hello"),
+            false => client.stream.handshake().unwrap(),
+        }
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.stream.read(&mut [0; 16]).unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_shutdown_serves_what_was_sent_and_says_goodbye() {
     let (entered, begins) = mpsc::channel();
     let (go, waits) = mpsc::channel::<()>();
