@@ -432,7 +432,7 @@ impl Worker {
         let until = match &self.clock {
             Clock::Real => {
                 let timer = self.next_tick().map(|tick| self.zero + Duration::from_millis(tick));
-                [timer, self.chore()].into_iter().flatten().min()
+                earlier(timer, self.chore())
             }
             Clock::Virtual(seat) => match seat.rest(self.next_timer()) {
                 true => self.chore(),
@@ -455,7 +455,7 @@ impl Worker {
     #[inline]
     fn next_tick(&self) -> Option<u64> {
         let timer = self.timers.borrow().next_wakeup();
-        [timer, self.remote.timers.next()].into_iter().flatten().min()
+        earlier(timer, self.remote.timers.next())
     }
 
     /// When the worker has something to do for itself, on the machine's clock.
@@ -465,7 +465,7 @@ impl Worker {
 
     #[inline]
     fn chore(&self) -> Option<Stamp> {
-        [self.stop_at.get(), self.trim_at.get()].into_iter().flatten().min()
+        earlier(self.stop_at.get(), self.trim_at.get())
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -491,6 +491,7 @@ impl Worker {
         }
     }
 
+    #[inline]
     fn take_arrivals(&self) -> bool {
         let mut local = |job| self.local.borrow_mut().push_back(job);
         self.scheduler.arrivals(self.index, &mut local)
@@ -832,11 +833,15 @@ impl Worker {
         self.remote.tasks.end_all();
     }
 
+    #[inline]
     fn is_done(&self) -> bool {
-        self.stop_at.get().is_some_and(|stop_at| {
-            let live = self.slots.live() + self.remote.tasks.len();
-            (live == 0 && !self.has_work()) || (live > 0 && Stamp::of_machine() >= stop_at)
-        })
+        self.stop_at.get().is_some_and(|stop_at| self.is_done_by(stop_at))
+    }
+
+    #[cold]
+    fn is_done_by(&self, stop_at: Stamp) -> bool {
+        let live = self.slots.live() + self.remote.tasks.len();
+        (live == 0 && !self.has_work()) || (live > 0 && Stamp::of_machine() >= stop_at)
     }
 
     /// Reports the fibers that would not end, and leaks their stacks: other code may point into them.
@@ -856,6 +861,15 @@ impl Worker {
             isolate(|| drop(slot.take_resting()));
         }
         self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
+    }
+}
+
+/// The earlier of two times, either of which may be missing.
+#[inline]
+fn earlier<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

@@ -95,13 +95,17 @@ impl Scheduler {
     }
 
     /// Hands over the jobs sent to worker `index`.
+    #[inline]
     pub(crate) fn arrivals(&self, index: usize, into: &mut impl FnMut(Job)) -> bool {
+        let arrivals = &self.queues[index].arrivals;
+        !arrivals.is_empty() && self.take_all(arrivals, into)
+    }
+
+    #[cold]
+    fn take_all(&self, arrivals: &Injector<Job>, into: &mut impl FnMut(Job)) -> bool {
         let mut found = false;
-        if self.queues[index].arrivals.is_empty() {
-            return found;
-        }
         loop {
-            match self.queues[index].arrivals.steal() {
+            match arrivals.steal() {
                 Steal::Success(job) => {
                     found = true;
                     into(job);
@@ -114,8 +118,10 @@ impl Scheduler {
 
     /// Takes jobs and tasks from outside, or half of a neighbour's, into the deques of worker `index`.
     pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>, tasks: &Deque<Runnable>) -> bool {
-        let outside = self.steal(|| self.injector.steal_batch(fresh)) | self.steal(|| self.tasks.steal_batch(tasks));
-        outside
+        // A look costs less than an attempt, which has a fence. A worker looks again before it sleeps.
+        let job = !self.injector.is_empty() && self.steal(|| self.injector.steal_batch(fresh));
+        let task = !self.tasks.is_empty() && self.steal(|| self.tasks.steal_batch(tasks));
+        job || task
             || self.others(index).any(|worker| {
                 self.steal(|| worker.stealer.steal_batch(fresh)) | self.steal(|| worker.stealers.steal_into(tasks))
             })
