@@ -795,6 +795,12 @@ impl Worker {
         tick_after(deadline.saturating_duration_since(self.epoch))
     }
 
+    /// The first tick of the wheel that is not before `time` after the beginning of this turn.
+    #[inline]
+    pub(crate) fn tick_in(&self, time: Duration) -> u64 {
+        (self.stamp() + time).nanos_since(self.zero).div_ceil(1_000_000)
+    }
+
     /// The tick in which this turn of the loop began.
     pub(crate) fn tick(&self) -> u64 {
         self.tick.get()

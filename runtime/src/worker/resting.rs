@@ -39,6 +39,9 @@ pub enum AfterBurst {
     /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
     /// next burst at once.
     Sleep(Option<Instant>),
+    /// Same as `Sleep`, for a deadline this long after the beginning of the worker's turn ([`coarse_now`](crate::time::coarse_now)).
+    /// A connection that is idle between requests mostly has such a deadline, which costs less than one by the clock.
+    SleepFor(Duration),
     /// Dormant again, until the socket takes bytes, the peer is gone or the deadline has passed. Bytes that come meanwhile
     /// stay in the socket. It is for a connection whose last write was
     /// [refused](crate::net::Stream::try_write).
@@ -133,6 +136,13 @@ pub(crate) struct Resting {
     pub(crate) has_panicked: bool,
 }
 
+/// The deadline of a connection that rests again.
+enum Deadline {
+    At(Option<Instant>),
+    /// After the beginning of this turn.
+    In(Duration),
+}
+
 impl Resting {
     pub(crate) fn new(connection: Box<dyn Dormant>, entry: &'static Entry) -> Resting {
         Resting {
@@ -158,6 +168,18 @@ impl Resting {
     pub(crate) fn wait_for(&mut self, worker: &Worker, direction: Option<Direction>, deadline: Option<Instant>) {
         self.direction = direction;
         self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
+    }
+
+    /// Sets what it waits for after a burst.
+    #[inline]
+    fn wait_after(&mut self, worker: &Worker, direction: Option<Direction>, deadline: Deadline) {
+        match deadline {
+            Deadline::At(deadline) => self.wait_for(worker, direction, deadline),
+            Deadline::In(time) => {
+                self.direction = direction;
+                self.deadline = worker.tick_in(time);
+            }
+        }
     }
 
     /// The reason to give it a fiber now, if there is one.
@@ -309,15 +331,18 @@ impl Worker {
                     true => None,
                 };
                 let rest = match next {
-                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), deadline)),
-                    Some(AfterBurst::SleepUntilWritable(deadline)) => Some((Some(Direction::Write), deadline)),
-                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, deadline)),
+                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), Deadline::At(deadline))),
+                    Some(AfterBurst::SleepFor(time)) => Some((Some(Direction::Read), Deadline::In(time))),
+                    Some(AfterBurst::SleepUntilWritable(deadline)) => {
+                        Some((Some(Direction::Write), Deadline::At(deadline)))
+                    }
+                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, Deadline::At(deadline))),
                     Some(AfterBurst::End) | None => None,
                 };
                 match rest {
                     // After the last call the connection does not rest again.
                     Some((direction, deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.wait_for(worker, direction, deadline));
+                        context::worker(|worker| resting.wait_after(worker, direction, deadline));
                         Some(resting)
                     }
                     _ => {

@@ -14,6 +14,7 @@ use osier::dormant::{AfterBurst, Cause, Dormant, park_local, start_local};
 use osier::io::Source;
 use osier::net::{TcpStream, UdpSocket};
 use osier::sync::Event;
+use osier::time::VirtualClock;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -414,4 +415,48 @@ fn a_dormant_sender_learns_that_its_peer_is_gone() {
         // Real time: the reset arrives when the kernel sends it.
         until(|| Arc::strong_count(&causes) == 1);
     });
+}
+
+/// Sleeps for a while after each byte, and tells when its time is over.
+struct Sleeps(TcpStream, Arc<Mutex<Vec<Duration>>>, VirtualClock);
+
+impl Dormant for Sleeps {
+    fn source(&self) -> &dyn Source {
+        &self.0
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        match cause {
+            Cause::Readable if matches!(self.0.read(&mut [0; 64]), Ok(1)) => AfterBurst::SleepFor(LIMIT),
+            Cause::Deadline => {
+                self.1.lock().unwrap().push(self.2.elapsed());
+                AfterBurst::End
+            }
+            _ => AfterBurst::End,
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_sleeps_for_a_while_is_woken_then_and_never_before() {
+    for early in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(999)] {
+        let clock = VirtualClock::new();
+        let runtime = Runtime::builder().workers(1).clock(clock.clone()).build().unwrap();
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&woken);
+        runtime.run(move || {
+            clock.advance(early);
+            let (mut client, server) = pair();
+            park_local(Box::new(Sleeps(server, told, clock)), None).unwrap();
+            client.write_all(b"a").unwrap();
+            // The end, after the deadline.
+            assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+        });
+        let woken = woken.lock().unwrap();
+        let [at] = woken[..] else { panic!("{woken:?}") };
+        assert!(
+            (early + LIMIT..early + LIMIT + Duration::from_millis(2)).contains(&at),
+            "{early:?}: {at:?}"
+        );
+    }
 }

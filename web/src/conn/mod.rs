@@ -654,7 +654,7 @@ impl Conn {
     fn sleep(&mut self) -> AfterBurst {
         self.stage = None;
         self.link.rest();
-        AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
+        AfterBurst::SleepFor(self.link.worker.server.timeouts.idle)
     }
 
     /// Ends the connection.
@@ -771,7 +771,7 @@ impl Conn {
 
     /// Whether a connection that is about to do `next` would read bytes that have arrived.
     fn reads_on(&mut self, next: AfterBurst) -> bool {
-        let wants_bytes = matches!(next, AfterBurst::Sleep(_));
+        let wants_bytes = matches!(next, AfterBurst::Sleep(_) | AfterBurst::SleepFor(_));
         match self.stage.as_deref_mut() {
             Some(Stage::Linger(_)) => false,
             // A session that lets bytes wait reads them when one of its leaves wakes it.
