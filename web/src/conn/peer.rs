@@ -371,10 +371,7 @@ impl Sink<'_> {
     #[inline]
     pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Transport(mut transport) => {
-                transport.write_all(bytes)?;
-                transport.flush()
-            }
+            Sink::Transport(transport) => transport.send_all(bytes),
             Sink::Stream(stream) => stream.write(bytes),
             Sink::Memory(memory) => memory.write(bytes),
         }

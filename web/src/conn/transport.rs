@@ -229,6 +229,27 @@ impl Transport {
         }
     }
 
+    /// Writes all bytes, and waits until the socket has taken them. A socket mostly takes all in one call.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    #[inline]
+    pub(crate) fn send_all(mut self: &Self, bytes: &[u8]) -> io::Result<()> {
+        let rest = match self {
+            Transport::Plain(stream) => match { stream }.write(bytes) {
+                Ok(count) if count == bytes.len() => return Ok(()),
+                Ok(count @ 1..) => &bytes[count..],
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(_) | Err(_) => bytes,
+            },
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => bytes,
+        };
+        self.write_all(rest)?;
+        self.flush()
+    }
+
     /// Writes the last bytes of this end. The kernel may hold them back until the caller ends the sending direction, which it does at once.
     ///
     /// # Suspends
