@@ -1,7 +1,7 @@
-//! Osier: many topics with a few subscribers each, on one worker. Argument: TOPICS.
+//! Osier: many topics with a few subscribers each, on one worker. Arguments: FIGURE TOPICS.
 //!
-//! It prints the bytes of one subscriber, and the CPU time of one delivery: a message is published on one topic after the other, and each
-//! subscriber receives it.
+//! It prints the bytes of one subscriber, and, if the figure is `delivery`, the CPU time of one delivery: a message is published on one topic
+//! after the other, and each subscriber receives it.
 #![forbid(unsafe_code)]
 
 use osier::pubsub::{Policy, Subscriber, Topic};
@@ -12,7 +12,10 @@ const SUBSCRIBERS: usize = 10;
 const DELIVERIES: usize = 2_000_000;
 
 fn main() -> std::io::Result<()> {
-    let topics = measure::argument();
+    let topics: usize = std::env::args()
+        .nth(2)
+        .and_then(|text| text.parse().ok())
+        .expect("arguments: FIGURE TOPICS");
     osier::Runtime::builder().workers(1).build()?.run(|| {
         let before = measure::memory();
         let topics: Vec<Topic<u64>> = (0..topics).map(|_| Topic::new()).collect();

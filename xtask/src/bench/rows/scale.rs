@@ -94,10 +94,20 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         idle,
         kernel,
         topics("subscriber of a topic with 10", "bytes", |plan, count| {
-            figure(plan, "osier-topics", "subscriber", &[count.to_string()])
+            figure(
+                plan,
+                "osier-topics",
+                "subscriber",
+                &["subscriber".into(), count.to_string()],
+            )
         }),
         topics("delivery to a subscriber", "ns CPU", |plan, count| {
-            figure(plan, "osier-topics", "delivery", &[count.to_string()])
+            figure(
+                plan,
+                "osier-topics",
+                "delivery",
+                &["delivery".into(), count.to_string()],
+            )
         }),
     ]
 }
@@ -183,7 +193,7 @@ fn sites(count: usize) -> String {
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "[[site]]\nhosts = [\"site-{number}.example.org\"]\n[[site.route]]\nrespond = \"{}\"\n",
+            "[[site]]\nhost = \"site-{number}.example.org\"\n[[site.route]]\nrespond = \"{}\"\n",
             hello()
         );
     }
