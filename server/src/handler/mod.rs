@@ -160,7 +160,7 @@ pub enum Touch {
 }
 
 /// The conditions of a route. A request must meet all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Match {
     /// Path prefix. It begins with `/` and does not end with one. None for `/` itself.
     pub path: Option<String>,

@@ -5,6 +5,8 @@
 //! connection pools never share them later. Rates are kept by the same rule. Parts that are cheap to make, or that read a file
 //! (passwords, error pages, fixed responses, rewrites), are made again.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +78,7 @@ struct Part<K, V> {
 }
 
 /// The position of a part in a configuration.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
     /// Host names of the site.
     site: Vec<config::Host>,
@@ -116,8 +118,8 @@ impl Means {
 
 struct Builder<'o> {
     old: &'o Parts,
-    /// The old handlers and the old rates that have been taken.
-    taken: (Vec<bool>, Vec<bool>),
+    old_handlers: Kept<'o, HandlerKey, Opened>,
+    old_rates: Kept<'o, rate::Options, Arc<Rate>>,
     new: Parts,
     means: &'o Means,
     /// The routes of the old snapshot in the metrics.
@@ -139,7 +141,8 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     let old = old.map_or(&nothing, |old| &old.parts);
     let mut builder = Builder {
         old,
-        taken: (vec![false; old.handlers.len()], vec![false; old.rates.len()]),
+        old_handlers: Kept::new(&old.handlers),
+        old_rates: Kept::new(&old.rates),
         new: Parts {
             next_label: old.next_label,
             ..Parts::default()
@@ -416,7 +419,7 @@ impl Builder<'_> {
             settings.folder().and_then(identity),
             compress.cloned(),
         );
-        let value = match take(&self.old.handlers, &mut self.taken.0, place, &key) {
+        let value = match self.old_handlers.take(place, &key) {
             Some(kept) => kept,
             None => settings.open(&opening, &self.means.handlers)?,
         };
@@ -429,7 +432,7 @@ impl Builder<'_> {
     }
 
     fn rate(&mut self, place: &Place, settings: &rate::Options) -> Arc<Rate> {
-        let kept = take(&self.old.rates, &mut self.taken.1, place, settings);
+        let kept = self.old_rates.take(place, settings);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
         self.new.rates.push(Part {
             place: place.clone(),
@@ -485,22 +488,42 @@ impl Builder<'_> {
     }
 }
 
-/// Takes the part with this key whose place is nearest and that is not taken yet.
-fn take<K: PartialEq, V: Clone>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, key: &K) -> Option<V> {
-    let nearness = |part: &Part<K, V>| {
-        (
-            part.place == *place,
-            part.place.route == place.route,
-            part.place.site == place.site,
-        )
-    };
-    let (index, part) = old
-        .iter()
-        .enumerate()
-        .filter(|(index, part)| !taken[*index] && part.key == *key)
-        .max_by_key(|(index, part)| (nearness(part), std::cmp::Reverse(*index)))?;
-    taken[index] = true;
-    Some(part.value.clone())
+/// The parts of the old snapshot of one kind, each of which is taken at most once.
+struct Kept<'o, K, V> {
+    parts: &'o [Part<K, V>],
+    /// The numbers of the parts at a place, in order.
+    at: HashMap<&'o Place, Vec<usize>>,
+    taken: Vec<bool>,
+}
+
+impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
+    fn new(parts: &'o [Part<K, V>]) -> Self {
+        let mut at: HashMap<_, Vec<usize>> = HashMap::new();
+        for (number, part) in parts.iter().enumerate() {
+            at.entry(&part.place).or_default().push(number);
+        }
+        Kept {
+            parts,
+            at,
+            taken: vec![false; parts.len()],
+        }
+    }
+
+    /// Takes the part with this key whose place is nearest and that is not taken yet. All parts are compared only if none with this key
+    /// is left at the very place, so a reload compares little where little has changed.
+    fn take(&mut self, place: &Place, key: &K) -> Option<V> {
+        let fits = |number: &usize| !self.taken[*number] && self.parts[*number].key == *key;
+        let here = self.at.get(place).into_iter().flatten().copied().find(fits);
+        let number = here.or_else(|| {
+            let nearness = |number: &usize| {
+                let found = &self.parts[*number].place;
+                (found.route == place.route, found.site == place.site, Reverse(*number))
+            };
+            (0..self.parts.len()).filter(fits).max_by_key(nearness)
+        })?;
+        self.taken[number] = true;
+        Some(self.parts[number].value.clone())
+    }
 }
 
 /// The name of a site's part of a store. It does not depend on what a reload may change without another meaning of its paths.
@@ -550,4 +573,51 @@ fn globs(patterns: &[String]) -> Result<Option<GlobSet>, String> {
 /// The name of a site: its first host.
 fn name_of(hosts: &[config::Host]) -> String {
     hosts.first().map_or("default".into(), config::Host::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(host: &str, path: &str) -> Place {
+        Place {
+            site: vec![config::Host::Exact(host.into())],
+            route: Some(Match {
+                path: Some(path.into()),
+                globs: Vec::new(),
+                methods: Vec::new(),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_nearest_part_with_equal_settings_is_kept_once() {
+        let part = |host, path, key, value| Part {
+            place: place(host, path),
+            key,
+            value,
+        };
+        let parts = [
+            part("a", "/x", 1, "a/x"),
+            part("b", "/x", 1, "b/x"),
+            part("a", "/y", 1, "a/y"),
+            part("a", "/z", 2, "a/z"),
+            part("a", "/x", 1, "a/x again"),
+        ];
+        let mut kept = Kept::new(&parts);
+        assert_eq!(kept.take(&place("a", "/x"), &1), Some("a/x"));
+        assert_eq!(
+            kept.take(&place("a", "/x"), &2),
+            Some("a/z"),
+            "of this key there is only one"
+        );
+        assert_eq!(
+            kept.take(&place("c", "/x"), &1),
+            Some("b/x"),
+            "the same route, of the first site"
+        );
+        assert_eq!(kept.take(&place("a", "/new"), &1), Some("a/y"), "the same site");
+        assert_eq!(kept.take(&place("c", "/new"), &1), Some("a/x again"));
+        assert_eq!(kept.take(&place("a", "/x"), &1), None);
+    }
 }
