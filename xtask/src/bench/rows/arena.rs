@@ -32,6 +32,8 @@ enum Load {
     /// Requests of these files, on so many connections of so many requests each; 0 is any number. A name that ends with a star stands for
     /// all files that begin like that.
     Raw(&'static [&'static str], usize, usize),
+    /// The target, on 64 connections.
+    Target,
     /// The target, 16 at a time.
     Pipelined,
     /// The requests of a script of wrk.
@@ -122,7 +124,7 @@ const GATEWAY: Profile = Profile {
     ..SUM_BY_H2
 };
 
-const PROFILES: [Profile; 18] = [
+const PROFILES: [Profile; 20] = [
     SUM,
     Profile {
         name: "pipelined",
@@ -221,6 +223,23 @@ const PROFILES: [Profile; 18] = [
         load: Load::ReadsAndWrites,
         edge: Some(("production-stack.toml", "proxy-production/nginx.conf")),
         ..GATEWAY
+    },
+    // Two of TechEmpower's. The entries of that benchmark stand in another repository.
+    Profile {
+        name: "fortunes",
+        asks: "/fortunes",
+        expects: "Additional fortune",
+        load: Load::Target,
+        entries: &[],
+        ..ITEMS
+    },
+    Profile {
+        name: "updates",
+        asks: "/updates?queries=20",
+        expects: "randomNumber",
+        load: Load::Target,
+        entries: &[],
+        ..ITEMS
     },
 ];
 
@@ -408,6 +427,7 @@ impl Arena<'_> {
             Load::Raw(names, connections, each) => {
                 load::raw(plan, server, &files(&requests, names)?, (connections, each))
             }
+            Load::Target => load::requests(plan, server, asked),
             Load::Pipelined => load::requests(
                 plan,
                 server,

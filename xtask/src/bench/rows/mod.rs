@@ -218,15 +218,8 @@ fn lines(row: &Row, ours: &Contestant, several: bool) -> Vec<Line> {
         line(rival.name, figures(&rival.samples), rival.goal, aside, failure)
     });
     // A row without a rival shows its own figure.
-    let alone = (row.rivals.is_empty() && row.bound.is_none()).then(|| {
-        line(
-            "none has it",
-            vec![],
-            None,
-            aside(&ours.samples).unwrap_or_default(),
-            None,
-        )
-    });
+    let alone = (row.rivals.is_empty() && row.bound.is_none())
+        .then(|| line("none", vec![], None, aside(&ours.samples).unwrap_or_default(), None));
     bound.into_iter().chain(against).chain(alone).collect()
 }
 
