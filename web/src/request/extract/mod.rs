@@ -7,6 +7,8 @@
 pub(crate) mod json;
 #[cfg(feature = "serde")]
 mod params;
+#[cfg(feature = "forms")]
+mod query;
 
 use std::io::Read;
 
@@ -84,8 +86,7 @@ impl Request<'_> {
     /// 400 with the reason.
     pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
         let query = self.query().unwrap_or_default();
-        serde_html_form::from_str(query)
-            .map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, format!("the query: {error}")))
+        query::read(query).map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, format!("the query: {error}")))
     }
 
     /// Reads the body as a form (`application/x-www-form-urlencoded`) of at most 2 MiB.
