@@ -48,6 +48,9 @@ pub(super) struct Shared {
     has_served: Cell<bool>,
     /// Whether the box waits for the end of the last stream.
     pub(super) is_ending: Cell<bool>,
+    /// Whether a stream has ended since. The client may still read its response, and send updates of windows: if they met a closed socket,
+    /// the reset in answer would discard the rest.
+    pub(super) is_read_on: Cell<bool>,
     /// Wakes the box.
     pub(super) waker: RefCell<Option<Waker>>,
 }
@@ -106,6 +109,7 @@ impl Shared {
             is_warm: Cell::new(false),
             has_served: Cell::new(false),
             is_ending: Cell::new(false),
+            is_read_on: Cell::new(false),
             waker: RefCell::new(None),
         })
     }
@@ -184,7 +188,10 @@ impl Shared {
             }
             self.idle_since.set(osier::time::coarse_now());
             match self.is_ending.get() {
-                true => self.wake_box(),
+                true => {
+                    self.is_read_on.set(true);
+                    self.wake_box();
+                }
                 false => self.link.rest_without_streams(),
             }
             self.ended.set();

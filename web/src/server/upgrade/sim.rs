@@ -1,11 +1,12 @@
-//! A program that is upgraded again and again while clients talk to it, in the clear and over TLS, and guests chat. Some of the new
-//! processes fail.
+//! A program that is upgraded again and again while clients talk to it, by HTTP/1 and HTTP/2, in the clear and over TLS, and guests
+//! chat. Some of the new processes fail.
 //!
 //! Each process is a host of the simulation; the sockets have the address of the first one, as those of one machine have.
 //!
 //! Invariants:
 //! - As long as no process dies that has connections, every connection is accepted, and every request has its response.
-//! - A request is handled at most once, and a response belongs to its request.
+//! - A request is handled at most once, and a response belongs to its request. One that a server says it has not read (HTTP/2) was not
+//!   handled, and is answered when it is sent again.
 //! - After a failed upgrade, the old process serves. After a successful one, the old process has no socket left and ends.
 //! - A guest of the chat stays, sees each line once, and everybody sees the lines in one order.
 //! - When the clients are gone and the idle timeout has passed, no connection is left.
@@ -21,6 +22,9 @@ mod chance;
 mod client;
 #[path = "../../../tests/it/sim/guest.rs"]
 mod guest;
+#[cfg(feature = "h2")]
+#[path = "../../../tests/it/sim/http2_client.rs"]
+mod http2_client;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -277,6 +281,30 @@ fn client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &Atomic
     }
 }
 
+/// Sends requests by HTTP/2, many at a time, over connections that rest in between.
+#[cfg(feature = "h2")]
+fn http2_client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &AtomicBool) {
+    use http2_client::{Fate, requests};
+    requests("process-0:80", first_key, 16, 20 * SECOND, |asked, fate| {
+        let times = handled.lock().unwrap().get(&asked.key).copied();
+        match fate {
+            Fate::Answered(reply) => {
+                assert_eq!(reply.status, 200, "{}", reply.head);
+                assert_eq!(reply.header("x-key"), Some(asked.key.to_string().as_str()));
+                assert!(
+                    reply.body == asked.body,
+                    "the body of another request, or a part of this one"
+                );
+                assert_eq!(times, Some(1));
+            }
+            Fate::Unread => assert_eq!(times, None, "{} was handled, and refused", asked.key),
+            Fate::Cancelled => {}
+            Fate::Reset(code) => assert!(may_fail.load(Relaxed), "{} is reset: {code:?}", asked.key),
+            Fate::Lost => assert!(may_fail.load(Relaxed), "no response to {}", asked.key),
+        }
+    });
+}
+
 /// Comes to the chat, says some lines and leaves, some times.
 fn visit(number: u64, shared: &Shared) {
     for stay in 0..1 + below(3) {
@@ -321,6 +349,21 @@ fn check_stays(shared: &Shared, guests: u64) {
 }
 
 fn scenario(world: &World) {
+    upgrades(world, client);
+}
+
+/// Clients of both protocols.
+#[cfg(feature = "h2")]
+fn scenario_with_http2(world: &World) {
+    upgrades(world, |first_key, handled, may_fail| match once_in(3) {
+        true => client(first_key, handled, may_fail),
+        false => http2_client(first_key, handled, may_fail),
+    });
+}
+
+type Client = fn(u64, &Mutex<BTreeMap<u64, u32>>, &AtomicBool);
+
+fn upgrades(world: &World, client: Client) {
     let shared = Rc::new(Shared {
         world: world.clone(),
         workers: 1 + below(2) as usize,
@@ -378,4 +421,11 @@ fn scenario(world: &World) {
 fn upgrades_lose_no_connection_and_handle_nothing_twice() {
     // In the second run a line is said while a guest moves.
     chance::check(&[0, 102], 30, scenario);
+}
+
+#[cfg(feature = "h2")]
+#[test]
+fn upgrades_move_connections_of_http2_between_their_streams() {
+    // In run 22 a client reads the last response late, and sends updates of windows meanwhile.
+    chance::check(&[22], 30, scenario_with_http2);
 }

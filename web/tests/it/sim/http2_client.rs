@@ -300,7 +300,9 @@ pub fn requests(address: &str, first_key: u64, count: u64, rest: Duration, note:
             osier::sleep(some_of(3 * SECOND));
             continue;
         };
-        let _ = connection.talk(&mut keys, rest);
+        if let Err(error) = connection.talk(&mut keys, rest) {
+            osier::sim::note(format_args!("the connection has ended: {error}"));
+        }
         let lost = std::mem::take(&mut connection.exchanges).into_values();
         connection.fates.extend(lost.map(|lost| (lost.asked, Fate::Lost)));
         for (asked, fate) in &connection.fates {
