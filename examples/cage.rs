@@ -2,12 +2,13 @@
 //! has made: a cgroup, or `ulimit -v`.
 //!
 //! ```text
-//! cargo run --release -p osier-examples --bin cage -- 127.0.0.1:8080 PID[,PID] [ATTACKERS]
+//! cargo run --release -p osier-examples --bin cage -- 127.0.0.1:8080 PID[,PID] [ATTACKERS [TLS [HTTP2]]]
 //! ```
 //!
 //! The attackers come at once and stay: with a head of 28 KB that does not end, with 60 KB of the body of `POST /app`, with a thousand
 //! requests for `GET /small` in a row whose responses they do not read, with a request for `GET /big` of which they read nothing, or
-//! with nothing at all. The program prints how many were let in, the resident memory of the processes, and when the quiet client was
+//! with nothing at all. At the address TLS they send all but the last byte of a record of 16 KiB. At HTTP2, where the server takes HTTP/2 in
+//! the clear, a hundredth of them each ask for `GET /big` on 100 streams without a window. The program prints how many were let in, the resident memory of the processes, and when the quiet client was
 //! served while the attackers stayed and after they had left. A process that has died is named.
 
 use std::fs;
@@ -23,7 +24,19 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The longest that the quiet client tries.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const KINDS: [&str; 5] = ["heads", "bodies", "unread responses", "readers", "idle"];
+/// The attacks, with the place of their address among the arguments.
+const KINDS: [(&str, usize); 7] = [
+    ("heads", 0),
+    ("bodies", 0),
+    ("unread responses", 0),
+    ("readers", 0),
+    ("idle", 0),
+    ("handshakes", 1),
+    ("closed windows", 2),
+];
+
+/// The streams of a connection of HTTP/2.
+const STREAMS: u8 = 100;
 
 /// The bytes that an attacker of this kind sends.
 fn bytes(kind: &str) -> Vec<u8> {
@@ -43,6 +56,16 @@ fn bytes(kind: &str) -> Vec<u8> {
         }
         "unread responses" => b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000),
         "readers" => b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        "handshakes" => [&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3][..], &[0; 16_377]].concat(),
+        "closed windows" => {
+            // SETTINGS with INITIAL_WINDOW_SIZE of 0, and requests without entries of the dynamic table.
+            let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
+            for stream in 0..STREAMS {
+                bytes.extend([0, 0, 11, 1, 5, 0, 0, 0, 2 * stream + 1]);
+                bytes.extend(b"\x82\x86\x04\x04/big\x01\x01a");
+            }
+            bytes
+        }
         _ => Vec::new(),
     }
 }
@@ -100,16 +123,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr: SocketAddr = addr.parse()?;
     let pids: Vec<String> = pids.split(',').map(str::to_owned).collect();
     let attackers: usize = args.next().map_or(Ok(8000), |text| text.parse())?;
+    let mut addrs = vec![addr];
+    for text in args {
+        addrs.push(text.parse()?);
+    }
     osier::run(move || {
-        for kind in KINDS {
+        for (kind, place) in KINDS {
+            let Some(&target) = addrs.get(place) else { continue };
             let bytes = Arc::<[u8]>::from(bytes(kind));
+            let attackers = match kind {
+                "closed windows" => attackers / usize::from(STREAMS),
+                _ => attackers,
+            };
             let here = Arc::new(Mutex::new(Vec::new()));
             let begun = Instant::now();
             let jobs: Vec<_> = (0..attackers)
                 .map(|_| {
                     let (bytes, here) = (Arc::clone(&bytes), Arc::clone(&here));
                     osier::spawn(move || {
-                        if let Ok(stream) = attack(addr, &bytes) {
+                        if let Ok(stream) = attack(target, &bytes) {
                             here.lock().unwrap().push(stream);
                         }
                     })

@@ -6,6 +6,7 @@
 //! Every wait ends after [`DEADLINE`], far beyond what a loaded machine needs. A test measures nothing by it.
 
 pub mod allocations;
+mod cgroup;
 mod disk;
 pub mod exposition;
 mod folder;
@@ -20,6 +21,7 @@ mod thread_watch;
 mod wait;
 pub mod websocket;
 
+pub use cgroup::MemoryGroup;
 pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};

@@ -35,7 +35,7 @@ usage: cargo xtask COMMAND
                    names: manual deb tarball-x86_64 tarball-aarch64
   sim [--seeds N] [--scenario NAME]
                    simulations of servers and gateways, 10,000 seeds each unless N says so
-                   names: server pool proxy fastcgi pubsub chat upgrade
+                   names: server http2 pool proxy fastcgi pubsub chat upgrade acme
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench instructions

@@ -1,9 +1,13 @@
 //! The memory limit: where it comes from, and the fiber that enforces it.
 //!
 //! ```text
-//!   `memory`, or nine tenths of the cgroup's limit or of the machine's memory ─▶ resident memory
-//!   nine tenths of RLIMIT_AS, if that is less                                ─▶ address space
+//!   `memory`, or nine tenths of the machine's memory ─▶ resident memory
+//!   nine tenths of the cgroup's limit                ─▶ memory of the cgroup, or resident memory if that is more
+//!   nine tenths of RLIMIT_AS, if that is less        ─▶ address space
 //! ```
+//!
+//! The memory of a cgroup has what the kernel holds for the server (sockets above all) and what other processes of the group hold: the
+//! kernel counts it before it kills a process.
 //!
 //! The accounts of [`osier::memory`] count what clients make the server hold. The fiber also measures the process, because an allocator
 //! takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber drops stored responses and returns
@@ -58,7 +62,8 @@ impl Limit {
     /// The limit of this process. `None` if neither the configuration nor the system has one.
     pub fn find(configured: Option<u64>) -> Option<Limit> {
         let address_space = getrlimit(Resource::As).current;
-        Limit::of(configured, cgroup(Path::new("/")), machine(), address_space)
+        let cgroup = Cgroup::find(Path::new("/")).map(|group| group.limit);
+        Limit::of(configured, cgroup, machine(), address_space)
     }
 
     fn of(
@@ -90,31 +95,85 @@ impl Limit {
     }
 }
 
-/// The least limit of the cgroups around this process, in either version. `root` is the root of the file system.
-fn cgroup(root: &Path) -> Option<u64> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let limits = groups.lines().flat_map(|line| {
-        // A line is `0::/path` in version 2, `4:memory:/path` in version 1.
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let (folder, file) = match controllers {
-            "" => ("sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
-            _ => return Vec::new(),
+/// A cgroup with a memory limit.
+struct Cgroup {
+    limit: u64,
+    folder: PathBuf,
+    version: &'static Version,
+}
+
+/// The names of a version of cgroups.
+struct Version {
+    root: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    /// The lines of `memory.stat` for the page cache, in bytes. The kernel drops it when it needs to. Files in memory are not in it.
+    cached: [&'static str; 2],
+}
+
+const FIRST: Version = Version {
+    root: "sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    cached: ["total_active_file ", "total_inactive_file "],
+};
+
+const SECOND: Version = Version {
+    root: "sys/fs/cgroup",
+    limit: "memory.max",
+    usage: "memory.current",
+    cached: ["active_file ", "inactive_file "],
+};
+
+impl Cgroup {
+    /// The cgroup with the least limit of those around this process, in either version. `root` is the root of the file system.
+    fn find(root: &Path) -> Option<Cgroup> {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let limited = groups.lines().flat_map(|line| {
+            // A line is `0::/path` in version 2, `4:memory:/path` in version 1.
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            let version = match controllers {
+                "" => &SECOND,
+                _ if controllers.split(',').any(|name| name == "memory") => &FIRST,
+                _ => return Vec::new(),
+            };
+            // A container may see its own group as the root, with another path.
+            let path = PathBuf::from(path.trim_start_matches('/'));
+            let group = |path: &Path| {
+                let folder = root.join(version.root).join(path);
+                let limit = number(&folder.join(version.limit))?;
+                Some(Cgroup { limit, folder, version })
+            };
+            path.ancestors().filter_map(group).collect()
+        });
+        // Version 1 says "no limit" by a number near that of an i64.
+        let limited = limited.filter(|group| group.limit < 1 << 60);
+        limited.min_by_key(|group| group.limit)
+    }
+
+    /// The memory that counts against the limit, but for the page cache: else a server of large files would seem to be short of memory.
+    /// `None` if the kernel does not say it.
+    ///
+    /// # Blocks the thread
+    /// For some tens of microseconds.
+    fn memory(&self) -> Option<u64> {
+        let usage = number(&self.folder.join(self.version.usage))?;
+        let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+        let bytes = |name: &str| {
+            stat.lines()
+                .find_map(|line| line.strip_prefix(name))?
+                .parse::<u64>()
+                .ok()
         };
-        // A container may see its own group as the root, with another path.
-        let path = PathBuf::from(path.trim_start_matches('/'));
-        let groups = path.ancestors();
-        let limit = |group: &Path| fs::read_to_string(root.join(folder).join(group).join(file)).ok();
-        groups
-            .filter_map(limit)
-            .filter_map(|text| text.trim().parse().ok())
-            .collect()
-    });
-    // Version 1 says "no limit" by a number near that of an i64.
-    limits.filter(|limit| *limit < 1 << 60).min()
+        let [active, inactive] = self.version.cached;
+        Some(usage.saturating_sub(bytes(active)? + bytes(inactive)?))
+    }
+}
+
+/// The number that is all of a file.
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// The memory of the machine.
@@ -144,6 +203,7 @@ pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say
     }
     let keeper = Keeper {
         limit,
+        cgroup: Cgroup::find(Path::new("/")).filter(|_| limit.of == Of::Cgroup),
         totals: Arc::clone(totals),
         live: Arc::clone(live),
         say: say.clone(),
@@ -155,6 +215,8 @@ pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say
 
 struct Keeper {
     limit: Limit,
+    /// The cgroup, if the limit is its.
+    cgroup: Option<Cgroup>,
     totals: Arc<Totals>,
     live: Arc<Live>,
     say: Say,
@@ -201,7 +263,11 @@ impl Keeper {
                 // Stacks have half of the address space, so they may be used up before it is.
                 (resident + hidden + stacks).max(nine_tenths(2 * stacks))
             }
-            _ => resident,
+            Of::Cgroup => {
+                let group = self.cgroup.as_ref().and_then(Cgroup::memory);
+                group.unwrap_or(0).max(resident)
+            }
+            Of::Configuration | Of::Machine => resident,
         };
         memory::measured(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -257,19 +323,46 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        assert_eq!(cgroup(folder.path()), None);
+        let limit = || Cgroup::find(folder.path()).map(|group| group.limit);
+        let memory = || Cgroup::find(folder.path()).unwrap().memory();
+        assert_eq!(limit(), None);
         write("proc/self/cgroup", "0::/system.slice/osier.service\n");
         write("sys/fs/cgroup/system.slice/osier.service/memory.max", "max\n");
-        assert_eq!(cgroup(folder.path()), None);
+        assert_eq!(limit(), None);
+        // Only the parent has a limit, then both, then the parent's is the least.
         write("sys/fs/cgroup/system.slice/memory.max", "900000000\n");
-        assert_eq!(cgroup(folder.path()), Some(900_000_000));
+        write("sys/fs/cgroup/system.slice/memory.current", "300000000\n");
+        assert_eq!((limit(), memory()), (Some(900_000_000), None));
+        write(
+            "sys/fs/cgroup/system.slice/memory.stat",
+            "anon 5\nactive_file 20000000\ninactive_file 40000000\nslab 1\n",
+        );
+        assert_eq!(memory(), Some(240_000_000));
         write("sys/fs/cgroup/system.slice/osier.service/memory.max", "500000000\n");
-        assert_eq!(cgroup(folder.path()), Some(500_000_000));
-        write("proc/self/cgroup", "5:cpu:/a\n4:hugetlb,memory:/docker/7f\n");
+        assert_eq!(limit(), Some(500_000_000));
+        write("sys/fs/cgroup/system.slice/memory.max", "400000000\n");
+        assert_eq!(limit(), Some(400_000_000));
+
+        // Version 1, where version 2 is mounted beside it without controllers.
+        write("proc/self/cgroup", "5:cpu:/a\n4:hugetlb,memory:/docker/7f\n0::/\n");
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(cgroup(folder.path()), None);
+        assert_eq!(limit(), None);
         // Inside of a container the root is its own group.
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "268435456\n");
-        assert_eq!(cgroup(folder.path()), Some(256 << 20));
+        write("sys/fs/cgroup/memory/memory.usage_in_bytes", "100000\n");
+        write(
+            "sys/fs/cgroup/memory/memory.stat",
+            "inactive_file 1\ntotal_inactive_file 15000\ntotal_active_file 5000\n",
+        );
+        assert_eq!((limit(), memory()), (Some(256 << 20), Some(80_000)));
+        // Outside of one, the groups around it count too.
+        write(
+            "sys/fs/cgroup/memory/docker/7f/memory.limit_in_bytes",
+            "9223372036854771712\n",
+        );
+        write("sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "134217728\n");
+        assert_eq!(limit(), Some(128 << 20));
+        write("sys/fs/cgroup/memory/docker/7f/memory.limit_in_bytes", "67108864\n");
+        assert_eq!(limit(), Some(64 << 20));
     }
 }

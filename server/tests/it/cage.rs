@@ -1,17 +1,17 @@
-//! One server in a cage of address space, and attacks on it, one after the other: each would make it hold more than the cage has, or
-//! comes as near to that as the limits of a connection let it. The process lives, and a quiet client is served.
+//! One server in a cage, of address space or a cgroup, and attacks on it, one after the other: each would make it hold more than the cage
+//! has, or comes as near to that as the limits of a connection let it. The process lives, and a quiet client is served.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use testkit::allow_descriptors;
 use testkit::websocket::masked;
+use testkit::{MemoryGroup, allow_descriptors};
 
 use crate::config_http2::frame;
 use crate::memory::{PATIENCE, asks, half_a_head};
-use crate::slow_readers::{limited, slow_reader};
+use crate::slow_readers::{LITTLE_SPACE, limited, slow_reader};
 use crate::support::sites::{Sites, send};
 
 /// The least time for which an attack goes on.
@@ -23,6 +23,9 @@ const ATTACKERS: usize = 1500;
 /// Connections of HTTP/2 with as many streams each as the server allows, each of which waits on a stack.
 const WINDOWS: usize = 40;
 const STREAMS: u32 = 100;
+
+/// The memory of the cgroup. Below 64 MiB, 4,000 streams that begin at once may take it before the server has measured it.
+const LITTLE_MEMORY: u64 = 96 << 20;
 
 /// Talkers who fill the history of the lobby, with lines of this many bytes.
 const TALKERS: usize = 6;
@@ -105,6 +108,24 @@ fn fill_the_lobby(address: SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn attackers_in_a_cage_of_address_space_end_nothing() {
+    attack_in(LITTLE_SPACE);
+}
+
+#[test]
+fn attackers_in_a_cgroup_end_nothing() {
+    let Some(group) = MemoryGroup::with_limit(LITTLE_MEMORY) else {
+        return;
+    };
+    attack_in(&group.to_enter());
+    println!(
+        "{:?} bytes of {LITTLE_MEMORY} at most, with those of the kernel",
+        group.peak()
+    );
+    assert_eq!(group.kills(), 0, "the kernel has killed a process");
+}
+
+/// Starts the server in a cage that a line of a shell script makes, and attacks it.
+fn attack_in(cage: &str) {
     let wanted = 6 * ATTACKERS as u64;
     if !allow_descriptors(wanted) {
         return testkit::skip(format_args!("the connections need {wanted} descriptors"));
@@ -115,7 +136,7 @@ fn attackers_in_a_cage_of_address_space_end_nothing() {
     let file = File::create(folder.join("www/large/file")).unwrap();
     file.set_len(200 << 20).unwrap();
     let path = folder.path().to_path_buf();
-    let mut sites = Sites::start_with(folder, SITE, |command| limited(command, &path));
+    let mut sites = Sites::start_with(folder, SITE, |command| limited(command, cage, &path));
     let [address, tls] = sites.addresses[..] else {
         panic!("two listeners")
     };

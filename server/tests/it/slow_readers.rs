@@ -19,8 +19,8 @@ const READERS: usize = 300;
 /// A megabyte more than the sockets hold.
 const LENGTH: usize = 4 << 20;
 
-/// Kilobytes of address space.
-const LIMIT: &str = "500000";
+/// Limits the address space of a shell and of what it starts, in kilobytes.
+pub const LITTLE_SPACE: &str = "ulimit -v 500000";
 
 /// The longest time in which all responses are read ahead.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -49,11 +49,11 @@ fn backend(body: Arc<Vec<u8>>) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, sent)
 }
 
-/// Runs the command below a limit of the address space.
-pub fn limited(command: &mut Command, folder: &std::path::Path) {
+/// Runs the command in a shell that has made a limit.
+pub fn limited(command: &mut Command, limit: &str, folder: &std::path::Path) {
     let mut shell = Command::new("sh");
     shell
-        .args(["-c", &format!("ulimit -v {LIMIT}; exec \"$0\" \"$@\"")])
+        .args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")])
         .arg(command.get_program())
         .args(command.get_args())
         .current_dir(folder)
@@ -84,7 +84,7 @@ fn slow_readers_below_a_limit_of_memory_end_nothing_and_lose_nothing() {
     );
     let folder = Sites::folder();
     let path = folder.path().to_path_buf();
-    let mut sites = Sites::start_with(folder, &text, |command| limited(command, &path));
+    let mut sites = Sites::start_with(folder, &text, |command| limited(command, LITTLE_SPACE, &path));
     let address = sites.addresses[0];
     let mut readers: Vec<_> = (0..READERS).map(|_| slow_reader(address)).collect();
     for (reader, _) in &mut readers {
