@@ -295,7 +295,8 @@ fn stage_of(
         bytes,
         filled,
         scanner: HeadScanner::new(),
-        // The record does not say it. A later head that begins as a preface does is refused in either way.
+        // The record does not say it. A client that sends the preface instead of a later head, and is moved within its first four
+        // bytes, speaks HTTP/2 from there on. It alone is concerned.
         is_first: true,
         since: osier::time::coarse_now(),
     };
