@@ -251,7 +251,14 @@ fn process(site: &Arc<Site>, number: usize, served: &Served) {
         Box::new(move |_| Ok(Arc::new(Wire(Arc::clone(&for_wires))))),
     );
     let shelf = Arc::new(Listeners(Arc::clone(served)));
-    let say = Say::new(|line| osier::sim::note(format_args!("{}", line.text)));
+    let of_lines = Arc::clone(site);
+    let say = Say::new(move |line| {
+        osier::sim::note(format_args!("{}", line.text));
+        // The other process takes the turns in which the issuer accepts a nonce: this one may give its order up.
+        if line.text.to_string().contains("badNonce") {
+            of_lines.setbacks.fetch_add(1, Relaxed);
+        }
+    });
 
     Keeper::new(subjects.into(), means, shelf, say, system_clock_of_host(), None).run();
 }
@@ -373,5 +380,7 @@ fn scenario(world: &World) {
 #[test]
 fn certificates_are_renewed_whatever_fails_for_half_a_day() {
     let sim = Sim::new(0).limit(365 * DAY);
+    // Its first order is given up because nonces are refused.
+    sim.clone().check(3768..3769, scenario);
     sim.check(testkit::seeds(8), scenario);
 }
