@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::iter;
 use std::mem;
 
+use osier::memory::Account;
 use osier_http::{Sent, Transfer};
 
 use crate::RequestBody;
@@ -111,10 +112,15 @@ impl Output<'_> {
     }
 }
 
+/// Bytes that a copy reads at once.
+const PIECE: usize = 16 << 10;
+
 /// Copies at most `len` bytes. Unlike `io::copy` it returns the count when the reader ends early.
 pub(crate) fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
     let mut reader = reader.take(len.unwrap_or(u64::MAX));
-    let (mut piece, mut count) = (vec![0; 16 << 10], 0);
+    let (mut piece, mut count) = (vec![0; PIECE], 0);
+    // The writer may wait for its client.
+    let _charge = Account::BODIES.charge(PIECE);
     loop {
         match reader.read(&mut piece) {
             Ok(0) => return Ok(count),

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use osier::fiber::{Activity, waits_for};
 use osier::io::{HalfClose, while_connected};
+#[cfg(feature = "sendfile")]
+use osier::memory::Account;
 
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
@@ -437,6 +439,8 @@ impl Sink<'_> {
         }
         head()?;
         let (mut piece, mut sent) = (buffers::take(Size::K16), 0);
+        // Many may wait for their clients at once: streams of HTTP/2 whose windows are closed.
+        let _charge = Account::BODIES.charge(piece.len());
         while sent < len {
             let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(piece.len());
             let count = osier::io::read_at(file, offset + sent, &mut piece[..most])?;

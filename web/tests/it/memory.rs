@@ -18,15 +18,15 @@ const LIMIT: usize = 8 << 20;
 const CLIENTS: usize = 20;
 const BODY: usize = 1 << 20;
 
-/// Runs `body` in a child whose memory is limited.
-fn in_a_small_child(test: &str, body: impl FnOnce()) {
+/// Runs `body` in a child whose memory is limited. `test` is the whole name of the test.
+pub fn in_a_small_child(test: &str, body: impl FnOnce()) {
     const CHILD: &str = "OSIER_TEST_SMALL";
     if std::env::var_os(CHILD).is_some() {
         memory::set_limit(Some(LIMIT));
         return body();
     }
     let output = testkit::this_test()
-        .args(["--exact", &format!("memory::{test}"), "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -57,7 +57,7 @@ fn is_answered(client: &Client) -> bool {
 #[test]
 fn bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read() {
     in_a_small_child(
-        "bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read",
+        "memory::bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read",
         || {
             let begun = Arc::new(AtomicUsize::new(0));
             let counted = Arc::clone(&begun);
@@ -121,7 +121,7 @@ fn messages_in_fragments_grow_no_further_and_end_by_1013() {
     impl ws::Callbacks for Ignore {
         fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
     }
-    in_a_small_child("messages_in_fragments_grow_no_further_and_end_by_1013", || {
+    in_a_small_child("memory::messages_in_fragments_grow_no_further_and_end_by_1013", || {
         let talk = |request: &mut Request<'_>| ws::Options::default().upgrade_dormant(request, Ignore);
         let site = site(Router::new().get("/", |_| "fine").get("/talk", talk));
         let fragment = masked(0x01, &[b'x'; 32 << 10]);

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use osier::memory::{self, Pressure};
 use osier_http::h2::StreamId;
 
 use crate::server::h2::exchange;
@@ -32,11 +33,15 @@ impl Shared {
         }
     }
 
-    /// The stream has to wait: another fiber becomes the serving one.
+    /// The stream has to wait: another fiber becomes the serving one. Near the limit of memory there is none, because a stream that waits
+    /// keeps a stack: the new streams are refused, and the client may send them again.
     pub(super) fn pass_on(self: &Rc<Self>, stream: StreamId) {
         if self.served.get() == Some(stream) {
             self.served.set(None);
-            self.serve_soon();
+            match memory::pressure() {
+                Pressure::Critical => self.refuse_new(),
+                _ => self.serve_soon(),
+            }
             self.flush_soon();
         }
     }

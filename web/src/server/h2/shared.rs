@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use osier::sync::Event;
-use osier_http::h2::{self, RequestHead, StreamId};
+use osier_http::h2::{self, ErrorCode, RequestHead, StreamId};
 
 use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
@@ -169,6 +169,14 @@ impl Shared {
     pub(super) fn end_new(self: &Rc<Self>) {
         let new = self.new.take();
         new.into_iter().for_each(|(id, _)| self.remove(id));
+    }
+
+    /// Refuses the new streams that nobody serves yet.
+    pub(super) fn refuse_new(self: &Rc<Self>) {
+        for (id, _) in self.new.take() {
+            self.machine.borrow_mut().reset(id, ErrorCode::REFUSED_STREAM);
+            self.remove(id);
+        }
     }
 
     /// Ends a stream, whose handler has ended.

@@ -1,14 +1,18 @@
-//! The memory of an idle HTTP/2 connection, in a process of its own.
+//! The memory of HTTP/2 connections, in processes of their own.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use osier_http::h2::{Connection, Limits, Outgoing};
+use osier::memory::{self, Account};
+use osier_http::h2::{Connection, ErrorCode, Limits, Outgoing};
+use osier_web::{Request, Router};
 use testkit::{allow_descriptors, resident_bytes, this_test};
 
+use super::client::Client;
 use super::router;
 use crate::common::{PATIENCE, site};
+use crate::memory::in_a_small_child;
 
 /// Enough that what is not per connection does not matter.
 const CONNECTIONS: usize = 2000;
@@ -80,4 +84,26 @@ fn connected(addr: SocketAddr, request: &[u8]) -> TcpStream {
         received.extend_from_slice(&piece[..count]);
     }
     stream
+}
+
+#[test]
+fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again() {
+    let test = "h2::memory::near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again";
+    in_a_small_child(test, || {
+        let greedy = |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            osier::sleep(std::time::Duration::from_millis(50));
+            "has waited"
+        };
+        let site = site(Router::new().get("/", |_| "hello").get("/greedy", greedy));
+        let mut client = Client::connect(site.addr);
+        assert_eq!(client.get("/").status, 200);
+        let first = client.begin("GET", "/greedy", &[], true);
+        let behind: Vec<_> = (0..3).map(|_| client.begin("GET", "/", &[], true)).collect();
+        for stream in behind {
+            assert_eq!(client.reply(stream).reset, Some(ErrorCode::REFUSED_STREAM));
+        }
+        assert_eq!(client.reply(first).text(), "has waited");
+        assert_eq!(client.get("/").status, 200);
+    });
 }
