@@ -39,7 +39,8 @@ fn serve(mut stream: TcpStream, name: &str) {
 
 /// An address without a listener.
 fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    // The servers of the tests listen on another address, so none of them gets this port meanwhile.
+    TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap()
 }
 
 fn file(to: &str, keys: &str, more: &str) -> String {
