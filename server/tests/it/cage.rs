@@ -24,7 +24,7 @@ const ATTACKERS: usize = 1500;
 const WINDOWS: usize = 40;
 const STREAMS: u32 = 100;
 
-/// The memory of the cgroup. Below 64 MiB, 4,000 streams that begin at once may take it before the server has measured it.
+/// The memory of the cgroup. With half of it, the attacks have met its limit.
 const LITTLE_MEMORY: u64 = 96 << 20;
 
 /// Talkers who fill the history of the lobby, with lines of this many bytes.

@@ -96,14 +96,14 @@ impl Serving {
     }
 }
 
-/// The end of a serving fiber, also by a cancellation. One that has never run had no stack: then the new streams end.
+/// The end of a serving fiber, also by a cancellation. One that has never run had no stack: then the new streams are refused.
 impl Drop for Serving {
     fn drop(&mut self) {
         let shared = &self.shared;
         if shared.served.get() == Some(self.stream.get()) {
             shared.served.set(None);
             if self.stream.get() == StreamId::MIN {
-                shared.end_new();
+                shared.refuse_new();
             }
             shared.serve_soon();
             shared.flush_soon();

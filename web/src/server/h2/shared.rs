@@ -165,13 +165,7 @@ impl Shared {
         at.and_then(|at| new.remove(at)).is_some()
     }
 
-    /// Ends the new streams that nobody serves yet.
-    pub(super) fn end_new(self: &Rc<Self>) {
-        let new = self.new.take();
-        new.into_iter().for_each(|(id, _)| self.remove(id));
-    }
-
-    /// Refuses the new streams that nobody serves yet.
+    /// Refuses the new streams that nobody serves yet. A client may send them again, because no handler has seen them.
     pub(super) fn refuse_new(self: &Rc<Self>) {
         for (id, _) in self.new.take() {
             self.machine.borrow_mut().reset(id, ErrorCode::REFUSED_STREAM);
@@ -332,7 +326,7 @@ impl Shared {
             self.link.ends(reason);
             self.is_ending.set(true);
             let _ = self.link.socket().shutdown(std::net::Shutdown::Both);
-            self.end_new();
+            self.refuse_new();
             self.reset_all();
         }
     }
