@@ -4,13 +4,11 @@
 //! `unchanged.rs` leaves a step out when nothing that it looks at has changed.
 
 use crate::step::{self, Outcome, cargo};
-use crate::test::{self, Lane, STEPS, Step, Work, checking_cargo};
+use crate::test::{self, LIMIT, Lane, STEPS, Step, Work, checking_cargo};
 use crate::{deny, package, tidy, unchanged};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Steps that read the source and `Cargo.lock`, in seconds.
 const QUICK: &[Step] = &[
