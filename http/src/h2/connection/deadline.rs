@@ -38,7 +38,7 @@ impl Connection {
         }
         let is_due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if is_due(self.greeting) {
-            return Err(self.fail(Error::protocol("no SETTINGS in time")));
+            return Err(self.fail(Error::new(ErrorCode::SETTINGS_TIMEOUT, "no SETTINGS in time")));
         }
         if is_due(self.acknowledgement) {
             let reason = "the settings were not acknowledged in time";

@@ -366,7 +366,7 @@ fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_tim
     );
     assert_eq!(
         silent.expire(start + limits.head_timeout).unwrap_err().code,
-        ErrorCode::PROTOCOL_ERROR
+        ErrorCode::SETTINGS_TIMEOUT
     );
     let mut peer = Peer::new(Connection::server(&limits, start));
     peer.feed(&[&osier_http::h2::frame::PREFACE[..], &settings(&[])].concat());

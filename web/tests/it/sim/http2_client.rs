@@ -50,6 +50,8 @@ struct Connection {
     machine: h2::Connection,
     exchanges: BTreeMap<StreamId, Exchange>,
     has_received: bool,
+    /// The server has found this client too slow, which is right where a partition holds its bytes back.
+    too_slow: Option<ErrorCode>,
     /// The fates since the owner has looked.
     fates: Vec<(Asked, Fate)>,
 }
@@ -65,6 +67,7 @@ impl Connection {
             machine: h2::Connection::client(&Limits::default(), osier::time::now()),
             exchanges: BTreeMap::new(),
             has_received: false,
+            too_slow: None,
             fates: Vec::new(),
         };
         if once_in(4) {
@@ -234,7 +237,11 @@ impl Connection {
                     None
                 }
                 Some(Event::GoAway { code, .. }) => {
-                    assert_eq!(code, ErrorCode::NO_ERROR, "the server ends the connection");
+                    match code {
+                        ErrorCode::NO_ERROR => {}
+                        ErrorCode::SETTINGS_TIMEOUT | ErrorCode::ENHANCE_YOUR_CALM => self.too_slow = Some(code),
+                        code => panic!("the server ends the connection with {code:?}"),
+                    }
                     None
                 }
                 Some(_) => None,
@@ -305,6 +312,9 @@ pub fn requests(address: &str, first_key: u64, count: u64, rest: Duration, note:
         }
         let lost = std::mem::take(&mut connection.exchanges).into_values();
         connection.fates.extend(lost.map(|lost| (lost.asked, Fate::Lost)));
+        if let Some(code) = connection.too_slow {
+            note(&unsent(first_key), &Fate::Reset(code));
+        }
         for (asked, fate) in &connection.fates {
             note(asked, fate);
             if let Fate::Unread = fate {
