@@ -13,6 +13,7 @@ use super::balance::BackendOptions;
 use super::counts::{Counts, Latency};
 use super::health::Health;
 use super::names::Names;
+use super::per_worker::Line;
 use super::pick::hash;
 use super::shelves::Shelves;
 #[cfg(feature = "tls")]
@@ -39,8 +40,8 @@ pub(super) struct Backend {
     pub(super) id: String,
     /// The hash of `id`, for the choice by a key.
     pub(super) seed: u64,
-    /// Leases in use. Only claims increment it.
-    pub(super) leases: AtomicUsize,
+    /// Leases in use, if a choice depends on them. All workers write it. Otherwise `counts` has them.
+    leases: Option<Line<AtomicUsize>>,
     pub(super) health: Health,
     pub(super) shelves: Shelves,
     /// How TLS with it begins, if it speaks TLS.
@@ -53,8 +54,6 @@ pub(super) struct Backend {
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) chooses_http1: AtomicBool,
     names: Names,
-    total: AtomicU64,
-    reused: AtomicU64,
     connects: AtomicU64,
     /// Open HTTP/2 connections. Each holds the counter and not its upstream, because it waits for the end of the upstream.
     pub(super) shared: Arc<AtomicUsize>,
@@ -124,7 +123,7 @@ impl Backend {
             seed: hash(id.as_bytes()),
             id,
             is_remote: is_remote(&address),
-            leases: AtomicUsize::new(0),
+            leases: None,
             health: Health::default(),
             shelves: Shelves::new(),
             #[cfg(feature = "tls")]
@@ -134,14 +133,20 @@ impl Backend {
             #[cfg(all(feature = "h2", feature = "proxy"))]
             chooses_http1: AtomicBool::new(false),
             names: Names::new(resolve_every),
-            total: AtomicU64::new(0),
-            reused: AtomicU64::new(0),
             connects: AtomicU64::new(0),
             shared: Arc::default(),
             failures: AtomicU64::new(0),
             stale: AtomicUsize::new(0),
-            counts: Counts::default(),
+            counts: Counts::new(),
             address,
+        }
+    }
+
+    /// Makes all workers count their leases together, so that a choice may depend on them.
+    pub(super) fn with_shared_leases(self) -> Backend {
+        Backend {
+            leases: Some(Line(AtomicUsize::new(0))),
+            ..self
         }
     }
 
@@ -178,16 +183,20 @@ impl Backend {
     }
 
     pub(super) fn stats(&self, now: u64) -> BackendStats {
+        let (total, reused) = self.counts.connections();
         BackendStats {
             address: self.address.clone(),
             is_in: self.health.is_in(now),
             weight: (self.weight / WEIGHT) as u32,
             is_backup: self.is_backup,
             id: self.id.clone(),
-            leases: self.leases.load(Relaxed),
+            leases: match &self.leases {
+                Some(leases) => leases.0.load(Relaxed),
+                None => self.counts.leases(),
+            },
             kept: self.shelves.count(),
-            total: self.total.load(Relaxed),
-            reused: self.reused.load(Relaxed),
+            total,
+            reused,
             connects: self.connects.load(Relaxed),
             http2: self.shared.load(Relaxed),
             failures: self.failures.load(Relaxed),
@@ -199,17 +208,37 @@ impl Backend {
         }
     }
 
+    /// Leases in use, for a choice that depends on them. 0 if none does.
+    #[inline]
+    pub(super) fn load(&self) -> usize {
+        self.leases.as_ref().map_or(0, |leases| leases.0.load(Relaxed))
+    }
+
     /// Takes a place if fewer than `below` are taken. Another worker may have taken one meanwhile.
     #[inline]
     pub(super) fn take_place(&self, below: usize) -> bool {
+        let Some(leases) = &self.leases else {
+            self.counts.lease_begins();
+            return true;
+        };
         let next = |leases| (leases < below).then_some(leases + 1);
-        self.leases.fetch_update(Relaxed, Relaxed, next).is_ok()
+        leases.0.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 
-    pub(super) fn count_lease(&self, reused: bool) {
-        self.total.fetch_add(1, Relaxed);
-        if reused {
-            self.reused.fetch_add(1, Relaxed);
+    /// Takes a place, however many are taken.
+    pub(super) fn take_extra_place(&self) {
+        match &self.leases {
+            Some(leases) => _ = leases.0.fetch_add(1, Relaxed),
+            None => self.counts.lease_begins(),
+        }
+    }
+
+    /// Gives a place back.
+    #[inline]
+    pub(super) fn give_place(&self) {
+        match &self.leases {
+            Some(leases) => _ = leases.0.fetch_sub(1, Relaxed),
+            None => self.counts.lease_ends(),
         }
     }
 

@@ -249,6 +249,8 @@ impl Builder {
         let backups = self.backends.iter().enumerate();
         let backups = backups.map(|(index, (_, options))| u64::from(options.backup) << index);
         let backups = backups.fold(0, |set, backup| set | backup);
+        let is_round_robin = self.balance == Balance::RoundRobin || self.backends.len() == 1;
+        let shares_leases = self.max_leases != usize::MAX || !is_round_robin;
         let backends = self.backends.into_iter();
         let backends: Vec<Backend> = backends
             .map(|(address, options)| {
@@ -258,6 +260,10 @@ impl Builder {
                     .clone()
                     .map(|connector| Secured::new(connector, self.tls_name.as_deref(), &address));
                 let backend = Backend::new(address, options, self.resolve_every);
+                let backend = match shares_leases {
+                    true => backend.with_shared_leases(),
+                    false => backend,
+                };
                 #[cfg(feature = "tls")]
                 let backend = backend.secured(tls);
                 #[cfg(all(feature = "h2", feature = "proxy"))]
@@ -265,7 +271,7 @@ impl Builder {
                 backend
             })
             .collect();
-        Ok(Upstream(Arc::new(Inner {
+        Ok(Upstream::new(Inner {
             name: self.name,
             #[cfg(all(feature = "h2", feature = "proxy"))]
             id: NEXT_ID.fetch_add(1, Relaxed),
@@ -286,7 +292,7 @@ impl Builder {
             log: self.log,
             kept: AtomicBool::new(false),
             gone: Arc::new(Event::manual()),
-        })))
+        }))
     }
 
     /// The first mistake, to complete a sentence about the upstream.

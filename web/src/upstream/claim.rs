@@ -13,14 +13,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::affinity::Affinity;
 use super::backend::Backend;
 use super::balance::Balance;
 use super::health::{Admits, Failed};
 use super::pick::{self, LeastLoaded, members};
-use super::{Inner, Unavailable};
+use super::{Anchor, Inner, Unavailable};
 
 /// The task of a search for a backend.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +39,7 @@ pub(super) struct Attempted {
     pub(super) reused: bool,
 }
 
-impl Inner {
+impl Anchor {
     /// Claims a place at a backend. If failures have put all backends out, the first attempt goes to
     /// one of them all the same.
     pub(super) fn claim(self: &Arc<Self>, search: &Search) -> Result<Claim, Unavailable> {
@@ -75,35 +74,6 @@ impl Inner {
         })
     }
 
-    /// The sets of backends in which a search looks, one after the other. Empty sets are skipped.
-    fn tiers(&self, search: &Search) -> [u64; 7] {
-        let bit = |backend: Option<usize>| backend.map_or(0, |backend| 1 << backend);
-        let before = bit(search.after.map(|after| after.backend));
-        let (first, then, last) = match search.after {
-            // Nothing speaks against the backend, and its clients stay there.
-            Some(after) if after.reused && search.affinity.is_any() => (before, 0, 0),
-            Some(after) if after.reused => (0, before, 0),
-            _ => (0, 0, before),
-        };
-        let primaries = self.all() & !self.backups & !before;
-        let backups = self.backups & !before;
-        let stuck = bit(search.affinity.stuck);
-        [
-            first,
-            stuck & primaries,
-            primaries,
-            then,
-            stuck & backups,
-            backups,
-            last,
-        ]
-    }
-
-    /// The set of all backends.
-    fn all(&self) -> u64 {
-        u64::MAX >> (u64::BITS as usize - self.backends.len())
-    }
-
     /// Claims a place at one of `tier`. Adds those at their limit to `busy`. `also_out`: those count
     /// too that failures have put out.
     fn claim_in(self: &Arc<Self>, tier: u64, search: &Search, also_out: bool, busy: &mut u64) -> Option<Claim> {
@@ -136,13 +106,53 @@ impl Inner {
         }
     }
 
+    /// Risks one request as the trial, unless another worker does.
+    fn begin_trial(self: &Arc<Self>, index: usize) -> Option<Claim> {
+        let backend = &self.backends[index];
+        backend.health.begin_trial(self.now(), &self.policy).then(|| {
+            backend.take_extra_place();
+            Claim::new(self, index, true)
+        })
+    }
+}
+
+impl Inner {
+    /// The sets of backends in which a search looks, one after the other. Empty sets are skipped.
+    fn tiers(&self, search: &Search) -> [u64; 7] {
+        let bit = |backend: Option<usize>| backend.map_or(0, |backend| 1 << backend);
+        let before = bit(search.after.map(|after| after.backend));
+        let (first, then, last) = match search.after {
+            // Nothing speaks against the backend, and its clients stay there.
+            Some(after) if after.reused && search.affinity.is_any() => (before, 0, 0),
+            Some(after) if after.reused => (0, before, 0),
+            _ => (0, 0, before),
+        };
+        let primaries = self.all() & !self.backups & !before;
+        let backups = self.backups & !before;
+        let stuck = bit(search.affinity.stuck);
+        [
+            first,
+            stuck & primaries,
+            primaries,
+            then,
+            stuck & backups,
+            backups,
+            last,
+        ]
+    }
+
+    /// The set of all backends.
+    fn all(&self) -> u64 {
+        u64::MAX >> (u64::BITS as usize - self.backends.len())
+    }
+
     /// The backends of `tier` that admit a request, and those that are due for a trial.
     fn survey(&self, tier: u64, also_out: bool, busy: &mut u64) -> (u64, u64) {
         let (mut open, mut due) = (0, 0);
         for index in members(tier) {
             let (backend, bit) = (&self.backends[index], 1 << index);
             let admits = backend.health.admits(|| self.now());
-            if backend.leases.load(Relaxed) >= self.max_leases {
+            if backend.load() >= self.max_leases {
                 // Nobody waits for a place at a backend that is out of service.
                 if admits != Admits::No {
                     *busy |= bit;
@@ -159,22 +169,13 @@ impl Inner {
         (open, due)
     }
 
-    /// Risks one request as the trial, unless another worker does.
-    fn begin_trial(self: &Arc<Self>, index: usize) -> Option<Claim> {
-        let backend = &self.backends[index];
-        backend.health.begin_trial(self.now(), &self.policy).then(|| {
-            backend.leases.fetch_add(1, Relaxed);
-            Claim::new(self, index, true)
-        })
-    }
-
     /// Chooses one of a set. Returns it, and the number of leases below which the choice holds.
     fn pick(&self, among: u64, key: Option<u64>) -> (usize, usize) {
         if among.is_power_of_two() {
             return (among.trailing_zeros() as usize, self.max_leases);
         }
         let weight = |index: usize| self.weight(index);
-        let load = |index: usize| self.backends[index].leases.load(Relaxed);
+        let load = |index: usize| self.backends[index].load();
         if let Some(key) = key {
             let seed = |index: usize| self.backends[index].seed;
             return (pick::by_key(among, key, seed, weight), self.max_leases);
@@ -206,14 +207,14 @@ impl Inner {
 
 /// A place at a backend. It counts as a lease until it is dropped.
 pub(super) struct Claim {
-    pub(super) upstream: Arc<Inner>,
+    pub(super) upstream: Arc<Anchor>,
     pub(super) backend: usize,
     /// Whether the backend was out and this claim is the trial.
     trial: bool,
 }
 
 impl Claim {
-    fn new(upstream: &Arc<Inner>, backend: usize, trial: bool) -> Claim {
+    fn new(upstream: &Arc<Anchor>, backend: usize, trial: bool) -> Claim {
         Claim {
             upstream: upstream.clone(),
             backend,
@@ -253,6 +254,6 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.backend().leases.fetch_sub(1, Relaxed);
+        self.backend().give_place();
     }
 }

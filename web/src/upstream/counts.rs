@@ -1,9 +1,12 @@
-//! Counters of a backend's responses: failures by kind, and the time to the head of the response.
+//! Counters of a backend: leases, failures by kind, and the time to the head of the response.
 //!
-//! Any worker adds to them. They are relaxed and unordered among each other, so a reader may see a count before its time.
+//! Each worker has a tally of what every request counts, and a reader adds the tallies up. All counters are relaxed and unordered
+//! among each other, so a reader may see a count before its time.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+
+use super::per_worker::PerWorker;
 
 /// The number of buckets of a [`Latency`].
 const BUCKETS: usize = Latency::BOUNDS.len() + 1;
@@ -46,16 +49,61 @@ impl Latency {
 }
 
 /// The counters of one backend.
-#[derive(Default)]
 pub(super) struct Counts {
     connect_timeouts: AtomicU64,
     response_timeouts: AtomicU64,
     response_failures: AtomicU64,
-    latency: [AtomicU64; BUCKETS],
+    tallies: PerWorker<Tally>,
+}
+
+/// The counters of the requests of one worker.
+#[derive(Default)]
+struct Tally {
+    /// Leases that began on this worker less those that ended on it. Only the sum over all workers is a number of leases, because a
+    /// lease may end on another worker.
+    leases: AtomicUsize,
+    /// Leases on a new connection.
+    new: AtomicU64,
+    /// Leases on a connection that was used before.
+    reused: AtomicU64,
     nanos: AtomicU64,
+    latency: [AtomicU64; BUCKETS],
 }
 
 impl Counts {
+    pub(super) fn new() -> Counts {
+        Counts {
+            connect_timeouts: AtomicU64::new(0),
+            response_timeouts: AtomicU64::new(0),
+            response_failures: AtomicU64::new(0),
+            tallies: PerWorker::new(),
+        }
+    }
+
+    /// The tally of this worker.
+    #[inline]
+    fn own(&self) -> &Tally {
+        self.tallies.own(Tally::default)
+    }
+
+    #[inline]
+    pub(super) fn lease_begins(&self) {
+        self.own().leases.fetch_add(1, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn lease_ends(&self) {
+        self.own().leases.fetch_sub(1, Relaxed);
+    }
+
+    /// Counts a lease on a connection.
+    #[inline]
+    pub(super) fn connected(&self, reused: bool) {
+        let tally = self.own();
+        let counter = if reused { &tally.reused } else { &tally.new };
+        counter.fetch_add(1, Relaxed);
+    }
+
     pub(super) fn connect_timed_out(&self) {
         self.connect_timeouts.fetch_add(1, Relaxed);
     }
@@ -70,10 +118,25 @@ impl Counts {
     }
 
     /// Counts a response whose head took this long.
+    #[inline]
     pub(super) fn answered(&self, time: Duration) {
-        self.latency[Latency::bucket(time)].fetch_add(1, Relaxed);
+        let tally = self.own();
+        tally.latency[Latency::bucket(time)].fetch_add(1, Relaxed);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Relaxed);
+        tally.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    /// Leases in use now.
+    pub(super) fn leases(&self) -> usize {
+        let leases = self.tallies.iter().map(|tally| tally.leases.load(Relaxed));
+        leases.fold(0, usize::wrapping_add)
+    }
+
+    /// All leases on a connection since the start, and those of them on one that was used before.
+    pub(super) fn connections(&self) -> (u64, u64) {
+        let sum = |of: fn(&Tally) -> &AtomicU64| self.tallies.iter().map(|tally| of(tally).load(Relaxed)).sum::<u64>();
+        let reused = sum(|tally| &tally.reused);
+        (reused + sum(|tally| &tally.new), reused)
     }
 
     pub(super) fn connect_timeouts(&self) -> u64 {
@@ -89,10 +152,14 @@ impl Counts {
     }
 
     pub(super) fn latency(&self) -> Latency {
-        Latency {
-            counts: self.latency.each_ref().map(|count| count.load(Relaxed)),
-            sum: Duration::from_nanos(self.nanos.load(Relaxed)),
+        let mut latency = Latency::default();
+        for tally in self.tallies.iter() {
+            for (sum, count) in latency.counts.iter_mut().zip(&tally.latency) {
+                *sum += count.load(Relaxed);
+            }
+            latency.sum += Duration::from_nanos(tally.nanos.load(Relaxed));
         }
+        latency
     }
 }
 
@@ -107,11 +174,34 @@ mod tests {
         assert_eq!([0, 25, 26, 100, 101].map(micros), [0, 0, 1, 1, 2]);
         assert_eq!(Latency::bucket(Duration::from_secs(10)), BUCKETS - 2);
         assert_eq!(Latency::bucket(Duration::MAX), BUCKETS - 1);
-        let counts = Counts::default();
+        let counts = Counts::new();
         counts.answered(Duration::from_millis(3));
         counts.answered(Duration::from_secs(20));
         let latency = counts.latency();
         assert_eq!((latency.counts[6], latency.counts[BUCKETS - 1]), (1, 1));
         assert_eq!(latency.sum, Duration::from_millis(20_003));
+    }
+
+    #[test]
+    fn a_lease_may_end_on_another_worker() {
+        let counts = std::sync::Arc::new(Counts::new());
+        let on = |worker, count: fn(&Counts)| {
+            let counts = counts.clone();
+            let fiber = osier::fiber::Builder::new()
+                .worker(worker)
+                .spawn(move || count(&counts));
+            fiber.join().unwrap();
+        };
+        let runtime = osier::Runtime::builder().workers(2).build().unwrap();
+        runtime.run(|| {
+            on(0, Counts::lease_begins);
+            on(1, Counts::lease_begins);
+            on(1, Counts::lease_ends);
+            on(1, |counts| counts.connected(true));
+            on(0, |counts| counts.connected(false));
+            assert_eq!((counts.leases(), counts.connections()), (1, (2, 1)));
+            on(1, Counts::lease_ends);
+            assert_eq!(counts.leases(), 0);
+        });
     }
 }

@@ -121,7 +121,7 @@ impl Lease {
             && upstream.keep > 0
             && ticket.claim.backend().shelves.put(transport, upstream.keep, until)
         {
-            keeper::ensure(upstream);
+            keeper::ensure(&upstream.0);
         }
     }
 }

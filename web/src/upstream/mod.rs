@@ -16,8 +16,9 @@
 //!
 //! Any worker may take, use and return a lease, at the same time as others. The number of leases
 //! and the health of a backend are atomics, and a search for a backend takes no lock and allocates
-//! nothing. A claim counts itself with a compare-and-swap that fails if the backend has more leases
-//! than the choice allows, so two workers never take the same place.
+//! nothing. Where leases are limited, or the choice depends on them, a claim counts itself with a compare-and-swap that fails
+//! if the backend has more leases than the choice allows, so two workers never take the same place. Everything else that a request
+//! writes belongs to its worker (per_worker.rs).
 //!
 //! Idle connections lie on one shelf per worker. A lock guards each shelf; it is held for a push or
 //! a pop and never across a suspension. A connection stays on the worker whose poller knows it. A
@@ -41,11 +42,13 @@ mod health;
 mod keeper;
 mod lease;
 mod names;
+mod per_worker;
 mod pick;
 mod shelves;
 mod ticket;
 mod unavailable;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
@@ -63,6 +66,7 @@ use backend::Backend;
 use carrier::Carrier;
 use claim::{Attempted, Claim, Search};
 use health::{Failed, Policy};
+use per_worker::PerWorker;
 
 pub use backend::BackendStats;
 pub use balance::{BackendOptions, Balance, HashKey, Sticky};
@@ -96,7 +100,18 @@ pub use unavailable::Unavailable;
 ///
 /// Its fiber and its idle connections end with the last clone and the last lease.
 #[derive(Clone)]
-pub struct Upstream(Arc<Inner>);
+pub struct Upstream(Arc<Handle>);
+
+/// The part that the clones share.
+struct Handle {
+    inner: Arc<Inner>,
+    anchors: PerWorker<Arc<Anchor>>,
+}
+
+/// A reference to an upstream for the claims of one worker, which count themselves here. A count of all claims would be a cache line
+/// that all workers write.
+#[repr(align(128))]
+struct Anchor(Arc<Inner>);
 
 /// The state that all clones and leases of an upstream share.
 struct Inner {
@@ -130,6 +145,22 @@ struct Inner {
     gone: Arc<Event>,
 }
 
+impl Deref for Handle {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl Deref for Anchor {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.gone.set();
@@ -137,6 +168,13 @@ impl Drop for Inner {
 }
 
 impl Upstream {
+    fn new(inner: Inner) -> Upstream {
+        Upstream(Arc::new(Handle {
+            inner: Arc::new(inner),
+            anchors: PerWorker::new(),
+        }))
+    }
+
     /// Starts building an upstream. Log lines and metrics use the name.
     pub fn builder(name: impl Into<String>) -> Builder {
         Builder::new(name.into())
@@ -237,7 +275,7 @@ impl Upstream {
     /// or outside of a runtime.
     pub fn start(&self) {
         if self.0.check.is_some() {
-            keeper::ensure(&self.0);
+            keeper::ensure(&self.0.inner);
         }
     }
 
@@ -281,11 +319,12 @@ impl Upstream {
         mut search: Search,
         mut open: impl FnMut(Claim) -> Result<T, (Claim, io::Error)>,
     ) -> Result<T, Unavailable> {
-        let inner = &self.0;
+        let inner = &self.0.inner;
+        let anchor = self.0.anchors.own(|| Arc::new(Anchor(inner.clone())));
         self.start();
         let mut last = None;
         loop {
-            let claim = match inner.claim(&search) {
+            let claim = match anchor.claim(&search) {
                 Ok(claim) => claim,
                 Err(nobody) => return Err(last.unwrap_or(nobody)),
             };

@@ -3,24 +3,33 @@
 //! There is one shelf per worker, last in first out: used connections stay warm, and unused ones
 //! reach the idle timeout. A shelf's lock is held only to move a connection. No call under it
 //! suspends or closes.
+//!
+//! The bound is one for all shelves. Each connection on a shelf has one of its places. A shelf whose connection is taken keeps the
+//! place for the next one, so that a request writes only its worker's shelf. Other shelves take such a place when no other is free.
 
+use std::mem;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use rustix::net::RecvFlags;
 
+use super::per_worker::PerWorker;
 use crate::conn::transport::Transport;
 use crate::lock;
 
-/// Number of shelves. More workers than this share them.
-const SHELVES: usize = 16;
-
 /// The idle connections of one backend.
 pub(super) struct Shelves {
-    shelves: [Mutex<Vec<Idle>>; SHELVES],
-    /// Number of connections on all shelves.
-    count: AtomicUsize,
+    shelves: PerWorker<Mutex<Shelf>>,
+    /// Number of places on all shelves: connections, and places without one.
+    places: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shelf {
+    idle: Vec<Idle>,
+    /// Number of places without a connection.
+    free: usize,
 }
 
 struct Idle {
@@ -28,62 +37,94 @@ struct Idle {
     until: Instant,
 }
 
+impl Shelf {
+    fn pop(&mut self) -> Option<Idle> {
+        let idle = self.idle.pop()?;
+        self.free += 1;
+        Some(idle)
+    }
+
+    /// Takes a place without a connection. Returns false if there is none.
+    fn take_place(&mut self) -> bool {
+        let is_there = self.free > 0;
+        self.free -= usize::from(is_there);
+        is_there
+    }
+}
+
 impl Shelves {
-    pub(super) fn new() -> Shelves {
+    pub(super) const fn new() -> Shelves {
         Shelves {
-            shelves: Default::default(),
-            count: AtomicUsize::new(0),
+            shelves: PerWorker::new(),
+            places: AtomicUsize::new(0),
         }
     }
 
+    /// Number of connections on all shelves.
     pub(super) fn count(&self) -> usize {
-        self.count.load(Relaxed)
+        self.shelves.iter().map(|shelf| lock(shelf).idle.len()).sum()
+    }
+
+    /// The shelf of this worker.
+    fn own(&self) -> &Mutex<Shelf> {
+        self.shelves.own(Mutex::default)
     }
 
     /// Keeps the connection, or closes it if `bound` are kept already. Returns whether it is kept.
     pub(super) fn put(&self, transport: Transport, bound: usize, until: Instant) -> bool {
-        let room = |count| (count < bound).then_some(count + 1);
-        if self.count.fetch_update(Relaxed, Relaxed, room).is_err() {
-            return false;
+        let own = self.own();
+        let mut shelf = lock(own);
+        if !shelf.take_place() {
+            drop(shelf);
+            if !self.find_place(bound) {
+                return false;
+            }
+            shelf = lock(own);
         }
-        lock(&self.shelves[own()]).push(Idle { transport, until });
+        shelf.idle.push(Idle { transport, until });
         true
+    }
+
+    /// Finds a place outside of this worker's shelf.
+    fn find_place(&self, bound: usize) -> bool {
+        let more = |places| (places < bound).then_some(places + 1);
+        self.places.fetch_update(Relaxed, Relaxed, more).is_ok()
+            || self.shelves.iter().any(|shelf| lock(shelf).take_place())
     }
 
     /// Takes the most recently used connection of this worker, or one of another worker if there is
     /// none. Connections past their time, and those with unexpected bytes or an end, are closed on
     /// the way and counted in `stale`.
     pub(super) fn take(&self, now: Instant, stale: &AtomicUsize) -> Option<Transport> {
-        if self.count() == 0 {
+        if self.places.load(Relaxed) == 0 {
             return None;
         }
-        let own = own();
-        (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, stale))
+        let of_own = take_from(self.own(), now, stale);
+        of_own.or_else(|| self.shelves.iter().find_map(|shelf| take_from(shelf, now, stale)))
     }
 
-    fn take_from(&self, shelf: usize, now: Instant, stale: &AtomicUsize) -> Option<Transport> {
-        loop {
-            let idle = lock(&self.shelves[shelf]).pop()?;
-            self.count.fetch_sub(1, Relaxed);
-            if now < idle.until && is_quiet(&idle.transport) {
-                return Some(idle.transport);
-            }
-            stale.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Closes connections that are past their time or were closed by the backend.
+    /// Closes connections that are past their time or were closed by the backend, and gives up the places without a connection.
     pub(super) fn sweep(&self, now: Instant, stale: &AtomicUsize) {
-        for shelf in &self.shelves {
-            let swept: Vec<Idle> = {
+        for shelf in self.shelves.iter() {
+            let (swept, free): (Vec<Idle>, usize) = {
                 let mut shelf = lock(shelf);
-                shelf
-                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.transport))
-                    .collect()
+                let is_swept = |idle: &mut Idle| idle.until <= now || !is_quiet(&idle.transport);
+                let swept = shelf.idle.extract_if(.., is_swept).collect();
+                (swept, mem::take(&mut shelf.free))
             };
-            self.count.fetch_sub(swept.len(), Relaxed);
+            self.places.fetch_sub(swept.len() + free, Relaxed);
             stale.fetch_add(swept.len(), Relaxed);
         }
+    }
+}
+
+fn take_from(shelf: &Mutex<Shelf>, now: Instant, stale: &AtomicUsize) -> Option<Transport> {
+    loop {
+        let idle = lock(shelf).pop()?;
+        if now < idle.until && is_quiet(&idle.transport) {
+            return Some(idle.transport);
+        }
+        stale.fetch_add(1, Relaxed);
     }
 }
 
@@ -104,7 +145,44 @@ pub(super) fn is_quiet(transport: &Transport) -> bool {
     is_silent && !transport.has_unread() && !transport.is_mid_record()
 }
 
-/// The index of the current worker's shelf.
-fn own() -> usize {
-    osier::fiber::worker().unwrap_or(0) % SHELVES
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use osier::net::{Stream, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn one_bound_holds_for_all_shelves() {
+        let shelves = Arc::new(Shelves::new());
+        let later = Instant::now() + Duration::from_secs(3600);
+        let on = |worker| osier::fiber::Builder::new().worker(worker);
+        let keep = |worker, transport| {
+            let shelves = shelves.clone();
+            on(worker)
+                .spawn(move || shelves.put(transport, 1, later))
+                .join()
+                .unwrap()
+        };
+        let take = |worker| {
+            let shelves = shelves.clone();
+            let take = move || shelves.take(Instant::now(), &AtomicUsize::new(0));
+            on(worker).spawn(take).join().unwrap()
+        };
+        let runtime = osier::Runtime::builder().workers(2).build().unwrap();
+        runtime.run(|| {
+            let pairs: [_; 3] = std::array::from_fn(|_| UnixStream::pair().unwrap());
+            let [(first, _a), (second, _b), (third, _c)] = pairs;
+            let [first, second, third] = [first, second, third].map(|stream| Transport::from(Stream::from(stream)));
+            assert!(keep(0, first) && !keep(1, second));
+            let first = take(0).expect("it is kept");
+            assert_eq!(shelves.count(), 0);
+            assert!(keep(1, third), "worker 0 does not use its place");
+            assert!(!keep(0, first) && take(0).is_some() && take(1).is_none());
+            shelves.sweep(Instant::now(), &AtomicUsize::new(0));
+            assert_eq!(shelves.places.load(Relaxed), 0);
+        });
+    }
 }

@@ -1,7 +1,8 @@
 //! Tickets: a ticket is one request at a backend. It holds the place there, and the outcome is reported to it.
 
 use std::fmt;
-use std::time::Instant;
+
+use osier::time::Stamp;
 
 use super::claim::Claim;
 use super::health::Failed;
@@ -10,17 +11,17 @@ use crate::Address;
 pub(crate) struct Ticket {
     pub(super) claim: Claim,
     reused: bool,
-    since: Instant,
+    since: Stamp,
 }
 
 impl Ticket {
     /// `reused`: the connection was used before.
     pub(super) fn new(claim: Claim, reused: bool) -> Ticket {
-        claim.backend().count_lease(reused);
+        claim.backend().counts.connected(reused);
         Ticket {
             claim,
             reused,
-            since: osier::time::now(),
+            since: Stamp::now(),
         }
     }
 
@@ -42,7 +43,7 @@ impl Ticket {
     /// Reports the head of a response; see [`Lease::answered`](super::Lease::answered).
     #[inline]
     pub(crate) fn answered(&self) {
-        let time = osier::time::now().saturating_duration_since(self.since);
+        let time = Stamp::now().since(self.since);
         self.claim.backend().counts.answered(time);
         self.claim.answered();
     }
