@@ -8,8 +8,8 @@
 use std::fmt;
 
 use crate::message::{
-    Asked, CONTENT_LENGTH, Exchange, FieldLines, HeaderError, LENGTH_MAX, Reject, UPGRADE_OPTION, Version, check_name,
-    check_value, is_bodiless, write_content_length, write_length, write_status_line,
+    Asked, CONTENT_LENGTH, Exchange, FieldLines, HeaderError, Reject, UPGRADE_OPTION, Version, check_name, check_value,
+    is_bodiless, write_content_length, write_length, write_status_line,
 };
 
 /// The length of a response's body.
@@ -73,14 +73,14 @@ impl fmt::Debug for DateLine {
     }
 }
 
-/// The head of a 200 as bytes, up to the length of the body: for responses that differ in nothing else.
+/// The head of a 200 as bytes, for responses that differ in nothing but the length of the body. It keeps the last length.
 ///
 /// ```
 /// use osier_http::{DateLine, Exchange, FieldLines, HeadTemplate, Method, Transfer, Version};
 ///
 /// let mut fields = FieldLines::new();
 /// fields.push("content-type", b"text/plain")?;
-/// let template = HeadTemplate::new(&fields, &DateLine::new(b"Sun, 06 Nov 1994 08:49:37 GMT")?);
+/// let mut template = HeadTemplate::new(&fields, &DateLine::new(b"Sun, 06 Nov 1994 08:49:37 GMT")?);
 /// let mut out = Vec::new();
 /// let sent = template.write(&mut out, Exchange::new(Method::Get, Version::Http11, true), 5).unwrap();
 /// assert_eq!((sent.transfer, sent.keep_alive), (Transfer::Plain(5), true));
@@ -89,7 +89,13 @@ impl fmt::Debug for DateLine {
 /// # Ok::<(), osier_http::HeaderError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct HeadTemplate(Vec<u8>);
+pub struct HeadTemplate {
+    bytes: Vec<u8>,
+    /// Where the length begins in `bytes`.
+    end: usize,
+    /// The length in `bytes`.
+    length: u64,
+}
 
 impl HeadTemplate {
     /// Makes a template with these fields and this date.
@@ -99,13 +105,24 @@ impl HeadTemplate {
         bytes.extend_from_slice(fields.as_bytes());
         bytes.extend_from_slice(date.as_bytes());
         bytes.extend_from_slice(CONTENT_LENGTH);
-        HeadTemplate(bytes)
+        let end = bytes.len();
+        let mut template = HeadTemplate { bytes, end, length: 0 };
+        template.set_length(0);
+        template
+    }
+
+    #[inline]
+    fn set_length(&mut self, length: u64) {
+        self.bytes.truncate(self.end);
+        write_length(&mut self.bytes, length);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.length = length;
     }
 
     /// Appends the head of a response with a body of `length` bytes, as a [`HeadWriter`] does. Returns `None`, and appends
     /// nothing, for an exchange that needs another head: HEAD, CONNECT, another version than HTTP/1.1, or a connection that closes.
     #[inline]
-    pub fn write(&self, out: &mut Vec<u8>, exchange: Exchange, length: u64) -> Option<Sent> {
+    pub fn write(&mut self, out: &mut Vec<u8>, exchange: Exchange, length: u64) -> Option<Sent> {
         const USUAL: Exchange = Exchange {
             asked: Asked::Usual,
             version: Version::Http11,
@@ -114,10 +131,10 @@ impl HeadTemplate {
         if exchange != USUAL {
             return None;
         }
-        out.reserve(self.0.len() + LENGTH_MAX + 2);
-        out.extend_from_slice(&self.0);
-        write_length(out, length);
-        out.extend_from_slice(b"\r\n");
+        if length != self.length {
+            self.set_length(length);
+        }
+        out.extend_from_slice(&self.bytes);
         Some(Sent {
             transfer: Transfer::Plain(length),
             keep_alive: true,

@@ -171,9 +171,6 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
 /// The beginning of a Content-Length field.
 pub(crate) const CONTENT_LENGTH: &[u8] = b"content-length: ";
 
-/// The most bytes that [`write_length`] appends.
-pub(crate) const LENGTH_MAX: usize = 22;
-
 #[inline]
 pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(CONTENT_LENGTH);

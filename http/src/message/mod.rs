@@ -15,9 +15,7 @@ mod version;
 
 pub use exchange::Exchange;
 pub(crate) use exchange::{Asked, is_bodiless};
-pub(crate) use fields::{
-    CONTENT_LENGTH, LENGTH_MAX, UPGRADE_OPTION, check_name, check_value, write_content_length, write_length,
-};
+pub(crate) use fields::{CONTENT_LENGTH, UPGRADE_OPTION, check_name, check_value, write_content_length, write_length};
 pub use fields::{FieldLines, HeaderError};
 pub use headers::{FieldList, Headers, Slots};
 pub(crate) use headers::{Fields, Place};

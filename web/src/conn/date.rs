@@ -39,7 +39,7 @@ impl DateCache {
 
     /// The head of a 200 with the current date and this content type. `None` if there are many others.
     #[inline]
-    pub(crate) fn template(&mut self, content_type: Option<&'static str>) -> Option<&HeadTemplate> {
+    pub(crate) fn template(&mut self, content_type: Option<&'static str>) -> Option<&mut HeadTemplate> {
         let is_same = |known: Option<&'static str>| match (known, content_type) {
             (Some(known), Some(asked)) => ptr::eq(known, asked),
             (None, None) => true,
@@ -49,7 +49,7 @@ impl DateCache {
             Some(at) => at,
             None => self.add_template(content_type)?,
         };
-        Some(&self.templates[at].1)
+        Some(&mut self.templates[at].1)
     }
 
     #[cold]
@@ -129,5 +129,13 @@ mod tests {
         let today = String::from_utf8(date.line().as_bytes().to_vec()).unwrap();
         assert!(written(&mut date, None).unwrap().contains(&today));
         assert_eq!(written(&mut date, Some("a\nb")), None);
+        // No length of another response stays.
+        for length in [1234, 5, 5, 0, 12, u64::MAX, 5] {
+            let mut out = Vec::new();
+            let exchange = Exchange::new(Method::Get, Version::Http11, true);
+            date.template(None).unwrap().write(&mut out, exchange, length).unwrap();
+            let end = format!(" GMT\r\ncontent-length: {length}\r\n\r\n");
+            assert!(String::from_utf8(out).unwrap().ends_with(&end), "{length}");
+        }
     }
 }
