@@ -322,7 +322,7 @@ impl Worker {
             // A thread that pushes after this look sees the worker asleep and rings.
             let nothing = !self.has_work() && !self.scheduler.has_work(self.index) && self.remote.inbox.is_empty();
             if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() && limit != Some(Duration::ZERO) {
-                timeout = [self.sleep_for(now), limit].into_iter().flatten().min();
+                timeout = earlier(self.sleep_for(now), limit);
             }
         }
         self.heap.note(self.slots.live(), self.fibers());
@@ -444,7 +444,7 @@ impl Worker {
 
     /// The time at which there is something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        [self.next_timer(), self.next_chore()].into_iter().flatten().min()
+        earlier(self.next_timer(), self.next_chore())
     }
 
     /// When a timer is due, on its clock.
