@@ -3,7 +3,7 @@
 //! Each worker has a tally of what every request counts, and a reader adds the tallies up. All counters are relaxed and unordered
 //! among each other, so a reader may see a count before its time.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::per_worker::PerWorker;
@@ -61,7 +61,7 @@ pub(super) struct Counts {
 struct Tally {
     /// Leases that began on this worker less those that ended on it. Only the sum over all workers is a number of leases, because a
     /// lease may end on another worker.
-    leases: AtomicUsize,
+    leases: AtomicIsize,
     /// Leases on a new connection.
     new: AtomicU64,
     /// Leases on a connection that was used before.
@@ -129,7 +129,8 @@ impl Counts {
     /// Leases in use now.
     pub(super) fn leases(&self) -> usize {
         let leases = self.tallies.iter().map(|tally| tally.leases.load(Relaxed));
-        leases.fold(0, usize::wrapping_add)
+        // Of a lease that begins and ends meanwhile on two workers, only the end may be seen.
+        leases.sum::<isize>().max(0).unsigned_abs()
     }
 
     /// All leases on a connection since the start, and those of them on one that was used before.
