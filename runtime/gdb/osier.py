@@ -57,19 +57,19 @@ def statics(program):
 
 
 def regions():
-    """The carved part of each region, and the size of its slots."""
+    """The carved part of each region, the size of its slots, and the distance between their starts."""
     inferior = gdb.selected_inferior()
     rows, table = statics((inferior.num, inferior.pid))
     count = words(rows, 1)[0]
     for row in range(count):
-        start, _, slot, carved = words(table + row * 4 * WORD, 4)
+        start, _, slot, carved, pitch = words(table + row * 5 * WORD, 5)
         if slot:
-            yield start, carved, slot
+            yield start, carved, slot, pitch
 
 
 def mappings():
     """The writable memory without stacks of fibers, as (start, end)."""
-    stacks = [(start, start + carved) for start, carved, _ in regions()]
+    stacks = [(start, start + carved) for start, carved, _, _ in regions()]
     listed = gdb.execute("info proc mappings", to_string=True).splitlines()
     for line in listed:
         fields = line.split()
@@ -125,7 +125,7 @@ def is_suspended(pointer):
 
 def fibers():
     """The suspended fibers, by their stacks."""
-    spans = sorted((start, start + carved, slot) for start, carved, slot in regions())
+    spans = sorted((start, start + carved, slot, pitch) for start, carved, slot, pitch in regions())
     starts = [span[0] for span in spans]
 
     def slot_of(address):
@@ -133,8 +133,8 @@ def fibers():
         at = bisect.bisect_right(starts, address - 1) - 1
         if at < 0 or address > spans[at][1]:
             return None
-        start, _, slot = spans[at]
-        return start + ((address - 1 - start) // slot + 1) * slot, slot
+        start, _, slot, pitch = spans[at]
+        return start + (address - 1 - start) // pitch * pitch + slot, slot
 
     found = {}
     for start, end in mappings():

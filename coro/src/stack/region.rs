@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use super::{CLASSES, Class, Guard, Stack, platform};
-use crate::slots::{GUARD_BYTES, MAX_REGIONS, REGIONS, ROWS};
+use crate::slots::{GUARD_BYTES, MAX_REGIONS, REGIONS, ROWS, Region};
 use corosensei::stack::valgrind::ValgrindStackRegistration;
 use rustix::io::Errno;
 use rustix::mm::{self, MprotectFlags, ProtFlags};
@@ -85,7 +85,8 @@ impl Shelf {
 
     fn carve(&mut self, class: Class, region_bytes: usize, guard: Guard) -> io::Result<Stack> {
         let slot_bytes = class.stack_bytes();
-        let room = |row: &usize| REGIONS[*row].carved.load(Relaxed) + slot_bytes <= REGIONS[*row].bytes.load(Relaxed);
+        let next = |region: &Region| region.carved.load(Relaxed).next_multiple_of(region.pitch.load(Relaxed));
+        let room = |row: &usize| next(&REGIONS[*row]) + slot_bytes <= REGIONS[*row].bytes.load(Relaxed);
         let row = match self.row.filter(room) {
             Some(row) => row,
             None => {
@@ -94,8 +95,8 @@ impl Shelf {
             }
         };
         let region = &REGIONS[row];
-        let carved = region.carved.load(Relaxed);
-        let slot = region.start.load(Relaxed) + carved;
+        let offset = next(region);
+        let slot = region.start.load(Relaxed) + offset;
         if self.closed {
             open_slot(slot, slot_bytes)
         } else {
@@ -105,7 +106,7 @@ impl Shelf {
         let usable = ptr::with_exposed_provenance_mut(slot + GUARD_BYTES);
         // Valgrind must know every stack. A slot is a stack for ever, so the registration is never removed.
         mem::forget(ValgrindStackRegistration::new(usable, slot_bytes - GUARD_BYTES));
-        region.carved.store(carved + slot_bytes, Release);
+        region.carved.store(offset + slot_bytes, Release);
         // The kernel maps nothing at the very top of the address space, so a slot's end is not zero.
         let top = NonZeroUsize::new(slot + slot_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Stack::of_slot(top, class, guard))
@@ -156,6 +157,7 @@ fn map(slot_bytes: usize, region_bytes: usize, closed: bool) -> io::Result<usize
     region.start.store(start, Relaxed);
     region.bytes.store(bytes, Relaxed);
     region.slot_bytes.store(slot_bytes, Relaxed);
+    region.pitch.store(slot_bytes + rustix::param::page_size(), Relaxed);
     ROWS.store(row + 1, Release);
     Ok(row)
 }

@@ -1,7 +1,7 @@
 //! The stack pool: reuse, sizes, guards, limits. A test that ends or limits a process runs in a child process: this binary again.
 
 use crate::child;
-use osier_coro::stack::{Config, Counters, GUARD_BYTES, Guard, MAX_STACK_BYTES, MIN_STACK_BYTES, Pool};
+use osier_coro::stack::{self, Config, Counters, GUARD_BYTES, Guard, MAX_STACK_BYTES, MIN_STACK_BYTES, Pool};
 use osier_coro::{Coroutine, CoroutineResult, Stack};
 use std::io::ErrorKind;
 
@@ -87,6 +87,24 @@ fn sizes_come_from_classes_of_their_own() {
     );
     let largest = pool.take(Some(MAX_STACK_BYTES)).unwrap();
     assert_eq!(largest.stack_bytes(), MAX_STACK_BYTES);
+}
+
+#[test]
+fn a_page_without_a_label_lies_between_two_stacks() {
+    // No other test uses this class, so the two are neighbours.
+    const BYTES: usize = 16 << 20;
+    let pool = pool(Guard::Auto);
+    let page = rustix::param::page_size();
+    let stacks = [0; 2].map(|_| pool.take(Some(BYTES)).unwrap());
+    let ends = stacks.each_ref().map(|stack| {
+        assert!(stack::Label::at(stack.address()).is_some());
+        stack::end(stack.address()).unwrap()
+    });
+    assert_eq!(ends[0].abs_diff(ends[1]), BYTES + page);
+    let lower = ends[0].min(ends[1]);
+    for address in [lower, lower + page - 1] {
+        assert!(stack::Label::at(address).is_none());
+    }
 }
 
 #[test]
