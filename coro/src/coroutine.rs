@@ -6,8 +6,9 @@
 //!
 //! # Safety
 //!
-//! This file is an unsafe island for two things: the constructor without `'static` bounds, whose caller makes a promise, and the
-//! [`Yielder`], which holds a pointer to corosensei's. Invariant: a `Yielder` is made only in the first frame of its coroutine, is lent
+//! This file is an unsafe island for three things: the constructor without `'static` bounds, whose caller makes a promise;
+//! [`Coroutine::reset`], which replaces a coroutine by one on the same stack; and the [`Yielder`], which holds a pointer to corosensei's.
+//! Invariant: a `Yielder` is made only in the first frame of its coroutine, is lent
 //! to the closure and never moves. Its pointee lies above it on the same stack, and so outlives it.
 #![allow(unsafe_code)]
 
@@ -15,7 +16,7 @@ use crate::stack::Stack;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// Bytes of the largest closure stored inline. corosensei writes it into the stack's first page and refuses larger ones; those are boxed.
 const MAX_INLINE_BYTES: usize = 1024;
@@ -65,8 +66,7 @@ const MAX_INLINE_BYTES: usize = 1024;
 /// send::<osier_coro::Coroutine<(), (), ()>>();
 /// ```
 pub struct Coroutine<Input, Yield, Return> {
-    /// Coroutine of corosensei. None only inside `reset` and while being taken apart.
-    raw: Option<corosensei::Coroutine<Input, Yield, Return, Stack>>,
+    raw: corosensei::Coroutine<Input, Yield, Return, Stack>,
 }
 
 /// The result of [`Coroutine::resume`].
@@ -78,7 +78,8 @@ pub enum CoroutineResult<Yield, Return> {
     Return(Return),
 }
 
-const _: () = assert!(size_of::<Coroutine<[u64; 9], [u64; 9], [u64; 9]>>() == 32 || cfg!(feature = "sanitizer"));
+const _: () =
+    assert!(size_of::<Option<Coroutine<[u64; 9], [u64; 9], [u64; 9]>>>() == 32 || cfg!(feature = "sanitizer"));
 
 impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// A coroutine that will run `f` on `stack`. Nothing runs before the first [`resume`](Coroutine::resume), whose input is `f`'s second
@@ -114,7 +115,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
                 corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(&Yielder::new(y), input))
             }
         };
-        Coroutine { raw: Some(raw) }
+        Coroutine { raw }
     }
 
     /// Runs the coroutine until it suspends itself or ends.
@@ -124,7 +125,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// With the coroutine's own panic, if it ends with one, and if it had ended before.
     #[inline]
     pub fn resume(&mut self, input: Input) -> CoroutineResult<Yield, Return> {
-        match self.raw().resume(input) {
+        match self.raw.resume(input) {
             corosensei::CoroutineResult::Yield(value) => CoroutineResult::Yield(value),
             corosensei::CoroutineResult::Return(value) => CoroutineResult::Return(value),
         }
@@ -132,13 +133,13 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
 
     /// Whether it was ever resumed.
     pub fn is_started(&self) -> bool {
-        self.raw.as_ref().is_none_or(corosensei::Coroutine::started)
+        self.raw.started()
     }
 
     /// Whether it has ended, by returning or by a panic.
     #[inline]
     pub fn is_finished(&self) -> bool {
-        self.raw.as_ref().is_none_or(corosensei::Coroutine::done)
+        self.raw.done()
     }
 
     /// Ends the coroutine, as dropping it would. Then prepares `f` to run on the same stack at the next [`resume`](Coroutine::resume).
@@ -154,9 +155,12 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         Yield: 'static,
         Return: 'static,
     {
-        self.raw().force_unwind();
-        if let Some(raw) = self.raw.take() {
-            *self = Coroutine::new(raw.into_stack(), f);
+        self.raw.force_unwind();
+        // SAFETY: the coroutine is moved out and another one into its place. In between nothing unwinds: the coroutine has ended, so
+        // that its stack can be taken, and preparing a closure runs none of it.
+        unsafe {
+            let ended = ptr::read(&self.raw);
+            ptr::write(self, Coroutine::new(ended.into_stack(), f));
         }
     }
 
@@ -166,24 +170,14 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     ///
     /// If it has not ended.
     #[inline]
-    pub fn into_stack(mut self) -> Stack {
+    pub fn into_stack(self) -> Stack {
         assert!(self.is_finished(), "into_stack on a coroutine that has not ended");
-        self.raw
-            .take()
-            .expect("only `reset`, `leak` and this empty it, and none of them hands it on")
-            .into_stack()
+        self.raw.into_stack()
     }
 
     /// Gives up the coroutine where it stands: nothing on its stack is dropped. The stack is never unmapped and never used again.
-    pub fn leak(mut self) {
-        mem::forget(self.raw.take());
-    }
-
-    #[inline]
-    fn raw(&mut self) -> &mut corosensei::Coroutine<Input, Yield, Return, Stack> {
-        self.raw
-            .as_mut()
-            .expect("only `reset`, `leak` and `into_stack` empty it, and none of them hands it on")
+    pub fn leak(self) {
+        mem::forget(self);
     }
 }
 
