@@ -211,8 +211,17 @@ pub(super) fn holders(remote: &Remote, thread: i32, running: u64) -> Vec<(u64, S
     let Ok(memory) = File::open("/proc/self/mem") else {
         return Vec::new();
     };
-    let refers = |suspended: usize| {
-        let Some(end) = stack::end(suspended) else { return false };
+    let word = |address: usize| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, address as u64).ok()?;
+        Some(usize::from_ne_bytes(bytes))
+    };
+    // `place` is the address of the fiber's stack pointer. Of a fiber that has ended meanwhile, or has not started, it is something else.
+    let refers = |place: usize| {
+        let Some(end) = stack::end(place) else { return false };
+        let Some(suspended) = word(place).filter(|at| stack::end(*at) == Some(end)) else {
+            return false;
+        };
         let start = (suspended - SWITCH_BYTES) / 8 * 8;
         let mut bytes = vec![0; (end - start).min(SEARCHED_BYTES)];
         memory.read_exact_at(&mut bytes, start as u64).is_ok()

@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(feature = "inspect")]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, io, thread};
 
 use osier_coro::{Yielder, panic_count};
@@ -121,9 +121,10 @@ pub(crate) struct Core<'a> {
     header: &'a Header,
     pub(crate) word: Word,
     id: u64,
-    /// The part of the fiber's slot that other threads see.
+    /// The stack pointer at the last suspension, for the watchdog, and 0 before. The fiber's [`RemoteSlot`] says where it lies. It is
+    /// here, beside what each suspension touches anyway.
     #[cfg(feature = "inspect")]
-    slot: &'static RemoteSlot,
+    suspended_at: AtomicUsize,
     /// Here and not in `Extra`: a burst of a server has hooks, and needs nothing else of that box.
     pub(crate) hooks: Hooks,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
@@ -190,10 +191,12 @@ impl<'a> Core<'a> {
             word,
             id,
             #[cfg(feature = "inspect")]
-            slot,
+            suspended_at: AtomicUsize::new(0),
             hooks: Hooks::default(),
             extra: OnceCell::new(),
         };
+        #[cfg(feature = "inspect")]
+        slot.set_place(&core.suspended_at);
         context::enter_fiber(&core);
         let value = body();
         // Locals end as the fiber's last code: their destructors may block.
@@ -219,7 +222,7 @@ impl<'a> Core<'a> {
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
         // The watchdog searches the part of the stack above it.
         #[cfg(feature = "inspect")]
-        self.slot.stack.store(osier_coro::stack::pointer(), Ordering::Relaxed);
+        self.suspended_at.store(osier_coro::stack::pointer(), Ordering::Relaxed);
         if self.is_metered() {
             self.meter_waits(&waits());
         }

@@ -79,7 +79,7 @@ pub(crate) struct RemoteSlot {
     pub(crate) generation: AtomicU32,
     /// The id of the fiber that was last started in the slot; 0 before the first fiber.
     pub(crate) fiber: AtomicU64,
-    /// The fiber's stack pointer at its last suspension; an address in its stack before that.
+    /// An address in the fiber's stack. Once the fiber has started, its stack pointer at its last suspension is stored there.
     pub(crate) stack: AtomicUsize,
 }
 
@@ -87,6 +87,12 @@ impl RemoteSlot {
     /// Whether the slot has a tenant. After 2^28 tenants of one slot the answer may be wrong: it is for diagnostics.
     pub(crate) fn is_occupied(&self) -> bool {
         self.generation.load(Ordering::Relaxed) % 2 == 1
+    }
+
+    /// Notes the place on the fiber's own stack where each suspension stores the stack pointer.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn set_place(&self, place: &AtomicUsize) {
+        self.stack.store(std::ptr::from_ref(place).addr(), Ordering::Relaxed);
     }
 
     /// The id of the fiber that was last started here, and the label of its stack.
