@@ -121,7 +121,16 @@ fn flags(interest: Interest, mode: Mode) -> EventFlags {
     flags
 }
 
+#[inline]
 fn readiness(flags: EventFlags) -> Ready {
+    // Most events say this and nothing else.
+    match flags == EventFlags::IN {
+        true => Ready::READABLE,
+        false => readiness_of_each(flags),
+    }
+}
+
+fn readiness_of_each(flags: EventFlags) -> Ready {
     let bits = [
         (EventFlags::IN, Ready::READABLE),
         (EventFlags::OUT, Ready::WRITABLE),

@@ -224,12 +224,12 @@ impl Readiness {
     pub fn wake(&self, bits: u64) {
         let readers = || {
             if bits & (READABLE | CLOSED) != 0 && !self.readers.is_empty() {
-                self.readers.wake_all();
+                self.readers.wake_linked();
             }
         };
         let writers = || {
             if bits & WRITABLE != 0 && !self.writers.is_empty() {
-                self.writers.wake_all();
+                self.writers.wake_linked();
             }
         };
         wake_both(readers, writers);
@@ -356,7 +356,8 @@ impl Readiness {
     }
 
     /// One poll of a wait: links the waiter into the direction's [`list`](Readiness::list), calls `own`, which must call
-    /// [`own`](Readiness::own) for this worker, and looks at the bit.
+    /// [`own`](Readiness::own) for this worker, and looks at the bit. A waiter that was notified looks at the bit first: the wait that
+    /// is over needs no link. Another worker may own the direction by then; the caller's next call finds out what the bit is worth.
     ///
     /// # Errors
     /// The error of `own`.
@@ -368,7 +369,11 @@ impl Readiness {
         own: impl FnOnce() -> Result<(), E>,
     ) -> Poll<Result<(), E>> {
         // A notification says that something has changed. The bits say what.
-        while waiter.as_mut().poll_notified(cx).is_ready() {}
+        while waiter.as_mut().poll_notified(cx).is_ready() {
+            if self.snapshot().has(direction.bit()) {
+                return Poll::Ready(Ok(()));
+            }
+        }
         match own() {
             Ok(()) if !self.snapshot().has(direction.bit()) => Poll::Pending,
             owned => Poll::Ready(owned),
@@ -502,6 +507,28 @@ mod tests {
         assert_eq!(state.own(Read, 2, |_| Err("full")), Err("full"));
         assert_eq!(state.snapshot().owner(Read), None);
         assert!(waiter.is_notified());
+    }
+
+    #[test]
+    fn a_wait_that_is_over_neither_links_nor_owns_again() {
+        let state = Readiness::new();
+        own(&state, Read, 1);
+        let mut waiter = std::pin::pin!(state.list(Read).waiter());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let owned = || Ok::<(), ()>(());
+        assert!(state.poll_ready(Read, waiter.as_mut(), &mut cx, owned).is_pending());
+        state.set(0, READABLE);
+        state.wake(READABLE);
+        let not_asked = || -> Result<(), ()> { unreachable!("the bit is set") };
+        assert!(state.poll_ready(Read, waiter.as_mut(), &mut cx, not_asked).is_ready());
+        assert!(state.list(Read).is_empty());
+        // The next wait links before it looks, and a notification without a bit is none.
+        state.clear(state.snapshot(), READABLE, Read, 1);
+        for _ in 0..2 {
+            assert!(state.poll_ready(Read, waiter.as_mut(), &mut cx, owned).is_pending());
+            assert!(!state.list(Read).is_empty());
+            state.wake(READABLE);
+        }
     }
 
     #[test]

@@ -204,9 +204,14 @@ impl WaitList {
     /// If a waker panics, the others are woken all the same, and then the panic continues.
     pub fn wake_all(&self) -> usize {
         fence(Ordering::SeqCst);
-        if self.is_empty() {
-            return 0;
+        match self.is_empty() {
+            true => 0,
+            false => self.wake_linked(),
         }
+    }
+
+    /// Does the same for a caller that has seen a waiter in the list. So it needs no fence.
+    pub(crate) fn wake_linked(&self) -> usize {
         let (first, end, more) = {
             let mut list = self.lock();
             let first = list.grant_first(GRANTED_ALL, |_| true);

@@ -46,8 +46,9 @@ pub trait Source: Sealed {
     fn watched(&self) -> &Watched;
 }
 
-/// One entry of the table.
+/// One entry of the table: a cache line of its own, which a wait and its wake-up touch, and no other socket's worker.
 #[derive(Default)]
+#[repr(align(64))]
 pub(crate) struct Entry {
     state: Readiness,
     /// The word of the connection at rest that this socket wakes; 0 for none.
@@ -135,13 +136,10 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
     if token & FOREIGN != 0 {
         return driver.descriptors.dispatch(token & !FOREIGN, readiness);
     }
-    let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
-    let bits = has(Ready::READABLE, READABLE)
-        | has(Ready::WRITABLE, WRITABLE)
-        | has(Ready::READ_CLOSED, READABLE | READ_CLOSED)
-        | has(Ready::PRIORITY, READABLE | PRIORITY)
-        | has(Ready::HUP, READABLE | WRITABLE | HUP)
-        | has(Ready::ERROR, READABLE | WRITABLE | ERROR);
+    let bits = match readiness == Ready::READABLE {
+        true => READABLE,
+        false => bits_of(readiness),
+    };
     let Some(entry) = mark(token, bits) else { return };
     // Without edges both directions are disarmed now. A waiter that the event does not concern arms again.
     let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
@@ -152,6 +150,17 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
         }
     }
     entry.state.wake(concerned);
+}
+
+/// The bits that an event sets.
+fn bits_of(readiness: Ready) -> u64 {
+    let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
+    has(Ready::READABLE, READABLE)
+        | has(Ready::WRITABLE, WRITABLE)
+        | has(Ready::READ_CLOSED, READABLE | READ_CLOSED)
+        | has(Ready::PRIORITY, READABLE | PRIORITY)
+        | has(Ready::HUP, READABLE | WRITABLE | HUP)
+        | has(Ready::ERROR, READABLE | WRITABLE | ERROR)
 }
 
 /// The interest whose events report `bits`.
@@ -281,9 +290,9 @@ impl Watched {
         };
         core.check(worker, Waiting::NotYet)?;
         let (mut deadline, mut known) = (Some(deadline), None);
+        let mut entry = self.entry.get().map(|&index| at(index));
         loop {
-            let seen = self.entry.get().map(|&index| &at(index).state);
-            let seen = seen.map(|state| (state, state.snapshot()));
+            let seen = entry.map(|entry| (&entry.state, entry.state.snapshot()));
             // A direction without an owner has nobody to keep its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
                 match call(self.fd()) {
@@ -309,7 +318,8 @@ impl Watched {
                 }
             }
             let until = *known.get_or_insert_with(|| deadline.take().and_then(|deadline| deadline()));
-            self.wait(direction, until)?;
+            let entry = *entry.get_or_insert_with(|| self.entry());
+            self.wait(entry, direction, until)?;
         }
     }
 
@@ -399,13 +409,12 @@ impl Watched {
     pub(crate) fn wait_ready(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         match context::caller(|caller| matches!(caller, Caller::Thread)) {
             true => self.block_thread(direction, deadline),
-            false => self.wait(direction, deadline),
+            false => self.wait(self.entry(), direction, deadline),
         }
     }
 
     /// Waits until this worker's poller has reported the direction ready.
-    fn wait(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
-        let entry = self.entry();
+    fn wait(&self, entry: &'static Entry, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         let mut waiter = pin!(entry.state.list(direction).waiter());
         let socket = Socket {
             entry,
@@ -413,14 +422,22 @@ impl Watched {
             direction,
         };
         wait::wait(deadline, Some(socket), |cx| {
-            entry
-                .state
-                .poll_ready(direction, waiter.as_mut(), cx, || self.own(direction))
+            let own = || self.own_entry(entry, direction);
+            entry.state.poll_ready(direction, waiter.as_mut(), cx, own)
         })?
     }
 
     /// The entry, made at the first need.
+    #[inline]
     pub(crate) fn entry(&self) -> &'static Entry {
+        match self.entry.get() {
+            Some(&index) => at(index),
+            None => self.make_entry(),
+        }
+    }
+
+    #[cold]
+    fn make_entry(&self) -> &'static Entry {
         at(*self.entry.get_or_init(|| {
             let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             free.0.pop().unwrap_or_else(|| {
@@ -479,10 +496,22 @@ impl Watched {
 
     /// Makes this thread's worker the owner of the direction, unless it is.
     pub(crate) fn own(&self, direction: Direction) -> io::Result<()> {
-        let state = &self.entry().state;
+        self.own_entry(self.entry(), direction)
+    }
+
+    #[inline]
+    fn own_entry(&self, entry: &Entry, direction: Direction) -> io::Result<()> {
         let Some(here) = context::worker(|worker| worker.remote) else {
             return Ok(());
         };
+        match here.has_edges() && entry.state.snapshot().owner(direction) == Some(here.id) {
+            true => Ok(()),
+            false => self.become_owner(&entry.state, direction, here),
+        }
+    }
+
+    #[inline(never)]
+    fn become_owner(&self, state: &Readiness, direction: Direction, here: &Remote) -> io::Result<()> {
         let mut displaced = None;
         let register = |how| self.register(here, how, &mut displaced);
         match here.has_edges() {
@@ -501,7 +530,8 @@ impl Watched {
         cx: &mut Context<'_>,
         call: &mut impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
-        let state = &self.entry().state;
+        let entry = self.entry();
+        let state = &entry.state;
         let Some(here) = context::driver_is_worker() else {
             let mut value = None;
             ready!(self.poll_io_elsewhere(direction, waiter, cx, &mut leaving(&mut value, call)))?;
@@ -525,19 +555,21 @@ impl Watched {
                     }
                 }
             }
-            ready!(self.poll_ready(direction, waiter.as_mut(), cx))?;
+            ready!(self.poll_ready(entry, direction, waiter.as_mut(), cx))?;
         }
     }
 
     /// Polls whether the direction is ready. This thread's worker becomes its owner.
     fn poll_ready(
         &self,
+        entry: &Entry,
         direction: Direction,
         waiter: Pin<&mut Waiter<'static>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let state = &self.entry().state;
-        state.poll_ready(direction, waiter, cx, || self.own(direction))
+        entry
+            .state
+            .poll_ready(direction, waiter, cx, || self.own_entry(entry, direction))
     }
 
     /// Polls a call where this thread does not dispatch the events itself, so that it may trust and clear no bit.

@@ -775,10 +775,16 @@ impl Worker {
         let completed = self.completed.get() + 1;
         self.completed.set(completed);
         if completed >= CALLS_BUDGET {
-            self.completed.set(0);
-            core.run_hooks();
-            self.yield_fiber(core);
+            self.yield_for_budget(core);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn yield_for_budget(&self, core: &Core<'_>) {
+        self.completed.set(0);
+        core.run_hooks();
+        self.yield_fiber(core);
     }
 
     /// Wakes `word`, of this worker, at `deadline` or up to a tick later, never before.

@@ -14,8 +14,9 @@ use std::sync::OnceLock;
 
 const FANOUT: usize = 256;
 
-type Page<T> = Box<[T]>;
-type Branch<T> = Box<[OnceLock<Page<T>>]>;
+// Arrays: an index below their length needs no check.
+type Page<T> = Box<[T; FANOUT]>;
+type Branch<T> = Box<[OnceLock<Page<T>>; FANOUT]>;
 
 pub(crate) struct Table<T> {
     branches: [OnceLock<Branch<T>>; FANOUT],
@@ -32,7 +33,7 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         let [branch, page, entry] = split(index);
-        self.branches.get(branch)?.get()?.get(page)?.get()?.get(entry)
+        Some(&self.branches.get(branch)?.get()?[page].get()?[entry])
     }
 
     /// The entry. `make` makes its page and is given the index of each entry.
@@ -42,9 +43,18 @@ impl<T> Table<T> {
     /// If the index is 2²⁴ or more.
     pub(crate) fn get_or_make(&self, index: u32, make: impl Fn(u32) -> T) -> &T {
         let [branch, page, entry] = split(index);
-        let branch = self.branches[branch].get_or_init(|| (0..FANOUT).map(|_| OnceLock::new()).collect());
+        let branch = self.branches[branch].get_or_init(|| boxed(|_| OnceLock::new()));
         let first = index - entry as u32;
-        &branch[page].get_or_init(|| (first..first + FANOUT as u32).map(&make).collect())[entry]
+        &branch[page].get_or_init(|| boxed(|entry| make(first + entry)))[entry]
+    }
+}
+
+/// An array in a box, which never lies on the stack.
+fn boxed<T>(make: impl Fn(u32) -> T) -> Box<[T; FANOUT]> {
+    let entries: Box<[T]> = (0..FANOUT as u32).map(make).collect();
+    match entries.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("there are as many as it holds"),
     }
 }
 
