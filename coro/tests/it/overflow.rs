@@ -175,7 +175,7 @@ fn overflow_between_neighbours(recursion: extern "C" fn()) -> ! {
     assert!(
         stacks
             .windows(2)
-            .all(|s| limit(&s[0]) + s[0].stack_bytes() == limit(&s[1])),
+            .all(|s| limit(&s[0]) + s[0].stack_bytes() + rustix::param::page_size() == limit(&s[1])),
         "not adjacent: {stacks:?}"
     );
     let [below, middle, above] = stacks;
