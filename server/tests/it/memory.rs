@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::allow_descriptors;
 
+use crate::slow_readers::slow_reader;
 use crate::support::sites::Sites;
 
 /// More than the attackers hold if nothing bounds them: 60 MB.
@@ -112,4 +114,47 @@ fn below_the_least_limit_nothing_is_accepted_and_the_log_says_why() {
         assert_eq!(status, 503, "{answer}");
         assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
     }
+}
+
+/// A client that takes nothing of what it has asked for: megabytes, for which neither kernel has room.
+fn takes_nothing(address: SocketAddr) -> TcpStream {
+    let (_, stream) = slow_reader(address);
+    stream.set_nonblocking(true).unwrap();
+    // The server may stop reading before the end.
+    let _ = (&stream).write_all(&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10_000));
+    stream
+}
+
+#[test]
+fn clients_that_take_nothing_do_not_keep_others_out() {
+    const STALLED: usize = 600;
+    let wanted = 4 * STALLED as u64;
+    if !allow_descriptors(wanted) {
+        return testkit::skip(format_args!("the connections need {wanted} descriptors"));
+    }
+    // The write timeout does not end them.
+    let site = SITE
+        .replacen("\n[[site]]", "\ntimeouts = { write = \"1h\" }\n[[site]]", 1)
+        .replace("\"x\"", &format!("\"{}\"", "x".repeat(8000)));
+    let idle = {
+        let sites = Sites::start(&site);
+        sites.get("x", "/");
+        resident(sites.server.id(), "VmRSS:")
+    };
+    let sites = Sites::start(&format!("memory = {}\n{site}", idle + (24 << 20)));
+    let address = sites.addresses[0];
+    let stalled: Vec<_> = (0..STALLED).map(|_| takes_nothing(address)).collect();
+    let begun = Instant::now();
+    while !sites.said().contains("new requests get 503") {
+        assert!(begun.elapsed() < PATIENCE, "memory was not short: {}", sites.said());
+        thread::sleep(Duration::from_millis(10));
+    }
+    while asks(address).is_none_or(|(status, _)| status != 200) {
+        assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
+    }
+    println!(
+        "a quiet client is served {:?} after the last of {STALLED} came",
+        begun.elapsed()
+    );
+    drop(stalled);
 }

@@ -58,6 +58,7 @@ pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod shelf;
 pub(crate) mod slow;
+mod stalled;
 pub(crate) mod stream;
 pub(crate) mod times;
 pub(crate) mod trailers;
@@ -76,7 +77,7 @@ use std::time::{Duration, Instant};
 
 use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
-use osier::memory::{Account, Charge};
+use osier::memory::{self, Account, Charge, Pressure};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 
@@ -107,6 +108,9 @@ const LINGER_QUIET: Duration = Duration::from_secs(5);
 
 /// Free bytes at first, behind the received part of an incomplete head.
 const PARTIAL_ROOM: usize = 256;
+
+/// The part of an incomplete head that is kept even near the limit of memory.
+const PARTIAL_ALWAYS: usize = 4 << 10;
 
 /// The beginning of the HTTP/2 preface (RFC 9113 section 3.4). No method begins like that.
 #[cfg(feature = "h2")]
@@ -438,6 +442,15 @@ impl Conn {
                 });
                 return self.rest_until_received(awaiting);
             }
+            After::Gone => {
+                // It may be an eviction that has ended the burst.
+                let next = self.close(output.close_reason());
+                worker.give_buffers(Buffers {
+                    input: input.bytes,
+                    output: output.into_buffer(),
+                });
+                return next;
+            }
             outcome => outcome,
         };
 
@@ -451,7 +464,6 @@ impl Conn {
             return self.take_over(takeover, extensions, unread);
         }
         let next = match outcome {
-            After::Gone => self.close(output.close_reason()),
             After::End(reason) => {
                 if is_held {
                     // A close alone would drop these bytes if the client has sent more meanwhile.
@@ -459,7 +471,7 @@ impl Conn {
                 }
                 self.close(reason)
             }
-            After::Taken(..) | After::Send(_) | After::Receive(_) => unreachable!("taken above"),
+            After::Gone | After::Taken(..) | After::Send(_) | After::Receive(_) => unreachable!("taken above"),
             After::Linger(reason) => self.linger(reason),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
@@ -497,9 +509,12 @@ impl Conn {
         }))
     }
 
-    /// Rests until more of a head arrives.
+    /// Rests until more of a head arrives. Near the limit of memory a long one is not waited for.
     fn rest_in_partial(&mut self, mut partial: Box<Partial>) -> AfterBurst {
         partial.charge.resize(partial.bytes.len());
+        if partial.filled > PARTIAL_ALWAYS && memory::pressure() == Pressure::Critical {
+            return self.close(CloseReason::Evicted);
+        }
         let server = &self.link.worker.server;
         let time = server.timeouts.header.min(server.rates.head_time(partial.filled));
         let deadline = partial.since.checked_add(time);

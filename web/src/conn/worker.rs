@@ -33,6 +33,7 @@ use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
 use crate::conn::slow::Watch;
+use crate::conn::stalled::Stalled;
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
@@ -91,6 +92,7 @@ pub(crate) struct Worker {
     age: Cell<u32>,
     /// The requests that have a limit of time.
     pub(crate) slow: Rc<Watch>,
+    stalled: RefCell<Stalled>,
     /// The zero of [`Worker::now`].
     epoch: Stamp,
 }
@@ -312,6 +314,7 @@ impl Worker {
             hand: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
+            stalled: RefCell::default(),
             epoch: Stamp::coarse(),
         })
     }
@@ -339,6 +342,13 @@ impl Worker {
             }
             self.buffers.borrow_mut().give(buffers, POOLED);
         }
+    }
+
+    /// Drops all buffers that are kept for later bursts.
+    pub(crate) fn drop_buffers(&self) {
+        self.buffers.replace(Shelf::new());
+        #[cfg(feature = "h2")]
+        self.outputs.replace(Shelf::new());
     }
 
     /// Drops buffers that no burst has needed lately.
@@ -481,6 +491,11 @@ impl Worker {
     /// Same as [`evict`](Worker::evict), but connections that wait for the rest of a head leave, too.
     pub(crate) fn evict_with_heads(&self, count: usize) -> usize {
         self.evict_where(count, |phase| phase.is_idle() || phase == Phase::Other)
+    }
+
+    /// Looks for connections whose clients take nothing, and closes up to `count` of them. See [`Stalled`].
+    pub(crate) fn evict_stalled(&self, count: usize) -> usize {
+        self.stalled.borrow_mut().close(&self.links.borrow(), count)
     }
 
     fn evict_where(&self, count: usize, may_leave: impl Fn(Phase) -> bool + Copy) -> usize {
@@ -657,7 +672,7 @@ impl Link {
             Phase::Other => ConnectionState::Head,
             Phase::Resting | Phase::WithoutStreams => ConnectionState::Idle,
         };
-        let age = self.worker.now().wrapping_sub(self.began);
+        let age = self.age();
         ConnectionInfo {
             peer: self.peer(),
             protocol,
@@ -665,6 +680,19 @@ impl Link {
             streams: usize::from(self.streams.get()),
             age: Duration::from_millis(u64::from(age)),
         }
+    }
+
+    /// The milliseconds since it began.
+    pub(crate) fn age(&self) -> u32 {
+        self.worker.now().wrapping_sub(self.began)
+    }
+
+    /// Ends the connection with whatever it does, because memory is short. Its fiber meets the end of the socket.
+    #[cold]
+    pub(crate) fn evict_at_once(&self) {
+        self.phase.set(Phase::Ended(CloseReason::Evicted));
+        Link::abandon(self.socket());
+        let _ = self.socket().shutdown(Shutdown::Both);
     }
 
     /// The client that [`Clients`] counts this connection for.

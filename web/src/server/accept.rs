@@ -111,7 +111,8 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     }
 }
 
-/// Closes idle connections while memory is short, the ones that are idle longest first.
+/// Closes idle connections while memory is short, the ones that are idle longest first. Near the limit, those that wait for the rest of a
+/// head and those whose clients take nothing are closed, too.
 fn relieve(service: &Service) {
     let mut asked = osier::fiber::worker().unwrap_or_default();
     loop {
@@ -130,13 +131,20 @@ fn relieve(service: &Service) {
     }
 }
 
-/// Closes up to `most` idle connections of this worker, and drops cached files.
+/// Closes up to `most` connections of this worker, and drops free buffers and cached files.
 fn give_way(service: &Service, most: usize) {
     let worker = &Local::here(service).worker;
     match memory::pressure() {
-        Pressure::Critical => worker.evict_with_heads(most),
-        _ => worker.evict(most),
-    };
+        Pressure::Critical => {
+            let evicted = worker.evict_with_heads(most);
+            worker.evict_stalled(most.saturating_sub(evicted));
+        }
+        _ => {
+            worker.evict(most);
+            worker.evict_stalled(0);
+        }
+    }
+    worker.drop_buffers();
     #[cfg(feature = "files")]
     crate::files::caches::give_way();
 }
