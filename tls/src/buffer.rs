@@ -1,7 +1,8 @@
 //! [`Buffer`]: bytes of a connection that wait, in memory that the thread lends.
 //!
 //! A connection at rest holds no buffer. While it reads or writes it borrows one of the thread's; afterwards it gives the buffer
-//! back, and keeps a copy of the bytes that wait, such as an incomplete record, in memory of their own length.
+//! back, and keeps a copy of the bytes that wait, such as an incomplete record, in memory of their own length. That memory is charged to
+//! [`Account::TLS`].
 //!
 //! ```text
 //!   bytes:  consumed │ filled │ room        all initialised; `bytes.len()` is the capacity
@@ -10,6 +11,8 @@
 
 use std::cell::RefCell;
 use std::mem;
+
+use osier::memory::Account;
 
 /// The length of the buffers that a thread lends: two records and a little.
 const LENT_BYTES: usize = (32 << 10) + 1024;
@@ -102,7 +105,7 @@ impl Buffer {
     pub(crate) fn rest(&mut self) {
         let unused = self.bytes.len() - self.len();
         if unused > 0 {
-            let kept = self.waiting().to_vec();
+            let kept = charged(self.waiting().to_vec());
             give_back(mem::replace(&mut self.bytes, kept));
             (self.start, self.end) = (0, self.bytes.len());
         }
@@ -119,7 +122,7 @@ impl Buffer {
                 return;
             }
             true => borrow(),
-            false => vec![0; needed.next_power_of_two()],
+            false => charged(vec![0; needed.next_power_of_two()]),
         };
         larger[..self.len()].copy_from_slice(&self.bytes[self.start..self.end]);
         give_back(mem::replace(&mut self.bytes, larger));
@@ -138,6 +141,14 @@ fn borrow() -> Vec<u8> {
     free.unwrap_or_else(|| vec![0; LENT_BYTES])
 }
 
+/// Charges a buffer that is not one of those that are lent.
+fn charged(bytes: Vec<u8>) -> Vec<u8> {
+    if !bytes.is_empty() && bytes.len() != LENT_BYTES {
+        Account::TLS.add(bytes.len());
+    }
+    bytes
+}
+
 /// Keeps the buffer for the next borrower if it is one of those that are lent, and there are not enough yet.
 fn give_back(bytes: Vec<u8>) {
     if bytes.len() == LENT_BYTES {
@@ -148,5 +159,7 @@ fn give_back(bytes: Vec<u8>) {
                 free.push(bytes);
             }
         });
+    } else if !bytes.is_empty() {
+        Account::TLS.subtract(bytes.len());
     }
 }

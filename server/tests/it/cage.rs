@@ -24,8 +24,8 @@ const ATTACKERS: usize = 1500;
 const WINDOWS: usize = 40;
 const STREAMS: u32 = 100;
 
-/// The memory of the cgroup. With half of it, the attacks have met its limit.
-const LITTLE_MEMORY: u64 = 96 << 20;
+/// The memory of the cgroup.
+const LITTLE_MEMORY: u64 = 48 << 20;
 
 /// Talkers who fill the history of the lobby, with lines of this many bytes.
 const TALKERS: usize = 6;
@@ -84,7 +84,7 @@ fn closed_windows() -> Vec<u8> {
 }
 
 /// The first 16 KiB of a TLS record of a handshake, all but the last byte.
-fn half_a_handshake() -> Vec<u8> {
+pub fn half_a_handshake() -> Vec<u8> {
     [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0x3f, 0xfc, 3, 3], &vec![0; 16_377]].concat()
 }
 

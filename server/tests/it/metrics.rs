@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use osier::memory::BATCH_BYTES;
 use serde_json::Value;
 use testkit::exposition::{Labels, Page};
 
+use crate::cage::half_a_handshake;
 use crate::support::Client;
 use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
@@ -267,6 +269,33 @@ fn the_process_is_shown_under_landlock() {
     for name in ["process_open_fds", "process_resident_memory_bytes", "process_threads"] {
         assert!(page.value(name, &[]).is_some_and(|value| value > 0.0), "{name}");
     }
+}
+
+#[test]
+fn a_record_of_tls_that_is_not_whole_is_charged() {
+    const CLIENTS: usize = 20;
+    let sites = Sites::start(&format!(
+        "{ADMIN}[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[site]]\ndefault = true\ntls = \"internal\"\n\
+         [[site.route]]\nrespond = \"x\"\n"
+    ));
+    let (admin, address) = (admin_of(&sites), sites.addresses[0]);
+    let held = || {
+        let page = page_of(admin);
+        page.value("osier_memory_bytes", &[("account", "tls")]).unwrap()
+    };
+    let half = half_a_handshake();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(&half).unwrap();
+            client
+        })
+        .collect();
+    // Two workers may each know of some bytes that the page does not show.
+    let all = (CLIENTS * half.len()) as f64 - 3.0 * BATCH_BYTES as f64;
+    wait_for("the charge of the records", || held() >= all);
+    drop(clients);
+    wait_for("the end of the charge", || held() < 3.0 * BATCH_BYTES as f64);
 }
 
 #[test]

@@ -153,7 +153,8 @@ impl Spool {
             limits.folder.clone(),
             std::mem::take(&mut self.memory),
         );
-        self.held = Held::default();
+        // Many bodies may wait for the disk at once, with what they hold.
+        let _charges = (std::mem::take(&mut self.held), Account::BODIES.charge(piece.len()));
         let written = on_disk(move || {
             let file = match file {
                 Some(file) => file,

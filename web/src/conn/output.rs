@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
+use osier::memory::Account;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -428,6 +429,9 @@ impl OutputState {
             debug_assert!(tail.is_empty());
             return Ok(());
         }
+        let room = self.buffer.capacity();
+        // The client may make it wait for long.
+        let _charge = (room >= LARGE).then(|| Account::REQUESTS.charge(room));
         let done = if tail.is_empty() {
             sink.write_all(&self.buffer)
         } else {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use http::Extensions;
+use osier::memory::Account;
 
 use crate::body::incoming::Paused;
 use crate::body::spool::{Failed, Limits, Spool};
@@ -67,6 +68,8 @@ impl Receiving for Received {
             unreachable!("only a connection rests")
         };
         let mut buffers = client.worker.take_buffers();
+        // A file may have to be waited for.
+        let _charge = Account::REQUESTS.charge(buffers.input.len());
         let output = Output::new(transport, Vec::new());
         let before = (self.spool.len(), self.body.progress());
         let mut body = self
