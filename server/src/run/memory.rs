@@ -25,11 +25,11 @@ use crate::log::operator::Say;
 use crate::metrics::Totals;
 use crate::site::live::Live;
 
-/// Time between two measurements while less than half of the limit is in use.
-const CALM: Duration = Duration::from_secs(1);
+/// The shortest and the longest time between two measurements.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Time between two measurements otherwise.
-const WATCHFUL: Duration = Duration::from_millis(100);
+/// The bytes a second by which memory without an account may grow: the next measurement comes before that would reach the limit.
+const GROWTH: u64 = 512 << 20;
 
 /// Shortest time between two trims of the allocator, which take some milliseconds each.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
@@ -109,6 +109,8 @@ struct Version {
     usage: &'static str,
     /// The lines of `memory.stat` for the page cache, in bytes. The kernel drops it when it needs to. Files in memory are not in it.
     cached: [&'static str; 2],
+    /// The line for the part of it that is mapped, such as the code that runs.
+    mapped: &'static str,
 }
 
 const FIRST: Version = Version {
@@ -116,6 +118,7 @@ const FIRST: Version = Version {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     cached: ["total_active_file ", "total_inactive_file "],
+    mapped: "total_mapped_file ",
 };
 
 const SECOND: Version = Version {
@@ -123,6 +126,7 @@ const SECOND: Version = Version {
     limit: "memory.max",
     usage: "memory.current",
     cached: ["active_file ", "inactive_file "],
+    mapped: "file_mapped ",
 };
 
 impl Cgroup {
@@ -153,7 +157,7 @@ impl Cgroup {
     }
 
     /// The memory that counts against the limit, but for the page cache: else a server of large files would seem to be short of memory.
-    /// `None` if the kernel does not say it.
+    /// Mapped pages count, because a server whose code leaves memory stands still. `None` if the kernel does not say it.
     ///
     /// # Blocks the thread
     /// For some tens of microseconds.
@@ -167,7 +171,8 @@ impl Cgroup {
                 .ok()
         };
         let [active, inactive] = self.version.cached;
-        Some(usage.saturating_sub(bytes(active)? + bytes(inactive)?))
+        let cached = (bytes(active)? + bytes(inactive)?).saturating_sub(bytes(self.version.mapped)?);
+        Some(usage.saturating_sub(cached))
     }
 }
 
@@ -213,6 +218,13 @@ pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say
     drop(osier::fiber::Builder::new().name("memory").spawn(move || keeper.run()));
 }
 
+/// Time until the next measurement.
+fn pause(held: u64, limit: u64) -> Duration {
+    let room = limit.saturating_sub(held);
+    let time = Duration::from_millis(room.saturating_mul(1000) / GROWTH);
+    time.clamp(PAUSE.0, PAUSE.1)
+}
+
 struct Keeper {
     limit: Limit,
     /// The cgroup, if the limit is its.
@@ -240,10 +252,10 @@ impl Keeper {
                     trimmed = osier::time::now();
                 }
             }
-            let is_calm = memory::held() < memory::limit().unwrap_or(usize::MAX) / 2;
-            let pause = if is_calm { CALM } else { WATCHFUL };
             // A charge may change the pressure before the next measurement.
-            let _ = osier::timeout(pause, || memory::wait_for_change(now));
+            let _ = osier::timeout(pause(memory::held() as u64, self.limit.bytes), || {
+                memory::wait_for_change(now)
+            });
         }
     }
 
@@ -316,6 +328,15 @@ mod tests {
     }
 
     #[test]
+    fn measurements_come_more_often_near_the_limit() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(pause(0, u64::MAX), Duration::from_secs(1));
+        assert_eq!(pause(100 * MIB, 228 * MIB), Duration::from_millis(250));
+        assert_eq!(pause(227 * MIB, 228 * MIB), Duration::from_millis(20));
+        assert_eq!(pause(300 * MIB, 228 * MIB), Duration::from_millis(20));
+    }
+
+    #[test]
     fn cgroups_of_both_versions_are_read() {
         let folder = Folder::new();
         let write = |path: &str, text: &str| {
@@ -335,9 +356,9 @@ mod tests {
         assert_eq!((limit(), memory()), (Some(900_000_000), None));
         write(
             "sys/fs/cgroup/system.slice/memory.stat",
-            "anon 5\nactive_file 20000000\ninactive_file 40000000\nslab 1\n",
+            "anon 5\nfile_mapped 10000000\nactive_file 20000000\ninactive_file 40000000\nslab 1\n",
         );
-        assert_eq!(memory(), Some(240_000_000));
+        assert_eq!(memory(), Some(250_000_000));
         write("sys/fs/cgroup/system.slice/osier.service/memory.max", "500000000\n");
         assert_eq!(limit(), Some(500_000_000));
         write("sys/fs/cgroup/system.slice/memory.max", "400000000\n");
@@ -352,9 +373,9 @@ mod tests {
         write("sys/fs/cgroup/memory/memory.usage_in_bytes", "100000\n");
         write(
             "sys/fs/cgroup/memory/memory.stat",
-            "inactive_file 1\ntotal_inactive_file 15000\ntotal_active_file 5000\n",
+            "inactive_file 1\ntotal_mapped_file 1000\ntotal_inactive_file 15000\ntotal_active_file 5000\n",
         );
-        assert_eq!((limit(), memory()), (Some(256 << 20), Some(80_000)));
+        assert_eq!((limit(), memory()), (Some(256 << 20), Some(81_000)));
         // Outside of one, the groups around it count too.
         write(
             "sys/fs/cgroup/memory/docker/7f/memory.limit_in_bytes",
