@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -157,20 +158,33 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A TCP port of the loopback interface that was free a moment ago. A program that can listen on a Unix socket or choose
-/// its port should: another process may take this one.
+/// A TCP port of the loopback interface that was free a moment ago, below those that Linux gives to clients. Two calls of a process give
+/// two ports. A program that can listen on a Unix socket or choose its port should: another process may take this one.
 ///
 /// # Panics
 /// Panics if no port is free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket").port()
+    const PORTS: std::ops::Range<u32> = 10_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes of one run have ids that follow each other.
+    let first = std::process::id().wrapping_mul(131);
+    let count = PORTS.end - PORTS.start;
+    let next = || PORTS.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = (0..count).filter_map(|_| u16::try_from(next()).ok());
+    ports.find(is_free).expect("a free port")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn no_two_ports_are_the_same() {
+        let ports: std::collections::BTreeSet<u16> = (0..100).map(|_| free_port()).collect();
+        assert_eq!(ports.len(), 100);
+    }
 
     #[test]
     fn a_program_is_ended_with_its_value() {
