@@ -51,7 +51,7 @@ const STREAMS: u8 = 100;
 const TALKERS: usize = 6;
 const LINE: usize = 4000;
 
-/// What an attacker sends.
+/// The bytes of an attacker.
 #[derive(Default)]
 struct Script {
     /// Whether it enters the chat first.

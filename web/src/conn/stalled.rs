@@ -15,26 +15,45 @@ use std::time::Duration;
 
 use osier::time::Stamp;
 
-use crate::conn::worker::Link;
-
 /// Time in which a client must take a byte while memory is short.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A connection, as this module sees it.
+pub(crate) trait Connection {
+    /// The bytes that the client has not acknowledged. 0 where the system does not say it.
+    fn unacknowledged(&self) -> usize;
+
+    /// The milliseconds since it began.
+    fn age(&self) -> u32;
+
+    /// Ends it with whatever it does, because memory is short.
+    fn evict_at_once(&self);
+}
+
 /// The clients of one worker that had bytes to take at the last look.
-#[derive(Default)]
-pub(crate) struct Stalled {
+pub(crate) struct Stalled<C> {
     /// Each with the number of these bytes, the oldest connection last.
-    noted: Vec<(Weak<Link>, usize)>,
+    noted: Vec<(Weak<C>, usize)>,
     /// When they were noted.
     since: Option<Stamp>,
     /// When it was last asked.
     asked: Option<Stamp>,
 }
 
-impl Stalled {
+impl<C> Default for Stalled<C> {
+    fn default() -> Stalled<C> {
+        Stalled {
+            noted: Vec::new(),
+            since: None,
+            asked: None,
+        }
+    }
+}
+
+impl<C: Connection> Stalled<C> {
     /// Looks at the connections of the worker, and closes up to `count` whose clients have taken nothing. Called every few milliseconds
     /// while memory is short. Returns how many it has closed.
-    pub(crate) fn close(&mut self, links: &[Rc<Link>], count: usize) -> usize {
+    pub(crate) fn close(&mut self, links: &[Rc<C>], count: usize) -> usize {
         let now = Stamp::coarse();
         let asked = self.asked.replace(now);
         // What was noted when memory was short before says nothing.
@@ -54,7 +73,7 @@ impl Stalled {
             && let Some((link, before)) = self.noted.pop()
         {
             if let Some(link) = link.upgrade()
-                && unacknowledged(&link) >= before
+                && link.unacknowledged() >= before
             {
                 link.evict_at_once();
                 closed += 1;
@@ -63,10 +82,10 @@ impl Stalled {
         closed
     }
 
-    fn note(&mut self, links: &[Rc<Link>]) {
+    fn note(&mut self, links: &[Rc<C>]) {
         let mut links: Vec<_> = links
             .iter()
-            .map(|link| (link, unacknowledged(link)))
+            .map(|link| (link, link.unacknowledged()))
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
         links.sort_unstable_by_key(|(link, _)| link.age());
@@ -75,9 +94,4 @@ impl Stalled {
             .map(|(link, bytes)| (Rc::downgrade(link), *bytes))
             .collect();
     }
-}
-
-/// The bytes that the client has not acknowledged. 0 where the system does not say it.
-fn unacknowledged(link: &Link) -> usize {
-    link.socket().unacknowledged().unwrap_or(0)
 }

@@ -33,7 +33,7 @@ use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::shelf::Shelf;
 use crate::conn::slow::Watch;
-use crate::conn::stalled::Stalled;
+use crate::conn::stalled::{self, Stalled};
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
@@ -92,7 +92,7 @@ pub(crate) struct Worker {
     age: Cell<u32>,
     /// The requests that have a limit of time.
     pub(crate) slow: Rc<Watch>,
-    stalled: RefCell<Stalled>,
+    stalled: RefCell<Stalled<Link>>,
     /// The zero of [`Worker::now`].
     epoch: Stamp,
 }
@@ -672,7 +672,7 @@ impl Link {
             Phase::Other => ConnectionState::Head,
             Phase::Resting | Phase::WithoutStreams => ConnectionState::Idle,
         };
-        let age = self.age();
+        let age = stalled::Connection::age(self);
         ConnectionInfo {
             peer: self.peer(),
             protocol,
@@ -680,19 +680,6 @@ impl Link {
             streams: usize::from(self.streams.get()),
             age: Duration::from_millis(u64::from(age)),
         }
-    }
-
-    /// The milliseconds since it began.
-    pub(crate) fn age(&self) -> u32 {
-        self.worker.now().wrapping_sub(self.began)
-    }
-
-    /// Ends the connection with whatever it does, because memory is short. Its fiber meets the end of the socket.
-    #[cold]
-    pub(crate) fn evict_at_once(&self) {
-        self.phase.set(Phase::Ended(CloseReason::Evicted));
-        Link::abandon(self.socket());
-        let _ = self.socket().shutdown(Shutdown::Both);
     }
 
     /// The client that [`Clients`] counts this connection for.
@@ -727,6 +714,24 @@ impl Link {
     /// Whether a balancer has named the client.
     pub(crate) fn is_proxied(&self) -> bool {
         self.peer.get().is_proxied
+    }
+}
+
+impl stalled::Connection for Link {
+    fn unacknowledged(&self) -> usize {
+        self.socket().unacknowledged().unwrap_or(0)
+    }
+
+    fn age(&self) -> u32 {
+        self.worker.now().wrapping_sub(self.began)
+    }
+
+    /// Its fiber meets the end of the socket.
+    #[cold]
+    fn evict_at_once(&self) {
+        self.phase.set(Phase::Ended(CloseReason::Evicted));
+        Link::abandon(self.socket());
+        let _ = self.socket().shutdown(Shutdown::Both);
     }
 }
 
