@@ -5,11 +5,10 @@
 //! for as long beside the readers.
 //!
 //! The program prints a line `NAME NUMBER` for each figure: the times of the quiet client in microseconds, and what the readers have read.
-//! Readers have less priority than the quiet client, so that it waits for the server and not for them.
+//! The quiet client is the first thread. The row gives it real-time priority, so that it waits for the server and not for the readers.
 #![forbid(unsafe_code)]
 
 use rustix::fs::{Advice, fadvise};
-use rustix::process::setpriority_process;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::TcpStream;
@@ -90,7 +89,6 @@ fn times(port: u16, time: Duration) -> Result<Vec<Duration>> {
 
 /// Reads the file from the disk, by the server, until it is told to stop.
 fn read_again(port: u16, file: &Path, bytes: u64, stop: &AtomicBool, read: &AtomicU64) -> Result<()> {
-    setpriority_process(None, 5)?;
     let url = format!("/{}", file.file_name().unwrap_or_default().display());
     let file = File::open(file)?;
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port))?);

@@ -57,8 +57,15 @@ fn measured(plan: &Plan, start: Start, figure: Figure) -> Result<Sample, String>
         plan.load.as_millis() as usize,
     ];
     let [port, numbers @ ..] = numbers.map(|number| number.to_string());
-    let args = [vec![port, site(plan).display().to_string()], numbers.to_vec()].concat();
-    let printed = load::figures(&[plan.cores.1], &program("load-cold"), &args)?;
+    // Real-time priority for the quiet client, and for no thread that it starts. Otherwise it waits for the readers of its own core.
+    let run = ["-R", "-f", "10"].map(str::to_string).to_vec();
+    let args = vec![
+        program("load-cold").display().to_string(),
+        port,
+        site(plan).display().to_string(),
+    ];
+    let args = [run, args, numbers.to_vec()].concat();
+    let printed = load::figures(&[plan.cores.1], Path::new("chrt"), &args)?;
     let figure = figure(&|name| {
         let found = printed.iter().find(|(known, _)| known == name);
         Ok(found.ok_or_else(|| format!("load-cold: printed no {name}"))?.1)
