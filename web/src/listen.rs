@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 
+/// How long the kernel keeps a new connection whose client sends nothing: the shortest time that Linux knows.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// Peer address of a Unix connection, which has no address.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
@@ -130,7 +133,8 @@ impl AsFd for Listener {
 impl Listener {
     /// Opens `count` listeners on one address, for [`Server::listeners`](crate::Server::listeners).
     /// The system distributes connections over them (`SO_REUSEPORT`). It needs no runtime, so a
-    /// program can drop its privileges between this call and its first thread.
+    /// program can drop its privileges between this call and its first thread. On Linux, a connection is accepted when its
+    /// first bytes have arrived, or after a second (`TCP_DEFER_ACCEPT`).
     ///
     /// # Errors
     ///
@@ -138,6 +142,10 @@ impl Listener {
     /// port.
     pub fn bind(addr: SocketAddr, count: usize) -> io::Result<Vec<Listener>> {
         let listeners = TcpListener::bind_shared(addr, count)?;
+        for listener in &listeners {
+            // A system that refuses it has connections accepted earlier and looked at twice.
+            let _ = listener.set_defer_accept(SILENCE);
+        }
         Ok(listeners.into_iter().map(Listener::Tcp).collect())
     }
 

@@ -26,6 +26,7 @@
 
 mod addr;
 mod any;
+mod deferred;
 mod impls;
 mod inherited;
 pub(crate) mod stream;

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
+use super::deferred::defer_accept;
 use super::impls::{listener_impls, socket_options, stream_impls};
 use super::stream::{self, Stream, call, zero_timeout};
 use super::system;
@@ -348,6 +349,23 @@ impl TcpListener {
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         stream::local_addr(&self.0)
+    }
+
+    /// Lets [`accept`](TcpListener::accept) return a connection when its first bytes have arrived, or when its client has sent nothing
+    /// for `limit` (`TCP_DEFER_ACCEPT`): for protocols whose clients speak first. Zero returns every connection at once, as a new listener
+    /// does.
+    ///
+    /// The system rounds `limit` up to the seconds after which it repeats packets: 1, 3, 7 and so on. The client is connected meanwhile;
+    /// if the listener is closed, it gets a reset when it sends. Has no effect on systems other than Linux.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn set_defer_accept(&self, limit: Duration) -> io::Result<()> {
+        match self.0.fd() {
+            Fd::System(fd) => defer_accept(fd, limit),
+            Fd::Simulated(_) => Ok(()),
+        }
     }
 
     socket_options! {

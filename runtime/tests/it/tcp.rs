@@ -606,6 +606,25 @@ fn connections_of_listeners_that_workers_share_have_nodelay_from_the_start() {
     });
 }
 
+/// Other systems have no such option.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_deferring_listener_accepts_who_speaks_before_who_is_silent() {
+    on(1).run(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_defer_accept(GENEROUS).unwrap();
+        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut silent, mut speaks) = (connect(), connect());
+        speaks.write_all(b"1").unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, speaks.local_addr().unwrap());
+        let mut byte = [0];
+        assert_eq!(accepted.try_read(&mut byte).unwrap(), 1);
+        silent.write_all(b"2").unwrap();
+        assert_eq!(listener.accept().unwrap().1, silent.local_addr().unwrap());
+    });
+}
+
 #[test]
 fn a_port_in_use_is_in_use_unless_it_is_shared() {
     on(2).run(|| {

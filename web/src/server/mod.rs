@@ -553,7 +553,8 @@ impl Listening {
 
     /// Serves until [`ShutdownHandle::shutdown`]. Then comes the graceful shutdown:
     ///
-    /// 1. The server stops accepting.
+    /// 1. The server stops accepting, after the connections that wait in the accept backlog. A client that the kernel still keeps
+    ///    because it has sent nothing gets a reset when it sends: see [`Listener::bind`].
     /// 2. It closes the idle connections.
     /// 3. It sets the event of [`Request::shutdown`](crate::Request::shutdown), which ends event
     ///    streams, and lets in-flight requests finish. Their responses have `connection: close`.

@@ -172,7 +172,11 @@ fn limits_and_the_shutdown_are_reasons_of_the_server() {
         |address| {
             let first = get(address);
             // The reset may come before the call returns.
-            let refused = TcpStream::connect(address).and_then(|mut second| second.read(&mut [0]));
+            let refused = TcpStream::connect(address).and_then(|mut second| {
+                // A connection is accepted with its first byte.
+                second.write_all(b"G")?;
+                second.read(&mut [0])
+            });
             assert!(!refused.is_ok_and(|count| count > 0));
             drop(first);
             osier::sleep(SECOND);

@@ -2,7 +2,7 @@
 //! the limit of connections, the access log.
 
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -160,12 +160,14 @@ fn silent_connections_give_way_to_new_ones() {
     assert_eq!(kept.get("/").text(), "hi");
     let silent: Vec<Client> = (0..200).map(|_| site.connect()).collect();
     assert_eq!(site.get("/").text(), "hi");
-    // The oldest silent connections are gone.
-    let mut silent = silent.into_iter();
-    silent.next().unwrap().expect_end();
-    // One that sends now gets a response in any case.
-    let mut newest = silent.next_back().unwrap();
-    assert_eq!(newest.get("/").text(), "hi");
+    let is_over = |client: &&Client| {
+        client.stream.set_nonblocking(true).unwrap();
+        !matches!(client.stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    };
+    // The kernel gives them to the server after a second. Each takes the place of one that was silent for longer.
+    eventually("most are gone", || silent.iter().filter(is_over).count() >= 180);
+    // One that sends gets a response in any case.
+    assert_eq!(site.get("/").text(), "hi");
     assert!(site.logged("the ones that are idle longest are closed"));
     drop(kept);
 }
@@ -324,6 +326,42 @@ fn a_request_on_its_way_at_the_shutdown_is_answered() {
     assert_eq!(late.reply().text(), "hi");
     silent.expect_end();
     assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+/// Other systems have no such option.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_is_accepted_with_its_first_bytes_or_after_a_second() {
+    let site = site(Router::new().get("/", |_| "hi"));
+    // A thread that has stood still for a second tries again.
+    let silent = (0..20).find_map(|_| {
+        eventually("those of the last try have ended", || site.connections.count() == 0);
+        let silent = site.connect();
+        let mut speaks = site.connect();
+        assert_eq!(speaks.get("/").text(), "hi");
+        (site.connections.count() == 1).then_some(silent)
+    });
+    let mut silent = silent.expect("a client that speaks is accepted before one that connected earlier");
+    eventually("the silent one is accepted", || site.connections.count() == 1);
+    assert_eq!(silent.get("/").text(), "hi");
+}
+
+/// Other systems have no such option.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_that_first_speaks_after_the_shutdown_is_reset() {
+    // A thread that has stood still for a second tries again: the client was accepted then.
+    let is_reset = (0..20).any(|_| {
+        let site = site(Router::new().get("/", |_| "hi"));
+        let mut late = site.connect();
+        site.stop.shutdown();
+        assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+        late.try_send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        late.stream
+            .read(&mut [0])
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+    });
+    assert!(is_reset);
 }
 
 /// A shutdown meets connections in every state: requests that wait in the kernel behind a busy worker are answered, idle connections

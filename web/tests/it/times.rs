@@ -78,7 +78,8 @@ fn with_server(router: fn(&VirtualClock) -> Router, is_tls: bool, client: impl F
     }
     let runtime = osier::Runtime::builder().workers(1).clock(clock);
     runtime.build().unwrap().run(|| {
-        let server = server.bind("127.0.0.1:0").unwrap();
+        // A listener of `Server::bind` would accept a silent client after a second of the machine's clock.
+        let server = server.listener(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         let (address, handle) = (server.local_addr(), server.handle());
         let serving = osier::spawn(move || server.run());
         client(address);

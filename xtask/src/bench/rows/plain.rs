@@ -66,6 +66,7 @@ fn short_lived(plan: &Plan) -> Row<'_> {
     let ours = vec![on("osier", "osier-hello", None)];
     let rivals = vec![
         contestant("nginx", Some(0.9), move || under_load(nginx(plan)?)),
+        contestant("nginx, deferred", Some(0.9), move || under_load(deferred_nginx(plan)?)),
         on("hyper", "hyper", BELOW),
     ];
     let name = format!("connection per request, {CONNECTIONS} at once");
@@ -195,5 +196,13 @@ fn nginx(plan: &Plan) -> Result<Server, String> {
     let site = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
         server::nginx::args(plan, server::nginx::files(&plan.scratch, &site, port)?)
+    })
+}
+
+fn deferred_nginx(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = server::nginx::files(&plan.scratch, &site, port)?;
+        server::nginx::args(plan, server::nginx::deferred(config, port)?)
     })
 }

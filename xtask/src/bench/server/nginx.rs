@@ -12,10 +12,22 @@ pub fn args(plan: &Plan, config: PathBuf) -> Result<Vec<OsString>, String> {
 
 /// The same configuration with so many workers.
 pub fn with_workers(config: PathBuf, workers: usize) -> Result<PathBuf, String> {
+    replaced(config, "worker_processes 1;", &format!("worker_processes {workers};"))
+}
+
+/// The same configuration, accepting a connection on `port` with its first bytes, as Osier does.
+pub fn deferred(config: PathBuf, port: u16) -> Result<PathBuf, String> {
+    let listen = format!("listen 127.0.0.1:{port}");
+    replaced(config, &format!("{listen};"), &format!("{listen} deferred;"))
+}
+
+fn replaced(config: PathBuf, old: &str, new: &str) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", config.display());
     let text = std::fs::read_to_string(&config).map_err(failed)?;
-    let text = text.replace("worker_processes 1;", &format!("worker_processes {workers};"));
-    std::fs::write(&config, text).map_err(failed)?;
+    if !text.contains(old) {
+        return Err(format!("{}: has no {old:?}", config.display()));
+    }
+    std::fs::write(&config, text.replace(old, new)).map_err(failed)?;
     Ok(config)
 }
 
