@@ -425,6 +425,7 @@ impl Arena<'_> {
         };
         match profile.load {
             Load::Raw(names, connections, each) => {
+                make_uploads(&requests, names)?;
                 load::raw(plan, server, &files(&requests, names)?, (connections, each))
             }
             Load::Target => load::requests(plan, server, asked),
@@ -498,6 +499,42 @@ impl Arena<'_> {
 
 const ACCEPTED: &str = "Accept-Encoding: br;q=1, gzip;q=0.8";
 
+/// The long uploads, which a copy of the repository lacks, and the bytes of their bodies.
+const UPLOADS: [(&str, usize); 2] = [("upload-10m.raw", 10 << 20), ("upload-20m.raw", 20 << 20)];
+
+/// Makes those of these requests that are long uploads and missing. Their bodies are random and the same in each copy.
+fn make_uploads(folder: &Path, names: &[&str]) -> Result<(), String> {
+    for (name, length) in UPLOADS.into_iter().filter(|(name, _)| names.contains(name)) {
+        let path = folder.join(name);
+        if path.exists() {
+            continue;
+        }
+        // A run that ends meanwhile leaves no half of a request under that name.
+        let part = path.with_extension("part");
+        std::fs::write(&part, upload(length))
+            .and_then(|()| std::fs::rename(&part, &path))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A request with a body of so many random bytes.
+fn upload(length: usize) -> Vec<u8> {
+    let mut request =
+        format!("POST /upload HTTP/1.1\r\nHost: localhost:8080\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+    let end = request.len() + length;
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    while request.len() < end {
+        // Marsaglia's xorshift.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        request.extend_from_slice(&state.to_le_bytes());
+    }
+    request.truncate(end);
+    request
+}
+
 /// The files of a folder that have these names, in order. `?` stands for a character, a star at the end for any.
 fn files(folder: &Path, names: &[&str]) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -541,7 +578,18 @@ fn spoken(way: Way) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use super::is_like;
+    use super::{is_like, upload};
+
+    #[test]
+    fn an_upload_has_its_length_and_no_pattern() {
+        let request = upload(1001);
+        let text = String::from_utf8_lossy(&request);
+        let (head, _) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("POST /upload HTTP/1.1\r\n") && head.ends_with("\r\nContent-Length: 1001"));
+        let body = &request[head.len() + 4..];
+        assert_eq!(body.len(), 1001);
+        assert!((0..=255u8).all(|byte| body.iter().filter(|other| **other == byte).count() < 20));
+    }
 
     #[test]
     fn names_of_files_stand_for_several() {
