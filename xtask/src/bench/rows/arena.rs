@@ -41,7 +41,8 @@ enum Load {
     /// The target, on many streams.
     Streams,
     /// The targets of a file, on so many connections of so many streams. A server that compresses on the fly held 17 GB for 6,400 streams.
-    Targets(&'static str, usize, usize),
+    /// The content codings that clients accept come last.
+    Targets(&'static str, usize, usize, Option<&'static str>),
     /// Messages over so many WebSockets.
     Echoes(usize),
     /// Two files of targets at once: one that is read and one that is written, by a user.
@@ -117,7 +118,7 @@ const ITEMS: Profile = Profile {
 
 const GATEWAY: Profile = Profile {
     name: "gateway-64",
-    load: Load::Targets("gateway-64-uris.txt", 4, 32),
+    load: Load::Targets("gateway-64-uris.txt", 4, 32, Some(ACCEPTED)),
     entries: &[],
     database: true,
     edge: Some(("gateway.toml", "proxy/nginx.conf")),
@@ -193,7 +194,7 @@ const PROFILES: [Profile; 20] = [
     Profile {
         name: "static-h2",
         way: Way::H2,
-        load: Load::Targets("static-h2-uris.txt", 4, 32),
+        load: Load::Targets("static-h2-uris.txt", 4, 32, Some(ACCEPTED)),
         entries: &["actix", "hyper", "nginx", "h2o"],
         ..FILE
     },
@@ -206,7 +207,7 @@ const PROFILES: [Profile; 20] = [
     Profile {
         name: "json-h2c",
         way: Way::H2c,
-        load: Load::Targets("json-h2c-uris.txt", 16, 32),
+        load: Load::Targets("json-h2c-uris.txt", 16, 32, None),
         entries: &["actix-h2c", "h2o-h2c"],
         ..PAGE
     },
@@ -447,13 +448,17 @@ impl Arena<'_> {
                 load::requests(plan, server, asked)
             }
             Load::Streams => h2::requests(plan, server, profile.asks, tls),
-            Load::Targets(name, connections, streams) => {
+            Load::Targets(name, connections, streams, accepted) => {
                 let file = requests.join(name);
+                let mut options = vec!["-i".as_ref(), file.as_os_str()];
+                if let Some(accepted) = accepted {
+                    options.extend(["-H", accepted].map(OsStr::new));
+                }
                 let targets = Streams {
                     connections,
                     streams,
                     tls,
-                    options: &["-i".as_ref(), file.as_os_str(), "-H".as_ref(), ACCEPTED.as_ref()],
+                    options: &options,
                     path: "/",
                 };
                 h2::at_once(plan, server, &[targets])
