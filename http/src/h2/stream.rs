@@ -165,7 +165,11 @@ impl Streams {
     }
 
     pub(super) fn remove(&mut self, id: StreamId) -> Option<Stream> {
-        self.0.remove(self.place(id)?)
+        match self.place(id)? {
+            // Without looking for what to move.
+            0 => self.0.pop_front(),
+            place => self.0.remove(place),
+        }
     }
 
     /// Frees the memory of an empty table.
@@ -175,14 +179,20 @@ impl Streams {
         }
     }
 
+    /// The place of a stream. The oldest one is asked for most often, and the next one that comes.
+    #[inline]
     fn place(&self, id: StreamId) -> Option<usize> {
-        // The newest stream and the oldest one are asked for most often.
-        if self.0.front()?.id == id {
-            return Some(0);
+        match self.0.front()?.id == id {
+            true => Some(0),
+            false => self.place_behind_first(id),
         }
-        match self.0.back() {
-            Some(last) if last.id == id => Some(self.0.len() - 1),
-            _ => self.0.binary_search_by_key(&id, |stream| stream.id).ok(),
+    }
+
+    fn place_behind_first(&self, id: StreamId) -> Option<usize> {
+        let last = self.0.back()?.id;
+        match id < last {
+            true => self.0.binary_search_by_key(&id, |stream| stream.id).ok(),
+            false => (id == last).then(|| self.0.len() - 1),
         }
     }
 }

@@ -17,15 +17,26 @@ impl Connection {
             Ending::Announced(at) => Some(at),
             _ => None,
         };
-        let block = self.incoming.as_ref().map(|incoming| incoming.deadline);
         // Woken streams count too: they may have to wait again at once.
         let stalled = self.streams.iter().filter(|stream| stream.reset.is_none());
         let stalled = stalled.filter_map(|stream| stream.waiting_since).min();
         let stalled = stalled.map(|since| since + self.limits.stall_timeout);
-        [self.greeting, self.acknowledgement, announced, block, stalled]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.greeting,
+            self.acknowledgement,
+            announced,
+            self.head_deadline(),
+            stalled,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// The time at which the field block in progress must have ended.
+    fn head_deadline(&self) -> Option<Instant> {
+        let partial = self.partial.as_ref()?;
+        Some(partial.since + self.limits.head_timeout)
     }
 
     /// Does what is due at `now`. The owner calls it until it returns `None`.
@@ -44,7 +55,7 @@ impl Connection {
             let reason = "the settings were not acknowledged in time";
             return Err(self.fail(Error::new(ErrorCode::SETTINGS_TIMEOUT, reason)));
         }
-        if is_due(self.incoming.as_ref().map(|incoming| incoming.deadline)) {
+        if is_due(self.head_deadline()) {
             let reason = "a head did not end in time";
             return Err(self.fail(Error::new(ErrorCode::ENHANCE_YOUR_CALM, reason)));
         }

@@ -71,7 +71,7 @@ impl Connection {
         self.failed = Some(error);
         let last = self.last_read();
         frame::go_away(self.output.frames(), last, error.code, error.reason.as_bytes());
-        self.incoming = None;
+        (self.incoming, self.partial) = (None, None);
         self.events.clear();
         self.queue.clear();
         error

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::data::{CLOSED, CLOSED_COST};
 use super::repeated::{BLOCK_MAX, Received, Request};
-use super::{Connection, Incoming};
+use super::{Connection, Incoming, Partial};
 use crate::Reject;
 use crate::h2::event::Event;
 use crate::h2::fields::{Block, Built, Malformed, Purpose};
@@ -29,16 +29,12 @@ impl Connection {
         };
         let is_new = purpose == Purpose::Request;
         let is_refused = is_new && self.is_full();
-        self.incoming = Some(Box::new(Incoming {
+        self.incoming = Some(Incoming {
             stream: id,
             ended,
             is_refused,
-            block: Block::new(
-                if is_refused { Purpose::Discard } else { purpose },
-                self.takes_protocol(),
-            ),
-            deadline: now + self.limits.head_timeout,
-        }));
+            purpose: if is_refused { Purpose::Discard } else { purpose },
+        });
         Ok(event)
     }
 
@@ -94,8 +90,19 @@ impl Connection {
         self.streams.iter().filter(counts).count()
     }
 
-    fn takes_protocol(&self) -> bool {
-        self.role == Role::Server && self.limits.extended_connect
+    fn begin_block(&self, purpose: Purpose, now: Instant) -> Partial {
+        let takes_protocol = self.role == Role::Server && self.limits.extended_connect;
+        Partial {
+            block: Block::new(purpose, takes_protocol),
+            since: now,
+        }
+    }
+
+    /// The input has ended, perhaps within a block: its deadline begins.
+    pub(super) fn hold_block(&mut self, now: Instant) {
+        if let Some(incoming) = self.incoming.filter(|_| self.partial.is_none()) {
+            self.partial = Some(Box::new(self.begin_block(incoming.purpose, now)));
+        }
     }
 
     /// A piece of the current block.
@@ -105,37 +112,39 @@ impl Connection {
         last: bool,
         now: Instant,
     ) -> Result<Option<Event<'i>>, Error> {
-        let Some(incoming) = &mut self.incoming else {
+        let (Some(incoming), partial) = (self.incoming.take(), self.partial.take()) else {
             return Err(Error::protocol("a field block without HEADERS"));
         };
         let is_whole = last && self.decoder.is_at_start();
         if is_whole
-            && incoming.block.purpose() == Purpose::Request
+            && incoming.purpose == Purpose::Request
             && let Some(last) = &self.received
             && last.means(fragment, incoming.ended, &self.decoder)
         {
-            let (stream, ended, request) = (incoming.stream, incoming.ended, last.request.clone());
-            self.incoming = None;
-            return self.request_begins(stream, request, ended, now);
+            let request = last.request.clone();
+            return self.request_begins(incoming.stream, request, incoming.ended, now);
         }
-        let block = &mut incoming.block;
+        let Partial { mut block, since } = match partial {
+            Some(partial) => *partial,
+            None => self.begin_block(incoming.purpose, now),
+        };
         let changes = self.decoder.changes();
         let status = self.decoder.decode(fragment, last, &mut |name: &[u8], value: &[u8]| {
             block.field(name, value)
         })?;
         if !last {
+            self.incoming = Some(incoming);
+            self.partial = Some(Box::new(Partial { block, since }));
             return Ok(None);
         }
-        let Some(incoming) = self.incoming.take() else {
-            return Ok(None);
-        };
         let is_repeatable = is_whole && changes == self.decoder.changes() && fragment.len() <= BLOCK_MAX;
-        self.block_ends(*incoming, status, is_repeatable.then_some(fragment), now)
+        self.block_ends(incoming, block, status, is_repeatable.then_some(fragment), now)
     }
 
     fn block_ends<'i>(
         &mut self,
         incoming: Incoming,
+        block: Block,
         status: BlockStatus,
         repeatable: Option<&[u8]>,
         now: Instant,
@@ -144,16 +153,15 @@ impl Connection {
             stream,
             ended,
             is_refused,
-            block,
-            ..
+            purpose,
         } = incoming;
         if is_refused {
             return self
                 .refuse(stream, ErrorCode::REFUSED_STREAM, ended, now)
                 .map(|()| None);
         }
-        let is_new = block.purpose() == Purpose::Request;
-        if block.purpose() != Purpose::Discard && matches!(status, BlockStatus::TooLarge) {
+        let is_new = purpose == Purpose::Request;
+        if purpose != Purpose::Discard && matches!(status, BlockStatus::TooLarge) {
             return match is_new {
                 true => self.answer_too_large(stream, ended, now),
                 false => self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now),

@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use super::budget::{Budget, Exhausted};
 use super::event::Event;
-use super::fields::Block;
+use super::fields::{Block, Purpose};
 use super::frame::{self, FrameReader, Role, Setting, Settings};
 use super::hpack::{Decoder, Encoder, FieldLimits};
 use super::limits::INITIAL_WINDOW;
@@ -76,7 +76,9 @@ pub struct Connection {
     decoder: Decoder,
     encoder: Encoder,
     /// The field block whose end has not arrived.
-    incoming: Option<Box<Incoming>>,
+    incoming: Option<Incoming>,
+    /// The part of that block that has been decoded, while the connection waits for the rest.
+    partial: Option<Box<Partial>>,
     /// The last request, which the client may repeat.
     received: Option<Box<Received>>,
     /// The last response, which the owner may repeat.
@@ -123,14 +125,20 @@ pub struct Connection {
 }
 
 /// A field block in progress.
+#[derive(Clone, Copy)]
 struct Incoming {
     stream: StreamId,
     /// Whether HEADERS had END_STREAM.
     ended: bool,
     /// The stream is refused when its block ends.
     is_refused: bool,
+    purpose: Purpose,
+}
+
+/// The fields of a block whose end has not arrived.
+struct Partial {
     block: Block,
-    deadline: Instant,
+    since: Instant,
 }
 
 impl Connection {
@@ -154,6 +162,7 @@ impl Connection {
             decoder: Decoder::new(fields(&limits)),
             encoder: Encoder::new(limits.encoder_table),
             incoming: None,
+            partial: None,
             received: None,
             sent: None,
             delivers: false,
@@ -373,7 +382,7 @@ impl Connection {
         if let Some(code) = code {
             self.reset(stream, code);
         }
-        self.release(stream);
+        self.take_turn(stream);
         if let Some(state) = self.streams.remove(stream) {
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;

@@ -30,6 +30,7 @@ impl Connection {
             let step = self.step(&input[consumed..])?;
             consumed += step.consumed;
             let Some(frame) = step.event else {
+                self.hold_block(now);
                 return Ok((consumed, None));
             };
             let event = self.frame(frame, now)?;

@@ -144,10 +144,10 @@ impl Connection {
         if state.reset.is_some() || state.sending != Direction::Body || self.failed.is_some() {
             return bytes.len();
         }
-        let count = bytes.len().min(self.room(stream));
+        let count = bytes.len().min(self.room_of(state));
         let is_whole = count == bytes.len();
         // A stream that goes on waiting keeps its place in the queue.
-        if is_whole || state.turn != Turn::Waits {
+        if state.turn != Turn::None && (is_whole || state.turn != Turn::Waits) {
             self.take_turn(stream);
         }
         self.append_data(stream, &bytes[..count], end && is_whole);

@@ -19,9 +19,12 @@ impl Connection {
     ///
     /// Room is reserved for each stream that it returns, until the owner calls `send_data`, `reset` or `finish` for that stream.
     pub fn next_writable(&mut self) -> Option<StreamId> {
+        if self.queue.is_empty() {
+            return None;
+        }
         let free = self.free();
         // Less than half of the output would come back in crumbs.
-        if self.queue.is_empty() || free == 0 || self.output.len() > self.limits.output_bytes / 2 {
+        if free == 0 || self.output.len() > self.limits.output_bytes / 2 {
             return None;
         }
         let waiting = self.queue.iter().enumerate().filter_map(|(at, &id)| {
@@ -51,9 +54,10 @@ impl Connection {
 
     /// How many streams that wait for room, and could send, come before a stream that begins now.
     pub fn ahead_of(&self, stream: StreamId) -> usize {
-        match self.send_window.left() > self.reserved {
+        // Nothing moves until the peer opens the window of the connection.
+        let may_move = self.send_window.left() > self.reserved;
+        match may_move && !self.queue.is_empty() {
             true => self.waiting_before(stream).count(),
-            // Nothing moves until the peer opens the window of the connection.
             false => 0,
         }
     }
@@ -74,13 +78,14 @@ impl Connection {
 
     /// The number of bytes that [`send_data`](Self::send_data) would take now.
     pub fn room(&self, stream: StreamId) -> usize {
-        let Some(state) = self.streams.get(stream) else {
-            return 0;
-        };
+        self.streams.get(stream).map_or(0, |state| self.room_of(state))
+    }
+
+    pub(super) fn room_of(&self, state: &Stream) -> usize {
         let window = state.send_window.left();
         match state.turn {
             Turn::Granted(room) => window.min(room as usize),
-            _ if self.has_to_queue(stream) => 0,
+            _ if self.has_to_queue(state.id) => 0,
             _ => window.min(self.free()),
         }
     }

@@ -84,10 +84,6 @@ impl Block {
         }
     }
 
-    pub(in crate::h2) fn purpose(&self) -> Purpose {
-        self.purpose
-    }
-
     /// Takes the next field, as HPACK has decoded it.
     pub(in crate::h2) fn field(&mut self, name: &[u8], value: &[u8]) {
         if self.purpose == Purpose::Discard || self.malformed.is_some() {

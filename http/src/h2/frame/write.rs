@@ -116,8 +116,11 @@ impl HeadersWriter {
         let most = max_frame_size as usize;
         let block = self.at + FRAME_HEAD;
         let first = (to.len() - block).min(most);
-        // Each later frame needs room for its head. The last one moves first.
-        let later = (to.len() - block).div_ceil(most).saturating_sub(1);
+        // Each later frame needs room for its head. The last one moves first. Nearly all blocks fit into one frame.
+        let later = match to.len() - block <= most {
+            true => 0,
+            false => (to.len() - block - 1) / most,
+        };
         let end = to.len();
         to.resize(end + later * FRAME_HEAD, 0);
         for frame in (1..=later).rev() {

@@ -1,6 +1,7 @@
 //! Heads: from pseudo-fields and fields to `Head`, and the fields that are sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use osier_http::h2::{Connection, ErrorCode, Event, Limits, RequestHead};
 use osier_http::{BodyLength, Head, Method, Reject, Version};
@@ -293,6 +294,22 @@ fn a_block_that_repeats_means_what_the_table_says() {
     let emptied = [&[0x20, 0x3f, 0xe1, 0x1f], &block[..]].concat();
     let code = peer.fails(&raw(HEADERS, END_HEADERS | END_STREAM, 15, &emptied));
     assert_eq!(code, ErrorCode::COMPRESSION_ERROR);
+}
+
+#[test]
+fn a_repeated_block_that_is_cut_leaves_nothing_behind() {
+    let mut peer = Peer::server();
+    peer.feed(&post(1));
+    let (again, deadline) = (post(3), peer.connection.next_deadline());
+    // Behind the head of its frame, the block has a time in which to end.
+    assert_eq!(peer.feed(&again[..9]), []);
+    peer.now += Duration::from_secs(1);
+    assert_ne!(peer.connection.next_deadline(), deadline);
+    let seen = peer.feed(&again[9..]);
+    assert!(matches!(seen[..], [Seen::Request(3, _, false)]), "{seen:?}");
+    assert_eq!(peer.connection.next_deadline(), deadline);
+    let trailers = headers(3, &[("sum", "1")], true);
+    assert_eq!(peer.feed(&trailers), [Seen::Trailers(3, "sum=1".into())]);
 }
 
 #[test]

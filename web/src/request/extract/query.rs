@@ -24,14 +24,28 @@ fn in_place<T: DeserializeOwned>(query: &str) -> Option<T> {
         return None;
     }
     let (mut pairs, mut count) = ([("", ""); NAMES], 0);
-    for part in query.split('&').filter(|part| !part.is_empty()) {
-        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+    let mut rest = query;
+    while !rest.is_empty() {
+        let part;
+        (part, rest) = cut(rest, b'&');
+        if part.is_empty() {
+            continue;
+        }
+        let (name, value) = cut(part, b'=');
         let is_new = pairs[..count].iter().all(|(other, _)| *other != name);
         *pairs.get_mut(count).filter(|_| is_new)? = (name, value);
         count += 1;
     }
     let pairs = pairs[..count].iter().map(|(name, value)| (Text(name), Text(value)));
     T::deserialize(MapDeserializer::new(pairs)).ok()
+}
+
+/// Cuts `text` at the first `at`, which is ASCII. Names and values are too short for the vectors of `str::split`.
+fn cut(text: &str, at: u8) -> (&str, &str) {
+    match text.bytes().position(|byte| byte == at) {
+        Some(end) => (&text[..end], &text[end + 1..]),
+        None => (text, ""),
+    }
 }
 
 /// A name or a value. A type that is neither text nor named here is an error, which leaves it to `serde_html_form`.

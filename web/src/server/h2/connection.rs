@@ -108,7 +108,7 @@ impl Connection {
             Event::Reset { stream, .. } => {
                 if shared.drop_new(stream) {
                     shared.remove(stream);
-                } else if let Some(inlet) = shared.inlet(stream) {
+                } else if let Some(inlet) = shared.make_inlet(stream, false) {
                     inlet.reset();
                 }
             }

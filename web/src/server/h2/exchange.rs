@@ -1,7 +1,6 @@
 //! One exchange: it serves the request of a stream.
 
-use osier_http::Head;
-use osier_http::h2::RequestHead;
+use osier_http::{Head, Reject};
 
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
@@ -10,21 +9,17 @@ use crate::conn::stream::ClientStream;
 use crate::server::h2::stream::Stream;
 use crate::server::h2::tunnel;
 
-/// Serves the request of a stream.
+/// Serves the request of a stream, which has this head or is refused.
 ///
 /// # Suspends
 ///
 /// Suspends when the handler does, and while the client takes no bytes.
-pub(super) fn serve(stream: &Stream, head: &RequestHead) {
+pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) {
     let shared = &stream.shared;
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
     let output = Output::new(client, worker.take_output()).until(&worker.server.shutdown);
-    let head = Head::from_http2(head);
-    let after = shared
-        .local
-        .app
-        .serve_stream(client.into(), &output, head.as_ref().map_err(|reject| *reject));
+    let after = shared.local.app.serve_stream(client.into(), &output, head);
     match after {
         None | Some(After::Linger(_) | After::End(CloseReason::LastResponse)) => {
             let is_whole = !output.is_broken();

@@ -6,9 +6,11 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use osier::memory::{self, Pressure};
-use osier_http::h2::StreamId;
+use osier_http::h2::{RequestHead, StreamId};
+use osier_http::{Head, Reject};
 
 use crate::server::h2::exchange;
 use crate::server::h2::shared::Shared;
@@ -62,37 +64,87 @@ impl Serving {
     /// As [`exchange::serve`] does, and between streams.
     fn run(self) {
         let shared = &self.shared;
-        let (mut turn, mut has_written) = (TURN, false);
-        while let Some((id, head)) = shared.take_new() {
-            self.stream.set(id);
-            shared.served.set(Some(id));
-            let running = Running(shared, id);
-            if let Some(inlet) = shared.make_inlet(id, head.ended()) {
-                let stream = Stream::new(shared.clone(), id, inlet, head.protocol().is_some());
-                osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, &head));
-            }
-            drop(running);
-            if shared.served.get() != Some(id) {
-                return;
-            }
-            if !shared.machine.borrow().has_room() {
-                shared.write_now(PIECE);
-                has_written = true;
-            }
-            if !shared.has_work() {
-                break;
-            }
-            turn -= 1;
-            if turn == 0 {
-                if has_written {
-                    // So the buffer is empty while other connections have their turns, and they use the same one.
-                    shared.write_now(1);
+        let mut turn = Turn::default();
+        let mut next = shared.take_new();
+        while let Some((mut id, request)) = next.take() {
+            // Streams whose clients repeat a head are served by the same parsed one.
+            let head = Head::from_http2(&request);
+            let head = head.as_ref().map_err(|reject| *reject);
+            loop {
+                if !self.serve(id, &request, head) {
+                    return;
                 }
-                (turn, has_written) = (TURN, false);
-                osier::yield_now();
+                if !turn.goes_on(shared) {
+                    break;
+                }
+                match shared.take_new() {
+                    Some((other, same)) if Arc::ptr_eq(&same, &request) => id = other,
+                    other => {
+                        next = other;
+                        break;
+                    }
+                }
             }
         }
         shared.write_now(1);
+    }
+
+    /// Serves a stream. Returns whether this is the serving fiber still.
+    ///
+    /// # Suspends
+    ///
+    /// As [`exchange::serve`] does.
+    fn serve(&self, id: StreamId, request: &RequestHead, head: Result<&Head<'_>, Reject>) -> bool {
+        let shared = &self.shared;
+        self.stream.set(id);
+        shared.served.set(Some(id));
+        let running = Running(shared, id);
+        let stream = Stream::new(shared.clone(), id, request);
+        osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, head));
+        drop((stream, running));
+        shared.served.get() == Some(id)
+    }
+}
+
+/// The streams that a serving fiber serves before other fibers get their turn.
+struct Turn {
+    left: usize,
+    has_written: bool,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn {
+            left: TURN,
+            has_written: false,
+        }
+    }
+}
+
+impl Turn {
+    /// Ends a stream. Returns whether a new one may begin.
+    ///
+    /// # Suspends
+    ///
+    /// At the end of the turn.
+    fn goes_on(&mut self, shared: &Rc<Shared>) -> bool {
+        if !shared.machine.borrow().has_room() {
+            shared.write_now(PIECE);
+            self.has_written = true;
+        }
+        if !shared.has_work() {
+            return false;
+        }
+        self.left -= 1;
+        if self.left == 0 {
+            if self.has_written {
+                // So the buffer is empty while other connections have their turns, and they use the same one.
+                shared.write_now(1);
+            }
+            *self = Turn::default();
+            osier::yield_now();
+        }
+        true
     }
 }
 

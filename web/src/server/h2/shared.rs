@@ -73,6 +73,14 @@ fn place<T>(streams: &VecDeque<(StreamId, T)>, id: StreamId) -> Option<usize> {
     }
 }
 
+/// Removes the element at `at`. The first one leaves without a look at what has to move.
+fn take_at<T>(deque: &mut VecDeque<T>, at: usize) -> Option<T> {
+    match at {
+        0 => deque.pop_front(),
+        _ => deque.remove(at),
+    }
+}
+
 fn limits(local: &Local) -> h2::Limits {
     local.worker.server.http2.unwrap_or_default()
 }
@@ -155,7 +163,7 @@ impl Shared {
         self.granted.set(0);
         let mut new = self.new.borrow_mut();
         let at = next_of(&new, &self.machine.borrow())?;
-        new.remove(at)
+        take_at(&mut new, at)
     }
 
     /// Drops a new stream that nobody serves yet. Returns whether it is one.
@@ -177,7 +185,7 @@ impl Shared {
     pub(super) fn remove(self: &Rc<Self>, id: StreamId) {
         self.machine.borrow_mut().finish(id);
         let mut streams = self.streams.borrow_mut();
-        let removed = place(&streams, id).and_then(|at| streams.remove(at));
+        let removed = place(&streams, id).and_then(|at| take_at(&mut streams, at));
         self.link.has_streams(streams.len());
         drop((streams, removed));
         self.wake_writable();
@@ -213,6 +221,13 @@ impl Shared {
     pub(super) fn inlet(&self, id: StreamId) -> Option<Rc<Inlet>> {
         let streams = self.streams.borrow();
         streams.get(place(&streams, id)?)?.1.clone()
+    }
+
+    /// Whether a stream has been told of its reset.
+    pub(super) fn is_reset(&self, id: StreamId) -> bool {
+        let streams = self.streams.borrow();
+        let stream = place(&streams, id).and_then(|at| streams.get(at));
+        stream.is_some_and(|(_, inlet)| inlet.as_ref().is_some_and(|inlet| inlet.is_reset()))
     }
 
     /// The inlet of a stream, made at the first need. `None` if the stream has ended. `has_ended`: the request has no body.

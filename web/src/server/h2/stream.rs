@@ -1,13 +1,13 @@
 //! A stream as its fibers see it: the body of the request, and the way of the response into the output.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
 use osier::sync::Interrupt;
-use osier_http::h2::StreamId;
+use osier_http::h2::{RequestHead, StreamId};
 
 use crate::conn::frames::Writer;
 use crate::conn::inlet::Inlet;
@@ -20,7 +20,10 @@ use crate::server::h2::shared::Shared;
 pub(super) struct Stream {
     pub(super) shared: Rc<Shared>,
     pub(super) id: StreamId,
-    inlet: Rc<Inlet>,
+    /// Made when the stream waits for its client, or before by the connection: most streams need none.
+    inlet: OnceCell<Rc<Inlet>>,
+    /// Whether the request has no body.
+    has_ended: bool,
     /// Whether the final head has been sent.
     is_answered: Cell<bool>,
     /// Whether the request is an extended CONNECT, which any 2xx would accept.
@@ -28,15 +31,22 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(shared: Rc<Shared>, id: StreamId, inlet: Rc<Inlet>, asks_for_protocol: bool) -> Stream {
-        let is_answered = Cell::new(false);
+    pub(super) fn new(shared: Rc<Shared>, id: StreamId, head: &RequestHead) -> Stream {
         Stream {
             shared,
             id,
-            inlet,
-            is_answered,
-            asks_for_protocol,
+            inlet: OnceCell::new(),
+            has_ended: head.ended(),
+            is_answered: Cell::new(false),
+            asks_for_protocol: head.protocol().is_some(),
         }
+    }
+
+    fn inlet(&self) -> &Inlet {
+        self.inlet.get_or_init(|| {
+            let inlet = self.shared.make_inlet(self.id, self.has_ended);
+            inlet.expect("a stream that is served is in the table")
+        })
     }
 
     /// Sends the last bytes of the response, and its trailer.
@@ -143,17 +153,23 @@ impl Stream {
             if bytes.is_empty() {
                 return Ok(());
             }
+            // It is there before anything can let the stream go on.
+            let inlet = self.inlet();
             // The machine resets a stream whose windows stay shut, and the writer gives up a client that takes no bytes.
             let waiting = Waiting(self);
             self.shared.pass_on(self.id);
-            self.inlet.writable.wait();
+            inlet.writable.wait();
             mem::forget(waiting);
         }
     }
 
     /// Fails if the stream is reset.
     fn check_open(&self) -> io::Result<()> {
-        match self.inlet.is_reset() {
+        let is_reset = match self.inlet.get() {
+            Some(inlet) => inlet.is_reset(),
+            None => self.shared.is_reset(self.id),
+        };
+        match is_reset {
             true => Err(io::ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
@@ -161,7 +177,7 @@ impl Stream {
 
     /// Reads received bytes and opens the windows for as many. `None` if bytes have to arrive.
     fn take(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let taken = self.inlet.take(into)?;
+        let taken = self.inlet().take(into)?;
         if let Some(count @ 1..) = taken {
             self.shared.machine.borrow_mut().consumed(self.id, count);
             self.shared.flush_soon();
@@ -200,12 +216,13 @@ impl ClientStream for Stream {
     }
 
     fn take_trailers(&self) -> Trailers {
-        self.inlet.take_trailers()
+        self.inlet().take_trailers()
     }
 
     fn wait_readable(&self, patience: Duration) -> io::Result<()> {
-        while !self.inlet.is_readable() {
-            if !self.inlet.arrived.wait_timeout(patience) {
+        let inlet = self.inlet();
+        while !inlet.is_readable() {
+            if !inlet.arrived.wait_timeout(patience) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
@@ -224,6 +241,6 @@ impl ClientStream for Stream {
     }
 
     fn gone(&self) -> Interrupt {
-        self.inlet.gone()
+        self.inlet().gone()
     }
 }
