@@ -1,10 +1,11 @@
-//! hyper 1 on tokio-rustls and tokio's current_thread runtime. Arguments: PORT [CERT KEY].
+//! hyper 1 on tokio-rustls and tokio's current_thread runtime. Arguments: PORT [CERT KEY [CLEAR HTTP2]].
 //!
-//! ALPN chooses between HTTP/1.1 and HTTP/2. Without a certificate the server speaks HTTP/2 in the clear. It answers `/` with hello, and
-//! `/N.bin` with N bytes, from memory.
+//! ALPN chooses between HTTP/1.1 and HTTP/2. Without a certificate the server speaks HTTP/2 in the clear. With the port CLEAR it speaks
+//! HTTP/1.1 in the clear there, and HTTP/2 in the clear at HTTP2. It answers `/` with hello, and `/N.bin` with N bytes, from memory. For
+//! `examples/cage.rs`, `/small` has 100 bytes, `/big` has 1 MB, and `/app` collects the body of the request.
 #![forbid(unsafe_code)]
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::{http1, http2};
@@ -23,25 +24,49 @@ use tokio_rustls::rustls::crypto::aws_lc_rs::Ticketer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+/// The protocol of a port.
+#[derive(Clone)]
+enum Speaks {
+    Tls(TlsAcceptor),
+    Http1,
+    Http2,
+}
+
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let (port, acceptor) = match &args[..] {
-        [port] => (port, None),
-        [port, cert, key] => (port, Some(acceptor(cert, key)?)),
-        _ => panic!("arguments: PORT [CERT KEY]"),
+    let ports: Vec<(&String, Speaks)> = match &args[..] {
+        [port] => vec![(port, Speaks::Http2)],
+        [port, cert, key, clear @ ..] => {
+            let clear = clear.iter().zip([Speaks::Http1, Speaks::Http2]);
+            [(port, Speaks::Tls(acceptor(cert, key)?))]
+                .into_iter()
+                .chain(clear)
+                .collect()
+        }
+        _ => panic!("arguments: PORT [CERT KEY [CLEAR HTTP2]]"),
     };
-    let port: u16 = port.parse().expect("a port");
     tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?
         .block_on(async {
-            let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-            loop {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                tokio::spawn(serve(stream, acceptor.clone()));
+            let accepting: Vec<_> = ports
+                .into_iter()
+                .map(|(port, speaks)| tokio::spawn(accept(port.parse().expect("a port"), speaks)))
+                .collect();
+            for ended in accepting {
+                ended.await??;
             }
+            Ok(())
         })
+}
+
+async fn accept(port: u16, speaks: Speaks) -> Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        tokio::spawn(serve(stream, speaks.clone()));
+    }
 }
 
 fn acceptor(cert: &str, key: &str) -> Result<TlsAcceptor> {
@@ -56,9 +81,11 @@ fn acceptor(cert: &str, key: &str) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn serve(stream: TcpStream, acceptor: Option<TlsAcceptor>) {
-    let Some(acceptor) = acceptor else {
-        return by_http2(stream).await;
+async fn serve(stream: TcpStream, speaks: Speaks) {
+    let acceptor = match speaks {
+        Speaks::Http1 => return by_http1(stream).await,
+        Speaks::Http2 => return by_http2(stream).await,
+        Speaks::Tls(acceptor) => acceptor,
     };
     let Ok(stream) = acceptor.accept(stream).await else {
         return;
@@ -66,6 +93,10 @@ async fn serve(stream: TcpStream, acceptor: Option<TlsAcceptor>) {
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         return by_http2(stream).await;
     }
+    by_http1(stream).await;
+}
+
+async fn by_http1(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static) {
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
     let _ = connection.await;
 }
@@ -80,6 +111,12 @@ async fn answer(request: Request<Incoming>) -> std::result::Result<Response<Full
     let path = request.uri().path();
     let (body, kind) = match path {
         "/" => (Some(Bytes::from_static(b"Hello, World!")), "text/plain; charset=utf-8"),
+        "/small" => (file("/100.bin"), "application/octet-stream"),
+        "/big" => (file("/1000000.bin"), "application/octet-stream"),
+        "/app" => {
+            let body = request.into_body().collect().await;
+            (body.ok().map(|body| body.to_bytes()), "application/octet-stream")
+        }
         _ => (file(path), "application/octet-stream"),
     };
     let Some(body) = body else {
