@@ -66,6 +66,8 @@ pub(super) struct Stream {
     pub(super) waiting_since: Option<Instant>,
     /// Bytes sent in that time.
     pub(super) progress: u32,
+    /// Since when the body waits without one more byte sent.
+    pub(super) held_since: Option<Instant>,
     /// Whether any progress in that time is enough.
     pub(super) may_be_slow: bool,
 }
@@ -107,6 +109,7 @@ impl Stream {
             turn: Turn::None,
             waiting_since: None,
             progress: 0,
+            held_since: None,
             may_be_slow: false,
         }
     }

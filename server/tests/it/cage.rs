@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use testkit::websocket::masked;
 use testkit::{MemoryGroup, allow_descriptors};
 
-use crate::config_http2::frame;
-use crate::memory::{PATIENCE, asks, half_a_head};
+use crate::memory::{PATIENCE, asks, closed_windows, half_a_head, sends};
 use crate::slow_readers::{LITTLE_SPACE, limited, slow_reader};
 use crate::support::sites::{Sites, send};
 
@@ -22,7 +21,6 @@ const ATTACKERS: usize = 1500;
 
 /// Connections of HTTP/2 with as many streams each as the server allows, each of which waits on a stack.
 const WINDOWS: usize = 40;
-const STREAMS: u32 = 100;
 
 /// The memory of the cgroup.
 const LITTLE_MEMORY: u64 = 48 << 20;
@@ -54,34 +52,6 @@ files = "www"
 [[site.route]]
 respond = "x"
 "#;
-
-/// An attacker that has sent `bytes`, as far as the server takes them.
-fn sends(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
-    let mut client = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    let _ = client.write_all(bytes);
-    Some(client)
-}
-
-/// A connection of HTTP/2 whose windows are closed, with a request for a large file on each stream.
-fn closed_windows() -> Vec<u8> {
-    const SETTINGS: u8 = 4;
-    const HEADERS: u8 = 1;
-    const END: u8 = 5; // of the headers, and of the stream
-    // INITIAL_WINDOW_SIZE is 0.
-    let mut bytes = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
-    ]
-    .concat();
-    // GET http://x/large/file without an entry of the dynamic table.
-    let request = [b"\x82\x86\x04\x0b/large/file".as_slice(), b"\x01\x01x"].concat();
-    for stream in 0..STREAMS {
-        bytes.extend(frame(HEADERS, END, 2 * stream + 1, &request));
-    }
-    bytes
-}
 
 /// The first 16 KiB of a TLS record of a handshake, all but the last byte.
 pub fn half_a_handshake() -> Vec<u8> {

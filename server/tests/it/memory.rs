@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use testkit::allow_descriptors;
 
+use crate::config_http2::frame;
 use crate::slow_readers::slow_reader;
 use crate::support::sites::Sites;
 
 /// More than the attackers hold if nothing bounds them: 60 MB.
 const ATTACKERS: usize = 1500;
 const HEAD: usize = 30_000;
+
+/// The streams of a connection of HTTP/2: as many as the server allows.
+const STREAMS: u32 = 100;
 
 /// The longest time in which the server serves others again.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -37,6 +41,34 @@ pub fn half_a_head(address: SocketAddr) -> Option<TcpStream> {
     let head = [b"GET / HTTP/1.1\r\nX: ", &*vec![b'x'; HEAD]].concat();
     (&stream).write_all(&head).ok()?;
     Some(stream)
+}
+
+/// An attacker that has sent `bytes`, as far as the server takes them.
+pub fn sends(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
+    let mut client = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let _ = client.write_all(bytes);
+    Some(client)
+}
+
+/// A connection of HTTP/2 whose windows are closed, with a request for a large file on each stream.
+pub fn closed_windows() -> Vec<u8> {
+    const SETTINGS: u8 = 4;
+    const HEADERS: u8 = 1;
+    const END: u8 = 5; // of the headers, and of the stream
+    // INITIAL_WINDOW_SIZE is 0.
+    let mut bytes = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
+    ]
+    .concat();
+    // GET http://x/large/file without an entry of the dynamic table.
+    let request = [b"\x82\x86\x04\x0b/large/file".as_slice(), b"\x01\x01x"].concat();
+    for stream in 0..STREAMS {
+        bytes.extend(frame(HEADERS, END, 2 * stream + 1, &request));
+    }
+    bytes
 }
 
 /// The status of a request on a connection of its own. `None` if there is no answer within a second.
@@ -157,4 +189,43 @@ fn clients_that_take_nothing_do_not_keep_others_out() {
         begun.elapsed()
     );
     drop(stalled);
+}
+
+#[test]
+fn streams_whose_windows_stay_closed_do_not_keep_others_out() {
+    const CONNECTIONS: usize = 60;
+    let folder = Sites::folder();
+    fs::create_dir(folder.join("www/large")).unwrap();
+    let file = fs::File::create(folder.join("www/large/file")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    // The write timeout does not end them.
+    let site = SITE
+        .replacen("\n[[site]]", "\ntimeouts = { write = \"1h\" }\n[[site]]", 1)
+        .replace(
+            "[[site.route]]",
+            "[[site.route]]\npath = \"/large\"\nfiles = \"www\"\n[[site.route]]",
+        );
+    let idle = {
+        let sites = Sites::start(&site);
+        sites.get("x", "/");
+        resident(sites.server.id(), "VmRSS:")
+    };
+    let sites = Sites::start_in(folder, &format!("memory = {}\n{site}", idle + (24 << 20)));
+    let address = sites.addresses[0];
+    let windows = closed_windows();
+    let begun = Instant::now();
+    let mut clients = Vec::new();
+    while !sites.said().contains("new requests get 503") {
+        assert!(begun.elapsed() < PATIENCE, "memory was not short: {}", sites.said());
+        if clients.len() < CONNECTIONS {
+            clients.push(sends(address, &windows));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let begun = Instant::now();
+    while asks(address).is_none_or(|(status, _)| status != 200) {
+        assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
+    }
+    println!("a quiet client is served {:?} after memory was short", begun.elapsed());
+    drop(clients);
 }

@@ -58,7 +58,7 @@ pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod shelf;
 pub(crate) mod slow;
-mod stalled;
+pub(crate) mod stalled;
 pub(crate) mod stream;
 pub(crate) mod times;
 pub(crate) mod trailers;

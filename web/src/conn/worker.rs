@@ -88,6 +88,8 @@ pub(crate) struct Worker {
     pub(crate) leaving: RefCell<Option<Rc<Leaving>>>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
+    /// Index in `links` at which [`wake_with_streams`](Worker::wake_with_streams) continues.
+    woken: Cell<usize>,
     /// The age in milliseconds of the connection whose burst has begun last, if that is its first burst; otherwise 0.
     age: Cell<u32>,
     /// The requests that have a limit of time.
@@ -312,6 +314,7 @@ impl Worker {
             #[cfg(feature = "upgrade")]
             leaving: RefCell::new(None),
             hand: Cell::new(0),
+            woken: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
             stalled: RefCell::default(),
@@ -496,6 +499,22 @@ impl Worker {
     /// Looks for connections whose clients take nothing, and closes up to `count` of them. See [`Stalled`].
     pub(crate) fn evict_stalled(&self, count: usize) -> usize {
         self.stalled.borrow_mut().close(&self.links.borrow(), count)
+    }
+
+    /// Wakes the next connections in turn whose streams have not ended, up to `count`. Near the limit of memory they reset those streams
+    /// whose client takes nothing.
+    pub(crate) fn wake_with_streams(&self, count: usize) {
+        let links = self.links.borrow();
+        let (first, mut left) = (self.woken.get(), count);
+        for at in (first..first + links.len()).map(|at| at % links.len()) {
+            if left == 0 {
+                return self.woken.set(at);
+            }
+            if links[at].streams.get() > 0 {
+                osier::dormant::wake(links[at].socket());
+                left -= 1;
+            }
+        }
     }
 
     fn evict_where(&self, count: usize, may_leave: impl Fn(Phase) -> bool + Copy) -> usize {

@@ -137,7 +137,8 @@ fn give_way(service: &Service, most: usize) {
     match memory::pressure() {
         Pressure::Critical => {
             let evicted = worker.evict_with_heads(most);
-            worker.evict_stalled(most.saturating_sub(evicted));
+            let evicted = evicted + worker.evict_stalled(most - evicted);
+            worker.wake_with_streams(most - evicted);
         }
         _ => {
             worker.evict(most);

@@ -1,6 +1,6 @@
 //! Deadlines: for the greeting, for a head, for the acknowledgement of settings, and for bodies that wait for windows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Connection;
 use super::ending::Ending;
@@ -63,6 +63,31 @@ impl Connection {
             self.end_finally();
         }
         self.expire_stalled(now).map_err(|error| self.fail(error))
+    }
+
+    /// Resets one stream whose body has sent nothing for that long, because the peer's windows are shut. An owner that is short of memory
+    /// calls it until it returns `None`.
+    ///
+    /// # Errors
+    /// The connection has failed, as in [`receive`](Self::receive).
+    pub fn give_way(&mut self, patience: Duration, now: Instant) -> Result<Option<Event<'static>>, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let is_due = |since: Instant| now.saturating_duration_since(since) >= patience;
+        // A stream with a window of its own waits for that of the connection, or for the output, which the owner times.
+        let waiting = || self.streams.iter().filter_map(|stream| stream.held_since);
+        let is_shut = self.send_window.left() == 0 && is_due(waiting().fold(self.progress.0, Instant::max));
+        let held = self.streams.iter().find(|stream| {
+            let is_held = stream.reset.is_none() && stream.held_since.is_some_and(is_due);
+            is_held && (is_shut || stream.send_window.left() == 0)
+        });
+        match held.map(|stream| stream.id) {
+            Some(id) => self
+                .stream_error(id, ErrorCode::CANCEL, now)
+                .map_err(|error| self.fail(error)),
+            None => Ok(None),
+        }
     }
 
     /// Resets one stream whose body has waited too long for the peer's windows.

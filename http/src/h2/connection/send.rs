@@ -161,11 +161,14 @@ impl Connection {
         };
         state.send_window.take(count);
         if is_whole {
-            (state.waiting_since, state.progress) = (None, 0);
+            (state.waiting_since, state.progress, state.held_since) = (None, 0, None);
             if end {
                 state.sending = Direction::Ended;
             }
             return count;
+        }
+        if count > 0 || state.held_since.is_none() {
+            state.held_since = Some(now);
         }
         state.progress = state.progress.saturating_add(count as u32);
         let least = if state.may_be_slow { 1 } else { self.limits.stall_bytes };

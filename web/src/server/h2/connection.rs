@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use osier::dormant::Cause;
-use osier::memory::{Account, Charge};
+use osier::memory::{self, Account, Charge, Pressure};
 use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event};
 
@@ -15,6 +15,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
+use crate::conn::stalled;
 use crate::conn::worker::Link;
 use crate::server::h2::shared::{Shared, WARM};
 
@@ -239,6 +240,22 @@ impl Connection {
         self.rest()
     }
 
+    /// Resets the streams whose client has opened no window for some time: near the limit of memory they give way.
+    #[cold]
+    fn give_way(&mut self) -> Result<(), Error> {
+        let now = osier::time::coarse_now();
+        loop {
+            let held = self.shared.machine.borrow_mut().give_way(stalled::PATIENCE, now)?;
+            match held {
+                Some(event) => self.handle(event),
+                None => break,
+            }
+        }
+        self.shared.wake_writable();
+        self.shared.flush_soon();
+        Ok(())
+    }
+
     /// Whether no stream has run for the idle timeout.
     fn has_idled(&self, now: Instant) -> bool {
         let idle = self.shared.local.worker.server.timeouts.idle;
@@ -333,6 +350,12 @@ impl Multiplexed for Connection {
     fn wake(&mut self, cause: Cause) -> Next {
         if cause != Cause::Shutdown && self.shutdown.is_some() && self.is_shutting_down() {
             self.shut_down();
+        }
+        if memory::pressure() == Pressure::Critical
+            && cause == Cause::Readable
+            && let Err(error) = self.give_way()
+        {
+            return self.fail(error, CloseReason::Evicted);
         }
         match cause {
             Cause::Readable => self.read(),
