@@ -34,6 +34,9 @@ const GROWTH: u64 = 512 << 20;
 /// Shortest time between two trims of the allocator, which take some milliseconds each.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
+/// The same near the limit: nobody is accepted before freed memory has gone back.
+const TRIM_EVERY_CRITICAL: Duration = Duration::from_millis(100);
+
 /// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and touches two pages.
 const STACK_SPACE: usize = 248 << 10;
 
@@ -247,7 +250,11 @@ impl Keeper {
             self.tell(now);
             if now >= Pressure::High {
                 self.relieve();
-                if osier::time::now().saturating_duration_since(trimmed) >= TRIM_EVERY {
+                let least = match now {
+                    Pressure::Critical => TRIM_EVERY_CRITICAL,
+                    _ => TRIM_EVERY,
+                };
+                if osier::time::now().saturating_duration_since(trimmed) >= least {
                     memory::trim();
                     trimmed = osier::time::now();
                 }

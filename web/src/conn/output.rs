@@ -28,6 +28,7 @@ use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
 use osier::io::FileProgress;
 use osier::memory::Account;
+use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -429,6 +430,13 @@ impl OutputState {
             debug_assert!(tail.is_empty());
             return Ok(());
         }
+        if self.buffer.capacity() >= LARGE
+            && tail.is_empty()
+            && let Sink::Transport(Transport::Plain(stream)) = sink
+            && let Some(done) = self.send_at_once(stream)
+        {
+            return self.sent(sink, done);
+        }
         let room = self.buffer.capacity();
         // The client may make it wait for long.
         let _charge = (room >= LARGE).then(|| Account::REQUESTS.charge(room));
@@ -438,6 +446,21 @@ impl OutputState {
             sink.write_both(&self.buffer, tail)
         };
         self.sent(sink, done)
+    }
+
+    /// Sends what the client takes at once. `None` if bytes are left, for which it may make the server wait: they keep the memory that they
+    /// need.
+    fn send_at_once(&mut self, stream: &Stream) -> Option<io::Result<()>> {
+        use io::ErrorKind::{Interrupted, WouldBlock};
+        let count = match stream.try_write(&self.buffer) {
+            Ok(count) if count == self.buffer.len() => return Some(Ok(())),
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), Interrupted | WouldBlock) => 0,
+            Err(error) => return Some(Err(error)),
+        };
+        self.buffer.drain(..count);
+        self.buffer.shrink_to_fit();
+        None
     }
 
     /// Sends the collected bytes, which the kernel may hold back. Returns whether there were any.
