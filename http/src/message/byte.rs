@@ -6,6 +6,12 @@ pub(crate) fn is_token(byte: u8) -> bool {
     CLASS[byte as usize] & TOKEN != 0
 }
 
+/// Whether all bytes are `tchar`s. The loop has no early exit: names are short.
+#[inline]
+pub(crate) fn are_tokens(bytes: &[u8]) -> bool {
+    bytes.iter().fold(TOKEN, |class, &byte| class & CLASS[byte as usize]) == TOKEN
+}
+
 /// Whether the host of an authority may contain the byte: `reg-name` of RFC 3986 3.2.2 without percent signs.
 ///
 /// RFC 3986 also allows the comma. It is refused here, because intermediaries join two Host fields with one.

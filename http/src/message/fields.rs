@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use super::byte::{is_token, is_value};
+use super::byte::{are_tokens, is_value};
 
 /// Header fields in the form in which they are sent. An empty list allocates no memory.
 ///
@@ -146,7 +146,7 @@ pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
 /// Checks that the name is a token and not that of a field that frames the message. The length is compared first.
 #[inline]
 pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
-    if name.is_empty() || !name.bytes().all(is_token) {
+    if name.is_empty() || !are_tokens(name.as_bytes()) {
         return Err(HeaderError::Name);
     }
     let reserved = match name.len() {

@@ -8,8 +8,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use osier_http::fastcgi::{self, ParamsWriter};
@@ -18,6 +16,7 @@ use crate::Request;
 use crate::conn::log::id;
 use crate::fastcgi::script::Script;
 use crate::request::hops::names_the_client;
+use crate::request::text::Text;
 use crate::request::trace;
 
 /// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
@@ -194,7 +193,7 @@ pub fn write(
     match length {
         // Empty, as in other servers: some programs wait for a body of length `0`.
         0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
-        length => params.put("CONTENT_LENGTH", Text::new().number(length).bytes()),
+        length => params.put("CONTENT_LENGTH", Text::number(length).bytes()),
     }
     let protocol = match request.version() {
         http::Version::HTTP_10 => "HTTP/1.0",
@@ -212,17 +211,17 @@ pub fn write(
         params.put("SERVER_NAME", host.as_bytes());
     }
     if let Some(local) = request.local_addr() {
-        params.put("SERVER_ADDR", Text::new().address(local.ip().to_canonical()).bytes());
-        params.put("SERVER_PORT", Text::new().number(local.port().into()).bytes());
+        params.put("SERVER_ADDR", Text::address(local.ip().to_canonical()).bytes());
+        params.put("SERVER_PORT", Text::number(local.port().into()).bytes());
     } else {
         params.put("SERVER_PORT", if is_https { b"443" } else { b"80" });
     }
     match request.client_ip() {
         Some(ip) => {
-            params.put("REMOTE_ADDR", Text::new().address(ip).bytes());
+            params.put("REMOTE_ADDR", Text::address(ip).bytes());
             // A field that names the client leaves its port out.
             if let port @ 1.. = request.peer().port() {
-                params.put("REMOTE_PORT", Text::new().number(port.into()).bytes());
+                params.put("REMOTE_PORT", Text::number(port.into()).bytes());
             }
         }
         // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
@@ -297,68 +296,6 @@ impl Params<'_> {
 
 fn is_replaced(extra: &[(String, String)], name: &[u8]) -> bool {
     extra.iter().any(|(extra, _)| extra.as_bytes() == name)
-}
-
-/// A number or an address, written as `Display` writes it at a tenth of the cost. Each request has several.
-struct Text {
-    bytes: [u8; Text::MAX],
-    len: usize,
-}
-
-impl Text {
-    /// The longest text: an IPv6 address that ends with an IPv4 address.
-    const MAX: usize = 45;
-
-    fn new() -> Text {
-        Text {
-            bytes: [0; Text::MAX],
-            len: 0,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    fn push(&mut self, byte: u8) {
-        self.bytes[self.len] = byte;
-        self.len += 1;
-    }
-
-    fn number(mut self, mut number: u64) -> Text {
-        let begin = self.len;
-        loop {
-            self.push(b'0' + (number % 10) as u8);
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        self.bytes[begin..self.len].reverse();
-        self
-    }
-
-    fn address(mut self, ip: IpAddr) -> Text {
-        let IpAddr::V4(ip) = ip else {
-            let mut room = &mut self.bytes[..];
-            write!(room, "{ip}").expect("no address is longer");
-            self.len = Text::MAX - room.len();
-            return self;
-        };
-        for (at, octet) in ip.octets().into_iter().enumerate() {
-            if at > 0 {
-                self.push(b'.');
-            }
-            if octet >= 100 {
-                self.push(b'0' + octet / 100);
-            }
-            if octet >= 10 {
-                self.push(b'0' + octet / 10 % 10);
-            }
-            self.push(b'0' + octet % 10);
-        }
-        self
-    }
 }
 
 fn has_body(method: &str) -> bool {
@@ -450,25 +387,6 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(host_name(host), name);
-        }
-    }
-    #[test]
-    fn numbers_and_addresses_are_written_as_display_writes_them() {
-        for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {
-            assert_eq!(Text::new().number(number).bytes(), number.to_string().as_bytes());
-        }
-        let longest = "1111:2222:3333:4444:5555:6666:7777:8888";
-        for ip in [
-            "0.0.0.0",
-            "127.0.0.1",
-            "255.10.100.9",
-            "::",
-            "2001:db8::1",
-            "::ffff:255.255.255.255",
-            longest,
-        ] {
-            let ip: IpAddr = ip.parse().unwrap();
-            assert_eq!(Text::new().address(ip).bytes(), ip.to_string().as_bytes());
         }
     }
 }

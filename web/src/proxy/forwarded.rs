@@ -1,11 +1,11 @@
 //! Decides which fields a proxy passes on, and adds `X-Forwarded-*` (a convention) and `Forwarded` (RFC 7239).
 
-use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
 use crate::request::hops::{self, is_https_scheme, names_the_client};
+use crate::request::text::Text;
 
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
 pub(super) fn is_of_connection(name: &str) -> bool {
@@ -79,19 +79,19 @@ pub(crate) fn add(
     let given = |name: &'static str| values(&given, is_trusted, name);
     let has = |name| given(name).next().is_some();
 
-    let text = Text::of(hop.client);
+    let text = HopText::of(hop.client);
     let (has_list, has_forwarded) = (has("x-forwarded-for"), has("forwarded"));
     match has_forwarded && !has_list {
         false => joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?,
         true => {
             let hops = hops::forwarded(given("forwarded"))
                 .into_iter()
-                .map(|hop| Text::of(hop.ip));
-            let hops: Vec<Text> = hops.collect();
+                .map(|hop| HopText::of(hop.ip));
+            let hops: Vec<HopText> = hops.collect();
             joined(
                 head,
                 "x-forwarded-for",
-                hops.iter().map(Text::as_bytes),
+                hops.iter().map(HopText::as_bytes),
                 &[text.as_bytes()],
             )?;
         }
@@ -116,7 +116,7 @@ pub(crate) fn add(
         false => joined(head, "forwarded", given("forwarded"), &element),
         true => {
             let hops = hops::addresses(given("x-forwarded-for")).into_iter();
-            let hops: Vec<Vec<u8>> = hops.map(|hop| Text::of(hop.ip).node().concat()).collect();
+            let hops: Vec<Vec<u8>> = hops.map(|hop| HopText::of(hop.ip).node().concat()).collect();
             joined(head, "forwarded", hops.iter().map(Vec::as_slice), &element)
         }
     }
@@ -124,8 +124,9 @@ pub(crate) fn add(
 
 /// The values of the fields with a name. A client that is not trusted has none.
 fn values<'h>(given: &Headers<'h>, is_trusted: bool, name: &'static str) -> impl Iterator<Item = &'h [u8]> + use<'h> {
-    let fields = given.clone().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
-    fields.map(|(_, value)| value).filter(move |_| is_trusted)
+    let believed = is_trusted.then(|| given.clone()).into_iter().flatten();
+    let named = believed.filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+    named.map(|(_, value)| value)
 }
 
 /// Whether the first client used https: by the fields of a trusted client, or by `is_https`, which is known without them.
@@ -139,32 +140,16 @@ pub(super) fn is_https(given: &Headers<'_>, is_trusted: bool, is_https: bool) ->
     }
 }
 
-/// The longest text of an address, `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`.
-const TEXT: usize = 45;
+/// The text of a hop's address. RFC 7239 6.2, for both fields: a client of a Unix socket has none.
+struct HopText(Option<Text>);
 
-/// The text of an address, without an allocation. Each request needs it twice.
-struct Text {
-    bytes: [u8; TEXT],
-    length: usize,
-}
-
-impl Text {
-    fn of(ip: Option<IpAddr>) -> Text {
-        let mut text = Text {
-            bytes: [0; TEXT],
-            length: 0,
-        };
-        // It fits.
-        let _ = match ip {
-            Some(ip) => write!(text, "{}", ip.to_canonical()),
-            // RFC 7239 6.2, for both fields: a client of a Unix socket has no address.
-            None => text.write_str("unknown"),
-        };
-        text
+impl HopText {
+    fn of(ip: Option<IpAddr>) -> HopText {
+        HopText(ip.map(|ip| Text::address(ip.to_canonical())))
     }
 
     fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        self.0.as_ref().map_or(b"unknown", Text::bytes)
     }
 
     /// The address as `for` of `Forwarded` has it. RFC 7239 6: an IPv6 address stands in brackets and therefore in quotes.
@@ -173,16 +158,6 @@ impl Text {
             true => [b"for=\"[", self.as_bytes(), b"]\""],
             false => [b"for=", self.as_bytes(), b""],
         }
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        let room = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
     }
 }
 
@@ -207,22 +182,12 @@ fn joined<'v>(
 
 #[cfg(test)]
 mod tests {
-    use super::Text;
+    use super::HopText;
 
     #[test]
-    fn the_longest_addresses_fit() {
-        for (address, text) in [
-            ("255.255.255.255", "255.255.255.255"),
-            ("::ffff:255.255.255.255", "255.255.255.255"),
-            (
-                "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
-                "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
-            ),
-            ("2001:db8::1", "2001:db8::1"),
-        ] {
-            let written = Text::of(Some(address.parse().unwrap()));
-            assert_eq!(written.as_bytes(), text.as_bytes());
-        }
-        assert_eq!(Text::of(None).as_bytes(), b"unknown");
+    fn a_hop_has_an_ipv4_address_without_ipv6_or_is_unknown() {
+        let mapped = HopText::of(Some("::ffff:192.0.2.1".parse().unwrap()));
+        assert_eq!(mapped.node().concat(), b"for=192.0.2.1");
+        assert_eq!(HopText::of(None).node().concat(), b"for=unknown");
     }
 }

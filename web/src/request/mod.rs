@@ -13,6 +13,8 @@ pub(crate) mod hops;
 #[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod text;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 pub(crate) mod trace;
