@@ -54,7 +54,7 @@ impl<T, C: FnMut(Fd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
         let (watched, direction) = (*this.watched, *this.direction);
         if this.waiter.is_none() {
             if !watched.has_entry()
-                && let Some(done) = watched.attempt(&mut *this.call)
+                && let Some(done) = watched.attempt(direction, &mut *this.call)
             {
                 return Poll::Ready(done);
             }
@@ -86,7 +86,7 @@ impl Side {
         let waiter = match &mut self.0 {
             Some(waiter) => waiter,
             none => {
-                if let Some(done) = watched.attempt(&mut call) {
+                if let Some(done) = watched.attempt(direction, &mut call) {
                     return Poll::Ready(done);
                 }
                 none.insert(Box::pin(watched.waiter(direction)))

@@ -373,36 +373,46 @@ impl Watched {
     }
 
     /// Makes a call that reads, at once. It makes none while the bit is clear: the next event says when to try again.
-    pub(crate) fn read_now<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+    pub(crate) fn read_now<T>(&self, call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+        self.attempt(Direction::Read, call)
+            .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Makes the call at once. `None` says that it would block, or that no event has come since it last would have: then no call is made.
+    pub(crate) fn attempt<T>(
+        &self,
+        direction: Direction,
+        mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
+    ) -> Option<io::Result<T>> {
         let seen = self
             .entry
             .get()
             .map(|&index| (&at(index).state, at(index).state.snapshot()));
         let here = context::worker(|worker| worker.remote.id);
+        // The bit says something to the worker that clears it.
         let owned = seen
             .zip(here)
-            .filter(|((_, seen), here)| seen.owner(Direction::Read) == Some(*here));
-        if owned.is_some_and(|((_, seen), _)| !seen.has(READABLE)) {
-            return Err(io::ErrorKind::WouldBlock.into());
+            .filter(|((_, seen), here)| seen.owner(direction) == Some(*here));
+        if owned.is_some_and(|((_, seen), _)| !seen.has(direction.bit())) {
+            return None;
         }
         let clear = |bits| {
             if let Some(((state, seen), here)) = owned {
-                state.clear(seen, bits, Direction::Read, here);
+                state.clear(seen, bits, direction, here);
             }
         };
-        match attempt(|| call(self.fd())) {
-            Some(done) => {
-                let moved = done?;
-                if moved.drained && owned.is_some_and(|((_, seen), _)| !seen.has(CLOSED | PRIORITY)) {
-                    clear(READABLE);
-                }
-                Ok(moved.value)
+        let Some(done) = attempt(|| call(self.fd())) else {
+            clear(direction.all_bits());
+            return None;
+        };
+        Some(done.map(|moved| {
+            let may_clear =
+                direction == Direction::Read && owned.is_some_and(|((_, seen), _)| !seen.has(CLOSED | PRIORITY));
+            if moved.drained && may_clear {
+                clear(READABLE);
             }
-            None => {
-                clear(Direction::Read.all_bits());
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-        }
+            moved.value
+        }))
     }
 
     /// Waits until the direction is ready, at most until `deadline`.
@@ -680,11 +690,6 @@ impl Watched {
             )),
         }
     }
-
-    /// Makes the call at once. `None` says that it would block.
-    pub(crate) fn attempt<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> Option<io::Result<T>> {
-        attempt(|| call(self.fd()).map(|moved| moved.value))
-    }
 }
 
 /// The errors of a call after which it is made again.
@@ -821,6 +826,30 @@ mod tests {
         assert!(mark(token, HUP).is_none());
         // (Another test may have the entry by now, and its half-close.)
         assert!(!entry.is_gone(false), "the next tenant would take its client for gone");
+    }
+
+    #[test]
+    fn a_call_that_would_block_is_made_again_after_an_event() {
+        use std::io::Write;
+        crate::run(|| {
+            let (end, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
+            let watched = Watched::from_outside(end.into(), ShortRead::Drains).unwrap();
+            let (mut calls, mut bytes) = (0, [0; 8]);
+            let mut attempt = || {
+                let done = watched.attempt(Direction::Read, |fd| {
+                    calls += 1;
+                    crate::net::stream::call::read(fd, &mut bytes, ShortRead::Drains)
+                });
+                (done.map(Result::unwrap), calls)
+            };
+            assert_eq!(attempt(), (None, 1));
+            watched.own(Direction::Read).unwrap();
+            assert_eq!(attempt(), (None, 1));
+            peer.write_all(b"four").unwrap();
+            watched.wait_ready(Direction::Read, None).unwrap();
+            assert_eq!(attempt(), (Some(4), 2));
+            assert_eq!(attempt(), (None, 2), "the short read has emptied the socket");
+        });
     }
 
     #[test]
