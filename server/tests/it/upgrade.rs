@@ -399,7 +399,12 @@ impl<S: Read + Write> Guest<S> {
             "{}",
             String::from_utf8_lossy(&answer)
         );
-        Guest(stream, Vec::new())
+        let mut guest = Guest(stream, Vec::new());
+        // The history comes first, also an empty one: a guest who has it has joined the room, and gets every later line.
+        while guest.whole().is_none() {
+            guest.receive();
+        }
+        guest
     }
 
     pub fn say(&mut self, text: &str) {
@@ -417,11 +422,15 @@ impl<S: Read + Write> Guest<S> {
                 }
                 continue;
             }
-            let mut piece = [0; 4096];
-            let count = self.0.read(&mut piece).unwrap();
-            assert!(count > 0, "the connection has ended");
-            self.1.extend_from_slice(&piece[..count]);
+            self.receive();
         }
+    }
+
+    fn receive(&mut self) {
+        let mut piece = [0; 4096];
+        let count = self.0.read(&mut piece).unwrap();
+        assert!(count > 0, "the connection has ended");
+        self.1.extend_from_slice(&piece[..count]);
     }
 
     /// A frame that has arrived as a whole, and where it ends.
