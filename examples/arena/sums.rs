@@ -5,6 +5,9 @@ use std::io;
 use osier_web::{Rejection, Request, http::StatusCode};
 use serde::Deserialize;
 
+/// Bytes that an upload is read by, at most.
+const READ_BYTES: usize = 64 << 10;
+
 /// The query of the sums.
 #[derive(Deserialize)]
 struct Terms {
@@ -37,6 +40,8 @@ pub fn of_query_and_body(request: &mut Request<'_>) -> Result<String, Rejection>
 
 /// Reads the body to its end and responds with the number of bytes.
 pub fn upload(request: &mut Request<'_>) -> io::Result<String> {
-    let bytes = io::copy(request.body(), &mut io::sink())?;
+    // Each read takes what the socket has, up to this much.
+    let mut body = io::BufReader::with_capacity(READ_BYTES, request.body());
+    let bytes = io::copy(&mut body, &mut io::sink())?;
     Ok(bytes.to_string())
 }
