@@ -288,8 +288,10 @@ fn machines_that_share_a_redis_have_one_certificate_and_answer_each_others_chall
     eventually("the certificate at the first machine", || {
         handshake(https, &["-servername", NAME]).contains("Pebble Intermediate")
     });
+    // Mostly the first one orders. The second one does if its subscription begins so late that it looks again once the lock is free.
     let begun = Instant::now();
-    while !errors(&first).contains("has issued a certificate") {
+    let ordered = |machine: &Folder| errors(machine).contains("has issued a certificate");
+    while !ordered(&first) && !ordered(&second) {
         let lines = || format!("first:\n{}second:\n{}", errors(&first), errors(&second));
         assert!(begun.elapsed() < DEADLINE, "{}", lines());
         thread::sleep(Duration::from_millis(20));
