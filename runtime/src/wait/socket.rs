@@ -46,7 +46,7 @@ pub trait Source: Sealed {
     fn watched(&self) -> &Watched;
 }
 
-/// One entry of the table. It has no cache line of its own: that costs each idle connection eight bytes, and no gain was measured.
+/// One entry of the table. A cache line for each would cost an idle connection eight bytes more, and has shown no gain.
 #[derive(Default)]
 pub(crate) struct Entry {
     state: Readiness,
@@ -371,13 +371,13 @@ impl Watched {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Makes a call that reads, at once. It makes none while the bit is clear: the next event says when to try again.
+    /// Makes a call that reads, at once, as [`attempt`](Watched::attempt) does.
     pub(crate) fn read_now<T>(&self, call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         self.attempt(Direction::Read, call)
             .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Makes the call at once. `None` says that it would block, or that no event has come since it last would have: then no call is made.
+    /// Makes the call at once. `None` says that it would block. No call is made while the bit is clear: the next event says when to try again.
     pub(crate) fn attempt<T>(
         &self,
         direction: Direction,
@@ -388,7 +388,7 @@ impl Watched {
             .get()
             .map(|&index| (&at(index).state, at(index).state.snapshot()));
         let here = context::worker(|worker| worker.remote.id);
-        // The bit says something to the worker that clears it.
+        // Only the owner of the direction clears the bit, so only its worker trusts a clear one.
         let owned = seen
             .zip(here)
             .filter(|((_, seen), here)| seen.owner(direction) == Some(*here));

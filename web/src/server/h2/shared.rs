@@ -225,9 +225,7 @@ impl Shared {
 
     /// Whether a stream has been told of its reset.
     pub(super) fn is_reset(&self, id: StreamId) -> bool {
-        let streams = self.streams.borrow();
-        let stream = place(&streams, id).and_then(|at| streams.get(at));
-        stream.is_some_and(|(_, inlet)| inlet.as_ref().is_some_and(|inlet| inlet.is_reset()))
+        self.inlet(id).is_some_and(|inlet| inlet.is_reset())
     }
 
     /// The inlet of a stream, made at the first need. `None` if the stream has ended. `has_ended`: the request has no body.
