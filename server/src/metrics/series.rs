@@ -105,7 +105,7 @@ impl From<&Served<'_>> for Record {
             status: served.status().as_u16(),
             received: served.received(),
             sent: served.bytes(),
-            nanos: u64::try_from(served.duration().as_nanos()).unwrap_or(u64::MAX),
+            nanos: nanos_of(served.duration()),
         }
     }
 }
@@ -127,13 +127,9 @@ impl Series {
     pub fn record_served(&self, served: &Served<'_>) {
         let record = Record::from(served);
         let cell = self.record(&record);
-        let mut run = 0;
-        served.each_phase(|phase, nanos| match phase {
-            Phase::Run => run = nanos,
-            phase => cell.add_phase(phase, nanos),
-        });
-        if run != record.nanos {
-            cell.correct_run(record.nanos, run);
+        match served.queued() {
+            Some(queued) => cell.add_phase(Phase::Worker, nanos_of(queued)),
+            None => cell.add_phases(served, record.nanos),
         }
     }
 
@@ -203,26 +199,41 @@ impl Series {
 }
 
 impl Cell {
-    /// Counts the time of a request in a phase. It is mostly in the first bucket.
+    /// Counts the time of a request in a phase, if it has taken any. It is mostly in the first bucket.
     #[inline]
     pub fn add_phase(&self, phase: Phase, nanos: u64) {
         let cell = &self.phases[phase as usize];
         add(&cell.nanos, nanos);
-        let bucket = if nanos <= PHASE_NANOS[0] {
-            0
-        } else {
-            phase_bucket(nanos)
-        };
-        add(&cell.times[bucket], 1);
+        match nanos {
+            0 => {}
+            _ if nanos <= PHASE_NANOS[0] => add(&cell.times[0], 1),
+            _ => cell.add_to_bucket(nanos),
+        }
+    }
+
+    /// Counts the times of a request that took `whole` nanoseconds and has not only run.
+    #[inline(never)]
+    fn add_phases(&self, served: &Served<'_>, whole: u64) {
+        let times = served.times();
+        for (phase, time) in times.iter().filter(|(phase, _)| *phase != Phase::Run) {
+            self.add_phase(phase, nanos_of(time));
+        }
+        self.correct_run(whole, nanos_of(times.get(Phase::Run)));
     }
 
     /// Notes that a request which took `whole` nanoseconds ran for `run` of them.
-    #[inline(never)]
     fn correct_run(&self, whole: u64, run: u64) {
         let cell = &self.phases[Phase::Run as usize];
         add(&cell.nanos, run.wrapping_sub(whole));
         add(&cell.times[phase_bucket(whole)], u64::MAX);
         add(&cell.times[phase_bucket(run)], 1);
+    }
+}
+
+impl PhaseCell {
+    #[inline(never)]
+    fn add_to_bucket(&self, nanos: u64) {
+        add(&self.times[phase_bucket(nanos)], 1);
     }
 }
 
@@ -247,9 +258,13 @@ impl Sum {
     }
 }
 
-#[inline(never)]
 fn phase_bucket(nanos: u64) -> usize {
     PHASE_NANOS.partition_point(|bound| *bound < nanos)
+}
+
+#[inline]
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Adds to a counter that only this thread writes.

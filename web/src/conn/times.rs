@@ -290,49 +290,31 @@ impl Timing {
         Some((Phase::of(activity), since))
     }
 
+    /// The nanoseconds for which it waited for its worker, if it has only run since: it has never suspended, and is not the first of
+    /// its connection.
+    #[inline]
+    pub(crate) fn queued(&self) -> Option<u64> {
+        let only_ran = self.accept.get() == 0 && self.meter.borrow().is_none();
+        only_ran.then_some(self.queued.get())
+    }
+
     /// The time by phase. `nanos` is the time since the beginning.
     pub(crate) fn times(&self, nanos: u64) -> Times {
         let mut times = Times::ZERO;
-        self.each(nanos, |phase, nanos| times.add(phase, nanos));
-        times
-    }
-
-    /// Calls `with` for each phase that has taken time, in nanoseconds. Most requests never suspend, and have been in two.
-    #[inline]
-    pub(crate) fn each(&self, nanos: u64, mut with: impl FnMut(Phase, u64)) {
-        let mut with_any = |phase, nanos| {
-            if nanos > 0 {
-                with(phase, nanos);
-            }
-        };
-        if self.meter.borrow().is_none() {
-            with_any(Phase::Accept, self.accept());
-            with_any(Phase::Worker, self.queued.get());
-            with_any(Phase::Run, nanos);
-        } else {
-            let Times(spent) = self.metered();
-            Phase::ALL
-                .into_iter()
-                .zip(spent)
-                .for_each(|(phase, nanos)| with_any(phase, nanos));
-        }
-    }
-
-    #[inline(never)]
-    fn metered(&self) -> Times {
-        let mut times = Times::ZERO;
         times.add(Phase::Accept, self.accept());
         times.add(Phase::Worker, self.queued.get());
-        for meter in self.meter.borrow().iter() {
-            for activity in Activity::ALL {
-                times = times.with(Phase::of(activity), meter.spent(activity));
+        match &*self.meter.borrow() {
+            Some(meter) => {
+                for activity in Activity::ALL {
+                    times = times.with(Phase::of(activity), meter.spent(activity));
+                }
             }
+            None => times.add(Phase::Run, nanos),
         }
         times
     }
 
     /// The nanoseconds from the acceptance of the connection to the beginning.
-    #[inline]
     fn accept(&self) -> u64 {
         u64::from(self.accept.get()) * 1_000_000
     }

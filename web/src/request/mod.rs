@@ -526,9 +526,17 @@ impl<'a> Request<'a> {
     /// the backtrace of where its fiber waits. [`wrap::slow`](crate::wrap::slow) does it for a router.
     #[inline]
     pub fn set_slow(&self, limit: Duration) {
+        match (self.marks.timing.started(), self.marks.trusted.get()) {
+            (Some(started), None) => self.marks.slow.set_due(started + limit),
+            _ => self.set_slow_late(limit),
+        }
+    }
+
+    /// The same if the time of the request is not measured yet, or if its id comes from a trusted proxy, which only the head has.
+    #[cold]
+    fn set_slow_late(&self, limit: Duration) {
         let started = self.marks.timing.begin_now();
         if self.marks.trusted.get().is_some() {
-            // Only the head has the id that a trusted proxy has given.
             self.id();
         }
         self.marks.slow.set_due(started + limit);

@@ -9,7 +9,7 @@ use osier_http::Head;
 
 use crate::RequestId;
 use crate::conn::peer::Peer;
-use crate::conn::times::{Phase, Times};
+use crate::conn::times::Times;
 use crate::listen::ip_of_client;
 use crate::request::Marks;
 use crate::request::trace::TraceContext;
@@ -132,10 +132,11 @@ impl<'a> Served<'a> {
         self.marks.timing.times(self.nanos)
     }
 
-    /// Calls `with` for each phase that has taken time, with the nanoseconds: the [times](Served::times) for code that only adds them up.
+    /// The time for which it waited for its worker, if [running](crate::Phase::Run) was all that it did since, as most requests do: code that
+    /// adds up times then needs no [`times`](Served::times). `None` if it has suspended, or if its connection was accepted for it.
     #[inline]
-    pub fn each_phase(&self, with: impl FnMut(Phase, u64)) {
-        self.marks.timing.each(self.nanos, with);
+    pub fn queued(&self) -> Option<Duration> {
+        self.marks.timing.queued().map(Duration::from_nanos)
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket.
