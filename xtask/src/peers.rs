@@ -170,6 +170,12 @@ pub const FOR_BENCH: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "haproxy",
+        package: "haproxy",
+        purpose: "rival: proxied requests",
+        is_large: false,
+    },
+    Peer {
         program: "php-fpm",
         package: "php-fpm",
         purpose: "runs the scripts of the PHP rows",

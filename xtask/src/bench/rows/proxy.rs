@@ -1,7 +1,7 @@
-//! The rows about the reverse proxy: Osier and nginx in front of the same backend, which is an nginx with files.
+//! The rows about the reverse proxy: Osier, nginx and HAProxy in front of the same backend, which is an nginx with files.
 //!
-//! The backend runs on the core of the load and is not measured; both proxies keep up to 64 connections
-//! to it.
+//! The backend runs on the core of the load and is not measured. Each proxy keeps up to 64 connections to it, and tells it the client's
+//! address, protocol and host.
 
 use std::rc::Rc;
 
@@ -9,8 +9,11 @@ use super::{BELOW, HELLO, Row, contestant, sample, site};
 use crate::bench::Plan;
 use crate::bench::load::{self, Asked};
 use crate::bench::programs::program;
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, haproxy, nginx};
 use std::path::Path;
+
+/// The goal against HAProxy.
+const OF_HAPROXY: Option<f64> = Some(0.95);
 
 /// Both sizes.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
@@ -33,7 +36,7 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         proxy.check(path, &body)?;
         load::requests(plan, &proxy, Asked::path(path)).map(sample)
     };
-    let (of_ours, of_nginx) = (body.clone(), body);
+    let (of_ours, of_nginx, of_haproxy) = (body.clone(), body.clone(), body);
     Row {
         name: name.into(),
         unit: "µs CPU/request",
@@ -41,9 +44,12 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         bound: None,
         load: &[],
         ours: vec![contestant("osier", None, move || under_load(of_ours.clone(), osier)).needs(&["osier-proxy"])],
-        rivals: vec![contestant("nginx", BELOW, move || {
-            under_load(of_nginx.clone(), behind_nginx)
-        })],
+        rivals: vec![
+            contestant("nginx", BELOW, move || under_load(of_nginx.clone(), behind_nginx)),
+            contestant("HAProxy", OF_HAPROXY, move || {
+                under_load(of_haproxy.clone(), behind_haproxy)
+            }),
+        ],
     }
 }
 
@@ -63,5 +69,11 @@ fn osier(plan: &Plan, backend: u16) -> Result<Server, String> {
 fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::proxy(&plan.scratch, port, backend)?)
+    })
+}
+
+fn behind_haproxy(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, Path::new("haproxy"), |port| {
+        haproxy::proxy(&plan.scratch, port, backend)
     })
 }

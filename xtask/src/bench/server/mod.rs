@@ -1,7 +1,8 @@
-//! One running server: starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` has configurations of nginx.
+//! One running server: starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` and `haproxy.rs` have configurations.
 //!
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
+pub mod haproxy;
 pub mod nginx;
 pub mod postgres;
 
