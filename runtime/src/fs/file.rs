@@ -106,6 +106,15 @@ fn by() -> By {
     })
 }
 
+/// The same for a call that always waits, and so fails where nothing may wait, before it begins.
+fn by_of_waiting() -> io::Result<By> {
+    context::caller(|caller| match caller {
+        Caller::Fiber(..) => Ok(By::Pool),
+        Caller::Thread => Ok(By::Me),
+        Caller::Worker => Err(Stop::NotHere.into()),
+    })
+}
+
 impl State {
     /// Moves the file's position back before the bytes that were not taken.
     fn rewind(&mut self, mut file: &fs::File) -> io::Result<()> {
@@ -281,11 +290,7 @@ impl Inner {
     }
 
     fn write(self: &Arc<Inner>, buf: &[u8]) -> io::Result<usize> {
-        if context::caller(|caller| matches!(caller, Caller::Worker)) {
-            // Fails before it begins.
-            return Err(Stop::NotHere.into());
-        }
-        let by = by();
+        let by = by_of_waiting()?;
         let count = wait::wait_for_disk(|cx| self.poll_write(cx, by, buf))??;
         self.flush()?;
         Ok(count)
@@ -338,12 +343,17 @@ macro_rules! methods {
         ///
         /// The system's error for this call, or for an earlier write.
         pub fn $name(&self $(, $value: $type)?) -> io::Result<$output> {
-            if context::caller(|caller| matches!(caller, Caller::Worker)) {
-                // Fails before it begins.
-                return Err(Stop::NotHere.into());
+            match by_of_waiting()? {
+                By::Pool => {
+                    let mut doing = pin!(self.$name_async($($value)?));
+                    wait::wait_for_disk(|cx| doing.as_mut().poll(cx))?
+                }
+                By::Me => {
+                    self.0.flush()?;
+                    let $inner = &*self.0;
+                    $call
+                }
             }
-            let mut doing = pin!(self.$name_async($($value)?));
-            wait::wait_for_disk(|cx| doing.as_mut().poll(cx))?
         }
 
         #[doc = concat!("[`", stringify!($name), "`](File::", stringify!($name), ") as a future, which borrows nothing.")]

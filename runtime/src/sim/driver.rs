@@ -42,6 +42,8 @@ const CALM: u32 = 10_000;
 const LITTLE: u64 = 1000;
 /// The nanoseconds between two possible latencies of descriptors of the system, and the number of these latencies.
 const LATE: (u64, u32) = (62_500, 17);
+/// Steps between two looks at these descriptors, which are system calls. Before the clock moves there is always a look.
+const LOOK: u64 = 8;
 /// Timers that a stopping host may wait for, at most.
 const FAREWELLS: u32 = 1000;
 
@@ -96,9 +98,11 @@ impl Driver {
             }
             self.news();
             self.gather();
-            let machines = self.machines.iter().flat_map(|machine| &machine.workers);
-            let total: u32 = machines.map(|(worker, _)| worker.choices()).sum();
-            let pool = u32::try_from(self.shared.pool.borrow().len()).unwrap_or(u32::MAX);
+            let (mut total, pool) = self.choices();
+            if total + pool == 0 && self.look_at_descriptors() {
+                self.gather();
+                (total, _) = self.choices();
+            }
             if total + pool == 0 {
                 if !self.advance() {
                     let text = self.who_waits();
@@ -117,6 +121,13 @@ impl Driver {
                 return self.shared.fail(Failure::Endless(self.who_waits()));
             }
         }
+    }
+
+    /// The number of fibers and tasks that can run, and that of jobs for the pool.
+    fn choices(&self) -> (u32, u32) {
+        let workers = self.machines.iter().flat_map(|machine| &machine.workers);
+        let pool = u32::try_from(self.shared.pool.borrow().len()).unwrap_or(u32::MAX);
+        (workers.map(|(worker, _)| worker.choices()).sum(), pool)
     }
 
     /// Carries out the program's orders: hosts start and stop between two fibers.
@@ -286,7 +297,10 @@ impl Driver {
             };
             let workers = || self.machines.iter().flat_map(|machine| &machine.workers);
             if ready.is_empty() {
-                return self.look_at_descriptors();
+                if self.steps.is_multiple_of(LOOK) {
+                    self.look_at_descriptors();
+                }
+                return;
             }
             let Some((worker, _)) = workers().next() else {
                 return;
@@ -298,10 +312,11 @@ impl Driver {
     }
 
     /// Reports readiness of the system's descriptors, such as Unix sockets between hosts. After each report the next one is late.
-    fn look_at_descriptors(&self) {
+    /// Returns whether there was one.
+    fn look_at_descriptors(&self) -> bool {
         let now = lock_now(&self.shared);
         if now < self.looks_at.get() {
-            return;
+            return false;
         }
         let mut events = self.events.borrow_mut();
         let mut any = false;
@@ -312,6 +327,7 @@ impl Driver {
             let late = lock(&self.shared.net).choices.draw(About::Latency, LATE.1);
             self.looks_at.set(now + u64::from(late) * LATE.0);
         }
+        any
     }
 
     /// Makes workers collect wake-ups and jobs from other threads. An idle worker may first steal jobs from its neighbours.

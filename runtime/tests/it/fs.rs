@@ -55,20 +55,33 @@ fn a_call_whose_thread_does_not_start_is_an_error_and_the_next_one_works() {
         .create_new(true)
         .open(&path)
         .unwrap();
+    let all = getrlimit(Resource::As);
+    let leave_no_room = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+        let little = Rlimit {
+            current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
+            ..all
+        };
+        setrlimit(Resource::As, little).unwrap();
+    };
+    // A plain thread makes the calls itself.
+    let plain = File::from(std.try_clone().unwrap());
+    leave_no_room();
+    let alone = plain
+        .set_len(0)
+        .and_then(|()| plain.sync_all())
+        .and_then(|()| plain.metadata());
+    setrlimit(Resource::As, all).unwrap();
+    assert_eq!(alone.unwrap().len(), 0);
+
     let runtime = osier::Runtime::builder().workers(1).watchdog(None).build().unwrap();
     runtime.run(|| {
         use std::io::{Read, Seek, Write};
         let mut file = File::from(std);
         // Whatever the first calls allocate is there.
         file.seek(SeekFrom::Start(0)).unwrap();
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-        let all = getrlimit(Resource::As);
-        let little = Rlimit {
-            current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
-            ..all
-        };
-        setrlimit(Resource::As, little).unwrap();
+        leave_no_room();
         let written = file.write(b"lost");
         let metadata = file.metadata().map(drop);
         let read = std::fs::File::open("/proc/self/mem")

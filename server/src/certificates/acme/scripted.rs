@@ -84,6 +84,8 @@ pub struct Script {
     pub refuses_orders: Option<(u16, Value, Option<String>)>,
     /// The lifetime of its certificates, from the time of day of the runtime on.
     pub lifetime: Option<Duration>,
+    /// It believes every signature.
+    pub believes: bool,
 }
 
 pub struct Issuer {
@@ -253,10 +255,12 @@ impl Issuer {
             body["protected"].as_str().unwrap(),
             body["payload"].as_str().unwrap()
         );
-        let verifier = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
-        verifier
-            .verify(signed.as_bytes(), &part("signature"))
-            .expect("the signature is that of the key");
+        if !script.believes {
+            let verifier = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+            verifier
+                .verify(signed.as_bytes(), &part("signature"))
+                .expect("the signature is that of the key");
+        }
         let payload = part("payload");
         let payload: Value = if payload.is_empty() {
             Value::Null
