@@ -1,7 +1,8 @@
 //! The rows about scripts: the same php-fpm behind Osier and behind nginx, with and without kept connections.
 //!
 //! php-fpm runs on the core of the load, so that the figure is what the server in front of it costs. It has a
-//! process for each connection of the load: with fewer, kept connections would starve the others.
+//! process for each connection of the load: with fewer, kept connections would starve the others. `null` makes the system calls of such a
+//! request and does nothing else.
 
 use super::{Contestant, HELLO, Row, Sample, contestant, sample, site};
 use crate::bench::load::{self, Asked};
@@ -30,7 +31,10 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         bound: None,
         load: &[],
         ours: vec![served(plan, "osier", None, move |fpm| ours(plan, fpm, kept)).needs(&["osier-php"])],
-        rivals: vec![served(plan, "nginx", GOAL, move |fpm| behind_nginx(plan, fpm, kept))],
+        rivals: vec![
+            served(plan, "nginx", GOAL, move |fpm| behind_nginx(plan, fpm, kept)),
+            served(plan, "null", None, move |fpm| null(plan, fpm, kept)).needs(&["null-gateway"]),
+        ],
     };
     vec![
         row("PHP hello through php-fpm (unix socket)", 0),
@@ -61,6 +65,21 @@ fn ours(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
             root.clone().into(),
             fpm.socket.clone().into(),
             kept.to_string().into(),
+        ])
+    })
+}
+
+fn null(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
+    let (script, how) = (
+        site(plan).join("hello.php"),
+        ["fastcgi", "fastcgi-kept"][usize::from(kept > 0)],
+    );
+    Server::start(plan, &program("null-gateway"), |port| {
+        Ok(vec![
+            port.to_string().into(),
+            how.into(),
+            fpm.socket.clone().into(),
+            script.clone().into(),
         ])
     })
 }

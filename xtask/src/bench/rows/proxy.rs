@@ -1,7 +1,7 @@
 //! The rows about the reverse proxy: Osier, nginx and HAProxy in front of the same backend, which is an nginx with files.
 //!
 //! The backend runs on the core of the load and is not measured. Each proxy keeps up to 64 connections to it, and tells it the client's
-//! address, protocol and host.
+//! address, protocol and host. `null` makes the system calls of a proxied hello and does nothing else: no proxy costs less.
 
 use std::rc::Rc;
 
@@ -36,7 +36,18 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         proxy.check(path, &body)?;
         load::requests(plan, &proxy, Asked::path(path)).map(sample)
     };
-    let (of_ours, of_nginx, of_haproxy) = (body.clone(), body.clone(), body);
+    let (of_ours, of_nginx, of_haproxy, of_null) = (body.clone(), body.clone(), body.clone(), body);
+    let mut rivals = vec![
+        contestant("nginx", BELOW, move || under_load(of_nginx.clone(), behind_nginx)),
+        contestant("HAProxy", OF_HAPROXY, move || {
+            under_load(of_haproxy.clone(), behind_haproxy)
+        }),
+    ];
+    // It knows small responses only.
+    if path == "/" {
+        let null = contestant("null", None, move || under_load(of_null.clone(), null));
+        rivals.push(null.needs(&["null-gateway"]));
+    }
     Row {
         name: name.into(),
         unit: "µs CPU/request",
@@ -44,12 +55,7 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         bound: None,
         load: &[],
         ours: vec![contestant("osier", None, move || under_load(of_ours.clone(), osier)).needs(&["osier-proxy"])],
-        rivals: vec![
-            contestant("nginx", BELOW, move || under_load(of_nginx.clone(), behind_nginx)),
-            contestant("HAProxy", OF_HAPROXY, move || {
-                under_load(of_haproxy.clone(), behind_haproxy)
-            }),
-        ],
+        rivals,
     }
 }
 
@@ -63,6 +69,12 @@ fn backend(plan: &Plan) -> Result<Server, String> {
 fn osier(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, &program("osier-proxy"), |port| {
         Ok(vec![port.to_string().into(), backend.to_string().into()])
+    })
+}
+
+fn null(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, &program("null-gateway"), |port| {
+        Ok(vec![port.to_string().into(), "http".into(), backend.to_string().into()])
     })
 }
 
