@@ -142,6 +142,14 @@ impl Notify {
         ));
     }
 
+    /// Reports that an upgrade has failed: the status says why.
+    pub fn not_upgraded(&self, why: &str) {
+        self.send(&format!(
+            "STATUS=the upgrade failed, the old process goes on: {}",
+            line(why)
+        ));
+    }
+
     /// Reports that the service is alive.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
@@ -365,6 +373,11 @@ mod tests {
             .parse()
             .unwrap();
         assert!(micros > 0);
+        notify.not_upgraded("no\nprogram");
+        assert_eq!(
+            heard(),
+            "STATUS=the upgrade failed, the old process goes on: no program"
+        );
         notify.stopping("");
         assert_eq!(heard(), "STOPPING=1\nSTATUS=");
         // A manager that does not read blocks nobody.

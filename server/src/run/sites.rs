@@ -407,13 +407,14 @@ impl Sites {
         }
     }
 
-    /// Logs why there was no upgrade, and writes the PID file again, which tells `osier upgrade` of the failure. It does not write the file
-    /// while another upgrade is under way.
+    /// Logs why there was no upgrade. Tells the service manager, and `osier upgrade` by writing the PID file again, unless another upgrade
+    /// is under way.
     pub fn say_not_upgraded(&self, why: &str, is_busy: bool) {
         self.process
             .say
             .error(format_args!("upgrade: {why}; this process goes on serving"));
         if !is_busy {
+            self.process.notify.not_upgraded(why);
             self.write_pid_file();
         }
     }
