@@ -136,6 +136,12 @@ pub const FOR_TESTS: &[Peer] = &[
         is_large: false,
     },
     Peer {
+        program: "/lib/systemd/systemd",
+        package: "systemd",
+        purpose: "starts, upgrades and stops the service, as process 1 of a namespace",
+        is_large: false,
+    },
+    Peer {
         program: "mandoc",
         package: "mandoc",
         purpose: "checks the manual pages",

@@ -46,6 +46,7 @@ mod soak;
 mod starts;
 mod startup;
 mod static_files;
+mod systemd;
 mod times;
 mod upgrade;
 mod upgrade_failures;

@@ -89,7 +89,10 @@ pub fn with_backend(backend: &TcpListener, top: &str) -> String {
 
 impl InFlight {
     pub fn begin(sites: &Serving, backend: &TcpListener) -> InFlight {
-        let mut client = sites.0.connect();
+        InFlight::over(sites.0.connect(), backend)
+    }
+
+    pub fn over(mut client: Client, backend: &TcpListener) -> InFlight {
         client.send_raw(b"POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234");
         let (stream, _) = backend.accept().unwrap();
         let backend = Client::over(stream);
@@ -121,7 +124,7 @@ pub fn ask_unix(stream: &mut UnixStream) {
 }
 
 /// Asks again and again until it is told to stop. Counts the answers.
-fn load(address: SocketAddr, is_kept: bool, stop: &AtomicBool, answers: &AtomicUsize) -> std::io::Result<()> {
+pub fn load(address: SocketAddr, is_kept: bool, stop: &AtomicBool, answers: &AtomicUsize) -> std::io::Result<()> {
     let open = || {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(DEADLINE))?;
