@@ -35,6 +35,7 @@ impl Started {
         let began = &self.0;
         let keys = [
             ("workers", began.workers != now.workers),
+            ("memory", began.memory != now.memory),
             ("user", began.user != now.user),
             ("group", began.group != now.group),
             ("chroot", began.chroot != now.chroot),

@@ -196,9 +196,10 @@ fn a_listener_that_cannot_be_bound_leaves_everything_as_it_was() {
 #[test]
 fn what_only_a_start_can_change_is_said() {
     let sites = Sites::start(&routes("1"));
-    let keys = "workers = 1\nuser = \"nobody\"\ngroup = \"nogroup\"\nchroot = \".\"\nlandlock = true\n";
+    let keys =
+        "workers = 1\nmemory = \"10GiB\"\nuser = \"nobody\"\ngroup = \"nogroup\"\nchroot = \".\"\nlandlock = true\n";
     let said = sites.reload(&format!("{keys}{}", routes("2")));
-    for key in ["workers", "user", "group", "chroot", "landlock"] {
+    for key in ["workers", "memory", "user", "group", "chroot", "landlock"] {
         let line = format!("'{key}' has changed: the change takes effect at the next start");
         assert!(said.contains(&line), "{key}: {said}");
     }
