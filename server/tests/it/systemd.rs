@@ -87,6 +87,11 @@ fn starts_and_reloads() {
     let mut client = connect();
     client.send("GET", "/", &[]);
     assert_eq!(client.receive("GET").status, 200);
+    let old = main_process();
+    let said = run(PROGRAM, &["upgrade", FILE]);
+    wait_for("the end of the old process", || has_ended(old));
+    let new = main_process();
+    assert_eq!(said, format!("osier: process {new} has taken over from process {old}"));
 
     write(&file(""));
     systemctl("reload osier");
@@ -113,8 +118,6 @@ fn starts_and_reloads() {
     wait_for("the status", || {
         property("StatusText") == "1 site, 2 routes, 1 listener"
     });
-    // It opens the PID file.
-    systemctl("restart osier");
 }
 
 /// Also three in a row. No client notices any.
@@ -133,15 +136,6 @@ fn upgrades() {
         wait_for("more answers", || answers.load(Ordering::Relaxed) > seen + 20);
         assert_eq!(fixed(&mut kept), "answer");
     }
-    let old = main_process();
-    let output = Command::new(PROGRAM).args(["upgrade", FILE]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    wait_for("the end of the old process", || has_ended(old));
-    let new = main_process();
-    assert_eq!(
-        said,
-        format!("osier: process {new} has taken over from process {old}\n")
-    );
     stop.store(true, Ordering::Relaxed);
     for client in clients {
         client.join().unwrap().unwrap();
