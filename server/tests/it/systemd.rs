@@ -177,6 +177,20 @@ fn upgrades_that_fail() {
     upgrade();
     assert_eq!(property("StatusText"), "1 site, 2 routes, 1 listener");
     assert_eq!(fixed(&mut kept), "answer");
+
+    // One that dies while the old process is busy.
+    let backend = TcpListener::bind("127.0.0.1:9000").unwrap();
+    let (old, mut in_flight) = (main_process(), InFlight::over(connect(), &backend));
+    signal("USR2");
+    wait_for("the new main process", || main_process() != old);
+    signal("KILL");
+    wait_for("the old main process", || main_process() == old);
+    wait_for("the status", || {
+        property("StatusText").contains("this one serves again")
+    });
+    in_flight.end();
+    assert_eq!(fixed(&mut connect()), "answer");
+    assert_eq!(property("NRestarts"), "0");
 }
 
 /// In-flight requests have their time: in the process that systemd has started, in the new one of an upgrade, and in both of them.
