@@ -12,6 +12,7 @@
 //! A checkpoint looks whether the fiber is cancelled. Calls that are ready at once are counted, and after many in a row the fiber
 //! yields: otherwise a fiber whose calls never wait would keep the worker from all others.
 
+pub(crate) mod alarm;
 pub(crate) mod block_on;
 pub(crate) mod cancel;
 pub(crate) mod descriptor;
@@ -265,15 +266,15 @@ fn on_fiber<T>(
         {
             return Ok(value);
         }
-        if deadline.is_some() || !core.is_plain(worker) || thread::panicking() {
+        if deadline.is_some() || core.alarm.is_set() || !core.is_plain(worker) || thread::panicking() {
             pause.prepare()?;
         }
         core.suspend(|| pause.shown(std::any::type_name_of_val(&poll)));
         if let Poll::Ready(value) = poll(&mut cx) {
             return Ok(value);
         }
-        if pause.timer.is_some() {
-            pause.check_timer()?;
+        if let Some(due) = pause.due {
+            pause.check_timer(due)?;
         }
     }
 }
@@ -297,8 +298,8 @@ struct Pause<'a> {
     on: Option<On<'a>>,
     /// The time of the turn in which the fiber began to wait.
     since: Instant,
-    timer: Option<FiberTimer<'a>>,
-    armed_for: Option<Instant>,
+    /// The tick in which the wait ends.
+    due: Option<u64>,
     /// Whether the timers of the frames are armed.
     armed: bool,
 }
@@ -319,8 +320,7 @@ impl<'a> Pause<'a> {
             grace,
             on,
             since: worker.now(),
-            timer: None,
-            armed_for: None,
+            due: None,
             armed: false,
         }
     }
@@ -342,24 +342,15 @@ impl<'a> Pause<'a> {
             false => None,
         };
         let due = [self.deadline, end_of_grace].into_iter().flatten().min();
-        if due != self.armed_for {
-            self.armed_for = due;
-            self.timer = due.map(|due| FiberTimer {
-                worker,
-                key: worker.arm(due, core.word),
-            });
-        }
+        self.due = due.map(|due| worker.tick_after(due));
+        core.alarm.set_for(self.due, core.word, worker);
         Ok(())
     }
 
-    /// Ends the wait if its timer has fired.
+    /// Ends the wait if its time has come. The alarm may have rung for an earlier wait.
     #[inline(never)]
-    fn check_timer(&self) -> Result<(), Stop> {
-        if self
-            .timer
-            .as_ref()
-            .is_some_and(|timer| self.worker.has_fired(timer.key))
-        {
+    fn check_timer(&self, due: u64) -> Result<(), Stop> {
+        if self.worker.tick() >= due {
             self.check()?;
             return Err(Stop::Elapsed);
         }
@@ -382,18 +373,6 @@ impl<'a> Pause<'a> {
             deadline: self.deadline,
             since: Some(self.since),
         }
-    }
-}
-
-/// A timer of a wait. It is disarmed however the wait ends.
-struct FiberTimer<'a> {
-    worker: &'a Worker,
-    key: osier_queue::Key,
-}
-
-impl Drop for FiberTimer<'_> {
-    fn drop(&mut self) {
-        self.worker.disarm(self.key);
     }
 }
 

@@ -16,6 +16,7 @@ use std::{fmt, io, thread};
 use osier_coro::{Yielder, panic_count};
 use osier_queue::Cancellation;
 
+use crate::wait::alarm::Alarm;
 use crate::wait::cancel::Frames;
 use crate::wait::socket::Waiting;
 use crate::wait::{Stop, Waits};
@@ -127,6 +128,8 @@ pub(crate) struct Core<'a> {
     suspended_at: AtomicUsize,
     /// Here and not in `Extra`: a burst of a server has hooks, and needs nothing else of that box.
     pub(crate) hooks: Hooks,
+    /// The timer for waits with a deadline.
+    pub(crate) alarm: Alarm,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
     /// at it.
     extra: OnceCell<Box<Extra>>,
@@ -193,6 +196,7 @@ impl<'a> Core<'a> {
             #[cfg(feature = "inspect")]
             suspended_at: AtomicUsize::new(0),
             hooks: Hooks::default(),
+            alarm: Alarm::default(),
             extra: OnceCell::new(),
         };
         #[cfg(feature = "inspect")]
@@ -202,6 +206,9 @@ impl<'a> Core<'a> {
         // Locals end as the fiber's last code: their destructors may block.
         if let Some(extra) = core.extra.get() {
             extra.end_locals();
+        }
+        if core.alarm.is_set() {
+            context::worker(|worker| core.alarm.remove(worker));
         }
         context::leave_fiber();
         value

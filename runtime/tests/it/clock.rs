@@ -397,3 +397,37 @@ fn a_shutdown_is_not_kept_by_a_clock_that_stands() {
     });
     assert!(started.elapsed() < SOON, "the shutdown timeout is the machine's");
 }
+
+/// The timer of a wait stays for the next one, which has a later deadline.
+#[test]
+fn the_timer_of_one_read_ends_no_other() {
+    let clock = VirtualClock::new();
+    on(&clock, 1).run(|| {
+        let start = now();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let read = |near: &UnixStream| (&*near).read(&mut [0]).map_err(|error| error.kind());
+        let writer = spawn_local(move || {
+            for _ in 0..5 {
+                pass(3 * SECOND);
+                far.write_all(b"x").unwrap();
+            }
+            far
+        });
+        near.set_read_timeout(Some(10 * SECOND)).unwrap();
+        for count in 1..=4 {
+            assert_eq!((read(&near), now() - start), (Ok(1), 3 * count * SECOND));
+        }
+        // A shorter limit counts at once.
+        near.set_read_timeout(Some(SECOND)).unwrap();
+        assert_eq!((read(&near), now() - start), (Err(ErrorKind::TimedOut), 13 * SECOND));
+        near.set_read_timeout(None).unwrap();
+        assert_eq!((read(&near), now() - start), (Ok(1), 15 * SECOND));
+        near.set_read_timeout(Some(10 * SECOND)).unwrap();
+        assert_eq!((read(&near), now() - start), (Err(ErrorKind::TimedOut), 25 * SECOND));
+        drop(writer.join());
+        // A timer of the reads would end this wait at another time.
+        pass(HOUR);
+        assert_eq!(now() - start, HOUR + 25 * SECOND);
+    });
+    assert_eq!(clock.elapsed(), HOUR + 25 * SECOND);
+}
