@@ -1,27 +1,28 @@
 //! The blocking style: a WebSocket on a fiber of its own, which reads and sends in sequence.
 //!
 //! All state between two calls is in the [`WebSocket`], so every wait may be cancelled. Received
-//! bytes stay in the input buffer or the decoder. Unsent frames stay in the outbox, and the next
-//! call sends them.
+//! bytes stay in the inbox. Unsent frames stay in the outbox, and the next call sends them.
+//!
+//! A wait for a message holds no buffer: bytes are read into a buffer of the worker's when they are
+//! there. A fiber that has nothing to send waits in a plain blocking call, whose few frames touch
+//! few cache lines. Every other wait is a future that reads and writes at once.
 
 use std::future::poll_fn;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier::Cancelled;
 use osier::time::Sleep;
 
-use super::decode::{Decoder, Event, Failure};
+use super::decode::{Decoder, Event, Failure, Sizes};
 use super::frame::{Frame, Outbox};
 use super::{Close, Message, Timing};
 use crate::Upgraded;
+use crate::conn::buffers::{self, Size};
 use crate::conn::polled::Polled;
-
-/// Size of the input buffer in bytes.
-const INPUT_BYTES: usize = 8 << 10;
 
 /// Maximum queued frames while pings are decoded. At this number they are written before the next
 /// frame is decoded.
@@ -36,11 +37,7 @@ pub struct WebSocket<'a> {
     io: &'a mut Upgraded,
     timing: Timing,
     protocol: Option<String>,
-    decoder: Decoder,
-    /// Input buffer, allocated at the first read. `start..end` is received and not yet decoded.
-    input: Box<[u8]>,
-    start: usize,
-    end: usize,
+    inbox: Inbox,
     outbox: Outbox,
     /// Whether a close frame is sent or in the outbox.
     closing: bool,
@@ -53,9 +50,47 @@ pub struct WebSocket<'a> {
     draining_since: Option<Instant>,
 }
 
+/// Received bytes: those in the decoder, and those of later frames.
+#[derive(Default)]
+struct Inbox {
+    decoder: Decoder,
+    /// Bytes that were read together with the last decoded frame; `start..` is not yet decoded.
+    rest: Vec<u8>,
+    start: usize,
+}
+
+type Decoded = Result<Option<Event>, Failure>;
+
+impl Inbox {
+    /// Decodes the next event of the bytes received before.
+    fn next(&mut self, sizes: Sizes) -> Decoded {
+        let mut bytes = &self.rest[self.start..];
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let decoded = self.decoder.next(&mut bytes, sizes);
+        self.start = self.rest.len() - bytes.len();
+        if bytes.is_empty() {
+            (self.rest, self.start) = (Vec::new(), 0);
+        }
+        decoded
+    }
+
+    /// Decodes the first event of new bytes and keeps the bytes behind it. All bytes received before
+    /// must be decoded.
+    fn receive(&mut self, mut bytes: &[u8], sizes: Sizes) -> Decoded {
+        let decoded = self.decoder.next(&mut bytes, sizes);
+        if !bytes.is_empty() {
+            (self.rest, self.start) = (bytes.to_vec(), 0);
+        }
+        decoded
+    }
+}
+
 /// Outcome of a wait for bytes.
 enum Waited {
-    Bytes(usize),
+    Bytes(Decoded),
+    End,
     Silence,
 }
 
@@ -65,10 +100,7 @@ impl<'a> WebSocket<'a> {
             io,
             timing,
             protocol,
-            decoder: Decoder::default(),
-            input: Box::default(),
-            start: 0,
-            end: 0,
+            inbox: Inbox::default(),
             outbox: Outbox::default(),
             closing: false,
             closed: None,
@@ -97,7 +129,21 @@ impl<'a> WebSocket<'a> {
     /// - `UnexpectedEof`: the client has disconnected without a close frame.
     /// - Any error of the socket.
     pub fn read(&mut self) -> io::Result<Option<Message>> {
-        osier::block_on(self.recv_async())
+        while self.closed.is_none() {
+            let waited = match self.inbox.next(self.timing.sizes) {
+                Ok(None) if self.outbox.is_empty() && !self.closing => self.wait_to_read()?,
+                Ok(None) => osier::block_on(self.wait())?,
+                decoded => Waited::Bytes(decoded),
+            };
+            let message = match waited {
+                Waited::Bytes(Ok(Some(Event::Message(message)))) if !self.closing => Some(message),
+                waited => self.handle_here(waited)?,
+            };
+            if message.is_some() {
+                return Ok(message);
+            }
+        }
+        Ok(None)
     }
 
     /// Same as [`read`](WebSocket::read), as a future, for example in `select!`. Dropping the
@@ -133,58 +179,68 @@ impl<'a> WebSocket<'a> {
     ///
     /// Same as [`read`](WebSocket::read).
     pub async fn recv_async(&mut self) -> io::Result<Option<Message>> {
-        loop {
-            if self.closed.is_some() {
-                return Ok(None);
-            }
-            let mut bytes = &self.input[self.start..self.end];
-            let before = bytes.len();
-            let event = self.decoder.next(&mut bytes, self.timing.sizes);
-            self.start += before - bytes.len();
-            match event {
-                // Messages after the server's close frame are discarded (RFC 6455 §1.4).
-                Ok(Some(Event::Message(_))) if self.closing => {}
-                Ok(Some(Event::Message(message))) => return Ok(Some(message)),
-                Ok(Some(Event::Ping(payload))) => self.pong(&payload).await?,
-                Ok(Some(Event::Pong)) => {}
-                Ok(Some(Event::Close(close))) => {
-                    if !self.closing {
-                        self.closing = true;
-                        self.outbox.push(Frame::close(close.code, ""));
-                    }
-                    self.closed = Some(close);
-                    self.flush_async().await?;
-                }
-                Err(failure) => return Err(self.fail(failure).await),
-                Ok(None) => match self.wait().await? {
-                    Waited::Bytes(0) if self.closing => self.closed = Some(Close::abnormal()),
-                    Waited::Bytes(0) if self.io.is_draining() => {
-                        // The server has ended reading because it is draining; the client is still
-                        // there.
-                        self.closed = Some(Close::going_away());
-                        self.start_close(Close::GOING_AWAY, "the server is stopping");
-                        self.flush_async().await?;
-                    }
-                    Waited::Bytes(0) => {
-                        self.closed = Some(Close::abnormal());
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                    Waited::Bytes(_) => {}
-                    Waited::Silence if self.closing => self.closed = Some(Close::abnormal()),
-                    Waited::Silence if self.pinged => {
-                        self.closed = Some(Close::abnormal());
-                        return Err(io::Error::new(
-                            io::ErrorKind::TimedOut,
-                            "the client did not answer a ping",
-                        ));
-                    }
-                    Waited::Silence => {
-                        self.pinged = true;
-                        self.outbox.push(Frame::ping(b""));
-                    }
-                },
+        while self.closed.is_none() {
+            let waited = match self.inbox.next(self.timing.sizes) {
+                Ok(None) => self.wait().await?,
+                decoded => Waited::Bytes(decoded),
+            };
+            let message = self.handle(waited).await?;
+            if message.is_some() {
+                return Ok(message);
             }
         }
+        Ok(None)
+    }
+
+    /// Handles what is not a plain message, with a stack frame of its own.
+    #[cold]
+    #[inline(never)]
+    fn handle_here(&mut self, waited: Waited) -> io::Result<Option<Message>> {
+        osier::block_on(self.handle(waited))
+    }
+
+    /// Handles the outcome of a wait. Returns the message, if it was one.
+    async fn handle(&mut self, waited: Waited) -> io::Result<Option<Message>> {
+        match waited {
+            // Messages after the server's close frame are discarded (RFC 6455 §1.4).
+            Waited::Bytes(Ok(Some(Event::Message(_)))) if self.closing => {}
+            Waited::Bytes(Ok(Some(Event::Message(message)))) => return Ok(Some(message)),
+            Waited::Bytes(Ok(Some(Event::Ping(payload)))) => self.pong(&payload).await?,
+            Waited::Bytes(Ok(Some(Event::Pong) | None)) => {}
+            Waited::Bytes(Ok(Some(Event::Close(close)))) => {
+                if !self.closing {
+                    self.closing = true;
+                    self.outbox.push(Frame::close(close.code, ""));
+                }
+                self.closed = Some(close);
+                self.flush_async().await?;
+            }
+            Waited::Bytes(Err(failure)) => return Err(self.fail(failure).await),
+            Waited::End if self.closing => self.closed = Some(Close::abnormal()),
+            Waited::End if self.io.is_draining() => {
+                // The server has ended reading because it is draining; the client is still there.
+                self.closed = Some(Close::going_away());
+                self.start_close(Close::GOING_AWAY, "the server is stopping");
+                self.flush_async().await?;
+            }
+            Waited::End => {
+                self.closed = Some(Close::abnormal());
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Waited::Silence if self.closing => self.closed = Some(Close::abnormal()),
+            Waited::Silence if self.pinged => {
+                self.closed = Some(Close::abnormal());
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client did not answer a ping",
+                ));
+            }
+            Waited::Silence => {
+                self.pinged = true;
+                self.outbox.push(Frame::ping(b""));
+            }
+        }
+        Ok(None)
     }
 
     /// Sends a message: a `&str`, a `String`, bytes, or a shared [`Frame`].
@@ -284,13 +340,67 @@ impl<'a> WebSocket<'a> {
         Ok(())
     }
 
+    /// Waits for bytes or for the end of the silence limit, where nothing waits to be written.
+    fn wait_to_read(&mut self) -> io::Result<Waited> {
+        if !self.io.buffered().is_empty() {
+            return self.take_buffered();
+        }
+        let until = self.silent_until();
+        loop {
+            let time = until.map_or(Duration::MAX, |until| {
+                until.saturating_duration_since(osier::time::coarse_now())
+            });
+            let transport = self.io.transport();
+            if !transport.wait_readable_for(time)? {
+                return Ok(Waited::Silence);
+            }
+            let mut buffer = buffers::take(Size::K16);
+            let waited = match transport.try_read(&mut buffer) {
+                Ok(count) => Some(Ok(self.received(&buffer[..count]))),
+                // The bytes were half a record.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                Err(error) => Some(Err(error)),
+            };
+            buffers::give(buffer);
+            if let Some(waited) = waited {
+                return waited;
+            }
+        }
+    }
+
     /// Waits for bytes or for the end of the silence limit, and writes the outbox meanwhile.
     async fn wait(&mut self) -> io::Result<Waited> {
-        self.make_input();
         if !self.io.buffered().is_empty() {
-            let count = self.io.read(&mut self.input)?;
-            return Ok(self.heard(count));
+            return self.take_buffered();
         }
+        let mut silence = self.silent_until().map_or_else(Sleep::forever, Sleep::until);
+        let (inbox, outbox, transport) = (&mut self.inbox, &mut self.outbox, self.io.transport());
+        let (sizes, mut out, mut read) = (self.timing.sizes, transport.polled(), transport.polled());
+        let waited = poll_fn(|cx| {
+            if let Poll::Ready(Err(error)) = poll_flush(outbox, &mut out, cx) {
+                return Poll::Ready(Err(error));
+            }
+            let mut buffer = buffers::take(Size::K16);
+            let waited = read.poll_read(cx, &mut buffer).map_ok(|count| match count {
+                0 => Waited::End,
+                _ => Waited::Bytes(inbox.receive(&buffer[..count], sizes)),
+            });
+            buffers::give(buffer);
+            match waited {
+                Poll::Pending => Pin::new(&mut silence).poll(cx).map(|()| Ok(Waited::Silence)),
+                waited => waited,
+            }
+        })
+        .await;
+        drop((out, read));
+        if let Ok(Waited::Bytes(_)) = waited {
+            self.heard();
+        }
+        waited
+    }
+
+    /// The time at which a silent client is pinged, or at which the connection ends. `None` is never.
+    fn silent_until(&self) -> Option<Instant> {
         let patience = match (self.closing, self.pinged) {
             (true, _) => self.timing.close_within,
             (_, true) => self.timing.pong_within,
@@ -302,42 +412,32 @@ impl<'a> WebSocket<'a> {
         } else {
             Some(self.heard)
         };
-        let until = since.and_then(|since| since.checked_add(patience));
-        let mut silence = until.map_or_else(Sleep::forever, Sleep::until);
-        let (input, outbox, transport) = (&mut self.input, &mut self.outbox, self.io.transport());
-        let mut out = transport.polled();
-        let mut read = transport.polled();
-        let waited = poll_fn(|cx| {
-            if let Poll::Ready(Err(error)) = poll_flush(outbox, &mut out, cx) {
-                return Poll::Ready(Err(error));
-            }
-            if let Poll::Ready(read) = read.poll_read(cx, input) {
-                return Poll::Ready(read.map(Waited::Bytes));
-            }
-            Pin::new(&mut silence).poll(cx).map(|()| Ok(Waited::Silence))
-        })
-        .await;
-        drop((out, read));
-        match waited {
-            Ok(Waited::Bytes(count)) => Ok(self.heard(count)),
-            other => other,
-        }
+        since.and_then(|since| since.checked_add(patience))
     }
 
-    /// Makes room in the input buffer. All bytes received before must be decoded.
-    fn make_input(&mut self) {
-        (self.start, self.end) = (0, 0);
-        if self.input.is_empty() {
-            self.input = vec![0; INPUT_BYTES].into();
-        }
+    /// Takes bytes that the client had sent behind its handshake.
+    #[cold]
+    fn take_buffered(&mut self) -> io::Result<Waited> {
+        let mut buffer = buffers::take(Size::K16);
+        let count = self.io.read(&mut buffer);
+        let waited = count.map(|count| self.received(&buffer[..count]));
+        buffers::give(buffer);
+        waited
     }
 
-    fn heard(&mut self, count: usize) -> Waited {
-        self.end = count;
+    fn received(&mut self, bytes: &[u8]) -> Waited {
+        if bytes.is_empty() {
+            return Waited::End;
+        }
+        self.heard();
+        Waited::Bytes(self.inbox.receive(bytes, self.timing.sizes))
+    }
+
+    fn heard(&mut self) {
         if !self.closing {
-            (self.heard, self.pinged) = (osier::time::now(), false);
+            // It may be early by as long as the worker's other fibers have run in this turn.
+            (self.heard, self.pinged) = (osier::time::coarse_now(), false);
         }
-        Waited::Bytes(count)
     }
 
     async fn flush_async(&mut self) -> io::Result<()> {
@@ -366,10 +466,10 @@ impl<'a> WebSocket<'a> {
     async fn linger(&mut self) {
         let mut left = LINGER_BYTES;
         let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
-        self.make_input();
-        let (input, mut read) = (&mut self.input, self.io.transport().polled());
+        let mut read = self.io.transport().polled();
+        let mut buffer = buffers::take(Size::K16);
         poll_fn(|cx| {
-            while let Poll::Ready(read) = read.poll_read(cx, input) {
+            while let Poll::Ready(read) = read.poll_read(cx, &mut buffer) {
                 match read {
                     Ok(count @ 1..) if count <= left => left -= count,
                     _ => return Poll::Ready(()),
@@ -378,6 +478,7 @@ impl<'a> WebSocket<'a> {
             Pin::new(&mut late).poll(cx)
         })
         .await;
+        buffers::give(buffer);
     }
 
     /// Completes the closing handshake after the closure has returned.
