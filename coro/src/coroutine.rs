@@ -7,16 +7,15 @@
 //! # Safety
 //!
 //! This file is an unsafe island for three things: the constructor without `'static` bounds, whose caller makes a promise;
-//! [`Coroutine::reset`], which replaces a coroutine by one on the same stack; and the [`Yielder`], which holds a pointer to corosensei's.
-//! Invariant: a `Yielder` is made only in the first frame of its coroutine, is lent
-//! to the closure and never moves. Its pointee lies above it on the same stack, and so outlives it.
+//! [`Coroutine::reset`], which replaces a coroutine by one on the same stack; and the [`Yielder`], which is corosensei's under another
+//! name. Invariant: a `Yielder` has the layout of corosensei's and nothing beside it, so a reference to one is a reference to the other.
 #![allow(unsafe_code)]
 
 use crate::stack::Stack;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 /// Bytes of the largest closure stored inline. corosensei writes it into the stack's first page and refuses larger ones; those are boxed.
 const MAX_INLINE_BYTES: usize = 1024;
@@ -109,10 +108,10 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         // SAFETY: the caller's promise, passed on.
         let raw = unsafe {
             if const { size_of::<F>() <= MAX_INLINE_BYTES } {
-                corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(&Yielder::new(y), input))
+                corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(Yielder::of(y), input))
             } else {
                 let f = Box::new(f);
-                corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(&Yielder::new(y), input))
+                corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(Yielder::of(y), input))
             }
         };
         Coroutine { raw }
@@ -211,15 +210,16 @@ impl<Input, Yield, Return> fmt::Debug for Coroutine<Input, Yield, Return> {
 }
 
 /// The running coroutine's side of the switch.
+// No pointer to corosensei's: a suspension would load one more cache line of a stack that has left the caches.
+#[repr(transparent)]
 pub struct Yielder<Input, Yield> {
-    raw: NonNull<corosensei::Yielder<Input, Yield>>,
+    raw: corosensei::Yielder<Input, Yield>,
 }
 
 impl<Input, Yield> Yielder<Input, Yield> {
-    fn new(raw: &corosensei::Yielder<Input, Yield>) -> Self {
-        Yielder {
-            raw: NonNull::from(raw),
-        }
+    fn of(raw: &corosensei::Yielder<Input, Yield>) -> &Self {
+        // SAFETY: the layouts are the same (module invariant), and the lifetime too.
+        unsafe { &*ptr::from_ref(raw).cast() }
     }
 
     /// Suspends the coroutine and returns `value` from [`Coroutine::resume`]. Returns the input of the next resume.
@@ -233,8 +233,7 @@ impl<Input, Yield> Yielder<Input, Yield> {
     /// Unwinds without message if the coroutine is dropped instead of being resumed: see [`Coroutine`], "Dropping".
     #[inline(always)]
     pub fn suspend(&self, value: Yield) -> Input {
-        // SAFETY: the pointee outlives `self` (module invariant).
-        unsafe { self.raw.as_ref() }.suspend(value)
+        self.raw.suspend(value)
     }
 }
 

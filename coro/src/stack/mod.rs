@@ -36,7 +36,7 @@ use std::panic::Location;
 use crate::slots::slot_of;
 
 pub use crate::slots::{GUARD_BYTES, Label};
-pub use platform::pointer;
+pub use platform::{pointer, prefetch};
 pub use pool::{Counters, Pool};
 
 /// The smallest stack: half guard, half usable.

@@ -52,6 +52,23 @@ pub fn pointer() -> usize {
     }
 }
 
+/// Starts to load the cache line at an address, mapped or not. The processor may ignore it.
+#[inline(always)]
+pub fn prefetch(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction is a hint. It reads nothing into a register, and does not fault.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    };
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    };
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = address;
+}
+
 /// Gives the pages of a range back. The range then holds old contents or zeros.
 ///
 /// # Safety

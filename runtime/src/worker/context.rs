@@ -36,13 +36,14 @@ use crate::worker::waker::Word;
 struct Here {
     worker: Cell<*const Worker>,
     fiber: Cell<*const Core<'static>>,
+    suspended: Cell<usize>,
     panic_hook: Cell<bool>,
     driver: Cell<Option<&'static Remote>>,
 }
 
 thread_local! {
     static HERE: Here = const {
-        Here { worker: Cell::new(ptr::null()), fiber: Cell::new(ptr::null()), panic_hook: Cell::new(false), driver: Cell::new(None) }
+        Here { worker: Cell::new(ptr::null()), fiber: Cell::new(ptr::null()), suspended: Cell::new(0), panic_hook: Cell::new(false), driver: Cell::new(None) }
     };
 }
 
@@ -181,6 +182,24 @@ pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
 #[inline]
 pub(crate) fn enter_fiber(core: &Core<'_>) {
     HERE.with(|here| here.fiber.set(ptr::from_ref(core).cast()));
+}
+
+/// Notes the stack pointer of the fiber that is about to suspend.
+#[inline(always)]
+pub(crate) fn suspend_at(pointer: usize) {
+    HERE.with(|here| here.suspended.set(pointer));
+}
+
+/// The stack pointer and the core of the fiber that suspended last. Called before [`leave_fiber`].
+#[inline(always)]
+pub(crate) fn suspended() -> (usize, usize) {
+    HERE.with(|here| (here.suspended.get(), here.fiber.get().addr()))
+}
+
+/// The stack pointer that was noted last.
+#[inline(always)]
+pub(crate) fn suspended_at() -> usize {
+    HERE.with(|here| here.suspended.get())
 }
 
 /// Notes that no fiber runs: the switch came back to the loop.

@@ -227,6 +227,7 @@ impl<'a> Core<'a> {
         // std counts panics per thread. A fiber that suspends while it unwinds takes its share out: otherwise its
         // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
+        context::suspend_at(osier_coro::stack::pointer());
         // The watchdog searches the part of the stack above it.
         #[cfg(feature = "inspect")]
         self.suspended_at.store(osier_coro::stack::pointer(), Ordering::Relaxed);

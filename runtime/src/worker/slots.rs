@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use osier_coro::stack::Label;
+use osier_coro::stack::{Label, prefetch};
 use osier_coro::{Coroutine, CoroutineResult};
 
 use crate::worker::Worker;
@@ -65,6 +65,16 @@ impl Body {
     const EMPTY: Body = Body::Resting(None);
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The numbers of cache lines that are loaded ahead: of the frames of a wait and its caller, and of the fiber's core.
+const FRAME_LINES: usize = 12;
+const CORE_LINES: usize = 3;
+
+/// So few fibers share the first-level cache, and nothing is loaded ahead for them.
+const FEW: u32 = 4;
+
 /// One cache line, and two slots share none: a resumption and its wake-up touch it, at a time when it has left the caches.
 #[repr(align(64))]
 pub(crate) struct Slot {
@@ -75,6 +85,10 @@ pub(crate) struct Slot {
     noted: Cell<bool>,
     next: Cell<*const Slot>,
     index: u32,
+    /// Where the fiber's stack pointer was at its last suspension: the number of the cache line, without the highest bits.
+    line: Cell<u32>,
+    /// The number of cache lines from there to the fiber's core, at most 255.
+    depth: Cell<u8>,
     state: Cell<SlotState>,
     /// The part of this slot that other threads see; made with its first tenant.
     remote: Cell<Option<&'static RemoteSlot>>,
@@ -90,6 +104,8 @@ impl Slot {
             noted: Cell::new(false),
             next: Cell::new(ptr::null()),
             index,
+            line: Cell::new(0),
+            depth: Cell::new(0),
             state: Cell::new(SlotState::Free),
             remote: Cell::new(None),
             body: UnsafeCell::new(Body::EMPTY),
@@ -108,6 +124,29 @@ impl Slot {
 
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Starts to load the cache lines that the slot's tenant touches first.
+    #[inline(always)]
+    fn prefetch(&self) {
+        let high = context::suspended_at() & !(LINE * (1 << 32) - 1);
+        let frames = high + self.line.get() as usize * LINE;
+        for line in 0..FRAME_LINES {
+            prefetch(frames + line * LINE);
+        }
+        let core = frames + usize::from(self.depth.get()) * LINE;
+        for line in 0..CORE_LINES {
+            prefetch(core + line * LINE);
+        }
+    }
+
+    /// Notes what [`prefetch`](Slot::prefetch) needs, of the fiber that has just suspended.
+    #[inline(always)]
+    fn note_stack(&self) {
+        let (pointer, core) = context::suspended();
+        self.line.set((pointer / LINE) as u32);
+        self.depth
+            .set((core / LINE).wrapping_sub(pointer / LINE).min(255) as u8);
     }
 
     pub(crate) fn state(&self) -> SlotState {
@@ -167,6 +206,7 @@ impl Slot {
         };
         match fiber.resume(Resume::Run) {
             CoroutineResult::Yield(()) => {
+                self.note_stack();
                 self.state.set(SlotState::Suspended);
                 None
             }
@@ -330,6 +370,9 @@ impl Slots {
         self.head.set(next);
         if next.is_null() {
             self.tail.set(ptr::null());
+        } else if self.ready.get() > FEW {
+            // SAFETY: as above.
+            unsafe { &*next }.prefetch();
         }
         slot.queued.set(false);
         self.ready.set(self.ready.get() - 1);
