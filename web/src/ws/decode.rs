@@ -26,6 +26,9 @@ use super::{Close, Message};
 /// The longest header: two bytes, eight of length, four of mask (RFC 6455 §5.2).
 const HEADER_BYTES: usize = 14;
 
+/// The longest payload whose length is in the second byte of the header (RFC 6455 §5.2).
+const SHORT_BYTES: usize = 125;
+
 /// Size limits of one frame and of one message, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -112,7 +115,19 @@ impl Decoder {
 
     /// Consumes bytes of `input` until an event is complete. `None` means that all bytes were
     /// consumed and more are needed.
+    #[inline]
     pub(super) fn next(&mut self, input: &mut &[u8], sizes: Sizes) -> Result<Option<Event>, Failure> {
+        if self.is_idle()
+            && let Some(message) = short_message(input, sizes)
+        {
+            return message.map(|message| Some(Event::Message(message)));
+        }
+        self.next_piece(input, sizes)
+    }
+
+    /// Does the work of [`next`](Decoder::next) for frames of every kind, whole or in pieces.
+    #[inline(never)]
+    fn next_piece(&mut self, input: &mut &[u8], sizes: Sizes) -> Result<Option<Event>, Failure> {
         loop {
             if self.frame.is_none() && !self.begin(input, sizes)? {
                 return Ok(None);
@@ -256,6 +271,29 @@ impl Decoder {
     }
 }
 
+/// Decodes a message that is one short frame and has arrived whole: the usual case, without the state that pieces need. `None`
+/// leaves every other input, and every mistake but one in the text, to the decoder.
+#[inline]
+fn short_message(input: &mut &[u8], sizes: Sizes) -> Option<Result<Message, Failure>> {
+    const MASKED: u8 = 0x80;
+    let (&[first, second, ref mask @ ..], rest) = input.split_first_chunk::<6>()?;
+    let is_text = match first {
+        0x81 => true,
+        0x82 => false,
+        _ => return None,
+    };
+    let length = usize::from(second & !MASKED);
+    let is_short = second & MASKED != 0 && length <= SHORT_BYTES && length <= sizes.frame.min(sizes.message);
+    let (payload, rest) = rest.split_at_checked(length).filter(|_| is_short)?;
+    *input = rest;
+    let mut message = payload.to_vec();
+    unmask(&mut message, &mut mask.to_owned());
+    Some(match is_text {
+        true => String::from_utf8(message).map(Message::Text).map_err(|_| NOT_UTF8),
+        false => Ok(Message::Binary(message)),
+    })
+}
+
 /// Parses the payload of a close frame (RFC 6455 §5.5.1, §7.4).
 fn close(payload: &[u8]) -> Result<Close, Failure> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
@@ -276,18 +314,20 @@ fn close(payload: &[u8]) -> Result<Close, Failure> {
 }
 
 /// Unmasks `bytes`, and rotates `mask` for the bytes that follow.
+#[inline]
 fn unmask(bytes: &mut [u8], mask: &mut [u8; 4]) {
-    let mut chunks = bytes.chunks_exact_mut(4);
-    for chunk in &mut chunks {
-        for (byte, key) in chunk.iter_mut().zip(*mask) {
+    // As long as a vector register, so that an instruction unmasks a chunk.
+    let wide: [u8; 16] = std::array::from_fn(|at| mask[at % 4]);
+    let (chunks, rest) = bytes.as_chunks_mut::<16>();
+    for chunk in chunks {
+        for (byte, key) in chunk.iter_mut().zip(wide) {
             *byte ^= key;
         }
     }
-    let rest = chunks.into_remainder();
-    for (byte, key) in rest.iter_mut().zip(*mask) {
+    for (byte, key) in rest.iter_mut().zip(wide) {
         *byte ^= key;
     }
-    mask.rotate_left(rest.len());
+    mask.rotate_left(rest.len() % 4);
 }
 
 #[cfg(test)]
