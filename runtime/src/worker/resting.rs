@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use osier_coro::Coroutine;
+use osier_coro::stack::prefetch;
 use osier_queue::Key;
 
 use crate::wait::socket::{Direction, Entry, Source};
@@ -14,7 +15,7 @@ use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::core::{Core, Header};
 use crate::worker::isolate::isolate;
-use crate::worker::slots::Slot;
+use crate::worker::slots::{LINE, Slot};
 use crate::worker::waker::Word;
 
 /// The reason why a dormant connection was woken.
@@ -112,6 +113,9 @@ const STACK_PAUSE: Duration = Duration::from_millis(10);
 /// The most tries: half a second, and more under load.
 const STACK_TRIES: u8 = 50;
 
+/// The number of a connection's cache lines that are loaded ahead.
+const CONNECTION_LINES: usize = 4;
+
 /// The tick of no deadline.
 const NEVER: u64 = u64::MAX;
 
@@ -156,6 +160,15 @@ impl Resting {
             read_last: false,
             without_stack: 0,
             has_panicked: false,
+        }
+    }
+
+    /// Starts to load the first cache lines of the connection.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        let connection = (&raw const *self.connection).addr();
+        for line in 0..CONNECTION_LINES {
+            prefetch(connection + line * LINE);
         }
     }
 

@@ -66,7 +66,7 @@ impl Body {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// The numbers of cache lines that are loaded ahead: of the frames of a wait and its caller, and of the fiber's core.
 const FRAME_LINES: usize = 12;
@@ -129,6 +129,20 @@ impl Slot {
     /// Starts to load the cache lines that the slot's tenant touches first.
     #[inline(always)]
     fn prefetch(&self) {
+        match self.state.get() {
+            SlotState::Suspended => self.prefetch_frames(),
+            SlotState::Resting => {
+                // SAFETY: Resting, so no coroutine is in place, and nobody takes the connection during this call.
+                if let Body::Resting(Some(resting)) = unsafe { &*self.body.get() } {
+                    resting.prefetch();
+                }
+            }
+            SlotState::Free | SlotState::Running => {}
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_frames(&self) {
         let high = context::suspended_at() & !(LINE * (1 << 32) - 1);
         let frames = high + self.line.get() as usize * LINE;
         for line in 0..FRAME_LINES {
