@@ -6,7 +6,7 @@
 mod pieces;
 
 use libfuzzer_sys::fuzz_target;
-use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyLength, ReplyScanner, Slots};
+use osier_http::{BodyDecoder, FieldLines, Limits, Method, Reject, Reply, ReplyLength, ReplyOutline, ReplyScanner, Slots};
 
 fuzz_target!(|data: &[u8]| {
     let limits = pieces::limits(data);
@@ -15,8 +15,32 @@ fuzz_target!(|data: &[u8]| {
             read(&pieces::pieces(data), &limits, asked),
             read(&[data], &limits, asked)
         );
+        outline(data, &limits, asked);
     }
 });
+
+/// The fast path accepts nothing but what the strict parser accepts, and finds the same.
+fn outline(data: &[u8], limits: &Limits, asked: Method<'_>) {
+    let mut outline = ReplyOutline::new();
+    let Some(end) = outline.find(data, limits) else { return };
+    assert_eq!(ReplyScanner::new().scan(data, limits), Ok(Some(end)));
+    let mut slots: Slots = Slots::new();
+    let expected = Reply::parse(&data[..end], &mut slots, limits, asked);
+    match (Reply::outlined(&data[..end], &outline, asked), expected) {
+        (Ok(reply), Ok(expected)) => {
+            assert!(reply.headers().eq(expected.headers()));
+            assert_eq!(format!("{reply:?}"), format!("{expected:?}"));
+            assert_eq!((reply.body(), reply.upgrade()), (expected.body(), expected.upgrade()));
+            let (mut passed, mut pushed) = (FieldLines::new(), FieldLines::new());
+            passed.pass(reply.headers(), |name, _| name.len() % 2 == 0);
+            for (name, value) in expected.headers().filter(|(name, _)| name.len() % 2 == 0) {
+                let _ = pushed.push(name, value);
+            }
+            assert!(passed == pushed);
+        }
+        (reply, expected) => assert_eq!(reply.err(), expected.err()),
+    }
+}
 
 /// The status, the body, and whether the connection is kept, of a response on a connection that ends after the data. `None` if the
 /// head is incomplete.

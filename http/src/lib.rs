@@ -104,11 +104,11 @@ pub mod proxy_protocol;
 mod request;
 mod response;
 
-pub use backend::{Reply, ReplyLength, ReplyScanner, RequestWriter, connection_names};
+pub use backend::{LineTemplate, Reply, ReplyLength, ReplyOutline, ReplyScanner, RequestWriter, connection_names};
 pub use body::{BodyDecoder, CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
 pub use message::{
-    Exchange, FieldLines, FieldList, HeaderError, Headers, Limits, Method, Reject, Slots, Version, percent_decode,
-    reason_phrase,
+    Exchange, FieldLines, FieldList, HeaderError, Headers, Limits, Method, Reject, Slots, Version, is_field,
+    percent_decode, reason_phrase,
 };
 pub use path::{BadPath, Path};
 pub use request::{BodyLength, Form, Head, HeadScanner, LEADING_EMPTY_LINES, Outline};

@@ -9,14 +9,17 @@
 //!     └───────────────────────────────┘ interim (1xx but 101): the final head is still to come
 //! ```
 //!
+//! A usual head takes a shorter way to the same result, without a scanner: `outline.rs`.
+//!
 //! The backend's framing is never passed on: [`HeadWriter`](crate::HeadWriter) makes that of the client's response.
 
 use std::fmt;
 
 use memchr::memchr;
 
-use crate::message::{Headers, Limits, Method, Reject, Slots, Version};
-use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
+use super::ReplyOutline;
+use crate::message::{Fields, Headers, Limits, Method, Reject, Slots, Version, is_field};
+use crate::request::framing::{self, CLOSE, KEEP_ALIVE, OTHER, PRESENT, UPGRADE};
 
 /// The incremental search for the end of one response head.
 ///
@@ -108,7 +111,8 @@ pub struct Reply<'a> {
     declared: Option<u64>,
     keep_alive: bool,
     upgrade: Option<&'a [u8]>,
-    has_connection: bool,
+    /// The connection options, as bits of a set.
+    options: u8,
     fields: Headers<'a>,
 }
 
@@ -141,7 +145,26 @@ impl<'a> Reply<'a> {
         }
         let fields: &'a [httparse::Header<'a>] = response.headers;
         let version = if version == 1 { Version::Http11 } else { Version::Http10 };
-        Seen::of(fields)?.verdict(status, version, asked, fields)
+        Reply::of(status, version, asked, Headers(Fields::Parsed(fields)))
+    }
+
+    /// Makes a reply from the bytes of a successful [`ReplyOutline::find`], cut to the length that it has returned.
+    ///
+    /// # Errors
+    /// The errors of [`Reply::parse`].
+    ///
+    /// # Panics
+    /// Panics for bytes that are not ASCII or too short. Other bytes than those of the outline give a wrong reply.
+    pub fn outlined(bytes: &'a [u8], outline: &'a ReplyOutline, asked: Method<'_>) -> Result<Reply<'a>, Reject> {
+        let head = std::str::from_utf8(bytes).expect("an outline takes nothing but ASCII");
+        let fields = Fields::Outlined(head, outline.fields.as_slice());
+        Reply::of(outline.status, outline.version, asked, Headers(fields))
+    }
+
+    /// Makes a reply from its parts.
+    #[inline]
+    fn of(status: u16, version: Version, asked: Method<'_>, fields: Headers<'a>) -> Result<Reply<'a>, Reject> {
+        Seen::of(fields.clone())?.verdict(status, version, asked, fields)
     }
 
     /// Makes a reply without framing of its own, which `fields` do not have.
@@ -154,7 +177,7 @@ impl<'a> Reply<'a> {
             declared,
             keep_alive: true,
             upgrade: None,
-            has_connection: false,
+            options: 0,
             fields,
         }
     }
@@ -207,9 +230,24 @@ impl<'a> Reply<'a> {
         self.fields.clone()
     }
 
+    /// Whether there is a Connection field.
+    #[inline]
+    pub fn has_options(&self) -> bool {
+        self.options & PRESENT != 0
+    }
+
     /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
     pub fn connection_names(&self, name: &str) -> bool {
-        self.has_connection && connection_names(self.headers(), name)
+        if self.options & OTHER != 0 {
+            return connection_names(self.headers(), name);
+        }
+        let option = match name.len() {
+            5 if name.eq_ignore_ascii_case("close") => CLOSE,
+            7 if name.eq_ignore_ascii_case("upgrade") => UPGRADE,
+            10 if name.eq_ignore_ascii_case("keep-alive") => KEEP_ALIVE,
+            _ => 0,
+        };
+        self.options & option != 0
     }
 }
 
@@ -241,25 +279,22 @@ struct Seen<'a> {
     chunked: bool,
     options: u8,
     upgrade: Option<&'a [u8]>,
-    has_connection: bool,
 }
 
 impl<'a> Seen<'a> {
-    fn of(fields: &'a [httparse::Header<'a>]) -> Result<Seen<'a>, Reject> {
+    #[inline]
+    fn of(fields: Headers<'a>) -> Result<Seen<'a>, Reject> {
         let mut seen = Seen::default();
-        for field in fields {
-            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-            match field.name.len() {
-                7 if is("upgrade") => seen.upgrade = Some(field.value),
-                10 if is("connection") => {
-                    seen.has_connection = true;
-                    seen.options |= framing::connection(field.value)?;
-                }
+        for (name, value) in fields {
+            let is = |known: &'static str| is_field(name, known);
+            match name.len() {
+                7 if is("upgrade") => seen.upgrade = Some(value),
+                10 if is("connection") => seen.options |= framing::connection(value)?,
                 14 if is("content-length") => {
-                    seen.length = Some(framing::content_length(field.value, seen.length.is_some())?);
+                    seen.length = Some(framing::content_length(value, seen.length.is_some())?);
                 }
                 17 if is("transfer-encoding") => {
-                    seen.chunked = framing::transfer_encoding(field.value, seen.chunked)?;
+                    seen.chunked = framing::transfer_encoding(value, seen.chunked)?;
                 }
                 _ => {}
             }
@@ -273,7 +308,7 @@ impl<'a> Seen<'a> {
         status: u16,
         version: Version,
         asked: Method<'_>,
-        fields: &'a [httparse::Header<'a>],
+        fields: Headers<'a>,
     ) -> Result<Reply<'a>, Reject> {
         let modern = version == Version::Http11;
         if self.chunked && self.length.is_some() {
@@ -308,8 +343,8 @@ impl<'a> Seen<'a> {
             declared: self.length,
             keep_alive,
             upgrade: self.upgrade.filter(|_| status == 101 && self.options & UPGRADE != 0),
-            has_connection: self.has_connection,
-            fields: Headers::parsed(fields),
+            options: self.options,
+            fields,
         })
     }
 }

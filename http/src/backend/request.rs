@@ -4,8 +4,11 @@
 //! [`HeadWriter`](crate::HeadWriter), no caller can write a field that frames the message, and a head that is dropped unfinished
 //! leaves no byte.
 
+use super::LineTemplate;
 use crate::message::byte::are_tokens;
-use crate::message::{FieldLines, HeaderError, check_name, check_value, write_content_length};
+use crate::message::{
+    FieldLines, HeaderError, Headers, check_name, check_value, is_field, is_framing, run, write_content_length,
+};
 use crate::request::BodyLength;
 
 /// One HTTP/1.1 request head being written at the end of a buffer.
@@ -47,9 +50,7 @@ impl<'o> RequestWriter<'o> {
         if method.is_empty() || !are_tokens(method.as_bytes()) {
             return Err(HeaderError::Name);
         }
-        // No early exit, so the compiler can vectorise the loop.
-        let is_visible = target.bytes().fold(true, |good, byte| good & byte.is_ascii_graphic());
-        if target.is_empty() || !is_visible {
+        if target.is_empty() || run::<0x21>(target.as_bytes()) != target.len() {
             return Err(HeaderError::Value);
         }
         check_value(host.as_bytes())?;
@@ -95,6 +96,38 @@ impl<'o> RequestWriter<'o> {
             Err(_) => self.out.truncate(line),
         }
         checked
+    }
+
+    /// Adds those fields of a received head that `passes` takes, by name and value. They are not checked again. Host and the fields
+    /// that frame the message are left out, whatever `passes` says.
+    #[inline]
+    pub fn pass(&mut self, fields: Headers<'_>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
+        fields.write_lines(self.out, |name, value| {
+            passes(name, value) && !is_framing(name) && !is_field(name, "host")
+        });
+    }
+
+    /// Adds the lines of a template, with `values` in its gaps.
+    ///
+    /// # Errors
+    /// [`HeaderError::Value`] for an invalid value, or another number of values than of gaps. The head continues without the lines.
+    pub fn filled<const PARTS: usize>(
+        &mut self,
+        template: &LineTemplate<PARTS>,
+        values: &[&[u8]],
+    ) -> Result<(), HeaderError> {
+        let ([first, rest @ ..], true) = (&template.0[..], values.len() + 1 == PARTS) else {
+            return Err(HeaderError::Value);
+        };
+        for value in values {
+            check_value(value)?;
+        }
+        self.out.extend_from_slice(first.as_bytes());
+        for (value, part) in values.iter().zip(rest) {
+            self.out.extend_from_slice(value);
+            self.out.extend_from_slice(part.as_bytes());
+        }
+        Ok(())
     }
 
     /// Adds fields that [`FieldLines`] has checked.

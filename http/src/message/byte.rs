@@ -2,7 +2,7 @@
 
 /// Whether the byte is a `tchar` (RFC 9110 5.6.2). Methods, field names and parameter names have no other bytes.
 #[inline]
-pub(crate) fn is_token(byte: u8) -> bool {
+pub(crate) const fn is_token(byte: u8) -> bool {
     CLASS[byte as usize] & TOKEN != 0
 }
 
@@ -22,8 +22,36 @@ pub(crate) fn is_host(byte: u8) -> bool {
 
 /// Whether a field value may contain the byte (RFC 9110 5.5): any byte except controls other than the tab.
 #[inline]
-pub(crate) fn is_value(byte: u8) -> bool {
+pub(crate) const fn is_value(byte: u8) -> bool {
     (byte >= b' ' && byte != 0x7f) || byte == b'\t'
+}
+
+/// Whether `name`, that of a field of a received head, is `known`, which is spelled with small letters, digits and hyphens. The case of
+/// `name` does not matter.
+///
+/// The bytes are compared in words. A name has no other bytes than those of a token, and for these the bit of the case is the only
+/// difference between the spellings.
+#[inline(always)]
+pub fn is_field(name: &str, known: &'static str) -> bool {
+    is_field_name(name.as_bytes(), known.as_bytes())
+}
+
+/// The same for names in bytes. Requires tokens, too.
+#[inline(always)]
+pub(crate) fn is_field_name(name: &[u8], known: &'static [u8]) -> bool {
+    const CASE: [u8; 8] = [0x20; 8];
+    let is_word = |name: &[u8; 8], known: &[u8; 8]| {
+        u64::from_le_bytes(*name) | u64::from_le_bytes(CASE) == u64::from_le_bytes(*known)
+    };
+    if name.len() != known.len() {
+        return false;
+    }
+    let (Some(last), Some(known_last)) = (name.last_chunk(), known.last_chunk()) else {
+        return { name.iter() }.zip(known).all(|(byte, known)| byte | 0x20 == *known);
+    };
+    let (words, _) = name.as_chunks();
+    let (known_words, _) = known.as_chunks();
+    words.iter().zip(known_words).all(|(word, known)| is_word(word, known)) && is_word(last, known_last)
 }
 
 const TOKEN: u8 = 1;
@@ -53,3 +81,31 @@ static CLASS: [u8; 256] = {
     }
     class
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_case_is_the_only_difference_that_does_not_matter() {
+        const KNOWN: &[u8] = b"abcdefghijklmnopqrstuvwxyz-0123456789";
+        for (at, known) in KNOWN.iter().enumerate() {
+            for byte in (0..=255).filter(|&byte| is_token(byte)) {
+                let single = &KNOWN[at..=at];
+                assert_eq!(
+                    is_field_name(&[byte], single),
+                    byte.eq_ignore_ascii_case(known),
+                    "{byte}"
+                );
+                let mut long = KNOWN.to_ascii_uppercase();
+                long[at] = byte;
+                assert_eq!(is_field_name(&long, KNOWN), byte.eq_ignore_ascii_case(known), "{byte}");
+            }
+        }
+        for length in 0..KNOWN.len() {
+            assert!(is_field_name(&KNOWN[..length].to_ascii_uppercase(), &KNOWN[..length]));
+            assert!(!is_field_name(&KNOWN[..length], KNOWN));
+            assert!(!is_field_name(KNOWN, &KNOWN[..length]));
+        }
+    }
+}

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use super::byte::{are_tokens, is_value};
+use super::{is_field, printable};
 
 /// Header fields in the form in which they are sent. An empty list allocates no memory.
 ///
@@ -24,7 +25,7 @@ use super::byte::{are_tokens, is_value};
 /// # Ok::<(), HeaderError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct FieldLines(Vec<u8>);
+pub struct FieldLines(pub(super) Vec<u8>);
 
 impl FieldLines {
     /// Makes an empty list.
@@ -149,19 +150,38 @@ pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
     if name.is_empty() || !are_tokens(name.as_bytes()) {
         return Err(HeaderError::Name);
     }
-    let reserved = match name.len() {
-        10 => name.eq_ignore_ascii_case("connection") || name.eq_ignore_ascii_case("keep-alive"),
-        14 => name.eq_ignore_ascii_case("content-length"),
-        17 => name.eq_ignore_ascii_case("transfer-encoding"),
+    if is_framing(name) {
+        Err(HeaderError::Reserved)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the name, which is a token, is that of a field that frames the message.
+#[inline]
+pub(crate) fn is_framing(name: &str) -> bool {
+    match name.len() {
+        10 => is_field(name, "connection") || is_field(name, "keep-alive"),
+        14 => is_field(name, "content-length"),
+        17 => is_field(name, "transfer-encoding"),
         _ => false,
-    };
-    if reserved { Err(HeaderError::Reserved) } else { Ok(()) }
+    }
+}
+
+/// Whether a request writer refuses the name. For constants, where names cannot be compared as above.
+pub(crate) const fn is_reserved_in_requests(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"host")
+        || name.eq_ignore_ascii_case(b"connection")
+        || name.eq_ignore_ascii_case(b"keep-alive")
+        || name.eq_ignore_ascii_case(b"content-length")
+        || name.eq_ignore_ascii_case(b"transfer-encoding")
 }
 
 #[inline]
 pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
-    // No early exit, so the compiler can vectorise the loop.
-    if value.iter().fold(true, |good, &b| good & is_value(b)) {
+    // Nearly all values are visible ASCII, which is looked at in words.
+    let rest = &value[printable(value)..];
+    if rest.iter().all(|&byte| is_value(byte)) {
         Ok(())
     } else {
         Err(HeaderError::Value)

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 
-use super::{HeaderError, check_name, check_value};
+use super::byte::are_tokens;
+use super::{FieldLines, HeaderError, Place, check_name, check_value, is_framing};
 
 /// An iterator over the fields of a head, in the order received; see [`Head::headers`](crate::Head::headers).
 #[derive(Clone)]
@@ -20,11 +21,62 @@ pub(crate) enum Fields<'a> {
     Section(&'a super::FieldSection, usize),
 }
 
-impl<'a> Headers<'a> {
-    #[inline(always)]
-    pub(crate) fn parsed(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
-        Headers(Fields::Parsed(fields))
+impl Headers<'_> {
+    /// Appends the lines of those fields that `passes` takes. Every field of a head has been checked by the parser that has read it.
+    ///
+    /// Lines that follow each other in the bytes of an outlined head are copied at once, if they are spelled as this writes them.
+    #[inline]
+    pub(crate) fn write_lines(self, out: &mut Vec<u8>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
+        let Fields::Outlined(head, places) = self.0 else {
+            for (name, value) in self {
+                if passes(name, value) {
+                    write_line(out, name, value);
+                }
+            }
+            return;
+        };
+        let text = head.as_bytes();
+        // The lines to be copied, which end at `end`.
+        let (mut start, mut end) = (0, 0);
+        for place in places {
+            let (name, value) = place.cut(head);
+            if !passes(name, value) {
+                continue;
+            }
+            let (colon, value_end) = (usize::from(place.colon), usize::from(place.end));
+            let is_as_written = place.value == place.colon + 2
+                && text[colon + 1] == b' '
+                && text.get(value_end..value_end + 2) == Some(b"\r\n");
+            if usize::from(place.name) != end || !is_as_written {
+                out.extend_from_slice(&text[start..end]);
+                start = usize::from(place.name);
+                end = start;
+            }
+            match is_as_written {
+                true => end = value_end + 2,
+                false => write_line(out, name, value),
+            }
+        }
+        out.extend_from_slice(&text[start..end]);
     }
+}
+
+impl FieldLines {
+    /// Adds those fields of a received head that `passes` takes, by name and value. They are not checked again. Fields that frame a
+    /// message are left out, whatever `passes` says.
+    #[inline]
+    pub fn pass(&mut self, fields: Headers<'_>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
+        fields.write_lines(&mut self.0, |name, value| passes(name, value) && !is_framing(name));
+    }
+}
+
+fn write_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    debug_assert!(check_value(value).is_ok() && are_tokens(name.as_bytes()), "{name}");
+    out.reserve(name.len() + value.len() + 4);
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
 }
 
 impl<'a> Iterator for Headers<'a> {
@@ -101,31 +153,6 @@ impl fmt::Debug for FieldList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Field values may be secrets: names only.
         f.debug_list().entries(self.0.iter().map(|field| field.name)).finish()
-    }
-}
-
-/// The place of one field in its head. The value excludes the white space around it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) name: u16,
-    pub(crate) colon: u16,
-    pub(crate) value: u16,
-    pub(crate) end: u16,
-}
-
-impl Place {
-    pub(crate) const NOWHERE: Place = Place {
-        name: 0,
-        colon: 0,
-        value: 0,
-        end: 0,
-    };
-
-    /// The field at this place in `head`.
-    #[inline(always)]
-    pub(crate) fn cut<'a>(&self, head: &'a str) -> (&'a str, &'a [u8]) {
-        let name = &head[usize::from(self.name)..usize::from(self.colon)];
-        (name, &head.as_bytes()[usize::from(self.value)..usize::from(self.end)])
     }
 }
 

@@ -7,21 +7,27 @@ mod headers;
 mod limits;
 mod method;
 mod percent;
+mod places;
 mod reject;
 #[cfg(feature = "h2")]
 mod section;
 mod status;
 mod version;
 
+pub use byte::is_field;
 pub use exchange::Exchange;
 pub(crate) use exchange::{Asked, is_bodiless};
-pub(crate) use fields::{CONTENT_LENGTH, UPGRADE_OPTION, check_name, check_value, write_content_length, write_length};
+pub(crate) use fields::{
+    CONTENT_LENGTH, UPGRADE_OPTION, check_name, check_value, is_framing, is_reserved_in_requests, write_content_length,
+    write_length,
+};
 pub use fields::{FieldLines, HeaderError};
+pub(crate) use headers::Fields;
 pub use headers::{FieldList, Headers, Slots};
-pub(crate) use headers::{Fields, Place};
 pub use limits::Limits;
 pub use method::Method;
 pub use percent::percent_decode;
+pub(crate) use places::{LONGEST, Place, Places, printable, run, tokens};
 pub use reject::Reject;
 #[cfg(feature = "h2")]
 pub use section::FieldSection;

@@ -34,6 +34,8 @@ pub(crate) struct Framing<'a> {
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
     pub(crate) upgrade: Option<&'a [u8]>,
+    /// The connection options, as bits of a set.
+    pub(crate) options: u8,
 }
 
 impl<'a> Framing<'a> {
@@ -60,6 +62,10 @@ impl<'a> Framing<'a> {
 pub(crate) const CLOSE: u8 = 1;
 pub(crate) const KEEP_ALIVE: u8 = 2;
 pub(crate) const UPGRADE: u8 = 4;
+/// There is a Connection field.
+pub(crate) const PRESENT: u8 = 8;
+/// The connection options have another name, too.
+pub(crate) const OTHER: u8 = 16;
 
 /// The fields seen so far. The functions for single fields take and return small values instead of this state, so it can stay in
 /// registers.
@@ -81,9 +87,9 @@ fn expect(value: &[u8]) -> Result<bool, Reject> {
     }
 }
 
-/// Reads a Connection field: a list of tokens (RFC 9110 7.6.1). Unknown tokens are ignored.
+/// Reads a Connection field: a list of tokens (RFC 9110 7.6.1).
 pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
-    let mut options = 0;
+    let mut options = PRESENT;
     for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
         if option.eq_ignore_ascii_case(b"close") {
             options |= CLOSE;
@@ -93,6 +99,8 @@ pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
             options |= UPGRADE;
         } else if !option.iter().all(|&b| byte::is_token(b)) {
             return Err(Reject::Connection);
+        } else {
+            options |= OTHER;
         }
     }
     Ok(options)
@@ -180,6 +188,7 @@ impl<'a> Seen<'a> {
             } else {
                 None
             },
+            options: self.options,
         })
     }
 }

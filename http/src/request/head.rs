@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::framing::{BodyLength, Framing};
+use super::framing::{BodyLength, Framing, PRESENT};
 use super::outline::Outline;
 use super::target::{self, Form, Target};
 use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
@@ -75,7 +75,7 @@ impl<'a> Head<'a> {
         let (method_end, target_end) = (usize::from(outline.method_end), usize::from(outline.target_end));
         let head = std::str::from_utf8(bytes).expect("an outline takes nothing but ASCII");
         let (method, target) = (&head[..method_end], &head[method_end + 1..target_end]);
-        let fields = Fields::Outlined(head, outline.places());
+        let fields = Fields::Outlined(head, outline.fields.as_slice());
         Head::of(method, target, outline.version, fields)
     }
 
@@ -210,6 +210,12 @@ impl<'a> Head<'a> {
     #[inline]
     pub fn exchange(&self) -> Exchange {
         Exchange::new(self.method, self.version, self.framing.keep_alive)
+    }
+
+    /// Whether the head was received with a Connection field, which may list the names of hop-by-hop fields (RFC 9110 7.6.1).
+    #[inline]
+    pub fn has_options(&self) -> bool {
+        self.framing.options & PRESENT != 0
     }
 
     /// The value of the first field with that name. Names are compared without regard to case.

@@ -10,6 +10,7 @@ mod outline;
 mod path;
 mod proxy_protocol;
 mod replies;
+mod reply_outline;
 mod request;
 mod response;
 mod splits;

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use osier::memory::Account;
 use osier::sync::Event;
+use osier_http::is_field;
 
 use super::spool::{Held, in_folder, nameless, on_disk};
 use crate::conn::buffers::{self, Size};
@@ -83,16 +84,15 @@ pub(crate) trait Source {
     }
 }
 
-/// Whether a field of a response says that its body is not to be buffered.
+/// Whether a field of a received response says that its body is not to be buffered.
 pub(crate) fn is_stream(name: &str, value: &[u8]) -> bool {
     let value_begins = |with: &[u8]| {
         value
             .get(..with.len())
             .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
     };
-    (name.eq_ignore_ascii_case("x-accel-buffering") && value.eq_ignore_ascii_case(b"no"))
-        || (name.eq_ignore_ascii_case("content-type")
-            && (value_begins(b"text/event-stream") || value_begins(b"application/grpc")))
+    (is_field(name, "x-accel-buffering") && value.eq_ignore_ascii_case(b"no"))
+        || (is_field(name, "content-type") && (value_begins(b"text/event-stream") || value_begins(b"application/grpc")))
 }
 
 struct Queue<'b> {

@@ -4,7 +4,7 @@ use std::io;
 
 use http::StatusCode;
 use osier::Cancelled;
-use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBody, Version};
+use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBody, Version, is_field};
 
 use super::backend_response::BackendResponse;
 use super::failure::{Failure, Why};
@@ -45,18 +45,21 @@ impl Head {
         if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
             return Err(Why::Malformed("a change of protocol that was not asked for"));
         }
-        if forwarded::lists_too_many(reply.headers()) {
+        if reply.has_options() && forwarded::lists_too_many(reply.headers()) {
             return Err(Why::Malformed("a Connection field that lists too many names"));
         }
         let mut fields = FieldLines::new();
         fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
         let (mut has_date, mut is_stream) = (false, false);
-        for (name, value) in passing(reply) {
-            is_stream |= ahead::is_stream(name, value);
-            has_date |= name.eq_ignore_ascii_case("date");
-            // The strict parser accepts only fields that can be written.
-            let _ = fields.push(name, value);
-        }
+        fields.pass(reply.headers(), |name, value| {
+            let passes = is_passing(reply, name);
+            match name.len() {
+                4 => has_date |= passes && is_field(name, "date"),
+                12 | 17 => is_stream |= passes && ahead::is_stream(name, value),
+                _ => {}
+            }
+            passes
+        });
         Ok(Head {
             status,
             fields,
@@ -71,8 +74,12 @@ impl Head {
 
 /// The fields that are not hop-by-hop.
 pub(super) fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
-    let of_connection = |name: &str| forwarded::is_of_connection(name) || reply.connection_names(name);
-    reply.headers().filter(move |(name, _)| !of_connection(name))
+    reply.headers().filter(|(name, _)| is_passing(reply, name))
+}
+
+fn is_passing(reply: &Reply<'_>, name: &str) -> bool {
+    let is_of_connection = forwarded::may_be_known(name) && forwarded::is_of_connection(name);
+    !(is_of_connection || (reply.has_options() && reply.connection_names(name)))
 }
 
 /// The fields that a 103 Early Hints keeps: RFC 8297, and the ones that browsers read. An interim response does not pass the

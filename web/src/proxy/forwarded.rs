@@ -2,14 +2,64 @@
 
 use std::net::IpAddr;
 
-use osier_http::{HeaderError, Headers, RequestWriter};
+use osier_http::{HeaderError, Headers, LineTemplate, RequestWriter, is_field};
 
 use crate::request::hops::{self, is_https_scheme, names_the_client};
 use crate::request::text::Text;
 
+/// The first letters of the fields that this module looks at, by the length of their names. A bit is a letter. All longer names
+/// share the last entry. `x-forwarded-*` has any length.
+static LETTERS: [u32; 32] = {
+    const KNOWN: [&str; 15] = [
+        "te",
+        "host",
+        "proxy",
+        "expect",
+        "upgrade",
+        "forwarded",
+        "x-real-ip",
+        "connection",
+        "keep-alive",
+        "content-length",
+        "http2-settings",
+        "proxy-connection",
+        "transfer-encoding",
+        "proxy-authenticate",
+        "proxy-authorization",
+    ];
+    let mut letters = [0; 32];
+    let mut at = 0;
+    while at < KNOWN.len() {
+        letters[KNOWN[at].len()] |= letter(KNOWN[at].as_bytes());
+        at += 1;
+    }
+    letters["proxy-authentication-info".len()] |= letter(b"p");
+    let mut length = "x-forwarded-".len();
+    while length < letters.len() {
+        letters[length] |= letter(b"x");
+        length += 1;
+    }
+    letters
+};
+
+/// The bit of the first byte, without regard to case.
+const fn letter(name: &[u8]) -> u32 {
+    match name {
+        [first, ..] => 1 << (*first & 0x1f),
+        [] => 0,
+    }
+}
+
+/// Whether the name may be that of a field that this module looks at. It rules most fields out by the length and the first letter,
+/// which are the same in a spelling with `_` for `-`.
+#[inline]
+pub(super) fn may_be_known(name: &str) -> bool {
+    LETTERS[name.len().min(LETTERS.len() - 1)] & letter(name.as_bytes()) != 0
+}
+
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
 pub(super) fn is_of_connection(name: &str) -> bool {
-    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    let is = |known: &'static str| is_field(name, known);
     match name.len() {
         2 => is("te"),
         7 => is("upgrade"),
@@ -29,6 +79,14 @@ pub(super) fn is_of_connection(name: &str) -> bool {
 const LISTED_NAMES: usize = 32;
 
 pub(crate) fn lists_too_many(headers: Headers<'_>) -> bool {
+    // A list of n names has at least n - 1 bytes. Nearly all lists are shorter than the most names.
+    let lists = headers
+        .clone()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+    lists.map(|(_, list)| list.len() + 1).sum::<usize>() > LISTED_NAMES && counts_too_many(headers)
+}
+
+fn counts_too_many(headers: Headers<'_>) -> bool {
     let lists = headers.filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     let names = lists.flat_map(|(_, list)| list.split(|&byte| byte == b','));
     names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
@@ -37,8 +95,12 @@ pub(crate) fn lists_too_many(headers: Headers<'_>) -> bool {
 /// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own
 /// setting. Such programs do not distinguish `_` and `-`, so a field that may not pass in one spelling does not in the other.
 pub(crate) fn passes(name: &str, is_trusted: bool) -> bool {
+    !may_be_known(name) || passes_known(name, is_trusted)
+}
+
+fn passes_known(name: &str, is_trusted: bool) -> bool {
     if name.contains('_') {
-        return passes(&name.replace('_', "-"), is_trusted);
+        return passes_known(&name.replace('_', "-"), is_trusted);
     }
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
@@ -75,11 +137,14 @@ pub(crate) fn add(
     is_trusted: bool,
     hop: &Hop<'_>,
 ) -> Result<(), HeaderError> {
+    let text = HopText::of(hop.client);
+    if !is_trusted && !hop.host.is_empty() {
+        return add_first(head, &text, hop);
+    }
     let is_https = is_https(&given, is_trusted, hop.is_https);
     let given = |name: &'static str| values(&given, is_trusted, name);
     let has = |name| given(name).next().is_some();
 
-    let text = HopText::of(hop.client);
     let (has_list, has_forwarded) = (has("x-forwarded-for"), has("forwarded"));
     match has_forwarded && !has_list {
         false => joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?,
@@ -120,6 +185,38 @@ pub(crate) fn add(
             joined(head, "forwarded", hops.iter().map(Vec::as_slice), &element)
         }
     }
+}
+
+/// The fields of a hop, with gaps for its address, the host, and both again.
+type Lines = LineTemplate<5>;
+
+/// Makes the template for clients of a scheme. In `Forwarded` the address stands between `$open` and `$close`.
+macro_rules! lines {
+    ($scheme:literal, $open:literal, $close:literal) => {{
+        const LINES: Lines = LineTemplate::new([
+            "x-forwarded-for: ",
+            concat!("\r\nx-forwarded-proto: ", $scheme, "\r\nx-forwarded-host: "),
+            concat!("\r\nforwarded: for=", $open),
+            concat!($close, ";host=\""),
+            concat!("\";proto=", $scheme, "\r\n"),
+        ]);
+        &LINES
+    }};
+}
+
+/// Writes the fields of the only hop that is known.
+fn add_first(head: &mut RequestWriter<'_>, text: &HopText, hop: &Hop<'_>) -> Result<(), HeaderError> {
+    let (ip, host) = (text.as_bytes(), hop.host.as_bytes());
+    let lines = match (
+        hop.is_https,
+        matches!(hop.client, Some(IpAddr::V6(_))) && ip.contains(&b':'),
+    ) {
+        (false, false) => lines!("http", "", ""),
+        (true, false) => lines!("https", "", ""),
+        (false, true) => lines!("http", "\"[", "]\""),
+        (true, true) => lines!("https", "\"[", "]\""),
+    };
+    head.filled(lines, &[ip, host, ip, host])
 }
 
 /// The values of the fields with a name. A client that is not trusted has none.
@@ -182,7 +279,93 @@ fn joined<'v>(
 
 #[cfg(test)]
 mod tests {
-    use super::HopText;
+    use proptest::prelude::*;
+
+    use osier_http::{BodyLength, Head, Limits, RequestWriter, Slots};
+
+    use super::{Hop, HopText, add, is_added, is_of_connection, may_be_known, passes, passes_known};
+
+    const NAMES: [&str; 22] = [
+        "Te",
+        "HOST",
+        "proxy",
+        "Expect",
+        "upgrade",
+        "Forwarded",
+        "x-real-ip",
+        "X_Real-IP",
+        "Connection",
+        "keep-alive",
+        "Content_Length",
+        "http2-settings",
+        "X-Forwarded-For",
+        "X_Forwarded_Proto",
+        "x-forwarded-",
+        "X-Forwarded-A-Name-That-Is-Longer-Than-All-Others",
+        "proxy-connection",
+        "Transfer-Encoding",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "Proxy-Authentication_Info",
+        "x-forwarded-host",
+    ];
+
+    #[test]
+    fn the_only_hop_is_written_as_the_last_of_many() {
+        for client in [None, Some("192.0.2.1"), Some("2001:db8::1"), Some("::ffff:192.0.2.1")] {
+            for is_https in [false, true] {
+                let hop = Hop {
+                    client: client.map(|client| client.parse().unwrap()),
+                    is_https,
+                    host: "example.org:80",
+                };
+                let write = |is_trusted| {
+                    let mut out = Vec::new();
+                    let mut head = RequestWriter::begin(&mut out, "GET", "/", "a").unwrap();
+                    let bytes = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+                    let mut slots: Slots = Slots::new();
+                    let given = Head::parse(bytes, &mut slots, &Limits::DEFAULT).unwrap();
+                    add(&mut head, given.headers(), is_trusted, &hop).unwrap();
+                    head.finish(BodyLength::None);
+                    String::from_utf8(out).unwrap()
+                };
+                assert_eq!(write(false), write(true));
+            }
+        }
+    }
+
+    #[test]
+    fn no_field_that_is_looked_at_is_ruled_out() {
+        for name in NAMES {
+            assert!(may_be_known(name), "{name}");
+            assert!(!passes(name, false), "{name}");
+        }
+        assert!(!may_be_known(""));
+        for name in [
+            "user-agent",
+            "accept",
+            "accept-encoding",
+            "cookie",
+            "x-a",
+            "server",
+            "date",
+        ] {
+            assert!(!may_be_known(name) && passes(name, false), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_ruled_out_passes_the_slow_way(
+            name in prop_oneof!["[!-9;-~]{1,40}", proptest::sample::select(&NAMES[..]).prop_map(str::to_owned)],
+            cut in 0..3usize,
+            is_trusted: bool,
+        ) {
+            let name = &name[..name.len() - cut.min(name.len() - 1)];
+            prop_assert_eq!(passes(name, is_trusted), passes_known(name, is_trusted));
+            prop_assert!(may_be_known(name) || !(is_of_connection(name) || is_added(name)));
+        }
+    }
 
     #[test]
     fn a_hop_has_an_ipv4_address_without_ipv6_or_is_unknown() {

@@ -65,18 +65,22 @@ pub(super) fn write_head(
         (Host::Backend, _) => "localhost",
     };
     let mut head = RequestWriter::begin(out, request.method(), target, host)?;
-    let has_options = request.header("connection").is_some();
+    let has_options = request.head.has_options();
     let (id, trace) = (request.forwarded_id(), request.forwarded_trace());
-    for (name, value) in request.headers() {
+    let are_all_usual = !has_options && id.is_none() && trace.is_none();
+    let mut takes_trailers = false;
+    head.pass(request.headers(), |name, value| {
+        if are_all_usual && !forwarded::may_be_known(name) {
+            return true;
+        }
+        takes_trailers |= name.eq_ignore_ascii_case("te") && lists_trailers(value);
         let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
         let is_replaced =
             (id.is_some() && is_same_name(name, id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
         // A policy may call the user's field as those of proxies are called: X-Forwarded-User.
         let is_set = || request.changes.adds(name) && !forwarded::is_added(name);
-        if forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named() {
-            head.header(name, value)?;
-        }
-    }
+        forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named()
+    });
     if settings.options.forwarded {
         let hop = forwarded::Hop {
             client,
@@ -92,7 +96,7 @@ pub(super) fn write_head(
         head.header(trace::PARENT, parent.as_bytes())?;
         state.map_or(Ok(()), |state| head.header(trace::STATE, &state))?;
     }
-    if upgrade.is_none() && takes_trailers(request) {
+    if upgrade.is_none() && takes_trailers {
         head.take_trailers();
     }
     if let Some(protocol) = upgrade {
@@ -106,10 +110,9 @@ pub(super) fn write_head(
     Ok(())
 }
 
-/// Whether the client takes trailers (RFC 9110 10.1.4).
-fn takes_trailers(request: &Request<'_>) -> bool {
-    let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("te"));
-    let mut members = fields.flat_map(|(_, value)| value.split(|&byte| byte == b','));
+/// Whether a TE field says that the client takes trailers (RFC 9110 10.1.4).
+fn lists_trailers(value: &[u8]) -> bool {
+    let mut members = value.split(|&byte| byte == b',');
     members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 

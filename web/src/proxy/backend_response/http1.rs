@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use osier::io::Spliced;
 use osier::net::Stream;
-use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
+use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
 use super::{INTERIM_MAX, NoHead, patiently};
 use crate::conn::buffers::{self, Size};
@@ -87,11 +87,16 @@ impl Http1Response {
     ) -> Result<T, NoHead> {
         let mut begun = false;
         for _ in 0..INTERIM_MAX {
-            let length = self.find_head(limits, &mut begun)?;
+            let mut outline = ReplyOutline::new();
+            let (length, is_usual) = self.find_head(limits, &mut outline, &mut begun)?;
             let head = &self.buffer[self.unread.start..self.unread.start + length];
             self.unread.start += length;
             let mut slots: Slots = Slots::new();
-            let reply = Reply::parse(head, &mut slots, limits, asked).map_err(NoHead::Refused)?;
+            let reply = match is_usual {
+                true => Reply::outlined(head, &outline, asked),
+                false => Reply::parse(head, &mut slots, limits, asked),
+            };
+            let reply = reply.map_err(NoHead::Refused)?;
             if reply.is_interim() {
                 interim(&reply);
                 continue;
@@ -103,16 +108,27 @@ impl Http1Response {
         Err(NoHead::TooManyInterims)
     }
 
-    fn find_head(&mut self, limits: &Limits, begun: &mut bool) -> Result<usize, NoHead> {
+    /// Returns the length of the head, and whether `outline` has its parts.
+    fn find_head(
+        &mut self,
+        limits: &Limits,
+        outline: &mut ReplyOutline,
+        begun: &mut bool,
+    ) -> Result<(usize, bool), NoHead> {
         let mut scanner = ReplyScanner::new();
+        let mut is_first_look = true;
         loop {
             if !self.unread.is_empty() {
                 *begun = true;
-                if let Some(end) = scanner
-                    .scan(&self.buffer[self.unread.clone()], limits)
-                    .map_err(NoHead::Refused)?
+                let received = &self.buffer[self.unread.clone()];
+                // Once: a head that arrives byte by byte is scanned on from where it was.
+                if std::mem::take(&mut is_first_look)
+                    && let Some(end) = outline.find(received, limits)
                 {
-                    return Ok(end);
+                    return Ok((end, true));
+                }
+                if let Some(end) = scanner.scan(received, limits).map_err(NoHead::Refused)? {
+                    return Ok((end, false));
                 }
             }
             let received = self.wait().and_then(|()| self.receive());
