@@ -14,7 +14,8 @@ use std::{error, fmt};
 
 use memchr::memchr;
 
-use crate::message::byte::{is_token, is_value};
+use crate::message::byte::{are_tokens, is_field_name};
+use crate::message::check_value;
 
 /// The default bound of a head, in bytes: twice the size of all cookies that browsers accept from one site.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -163,8 +164,7 @@ impl<'a> Head<'a> {
             if !is_token_as_a_whole(name) {
                 return Err(Malformed::Field(count));
             }
-            // No early exit, so the compiler can vectorise the loop.
-            if value.iter().fold(false, |bad, &byte| bad | !is_value(byte)) {
+            if check_value(value).is_err() {
                 return Err(Malformed::Value(count));
             }
             head.lengths |= length_bit(name.len());
@@ -273,33 +273,25 @@ enum FieldName {
 }
 
 impl FieldName {
+    /// Requires a token.
     fn of(name: &[u8]) -> FieldName {
-        let mut lower = [0; LONGEST_NAME];
-        let Some(lower) = lower.get_mut(..name.len()) else {
-            return FieldName::Other;
-        };
-        lower.copy_from_slice(name);
-        lower.make_ascii_lowercase();
-        match &*lower {
-            b"status" => FieldName::Status,
-            b"location" => FieldName::Location,
-            b"content-type" => FieldName::ContentType,
-            b"content-length" => FieldName::ContentLength,
-            b"connection" => FieldName::Connection,
-            b"transfer-encoding"
-            | b"keep-alive"
-            | b"proxy-connection"
-            | b"te"
-            | b"trailer"
-            | b"upgrade"
-            | b"proxy-authenticate" => FieldName::HopByHop,
+        let is = |known: &'static str| is_field_name(name, known.as_bytes());
+        match name.len() {
+            2 if is("te") => FieldName::HopByHop,
+            6 if is("status") => FieldName::Status,
+            7 if is("trailer") || is("upgrade") => FieldName::HopByHop,
+            8 if is("location") => FieldName::Location,
+            10 if is("connection") => FieldName::Connection,
+            10 if is("keep-alive") => FieldName::HopByHop,
+            12 if is("content-type") => FieldName::ContentType,
+            14 if is("content-length") => FieldName::ContentLength,
+            16 if is("proxy-connection") => FieldName::HopByHop,
+            17 if is("transfer-encoding") => FieldName::HopByHop,
+            18 if is("proxy-authenticate") => FieldName::HopByHop,
             _ => FieldName::Other,
         }
     }
 }
-
-/// The length of proxy-authenticate, the longest of these names.
-const LONGEST_NAME: usize = 18;
 
 /// The lines before the empty line, without their line ends.
 fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -322,7 +314,7 @@ fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Whether the whole name is a token. It is not in a line that begins with white space or has some before its colon.
 fn is_token_as_a_whole(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|&byte| is_token(byte))
+    !name.is_empty() && are_tokens(name)
 }
 
 fn length_bit(length: usize) -> u64 {

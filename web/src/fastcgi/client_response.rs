@@ -65,8 +65,9 @@ impl FastCgi {
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
         let mut response = Response::new(status);
         response.of_backend = true;
-        let is_stream = head.fields().any(|(name, value)| ahead::is_stream(name, value));
+        let mut is_stream = false;
         for (name, value) in head.fields() {
+            is_stream |= ahead::is_stream(name, value);
             if !self.is_hidden(name) {
                 response = response.header(name, value);
             }

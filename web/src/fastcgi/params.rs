@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use osier_http::fastcgi::{self, ParamsWriter};
+use osier_http::is_field;
 
 use crate::Request;
 use crate::conn::log::id;
@@ -19,22 +20,24 @@ use crate::request::hops::names_the_client;
 use crate::request::text::Text;
 use crate::request::trace;
 
-/// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
+/// Whether the field becomes no variable: a hop-by-hop field, one of the body (which become CONTENT_*), or `Proxy`. As HTTP_PROXY it
 /// would send the application's own requests through a proxy that the client chooses (httpoxy, CVE-2016-5385).
-const LEFT_OUT: [&str; 12] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "expect",
-    "keep-alive",
-    "proxy",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+fn is_left_out(name: &str) -> bool {
+    let is = |known: &'static str| is_field(name, known);
+    match name.len() {
+        2 => is("te"),
+        5 => is("proxy"),
+        6 => is("expect"),
+        7 => is("trailer") || is("upgrade"),
+        10 => is("connection") || is("keep-alive"),
+        12 => is("content-type"),
+        14 => is("content-length"),
+        16 => is("proxy-connection"),
+        17 => is("transfer-encoding"),
+        19 => is("proxy-authorization"),
+        _ => false,
+    }
+}
 
 /// The beginning of a field's variable.
 const PREFIX: &[u8] = b"HTTP_";
@@ -104,9 +107,10 @@ impl<'a> Fields<'a> {
                 return Err(Collision(format!("{other:.64} and {name:.64}")));
             }
         }
+        let has_odd = !odd.is_empty();
         let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);
         for (name, value) in fields {
-            if !is_plain(name) || LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) {
+            if is_left_out(name) || (has_odd && !is_plain(name)) {
                 continue;
             }
             match grouped.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -130,15 +134,23 @@ impl<'a> Fields<'a> {
 
 /// Whether the name has only letters, digits and `-`. Two such names never have the same variable.
 fn is_plain(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    // No early exit, so the compiler can vectorise the loop.
+    name.bytes().fold(true, |plain, byte| {
+        plain & ((byte | 0x20).is_ascii_lowercase() | byte.is_ascii_digit() | (byte == b'-'))
+    })
 }
 
 fn variable(name: &str) -> impl Iterator<Item = u8> + Clone {
-    let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
+    PREFIX.iter().copied().chain(name.bytes().map(folded))
+}
+
+/// The byte of a variable's name for one of a field's name.
+#[inline]
+fn folded(byte: u8) -> u8 {
+    match byte.is_ascii_alphanumeric() {
         true => byte.to_ascii_uppercase(),
         false => b'_',
-    };
-    PREFIX.iter().copied().chain(name.bytes().map(fold))
+    }
 }
 
 /// The FastCGI parameters that are the same for every request to one script, encoded once. Contains [`Fixed::extra`]. `root` is
@@ -280,7 +292,11 @@ impl Params<'_> {
         let mut long = Vec::new();
         let name = match short.get_mut(..PREFIX.len() + name.len()) {
             Some(short) => {
-                variable(name).zip(&mut *short).for_each(|(byte, to)| *to = byte);
+                let (prefix, rest) = short.split_at_mut(PREFIX.len());
+                prefix.copy_from_slice(PREFIX);
+                rest.iter_mut()
+                    .zip(name.bytes())
+                    .for_each(|(to, byte)| *to = folded(byte));
                 &*short
             }
             None => {
