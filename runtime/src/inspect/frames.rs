@@ -8,14 +8,26 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use async_task::Task;
 use osier_coro::stack;
+
+use crate::wait::{pool, simulated};
 
 #[cfg(not(feature = "backtrace"))]
 use super::no_backtrace as backtrace;
 
 /// How many frames are kept of one fiber.
 const FRAMES: usize = 128;
+/// The debug information of the program stays in memory for this long after its last use: tens of megabytes, and most of the time that a
+/// dump takes.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// The last use of debug information that is in memory.
+static USED: Mutex<Option<Instant>> = Mutex::new(None);
+
 /// This file, below the folder of the runtime's sources.
 const THIS_FILE: &str = "inspect/frames.rs";
 
@@ -34,6 +46,35 @@ pub(super) fn trace() -> Vec<usize> {
         ours && frames.len() < FRAMES
     });
     frames
+}
+
+/// Has debug information forgotten some time after this use, by a thread of the pool. It is in memory since the first look-up.
+fn used_names() {
+    let mut used = used();
+    let is_in_memory = used.replace(Instant::now()).is_some();
+    if cfg!(feature = "backtrace") && !is_in_memory && !simulated::is_here() {
+        // Without a thread it stays until the next use.
+        let begun = pool::try_spawn(forget_names).map(Task::detach);
+        begun.unwrap_or_else(|_| *used = None);
+    }
+}
+
+fn used() -> MutexGuard<'static, Option<Instant>> {
+    USED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget_names() {
+    loop {
+        let mut used = used();
+        let since = used.map_or(KEPT, |last| last.elapsed());
+        if since >= KEPT {
+            *used = None;
+            break;
+        }
+        drop(used);
+        std::thread::sleep(KEPT - since);
+    }
+    backtrace::clear_symbol_cache();
 }
 
 /// A frame of a backtrace.
@@ -65,6 +106,12 @@ pub(super) struct Symbols {
     /// The folder of the runtime's sources, as debug information writes it. Ends with a slash.
     root: Option<String>,
     found: HashMap<usize, Vec<StackFrame>>,
+}
+
+impl Drop for Symbols {
+    fn drop(&mut self) {
+        used_names();
+    }
 }
 
 impl Symbols {
