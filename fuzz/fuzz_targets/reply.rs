@@ -6,7 +6,9 @@
 mod pieces;
 
 use libfuzzer_sys::fuzz_target;
-use osier_http::{BodyDecoder, FieldLines, Limits, Method, Reject, Reply, ReplyLength, ReplyOutline, ReplyScanner, Slots};
+use osier_http::{
+    BodyDecoder, FieldLines, Limits, Method, Reject, Reply, ReplyLength, ReplyOutline, ReplyScanner, Slots,
+};
 
 fuzz_target!(|data: &[u8]| {
     let limits = pieces::limits(data);
