@@ -60,6 +60,10 @@ fn attack(kind: Kind, addr: SocketAddr) -> io::Result<()> {
         let read = match kind {
             Kind::Reader => {
                 osier::sleep(SECOND); // the pace of the attack
+                // A reset shows only after the megabytes that wait in the socket's buffer have been read.
+                if let Some(error) = stream.take_error()? {
+                    return Err(error);
+                }
                 stream.read(&mut piece[..1])
             }
             _ => stream.read(&mut piece),
@@ -131,6 +135,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let attackers: usize = args.next().map_or(Ok(8000), |text| text.parse())?;
     let seconds: u64 = args.next().map_or(Ok(90), |text| text.parse())?;
     osier::run(move || -> () {
+        if let Err(error) = ask(addr) {
+            eprintln!("attack: GET /small of {addr} must answer 200: {error}");
+            std::process::exit(1);
+        }
         measure("without attackers", addr, Instant::now() + BEFORE);
         let before = resident(&pids);
         let cut = Cut::default();
