@@ -114,6 +114,11 @@ impl Stream {
         }
     }
 
+    /// Whether the peer can send the rest of the body, whose length it has announced, without a larger window.
+    pub(super) fn rest_fits(&self) -> bool {
+        self.length_left.is_some_and(|left| left <= self.receive_window.left())
+    }
+
     /// Whether no frame of the peer belongs to the stream any more.
     pub(super) fn is_closed(&self) -> bool {
         self.reset.is_some() || (self.receiving == Direction::Ended && self.sending == Direction::Ended)
@@ -200,8 +205,8 @@ impl Streams {
     }
 }
 
-/// The last ids that this endpoint has reset and dropped. The peer may still send frames for them, which are ignored
-/// (RFC 9113 5.1, "closed").
+/// The last ids that this endpoint has dropped before their peer ended them, most with a reset. The peer may still send frames for
+/// them, which are ignored (RFC 9113 5.1, "closed").
 #[derive(Debug, Default)]
 pub(super) struct Forgotten {
     ids: [StreamId; 16],
@@ -233,7 +238,7 @@ impl Forgotten {
         Some(forgotten)
     }
 
-    /// Whether this endpoint may have reset the stream.
+    /// Whether this endpoint may have dropped the stream.
     pub(super) fn may_hold(&self, id: StreamId) -> bool {
         id <= self.below || self.ids.contains(&id)
     }

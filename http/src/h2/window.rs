@@ -41,6 +41,11 @@ impl ReceiveWindow {
         is_possible.then_some(window)
     }
 
+    /// The bytes that the peer may send now.
+    pub(super) fn left(&self) -> u64 {
+        u64::try_from(self.left).unwrap_or(0)
+    }
+
     /// Takes a frame of `length` bytes. False: the peer has sent more than the window.
     #[must_use]
     pub(super) fn charge(&mut self, length: u32) -> bool {

@@ -89,7 +89,7 @@ impl Connection {
         Ok(Some(Event::Data { stream: id, bytes, end }))
     }
 
-    /// A DATA or HEADERS frame of a stream that is not in the table. If this endpoint has reset the stream, the frame is ignored.
+    /// A DATA or HEADERS frame of a stream that is not in the table. If this endpoint has dropped the stream, the frame is ignored.
     pub(super) fn closed_frame(&mut self, id: StreamId, now: Instant) -> Result<(), Error> {
         if self.is_idle_id(id) {
             return Err(Error::protocol("a frame for an idle stream"));

@@ -368,13 +368,15 @@ impl Connection {
     /// [`Event::Request`], and once for each [`request`](Self::request). Only then the stream counts no more.
     ///
     /// A stream whose response has not ended is reset with INTERNAL_ERROR, or CANCEL at a client. A request whose body has not
-    /// ended is reset with NO_ERROR (RFC 9113 8.1).
+    /// ended is reset with NO_ERROR (RFC 9113 8.1). It is not if the client can send all that Content-Length announces as it is: the
+    /// bytes are ignored then, and clients that take a reset for a failure (curl 7.88) see the response.
     pub fn finish(&mut self, stream: StreamId) {
         let Some(state) = self.streams.get(stream) else {
             return;
         };
         let code = match (self.role, state.sending, state.receiving) {
             (_, Direction::Ended, Direction::Ended) => None,
+            (Role::Server, Direction::Ended, _) if state.rest_fits() => None,
             (Role::Server, Direction::Ended, _) => Some(ErrorCode::NO_ERROR),
             (Role::Server, ..) => Some(ErrorCode::INTERNAL_ERROR),
             (Role::Client, ..) => Some(ErrorCode::CANCEL),
@@ -386,10 +388,11 @@ impl Connection {
         if let Some(state) = self.streams.remove(stream) {
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
-            match state.reset {
-                Some(ResetBy::Us) if state.receiving != Direction::Ended => self.forgotten.push(stream),
-                None => self.resets.earn(1),
-                _ => {}
+            if state.receiving != Direction::Ended && state.reset != Some(ResetBy::Peer) {
+                self.forgotten.push(stream);
+            }
+            if state.reset.is_none() {
+                self.resets.earn(1);
             }
         }
     }

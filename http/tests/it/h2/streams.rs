@@ -70,6 +70,40 @@ fn an_unfinished_response_is_reset() {
 }
 
 #[test]
+fn a_body_that_the_client_can_still_send_is_ignored_without_a_reset() {
+    let window = Limits::default().stream_window;
+    let announced = |stream, length: u32| {
+        let length = length.to_string();
+        headers(stream, &[&POST[..], &[("content-length", &length)]].concat(), false)
+    };
+    let mut peer = Peer::server();
+    let mut ends = |stream, head: &[u8], body: &[u8]| {
+        peer.feed(&[head, body].concat());
+        peer.connection.send_head(stream, 401, [], true);
+        peer.connection.finish(stream);
+        let resets = peer.resets();
+        assert_eq!(peer.feed(&data(stream, b"rest", true)), []);
+        resets
+    };
+    assert_eq!(ends(1, &announced(1, 4), b""), []);
+    assert_eq!(ends(3, &announced(3, 9), &data(3, b"begin", false)), []);
+    // More than the window, which nobody opens any more, and a length that nobody knows.
+    assert_eq!(ends(5, &announced(5, window + 1), b""), [(5, ErrorCode::NO_ERROR)]);
+    assert_eq!(ends(7, &post(7), b""), [(7, ErrorCode::NO_ERROR)]);
+    // The client may also end with trailers, or with a reset.
+    for (stream, end) in [
+        (9, headers(9, &[("sum", "1")], true)),
+        (11, reset(11, ErrorCode::CANCEL)),
+    ] {
+        peer.feed(&announced(stream, 4));
+        peer.connection.send_head(stream, 401, [], true);
+        peer.connection.finish(stream);
+        assert_eq!(peer.feed(&end), []);
+    }
+    assert_eq!(peer.resets(), []);
+}
+
+#[test]
 fn a_stream_that_both_sides_have_ended_leaves_room_while_its_handler_runs() {
     let mut peer = Peer::server();
     for n in 0..100 {

@@ -86,6 +86,11 @@ fn curl_with_prior_knowledge_is_served() {
         curl(&[&url("/stream/1000")], b"").map(|text| text.lines().count()),
         Some(1000)
     );
+    // The answer comes before the body, which nobody reads. This curl takes a reset for a failure.
+    for _ in 0..20 {
+        let refused = curl(&["-d", "unread", "-w", " %{http_code}", &url("/nothing")], b"");
+        assert!(refused.is_some_and(|said| said.ends_with(" 404")));
+    }
 }
 
 #[test]
