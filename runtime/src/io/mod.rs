@@ -7,6 +7,7 @@
 //!   sendfile                     io/sendfile.rs
 //!   read_at                      io/read_at.rs
 //!   splice                       io/splice.rs
+//!   close_later                  io/close.rs
 //!   while_connected              io/connected.rs
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 #[cfg(feature = "descriptors")]
 mod async_fd;
+mod close;
 mod connected;
 #[cfg(feature = "fs")]
 mod read_at;
@@ -30,6 +32,7 @@ pub use crate::net::stream::FileSink;
 pub use crate::wait::socket::Source;
 #[cfg(feature = "descriptors")]
 pub use async_fd::Async;
+pub use close::close_later;
 pub use connected::{Disconnected, HalfClose, while_connected};
 #[cfg(feature = "fs")]
 pub use read_at::read_at;
