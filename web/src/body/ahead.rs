@@ -20,7 +20,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -30,10 +29,11 @@ use osier::memory::Account;
 use osier::sync::Event;
 use osier_http::is_field;
 
-use super::spool::{Held, in_folder, nameless, on_disk};
+use super::spool::{Held, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 use crate::conn::peer::PATIENCE;
+use crate::conn::unnamed::{Unnamed, in_folder};
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -153,7 +153,7 @@ struct State {
     out: usize,
     /// Their bytes.
     held: Held,
-    file: Option<Arc<File>>,
+    file: Option<Arc<Unnamed>>,
     /// The bytes of the file that wait: from `sent` to `written`.
     sent: u64,
     written: u64,
@@ -396,7 +396,7 @@ impl Queue<'_> {
     fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
         loop {
             if let Some((file, sent, written)) = self.last_part() {
-                out.leave_file(&file, sent, written - sent)?;
+                out.leave_file(file.into(), sent, written - sent)?;
                 return Ok(Stopped::Done);
             }
             let piece = self.state.borrow_mut().full.pop_front();
@@ -436,7 +436,7 @@ impl Queue<'_> {
     }
 
     /// The unsent part of the file, if nothing else is left of the body.
-    fn last_part(&self) -> Option<(Arc<File>, u64, u64)> {
+    fn last_part(&self) -> Option<(Arc<Unnamed>, u64, u64)> {
         let state = self.state.borrow();
         let is_last = state.full.is_empty() && matches!(state.end, Some(Ok(Stopped::Done)));
         let file = state.file.as_ref().filter(|_| is_last && state.sent < state.written)?;
@@ -502,14 +502,14 @@ impl Queue<'_> {
 
 /// Writes the pieces to the file, which it makes if there is none. Returns it, and where the pieces end.
 fn write_pieces(
-    file: Option<Arc<File>>,
+    file: Option<Arc<Unnamed>>,
     folder: &Path,
     pieces: &VecDeque<Piece>,
     mut at: u64,
-) -> io::Result<(Arc<File>, u64)> {
+) -> io::Result<(Arc<Unnamed>, u64)> {
     let file = match file {
         Some(file) => file,
-        None => Arc::new(nameless(folder)?),
+        None => Arc::new(Unnamed::new(folder)?),
     };
     for piece in pieces {
         let written = file.write_all_at(piece.rest(), at);

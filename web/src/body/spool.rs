@@ -11,10 +11,9 @@
 //! While the client is waited for, the spool holds no piece: a client that sends a byte now and then costs that byte. The file is
 //! written and read on the blocking pool. Its content vanishes with its descriptor, even if the process is killed.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -23,6 +22,7 @@ use osier::sync::Semaphore;
 
 use crate::RequestBody;
 use crate::conn::buffers::{self, Size};
+use crate::conn::unnamed::{Unnamed, in_folder};
 
 /// The limits and the folder of a spool.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Spool {
     /// The body, unless there is a file.
     memory: Vec<u8>,
     held: Held,
-    file: Option<Arc<File>>,
+    file: Option<Arc<Unnamed>>,
     len: u64,
 }
 
@@ -158,7 +158,7 @@ impl Spool {
         let written = on_disk(move || {
             let file = match file {
                 Some(file) => file,
-                None => Arc::new(nameless(&folder)?),
+                None => Arc::new(Unnamed::new(&folder)?),
             };
             let written = file
                 .write_all_at(&memory, 0)
@@ -309,35 +309,10 @@ impl Drop for Held {
     }
 }
 
-pub(crate) fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        format!("a temporary file in {}: {error}", folder.display()),
-    )
-}
-
-/// Makes a file in `folder` and removes its name.
-pub(crate) fn nameless(folder: &Path) -> io::Result<File> {
-    let named = |error: io::Error| in_folder(folder, &error);
-    loop {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|error| named(io::Error::other(error)))?;
-        let path = folder.join(format!("osier-body-{:016x}", u64::from_ne_bytes(random)));
-        let mut options = OpenOptions::new();
-        match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => {
-                std::fs::remove_file(&path).map_err(named)?;
-                return Ok(file);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(named(error)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     /// Bytes of which `step` arrive at once.
     struct Bytes<'b> {

@@ -63,6 +63,8 @@ pub(crate) mod stream;
 pub(crate) mod times;
 pub(crate) mod trailers;
 pub(crate) mod transport;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod unnamed;
 pub(crate) mod upgrade;
 pub(crate) mod worker;
 #[cfg(feature = "h2")]

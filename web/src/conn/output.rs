@@ -36,9 +36,9 @@ use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 use crate::conn::buffers::{self, Size};
 use crate::conn::close::CloseReason;
 use crate::conn::peer::{PATIENCE, Sink};
-#[cfg(feature = "sendfile")]
-use crate::conn::rest::FilePart;
 use crate::conn::rest::Rest;
+#[cfg(feature = "sendfile")]
+use crate::conn::rest::{FilePart, LeftFile};
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
@@ -325,7 +325,7 @@ impl<'c> Output<'c> {
                 count += left[1..].iter().map(FilePart::bytes).sum::<u64>();
                 left.reverse();
                 let rest = Rest {
-                    file,
+                    file: file.into(),
                     parts: left,
                     tail: Vec::new(),
                     progress: FileProgress::default(),
@@ -583,9 +583,9 @@ pub(crate) trait Outlet: Write {
     ///
     /// While the client takes no more, if they do not.
     #[cfg(feature = "sendfile")]
-    fn leave_file(&mut self, file: &Arc<File>, mut offset: u64, mut len: u64) -> io::Result<()> {
+    fn leave_file(&mut self, file: LeftFile, mut offset: u64, mut len: u64) -> io::Result<()> {
         while len > 0 {
-            let count = self.write_file(file, offset, len)?;
+            let count = self.write_file(&file, offset, len)?;
             (offset, len) = (offset + count, len - count);
         }
         Ok(())
@@ -694,10 +694,10 @@ impl Outlet for BodyWriter<'_, '_> {
     }
 
     #[cfg(feature = "sendfile")]
-    fn leave_file(&mut self, file: &Arc<File>, offset: u64, len: u64) -> io::Result<()> {
+    fn leave_file(&mut self, file: LeftFile, offset: u64, len: u64) -> io::Result<()> {
         // Only a connection of its own could send the rest.
         if !self.output.state().may_leave || !matches!(self.output.sink, Sink::Transport(_)) {
-            self.write_whole_file(file, offset, len)?;
+            self.write_whole_file(&file, offset, len)?;
             return Ok(());
         }
         let mut state = self.output.state();
@@ -712,7 +712,7 @@ impl Outlet for BodyWriter<'_, '_> {
             state.buffer.extend_from_slice(CHUNK_END);
         }
         state.rest = Some(Box::new(Rest {
-            file: file.clone(),
+            file,
             parts: vec![FilePart { before, offset, len }],
             tail: Vec::new(),
             progress: FileProgress::default(),

@@ -14,6 +14,8 @@
 use std::fs::File;
 use std::io;
 #[cfg(feature = "sendfile")]
+use std::ops::Deref;
+#[cfg(feature = "sendfile")]
 use std::sync::Arc;
 
 use http::Extensions;
@@ -21,6 +23,46 @@ use http::Extensions;
 use osier::io::FileProgress;
 
 use crate::conn::transport::Transport;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use crate::conn::unnamed::Unnamed;
+
+/// A file that is left to a connection.
+#[cfg(feature = "sendfile")]
+#[derive(Debug)]
+pub(crate) enum LeftFile {
+    /// A file of the application, or of the cache.
+    Shared(Arc<File>),
+    /// A response that was read ahead of the client.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    Unnamed(Arc<Unnamed>),
+}
+
+#[cfg(feature = "sendfile")]
+impl Deref for LeftFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            LeftFile::Shared(file) => file,
+            #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+            LeftFile::Unnamed(file) => file,
+        }
+    }
+}
+
+#[cfg(feature = "sendfile")]
+impl From<Arc<File>> for LeftFile {
+    fn from(file: Arc<File>) -> LeftFile {
+        LeftFile::Shared(file)
+    }
+}
+
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+impl From<Arc<Unnamed>> for LeftFile {
+    fn from(file: Arc<Unnamed>) -> LeftFile {
+        LeftFile::Unnamed(file)
+    }
+}
 
 /// A part of a file, behind bytes of its own.
 #[cfg(feature = "sendfile")]
@@ -41,7 +83,7 @@ impl FilePart {
 /// Parts of a file and the bytes behind them, in the order in which they are sent.
 #[cfg(feature = "sendfile")]
 pub(crate) struct Rest {
-    pub(crate) file: Arc<File>,
+    pub(crate) file: LeftFile,
     /// The parts, the next one last.
     pub(crate) parts: Vec<FilePart>,
     pub(crate) tail: Vec<u8>,

@@ -201,7 +201,7 @@ impl Reader {
                 }
                 Step::File(file, offset, len, is_last) => {
                     if is_last {
-                        return out.leave_file(&file, offset, len);
+                        return out.leave_file(file.into(), offset, len);
                     }
                     out.write_file(&file, offset, len)?
                 }

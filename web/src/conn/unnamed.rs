@@ -1,0 +1,114 @@
+//! A file without a name: its content vanishes with its last descriptor, even if the process is killed.
+//!
+//! The file system takes its time to free the blocks of a large file. So the drop has a thread of the pool close the file. Thousands
+//! of clients may leave at once, and the worker goes on with those that stay.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// A file in a folder for temporary files, to be read and written.
+#[derive(Debug)]
+pub(crate) struct Unnamed(Option<File>);
+
+impl Unnamed {
+    /// Makes a file in `folder` and removes its name.
+    ///
+    /// Blocks the thread.
+    pub(crate) fn new(folder: &Path) -> io::Result<Unnamed> {
+        let named = |error: io::Error| in_folder(folder, &error);
+        loop {
+            let mut random = [0; 8];
+            getrandom::fill(&mut random).map_err(|error| named(io::Error::other(error)))?;
+            let path = folder.join(format!("osier-body-{:016x}", u64::from_ne_bytes(random)));
+            let mut options = OpenOptions::new();
+            match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => {
+                    std::fs::remove_file(&path).map_err(named)?;
+                    return Ok(Unnamed(Some(file)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(named(error)),
+            }
+        }
+    }
+}
+
+impl Deref for Unnamed {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.0.as_ref().expect("only the drop takes the file")
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        if let Some(file) = self.0.take() {
+            osier::io::close_later(file);
+        }
+    }
+}
+
+/// Adds the folder to an error of a file in it.
+pub(crate) fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("a temporary file in {}: {error}", folder.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// The descriptors of unnamed files in `folder`.
+    fn open_files(folder: &Path) -> usize {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+        targets.filter(|target| target.starts_with(folder)).count()
+    }
+
+    /// A socket whose close waits until its peer has gone.
+    fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = listener.accept().unwrap().0;
+        socket2::SockRef::from(&socket)
+            .set_linger(Some(Duration::from_secs(3600)))
+            .unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        (socket, peer)
+    }
+
+    /// The pool closes one descriptor after the other. While a close waits, the files that the worker has dropped stay open.
+    #[test]
+    fn the_pool_closes_the_files_and_not_the_worker() {
+        let folder = std::env::temp_dir().join(format!("osier-unnamed-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let (socket, peer) = lingering();
+        osier::run(|| {
+            osier::io::close_later(socket);
+            let files: Vec<_> = (0..20).map(|_| Arc::new(Unnamed::new(&folder).unwrap())).collect();
+            let again = files.clone();
+            drop(files);
+            assert_eq!(open_files(&folder), 20);
+            drop(again);
+            assert_eq!(open_files(&folder), 20, "the worker has closed a file");
+        });
+        drop(peer);
+        testkit::eventually("all files are closed", || open_files(&folder) == 0);
+        // A plain thread closes its file itself.
+        drop(Unnamed::new(&folder).unwrap());
+        assert_eq!(open_files(&folder), 0);
+        std::fs::remove_dir(&folder).unwrap();
+    }
+}
