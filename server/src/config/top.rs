@@ -10,12 +10,15 @@ use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
-use crate::reader::{Section, Source, nearest, values};
+use crate::reader::{Section, Source, nearest, show, values};
 
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
 use super::{http2, log, policy, route, shared, tls};
+
+/// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost unit.
+const MEMORY_LEAST: u64 = 1 << 20;
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -42,7 +45,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     }
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
-    let memory = top.size("memory");
+    let memory = memory(&top);
     // `include.rs` has read the files. A mistake in the value is noted here.
     let _ = top.strings("include");
     let drain = top.duration("drain").unwrap_or(DRAIN);
@@ -116,6 +119,22 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         sites,
         includes: Vec::new(),
     }
+}
+
+/// Reads the memory limit.
+fn memory(top: &Section<'_>) -> Option<u64> {
+    let bytes = top.size("memory")?;
+    if bytes >= MEMORY_LEAST {
+        return Some(bytes);
+    }
+    if let Some(value) = top.any("memory") {
+        let given = show(value.get_ref());
+        let text = format!(
+            "'memory' must be at least \"1MiB\", not {given}; leave it out for nine tenths of the system's memory"
+        );
+        top.source().problem(&value.span(), text);
+    }
+    None
 }
 
 /// Reads `[upgrade]`.

@@ -127,6 +127,18 @@ fn the_top_of_a_file() {
             &["1:11: 'workers' must be a whole number from 1 to 1024, not \"2\""],
         ),
         (
+            "memory = \"0\"\n@site\n@route\n",
+            &[
+                "1:10: 'memory' must be at least \"1MiB\", not \"0\"; leave it out for nine tenths of the system's memory",
+            ],
+        ),
+        (
+            "memory = 1048575\n@site\n@route\n",
+            &[
+                "1:10: 'memory' must be at least \"1MiB\", not the number 1048575; leave it out for nine tenths of the system's memory",
+            ],
+        ),
+        (
             "user = 5\ndrain = \"10\"\n@site\n@route\n",
             &[
                 "1:8: 'user' must be a string, not the number 5",
