@@ -1,6 +1,6 @@
 //! The view: workers, routes, slow requests and the places where fibers wait, as lines of text.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use osier_web::Phase;
@@ -65,8 +65,8 @@ impl Changes<'_> {
         };
         let _ = writeln!(
             text,
-            "osier {version} at {address}, up {up:?}: {} connections, {:.1} requests/s {of}, {:.1} MiB, {:.2} CPUs",
-            self.gauge("osier_connections", &[]),
+            "osier {version} at {address}, up {up:?}: {}, {:.1} requests/s {of}, {:.1} MiB, {:.2} CPUs",
+            counted(self.gauge("osier_connections", &[]), "connection"),
             self.rate(COUNT, &[]),
             self.gauge("process_resident_memory_bytes", &[]) / f64::from(1 << 20),
             self.rate("process_cpu_seconds_total", &[]),
@@ -191,7 +191,7 @@ fn places(page: &str, text: &mut String) {
         shown += 1;
         if shown > PLACES {
             let rest = lines.filter(|line| line.contains(" for up to ") && !line.starts_with(' '));
-            let _ = writeln!(text, "and {} more places", rest.count() + 1);
+            let _ = writeln!(text, "and {}", counted(rest.count() + 1, "more place"));
             return;
         }
         let _ = writeln!(text, "{line}");
@@ -206,6 +206,13 @@ fn places(page: &str, text: &mut String) {
             }
         }
     }
+}
+
+/// A count with its noun: `1 connection`, `2 connections`.
+fn counted(count: impl Display, noun: &str) -> String {
+    let count = count.to_string();
+    let ending = if count == "1" { "" } else { "s" };
+    format!("{count} {noun}{ending}")
 }
 
 fn row(cells: &[String], width: usize) -> String {
@@ -235,6 +242,9 @@ mod tests {
             text.starts_with("osier 1.2 at x:1, up 10s: 4 connections, 1.0 requests/s since the start,"),
             "{text}"
         );
+        let one = BEFORE.replace("connections 4", "connections 1");
+        let text_of_one = super::text("x:1", &scrape(&one, ""), None);
+        assert!(text_of_one.contains(": 1 connection, "), "{text_of_one}");
         assert!(text.contains("         0       10.0       10.0"), "{text}");
         assert!(text.contains("       1.0    100.000  a /: upstream 90.000\n"), "{text}");
         let mut now = scrape(
@@ -290,5 +300,8 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("and 2 more places\n"), "{text}");
+        let page: String = (0..11).map(place).collect();
+        let text = super::text("x:1", &scrape(BEFORE, &page), None);
+        assert!(text.ends_with("and 1 more place\n"), "{text}");
     }
 }
