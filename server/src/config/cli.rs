@@ -24,13 +24,27 @@ use super::origin::Origin;
 use super::settings::*;
 use super::tls::DEFAULT_TLS_ADDRESS;
 
+/// The forms of a command line, and the commands. clap wraps none of these lines, so they fit 80 columns.
+const USAGE: &str = "osier [serve] [DIR] [OPTIONS]
+       osier [serve] FILE.toml
+       osier check [--strict] FILE.toml
+       osier trust [FILE.toml]
+       osier upgrade {FILE.toml | PID}
+       osier top [--once] ADDR
+
+Commands:
+  serve    Serve DIR, the sites of FILE.toml, or without either a welcome site
+  check    Print every mistake of a file with its place, and serve nothing
+  trust    Print where the internal root certificate is, and how to trust it
+  upgrade  Hand a running server over to a new process, losing no connection
+  top      Show what a running server does, from its [admin] listener";
+
 #[derive(Parser, Debug)]
 #[command(
     name = "osier",
     version,
-    about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
-             site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml\n       osier trust [FILE.toml]\n       osier upgrade {FILE.toml | PID}\n       osier top [--once] ADDR",
+    about = "Serves a folder, the sites of a configuration file, or a built-in welcome site over HTTP.",
+    override_usage = USAGE,
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
@@ -46,7 +60,7 @@ struct Line {
     /// Worker threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Send /index.html for pages that do not exist, as single-page applications need
+    /// Send /index.html for missing pages, as single-page applications need
     #[arg(long)]
     spa: bool,
     /// List folders that have no index.html (the default without --spa)
@@ -73,7 +87,7 @@ struct Line {
     /// Show the welcome site's live data and fibers to other machines too (only without DIR)
     #[arg(long)]
     live_for_all: bool,
-    /// Count warnings as mistakes, such as a folder that is not there yet (only with check)
+    /// Count warnings as mistakes (only with check)
     #[arg(long)]
     strict: bool,
     /// Print the view once, and do not write it again (only with top)
@@ -537,6 +551,18 @@ mod tests {
             );
             assert_eq!(exit.text.lines().count(), 1, "{line}: {}", exit.text);
         }
+    }
+
+    #[test]
+    fn the_help_has_a_line_for_each_command() {
+        let (forms, commands) = USAGE.split_once("\n\nCommands:\n").unwrap();
+        let forms = forms.lines().map(|form| form.split_whitespace().nth(1).unwrap());
+        let mut used: Vec<&str> = forms.map(|word| word.trim_matches(['[', ']'])).collect();
+        used.dedup();
+        let told = commands.lines().map(|line| line.split_whitespace().next().unwrap());
+        assert_eq!(told.collect::<Vec<_>>(), used);
+        assert!(USAGE.lines().all(|line| line.len() <= 80));
+        assert!(parsed("--help").unwrap_err().text.contains(commands));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub fn bash(help: &Help) -> String {
         cases += &format!("        {}) {action}; return ;;\n", forms.join(" | "));
     }
     let options: Vec<&str> = help.options.iter().flat_map(Flag::forms).collect();
-    let (options, commands) = (options.join(" "), help.commands().join(" "));
+    let (options, commands) = (options.join(" "), help.names().join(" "));
     format!(
         r#"# Completion of bash for osier(1), made from "osier --help".
 _osier() {{
@@ -78,7 +78,7 @@ pub fn zsh(help: &Help) -> String {
         };
         specs += &format!("    {forms}{}' \\\n", value.unwrap_or_default());
     }
-    let commands = help.commands().join(" ");
+    let commands = help.names().join(" ");
     format!(
         "#compdef osier\n# Completion of zsh for osier(1), made from \"osier --help\".\n_arguments -s -S \\\n{specs}    \
          '1: :{{_alternative \"commands:command:({commands})\" \"files:folder or configuration file:_files\"}}' \\\n    \
@@ -105,7 +105,7 @@ pub fn fish(help: &Help) -> String {
     let mut text = String::from("# Completion of fish for osier(1), made from \"osier --help\".\n");
     text += &format!(
         "complete -c osier -n __fish_use_subcommand -a {}\n",
-        quoted(&help.commands().join(" "))
+        quoted(&help.names().join(" "))
     );
     for flag in &help.options {
         let short = flag.short.as_deref().map(|short| format!(" -s {}", &short[1..]));

@@ -8,9 +8,17 @@ pub struct Help {
     pub about: String,
     /// The forms of a command line, each beginning with the program's name.
     pub usage: Vec<String>,
+    pub commands: Vec<Command>,
     pub options: Vec<Flag>,
     /// The text below the options.
     pub notes: String,
+}
+
+/// A word that may stand in place of a folder.
+#[derive(Debug, PartialEq)]
+pub struct Command {
+    pub name: String,
+    pub about: String,
 }
 
 /// An option of the command line.
@@ -33,6 +41,7 @@ impl Help {
     pub fn read(text: &str) -> Result<Help, String> {
         let (about, rest) = text.split_once("\nUsage: ").ok_or("the help has no usage")?;
         let (usage, rest) = rest.split_once("\nOptions:\n").ok_or("the help has no options")?;
+        let (usage, commands) = usage.split_once("\nCommands:\n").ok_or("the help has no commands")?;
         let (options, notes) = rest.split_once("\n\n").unwrap_or((rest, ""));
         let help = Help {
             about: filled(about),
@@ -41,27 +50,31 @@ impl Help {
                 .map(|line| line.trim().to_string())
                 .filter(|line| !line.is_empty())
                 .collect(),
+            commands: commands.lines().filter_map(Command::read).collect(),
             options: flags(options)?,
             notes: filled(notes),
         };
-        match help.options.len() {
-            0 => Err("the help has no options".into()),
+        match (help.options.len(), help.commands.len()) {
+            (0, _) => Err("the help has no options".into()),
+            (_, 0) => Err("the help has no commands".into()),
             _ => Ok(help),
         }
     }
 
-    /// The words that may stand in place of a folder: `serve`, `check`.
-    pub fn commands(&self) -> Vec<&str> {
-        let mut found = vec![];
-        for form in &self.usage {
-            let second = form.split_whitespace().nth(1).unwrap_or_default();
-            let word = second.trim_matches(['[', ']']);
-            let is_command = !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase());
-            if is_command && !found.contains(&word) {
-                found.push(word);
-            }
-        }
-        found
+    /// The names of the commands: `serve`, `check`.
+    pub fn names(&self) -> Vec<&str> {
+        self.commands.iter().map(|command| &*command.name).collect()
+    }
+}
+
+impl Command {
+    /// Reads `  check    Print every mistake`.
+    fn read(line: &str) -> Option<Command> {
+        let (name, about) = line.trim().split_once("  ")?;
+        Some(Command {
+            name: name.into(),
+            about: about.trim().into(),
+        })
     }
 }
 
@@ -135,7 +148,7 @@ pub mod tests {
 
     /// A help text with everything that one may have.
     pub const SAMPLE: &str = "Serves the folder DIR over HTTP, or\na file.\n\nUsage: osier [serve] [DIR] [OPTIONS]\n       \
-        osier check FILE.toml\n\nOptions:\n  -l, --listen <ADDR>         Address, repeatable: HOST:PORT or PORT\n            \
+        osier check FILE.toml\n\nCommands:\n  serve  Serve a folder\n  check  Print every mistake\n\nOptions:\n  -l, --listen <ADDR>         Address, repeatable: HOST:PORT or PORT\n            \
         \x20                 [default: 127.0.0.1:8080]\n      --spa                   Send the user's [own] page\n      --header <NAME: VALUE>  Field\n      \
         --log <FORMAT>          Access log: combined, json or off [default: off]\n      --log-file <FILE>       File to append to\n  \
         -h, --help              Print help\n\nNames that start with a dot\nare hidden.\n";
@@ -145,7 +158,8 @@ pub mod tests {
         let help = Help::read(SAMPLE).unwrap();
         assert_eq!(help.about, "Serves the folder DIR over HTTP, or a file.");
         assert_eq!(help.usage, ["osier [serve] [DIR] [OPTIONS]", "osier check FILE.toml"]);
-        assert_eq!(help.commands(), ["serve", "check"]);
+        assert_eq!(help.names(), ["serve", "check"]);
+        assert_eq!(help.commands[1].about, "Print every mistake");
         assert_eq!(help.notes, "Names that start with a dot are hidden.");
         let longs: Vec<&str> = help.options.iter().map(|flag| &*flag.long).collect();
         assert_eq!(
@@ -168,8 +182,9 @@ pub mod tests {
     }
 
     #[test]
-    fn a_text_without_options_is_refused() {
+    fn a_text_without_options_or_commands_is_refused() {
         assert!(Help::read("osier: no such option").is_err());
-        assert!(Help::read("About\n\nUsage: osier\n\nOptions:\n").is_err());
+        assert!(Help::read("About\n\nUsage: osier\n\nCommands:\n  a  b\n\nOptions:\n").is_err());
+        assert!(Help::read("About\n\nUsage: osier\n\nOptions:\n  --spa  Send\n").is_err());
     }
 }

@@ -32,11 +32,13 @@ pub fn command(help: &Help, signals: &str, edition: &Edition) -> String {
         page += &format!("{}\n", synopsis(form));
     }
     page += &format!(".fi\n.SH DESCRIPTION\n{}\n", roff::sentences(&escaped(&help.about)));
-    page +=
-        ".PP\n\\fBosier check\\fR prints every mistake of a configuration file with its place, and serves nothing.\n";
-    page += ".PP\n\\fBosier trust\\fR prints where the root certificate of the internal authority is, and how browsers and other \
-             programs learn to trust it. A configuration file may name the state folder.\n";
     page += &format!(".PP\n{}\n", roff::sentences(&escaped(&help.notes)));
+    page += ".SH COMMANDS\n";
+    for command in &help.commands {
+        let about = roff::sentences(&escaped(&command.about));
+        page += &format!(".TP\n\\fB{}\\fR\n{about}\n", literal(&command.name));
+    }
+    page += ".PP\nFor \\fBtrust\\fR, a configuration file may name the state folder.\n";
     page += ".SH OPTIONS\nThey go with a folder or with nothing: a configuration file has a key for each.\n";
     for flag in &help.options {
         page += &format!(".TP\n{}\n{}\n", spelled(flag), roff::sentences(&escaped(&flag.about)));
@@ -110,6 +112,7 @@ mod tests {
         for part in [
             ".TH OSIER 1 2026-11-23 \"osier 1.2.3\" \"Osier\"",
             "\\fBosier\\fR \\fB[serve]\\fR \\fI[DIR]\\fR",
+            ".SH COMMANDS\n.TP\n\\fBserve\\fR\nServe a folder\n.TP\n\\fBcheck\\fR\nPrint every mistake\n",
             ".TP\n\\fB\\-l\\fR, \\fB\\-\\-listen\\fR \\fIADDR\\fR\nAddress",
             ".TP\nSIGHUP\nReads.",
         ] {
