@@ -25,6 +25,8 @@ const CANNOT: i32 = 77;
 const MARK: &str = "OSIER_TEST_MACHINE";
 const FILE: &str = "/etc/osier/site.toml";
 const PROGRAM: &str = "/usr/bin/osier";
+/// The script of the package that runs after its files have been unpacked.
+const POSTINST: &str = "/etc/osier/postinst";
 
 #[test]
 fn the_packaged_service_under_a_real_systemd() {
@@ -65,6 +67,7 @@ fn inside() {
         ("starts and reloads", starts_and_reloads as fn()),
         ("upgrades", upgrades),
         ("upgrades that fail", upgrades_that_fail),
+        ("upgrades of the package", upgrades_of_the_package),
         ("stops", stops),
         ("restarts", restarts),
         ("a socket unit", a_socket_unit),
@@ -191,6 +194,60 @@ fn upgrades_that_fail() {
     in_flight.end();
     assert_eq!(fixed(&mut connect()), "answer");
     assert_eq!(property("NRestarts"), "0");
+}
+
+/// The server hands over to the new program. It is restarted only if it cannot, and goes on if a restart would end it.
+fn upgrades_of_the_package() {
+    if !["deb-systemd-helper", "deb-systemd-invoke"].into_iter().all(is_there) {
+        return testkit::skip("this is no Debian: the scripts of the package cannot run");
+    }
+    let configure = || {
+        let mut script = Command::new(POSTINST);
+        script
+            .args(["configure", "0.0.1-1"])
+            .env("DPKG_MAINTSCRIPT_PACKAGE", "osier");
+        let output = script.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let begun = || property("ActiveEnterTimestampMonotonic");
+    let backend = TcpListener::bind("127.0.0.1:9000").unwrap();
+    let (old, since, mut kept) = (main_process(), begun(), connect());
+    assert_eq!(fixed(&mut kept), "answer");
+    let mut in_flight = InFlight::over(connect(), &backend);
+    let said = configure();
+    let new = main_process();
+    assert!(
+        said.contains(&format!("process {new} has taken over from process {old}")),
+        "{said}"
+    );
+    in_flight.end();
+    assert_eq!(fixed(&mut kept), "answer");
+    wait_for("the end of the old process", || has_ended(old));
+    assert_eq!((property("ActiveState"), begun()), ("active".into(), since.clone()));
+
+    let old = main_process();
+    write(&format!("workerz = 1\n{}", file("")));
+    let said = configure();
+    assert!(said.contains("unknown key 'workerz'"), "{said}");
+    assert!(said.contains("the old program goes on serving"), "{said}");
+    assert_eq!((main_process(), fixed(&mut kept)), (old, "answer".into()));
+
+    write(&file("").replace("pid_file", "# pid_file"));
+    let said = configure();
+    assert!(said.contains("names no 'pid_file'"), "{said}");
+    assert_ne!(begun(), since);
+    assert_eq!(fixed(&mut connect()), "answer");
+
+    // The administrator forbids restarts.
+    write(&file(""));
+    systemctl("restart osier");
+    let old = main_process();
+    write_to("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n");
+    run("chmod", &["755", "/usr/sbin/policy-rc.d"]);
+    configure();
+    fs::remove_file("/usr/sbin/policy-rc.d").unwrap();
+    assert_eq!((property("ActiveState"), main_process()), ("active".into(), old));
 }
 
 /// In-flight requests have their time: in the process that systemd has started, in the new one of an upgrade, and in both of them.
@@ -344,6 +401,13 @@ fn systemctl(words: &str) {
 
 fn try_systemctl(words: &str) -> Output {
     Command::new("systemctl").args(words.split(' ')).output().unwrap()
+}
+
+fn is_there(program: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", "command -v \"$0\" >/dev/null", program])
+        .status();
+    found.is_ok_and(|status| status.success())
 }
 
 /// Runs a program that succeeds. Returns what it says.

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// Counts packages of one version.
 const REVISION: u32 = 1;
 
+/// The scripts that dpkg runs.
+const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+
 /// Builds the package.
 pub fn package() -> Outcome {
     let start = Instant::now();
@@ -93,7 +96,7 @@ fn pack(binary: &Path) -> Result<(PathBuf, usize), String> {
     let conffiles: String = conffiles.map(|file| format!("/{file}\n")).collect();
     stage.write("DEBIAN/conffiles", 0o644, conffiles)?;
     stage.write("DEBIAN/md5sums", 0o644, sums(&stage.folder, &files)?)?;
-    for script in ["postinst", "prerm", "postrm"] {
+    for script in SCRIPTS {
         stage.copy(format!("packaging/debian/{script}"), &format!("DEBIAN/{script}"), 0o755)?;
     }
     let package = dist().join(format!("osier_{version}_{architecture}.deb"));
@@ -207,5 +210,19 @@ fn sums(folder: &Path, files: &[String]) -> Result<String, String> {
     match sums.lines().count() == files.len() {
         true => Ok(sums),
         false => Err("md5sum failed".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_reads_the_scripts() {
+        for script in SCRIPTS {
+            let path = root().join("packaging/debian").join(script);
+            let output = Command::new("sh").arg("-n").arg(path).output().unwrap();
+            assert!(output.status.success(), "{script}: {output:?}");
+        }
     }
 }

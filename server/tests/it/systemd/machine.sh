@@ -32,7 +32,9 @@ boot() {
     touch /usr/bin/osier
     mount --bind "$osier" /usr/bin/osier
     mkdir -p /etc/osier
-    cp "$packaging/site.toml" /etc/osier
+    cp "$packaging/site.toml" "$packaging/debian/postinst" /etc/osier
+    # That of a container may forbid restarts.
+    rm -f /usr/sbin/policy-rc.d
     getent group www-data >/dev/null || groupadd --system www-data
     id osier >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin osier
     # Devices, and what the kernel shows of this machine alone.
