@@ -15,6 +15,7 @@ use async_task::Task;
 use osier_coro::stack;
 
 use crate::wait::{pool, simulated};
+use crate::worker::heap;
 
 #[cfg(not(feature = "backtrace"))]
 use super::no_backtrace as backtrace;
@@ -75,6 +76,8 @@ fn forget_names() {
         std::thread::sleep(KEPT - since);
     }
     backtrace::clear_symbol_cache();
+    // Much of it lay between what the allocator keeps.
+    heap::trim();
 }
 
 /// A frame of a backtrace.
