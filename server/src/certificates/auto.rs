@@ -26,7 +26,8 @@ pub struct Auto {
 }
 
 enum Current {
-    Unread,
+    /// What the folder has counts. It has got so many certificates meanwhile.
+    Unread(u32),
     Missing,
     Read(Identity),
 }
@@ -39,7 +40,7 @@ impl Auto {
     pub fn new(name: &str, folder: Option<Folder>, say: Say) -> Auto {
         let is_missing = folder.as_ref().is_some_and(|folder| !folder.has_certificate(name));
         let current = match folder {
-            Some(_) => Current::Unread,
+            Some(_) => Current::Unread(0),
             None => Current::Missing,
         };
         let auto = Auto {
@@ -72,10 +73,10 @@ impl Auto {
     /// One line: the certificate cannot be used with its key.
     pub fn replace(&self, stored: &Stored) -> Result<(), String> {
         self.ends.store(issue::end(&stored.chain), Ordering::Relaxed);
-        let mut current = locked(&self.current);
-        // The first client reads what is stored.
-        if !matches!(*current, Current::Unread) {
-            *current = Current::Read(stored.identity()?);
+        match &mut *locked(&self.current) {
+            // The first client reads what is stored.
+            Current::Unread(renewals) => *renewals += 1,
+            current => *current = Current::Read(stored.identity()?),
         }
         Ok(())
     }
@@ -87,6 +88,9 @@ impl Auto {
     }
 
     /// Reads what is stored.
+    ///
+    /// # Suspends
+    /// While it is read. So the caller holds no lock: another fiber of this worker would block the thread that has to go on with this one.
     fn read(&self) -> Current {
         let read = self
             .folder
@@ -107,16 +111,82 @@ impl Auto {
 }
 
 impl Source for Auto {
-    /// # Blocks the thread
+    /// # Suspends
     /// The first time, while a small file is read.
     fn find(&self, _name: Option<&str>) -> Option<Identity> {
-        let mut current = locked(&self.current);
-        if let Current::Unread = *current {
-            *current = self.read();
+        loop {
+            let seen = match &*locked(&self.current) {
+                Current::Read(identity) => return Some(identity.clone()),
+                Current::Missing => return None,
+                Current::Unread(renewals) => *renewals,
+            };
+            let read = self.read();
+            let mut current = locked(&self.current);
+            // Another client may have been faster, or the keeper, whose certificate is newer.
+            if matches!(*current, Current::Unread(renewals) if renewals == seen) {
+                *current = read;
+            }
         }
-        match &*current {
-            Current::Read(identity) => Some(identity.clone()),
-            Current::Unread | Current::Missing => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    fn stored() -> Stored {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let chain = rcgen::CertificateParams::new(["a.example.org".to_owned()]).unwrap();
+        Stored {
+            chain: chain.self_signed(&key).unwrap().pem(),
+            key: key.serialize_pem(),
         }
+    }
+
+    /// A certificate that is in the folder, unread.
+    fn auto(folder: &testkit::Folder, first: &Stored) -> Arc<Auto> {
+        let folder = Folder::new(folder.join("state"));
+        folder.put_certificate("a.example.org", first).unwrap();
+        Arc::new(Auto::new("a.example.org", Some(folder), Say::new(|_| {})))
+    }
+
+    fn leaf(identity: Option<Identity>) -> Vec<u8> {
+        identity.unwrap().chain().next().unwrap().to_vec()
+    }
+
+    #[test]
+    fn the_first_clients_of_a_worker_and_the_keeper_do_not_wait_for_each_other() {
+        let folder = testkit::Folder::new();
+        let (first, second) = (stored(), stored());
+        let auto = auto(&folder, &first);
+        let (tell, told) = mpsc::channel();
+        let renewed = second.clone();
+        // Not joined: if they do wait for each other, the worker's thread never ends.
+        thread::spawn(move || {
+            let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+            runtime.run(|| {
+                let clients = [0, 1].map(|_| {
+                    let auto = Arc::clone(&auto);
+                    osier::spawn_local(move || leaf(auto.find(None)))
+                });
+                osier::yield_now();
+                // Both are reading.
+                auto.folder
+                    .as_ref()
+                    .unwrap()
+                    .put_certificate("a.example.org", &renewed)
+                    .unwrap();
+                auto.replace(&renewed).unwrap();
+                let _ = clients.map(|client| client.join().unwrap());
+                tell.send(leaf(auto.find(None))).unwrap();
+            });
+        });
+        let shown = told
+            .recv_timeout(Duration::from_secs(60))
+            .expect("nobody waits for ever");
+        assert_eq!(shown, leaf(second.identity().ok()));
     }
 }

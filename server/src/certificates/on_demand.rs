@@ -406,7 +406,7 @@ impl State {
 }
 
 impl Source for OnDemand {
-    /// # Blocks the thread
+    /// # Suspends
     /// While the state folder is asked for the certificate of a name that is new to this process.
     fn find(&self, name: Option<&str>) -> Option<Identity> {
         let name = name?;

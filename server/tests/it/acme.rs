@@ -121,8 +121,9 @@ impl Authority {
 /// The report of openssl's client about a handshake.
 fn handshake(port: u16, args: &[&str]) -> String {
     let at = format!("127.0.0.1:{port}");
-    let mut child = Command::new("openssl")
-        .args(["s_client", "-connect", &at])
+    // A server that does not answer fails the test instead of holding it up.
+    let mut child = Command::new("timeout")
+        .args(["60", "openssl", "s_client", "-connect", &at])
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

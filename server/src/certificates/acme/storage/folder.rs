@@ -77,8 +77,8 @@ impl Folder {
 
     /// The certificate of a name. `None` if there is none.
     ///
-    /// # Blocks the thread
-    /// While the file is read.
+    /// # Suspends
+    /// While the file is read. It blocks a thread that is no worker.
     ///
     /// # Errors
     /// When the file cannot be read, or holds something else.
