@@ -26,7 +26,7 @@ pub struct Auto {
 }
 
 enum Current {
-    /// What the folder has counts. It has got so many certificates meanwhile.
+    /// The certificate in the folder counts. The folder has got so many new ones meanwhile.
     Unread(u32),
     Missing,
     Read(Identity),
