@@ -5,7 +5,8 @@
 //! folders of the checkout. An entry listens on fixed ports.
 //!
 //! Entries in Rust are built by cargo. Those in C are built against Debian's nginx and h2o, which are older than what the entries name.
-//! They start one worker, as each of the others does on the one core that it has.
+//! They start one worker, as each of the others does on the one core that it has. The packages for them:
+//! `apt-get install nginx-dev libh2o-evloop-dev libcjson-dev libnginx-mod-http-brotli-filter libnginx-mod-http-brotli-static`.
 
 use crate::{step, test};
 use std::collections::BTreeMap;
