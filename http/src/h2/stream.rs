@@ -114,11 +114,6 @@ impl Stream {
         }
     }
 
-    /// Whether the peer can send the rest of the body, whose length it has announced, without a larger window.
-    pub(super) fn rest_fits(&self) -> bool {
-        self.length_left.is_some_and(|left| left <= self.receive_window.left())
-    }
-
     /// Whether no frame of the peer belongs to the stream any more.
     pub(super) fn is_closed(&self) -> bool {
         self.reset.is_some() || (self.receiving == Direction::Ended && self.sending == Direction::Ended)

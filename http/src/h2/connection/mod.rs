@@ -376,7 +376,7 @@ impl Connection {
         };
         let code = match (self.role, state.sending, state.receiving) {
             (_, Direction::Ended, Direction::Ended) => None,
-            (Role::Server, Direction::Ended, _) if state.rest_fits() => None,
+            (Role::Server, Direction::Ended, _) if self.rest_fits(state) => None,
             (Role::Server, Direction::Ended, _) => Some(ErrorCode::NO_ERROR),
             (Role::Server, ..) => Some(ErrorCode::INTERNAL_ERROR),
             (Role::Client, ..) => Some(ErrorCode::CANCEL),
@@ -395,6 +395,17 @@ impl Connection {
                 self.resets.earn(1);
             }
         }
+    }
+
+    /// Whether the client can send the rest of a body, whose length it has announced, without a larger window.
+    fn rest_fits(&self, stream: &Stream) -> bool {
+        // The settings that the client does not know yet may make the window smaller.
+        let shrinks = match self.acknowledgement {
+            Some(_) => INITIAL_WINDOW.saturating_sub(self.limits.stream_window),
+            None => 0,
+        };
+        let window = stream.receive_window.left().saturating_sub(shrinks.into());
+        stream.length_left.is_some_and(|left| left <= window)
     }
 
     /// Gives back what a reset stream holds: its room, its turn, and the bytes that its handler has not read. A body that is whole

@@ -69,13 +69,15 @@ fn an_unfinished_response_is_reset() {
     assert_eq!(peer.connection.streams(), 0);
 }
 
+/// The head of a request with a body of `length` bytes.
+fn announced(stream: u32, length: u32) -> Vec<u8> {
+    let length = length.to_string();
+    headers(stream, &[&POST[..], &[("content-length", &length)]].concat(), false)
+}
+
 #[test]
 fn a_body_that_the_client_can_still_send_is_ignored_without_a_reset() {
     let window = Limits::default().stream_window;
-    let announced = |stream, length: u32| {
-        let length = length.to_string();
-        headers(stream, &[&POST[..], &[("content-length", &length)]].concat(), false)
-    };
     let mut peer = Peer::server();
     let mut ends = |stream, head: &[u8], body: &[u8]| {
         peer.feed(&[head, body].concat());
@@ -101,6 +103,27 @@ fn a_body_that_the_client_can_still_send_is_ignored_without_a_reset() {
         assert_eq!(peer.feed(&end), []);
     }
     assert_eq!(peer.resets(), []);
+}
+
+#[test]
+fn a_window_that_becomes_smaller_counts_for_the_rest_of_a_body() {
+    let limits = Limits {
+        stream_window: 1000,
+        ..Limits::default()
+    };
+    let mut peer = Peer::new(Connection::server(&limits, std::time::Instant::now()));
+    peer.feed(&[&osier_http::h2::frame::PREFACE[..], &settings(&[])].concat());
+    let mut ends = |stream, length| {
+        peer.feed(&announced(stream, length));
+        peer.connection.send_head(stream, 401, [], true);
+        peer.connection.finish(stream);
+        peer.resets()
+    };
+    // The client may send 65,535 bytes until it knows the settings, and 1,000 then.
+    assert_eq!(ends(1, 1001), [(1, ErrorCode::NO_ERROR)]);
+    assert_eq!(ends(3, 1000), []);
+    peer.feed(&raw(SETTINGS, ACK, 0, b""));
+    assert_eq!(peer.feed(&data(3, &[0; 1000], true)), []);
 }
 
 #[test]
