@@ -60,7 +60,7 @@ fn attack(kind: Kind, addr: SocketAddr) -> io::Result<()> {
         let read = match kind {
             Kind::Reader => {
                 osier::sleep(SECOND); // the pace of the attack
-                // A reset shows only after the megabytes that wait in the socket's buffer have been read.
+                // A reset ends a read only after the megabytes that wait in the socket's buffer have been read.
                 if let Some(error) = stream.take_error()? {
                     return Err(error);
                 }

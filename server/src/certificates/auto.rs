@@ -35,7 +35,7 @@ enum Current {
 impl Auto {
     /// The certificate of a site whose first host is `name`.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// While the folder is looked at.
     pub fn new(name: &str, folder: Option<Folder>, say: Say) -> Auto {
         let is_missing = folder.as_ref().is_some_and(|folder| !folder.has_certificate(name));
@@ -137,15 +137,6 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    fn stored() -> Stored {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let chain = rcgen::CertificateParams::new(["a.example.org".to_owned()]).unwrap();
-        Stored {
-            chain: chain.self_signed(&key).unwrap().pem(),
-            key: key.serialize_pem(),
-        }
-    }
-
     /// A certificate that is in the folder, unread.
     fn auto(folder: &testkit::Folder, first: &Stored) -> Arc<Auto> {
         let folder = Folder::new(folder.join("state"));
@@ -160,7 +151,7 @@ mod tests {
     #[test]
     fn the_first_clients_of_a_worker_and_the_keeper_do_not_wait_for_each_other() {
         let folder = testkit::Folder::new();
-        let (first, second) = (stored(), stored());
+        let [first, second] = [0, 1].map(|_| Stored::self_signed("a.example.org"));
         let auto = auto(&folder, &first);
         let (tell, told) = mpsc::channel();
         let renewed = second.clone();
@@ -172,21 +163,25 @@ mod tests {
                     let auto = Arc::clone(&auto);
                     osier::spawn_local(move || leaf(auto.find(None)))
                 });
+                // Both read now. None goes on while the keeper renews what they read, because it does not suspend.
                 osier::yield_now();
-                // Both are reading.
-                auto.folder
-                    .as_ref()
-                    .unwrap()
-                    .put_certificate("a.example.org", &renewed)
-                    .unwrap();
+                assert!(
+                    matches!(*locked(&auto.current), Current::Unread(0)),
+                    "a client is through"
+                );
+                thread::scope(|scope| {
+                    let folder = auto.folder.as_ref().unwrap();
+                    scope.spawn(|| folder.put_certificate("a.example.org", &renewed).unwrap());
+                });
                 auto.replace(&renewed).unwrap();
-                let _ = clients.map(|client| client.join().unwrap());
-                tell.send(leaf(auto.find(None))).unwrap();
+                let shown = clients.map(|client| client.join().unwrap());
+                tell.send(shown).unwrap();
             });
         });
         let shown = told
             .recv_timeout(Duration::from_secs(60))
             .expect("nobody waits for ever");
-        assert_eq!(shown, leaf(second.identity().ok()));
+        let second = leaf(second.identity().ok());
+        assert_eq!(shown, [second.clone(), second]);
     }
 }

@@ -597,21 +597,11 @@ mod tests {
         assert_eq!(questions, 6);
     }
 
-    /// The certificate of an earlier run.
-    fn stored(name: &str) -> Stored {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let chain = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-        Stored {
-            chain: chain.self_signed(&key).unwrap().pem(),
-            key: key.serialize_pem(),
-        }
-    }
-
     #[test]
     fn stored_certificates_need_no_question_and_no_rate() {
         let (questions, kept) = run(
             |_| Err(io::ErrorKind::ConnectionRefused.into()),
-            |name| Ok(name.starts_with("old").then(|| stored(name))),
+            |name| Ok(name.starts_with("old").then(|| Stored::self_signed(name))),
             |on_demand| {
                 on_demand.find(Some("new.example"));
                 osier::sleep(Duration::from_secs(1));
@@ -642,7 +632,10 @@ mod tests {
                 osier::sleep(Duration::from_secs(1));
                 assert!(is_coming("yes.a.example"), "its order is not done");
                 assert!(!is_coming("no.a.example") && !is_coming("late.yes.example"), "refused");
-                assert_eq!(on_demand.put("yes.a.example", &stored("yes.a.example")), Ok(true));
+                assert_eq!(
+                    on_demand.put("yes.a.example", &Stored::self_signed("yes.a.example")),
+                    Ok(true)
+                );
                 assert!(on_demand.find(Some("yes.a.example")).is_some());
                 assert!(!locked(&on_demand.state).coming.contains_key("yes.a.example"));
                 // An order that takes too long keeps no client waiting.
@@ -698,7 +691,7 @@ mod tests {
             |_| Ok(true),
             |name| {
                 osier::sleep(Duration::from_secs(1));
-                Ok(name.starts_with("old").then(|| stored(name)))
+                Ok(name.starts_with("old").then(|| Stored::self_signed(name)))
             },
             |on_demand| {
                 for name in ["old.example.org", "new.example.org"] {

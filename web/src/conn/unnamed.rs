@@ -16,7 +16,8 @@ pub(crate) struct Unnamed(Option<File>);
 impl Unnamed {
     /// Makes a file in `folder` and removes its name.
     ///
-    /// Blocks the thread.
+    /// # Blocks the thread
+    /// While the file is made.
     pub(crate) fn new(folder: &Path) -> io::Result<Unnamed> {
         let named = |error: io::Error| in_folder(folder, &error);
         loop {
@@ -91,9 +92,8 @@ mod tests {
     /// The pool closes one descriptor after the other. While a close waits, the files that the worker has dropped stay open.
     #[test]
     fn the_pool_closes_the_files_and_not_the_worker() {
-        let folder = std::env::temp_dir().join(format!("osier-unnamed-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let folder = folder.canonicalize().unwrap();
+        let folder = testkit::Folder::new();
+        let folder = folder.path().canonicalize().unwrap();
         let (socket, peer) = lingering();
         osier::run(|| {
             osier::io::close_later(socket);
@@ -109,6 +109,5 @@ mod tests {
         // A plain thread closes its file itself.
         drop(Unnamed::new(&folder).unwrap());
         assert_eq!(open_files(&folder), 0);
-        std::fs::remove_dir(&folder).unwrap();
     }
 }

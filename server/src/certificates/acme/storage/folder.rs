@@ -9,7 +9,8 @@
 //! ```
 //!
 //! `state.rs` writes the files, so a reader sees the old one or the new one, and nobody else reads them. `NAME` is the first name of a
-//! certificate; `_` stands for the `*` of a wildcard. [`Folder`] blocks the thread; [`Pooled`] is the same on the blocking pool.
+//! certificate; `_` stands for the `*` of a wildcard. [`Folder`] suspends a fiber, except for its locks, and blocks
+//! any other thread; [`Pooled`] is the same on the blocking pool.
 
 use std::fs::TryLockError;
 use std::io::{self, Read};
@@ -53,7 +54,7 @@ impl Folder {
 
     /// Whether there is a certificate of a name.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// While the folder is looked at.
     pub fn has_certificate(&self, name: &str) -> bool {
         fs::exists(self.path("certificates", name, "pem")).unwrap_or(false)
@@ -78,7 +79,7 @@ impl Folder {
     /// The certificate of a name. `None` if there is none.
     ///
     /// # Suspends
-    /// While the file is read. It blocks a thread that is no worker.
+    /// While the file is read.
     ///
     /// # Errors
     /// When the file cannot be read, or holds something else.
@@ -89,7 +90,7 @@ impl Folder {
 
     /// Stores the certificate of a name, and forgets the order.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// Until the bytes are on the disk.
     ///
     /// # Errors
@@ -104,7 +105,7 @@ impl Folder {
 
     /// The order of a name that was on its way when it was last stored.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// While the file is read.
     ///
     /// # Errors
@@ -116,7 +117,7 @@ impl Folder {
 
     /// Stores an order before it is finalized. [`put_certificate`](Storage::put_certificate) forgets it.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// Until the bytes are on the disk.
     ///
     /// # Errors
@@ -127,8 +128,11 @@ impl Folder {
 
     /// The key of the account at an issuer, which is made at the first use.
     ///
-    /// # Blocks the thread
+    /// # Suspends
     /// While the file is read or written.
+    ///
+    /// # Blocks the thread
+    /// While another process makes the key.
     ///
     /// # Errors
     /// When the file cannot be read or written, or holds something else. A key that is damaged is not replaced in silence: the

@@ -87,6 +87,19 @@ pub struct Stored {
     pub chain: String,
 }
 
+#[cfg(test)]
+impl Stored {
+    /// The certificate of an earlier run.
+    pub fn self_signed(name: &str) -> Stored {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let chain = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        Stored {
+            chain: chain.self_signed(&key).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
 /// An unfinished order.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pending {
