@@ -12,6 +12,7 @@
 //! - The mutex guards everything. It is held for a few instructions, and while the queue's buffer grows: up to the bound, or as a
 //!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
 //!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once.
+//! - What a send and a receive do without a wait is inlined into the caller. What they do around a wait is a function of its own.
 //! - A receiver that finds no value by the hint `has_values` makes its waker ready and takes the mutex once, to enter the list. It decides
 //!   nothing by the hint: under the mutex it looks again. A hint that is late costs a second take of the mutex or a waker.
 //! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and
@@ -155,7 +156,7 @@ impl<T> Channel<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         match self.state.try_lock() {
             Ok(state) => state,
@@ -202,24 +203,25 @@ impl<T> Channel<T> {
     }
 
     /// Takes the oldest value, or waits for one.
-    #[inline]
-    pub fn poll_receive(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
-        if waiter.is_idle() {
-            // Without a value the mutex is taken once, below, where the waker is there.
-            if self.has_values.load(Ordering::Relaxed) {
-                let state = self.lock();
-                if state.has_value() {
-                    return Poll::Ready(Ok(self.take(state)));
-                }
-            }
-        } else {
-            match waiter.as_mut().standing(cx.waker()) {
-                Standing::Waits => return Poll::Pending,
-                Standing::Granted(ENDED) | Standing::Idle => {}
-                Standing::Granted(_) => return Poll::Ready(Ok(self.take_promised())),
+    #[inline(always)]
+    pub fn poll_receive(&self, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
+        // Without a value the mutex is taken once, behind this, where the waker is there.
+        if waiter.is_idle() && self.has_values.load(Ordering::Relaxed) {
+            let state = self.lock();
+            if state.has_value() {
+                return Poll::Ready(Ok(self.take(state)));
             }
         }
-        self.wait_for_value(waiter, cx)
+        self.poll_promised(waiter, cx)
+    }
+
+    #[inline(never)]
+    fn poll_promised(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
+        match waiter.as_mut().standing(cx.waker()) {
+            Standing::Waits => Poll::Pending,
+            Standing::Granted(ENDED) | Standing::Idle => self.wait_for_value(waiter, cx),
+            Standing::Granted(_) => Poll::Ready(Ok(self.take_promised())),
+        }
     }
 
     fn wait_for_value(&self, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
@@ -253,11 +255,15 @@ impl<T> Channel<T> {
     }
 
     /// Gives up a receiver's wait, so that its promised value goes to the next receiver. Call it before the waiter is dropped or reused.
-    #[inline]
+    #[inline(always)]
     pub fn cancel_receive(&self, waiter: Pin<&mut Waiter<'_>>) {
-        if waiter.is_idle() {
-            return;
+        if !waiter.is_idle() {
+            self.give_back_value(waiter);
         }
+    }
+
+    #[inline(never)]
+    fn give_back_value(&self, waiter: Pin<&mut Waiter<'_>>) {
         if let Some(word) = waiter.take_back()
             && word != ENDED
         {
@@ -274,11 +280,11 @@ impl<T> Channel<T> {
     /// # Panics
     ///
     /// If there is no value.
-    #[inline]
+    #[inline(always)]
     pub fn poll_send(
         &self,
         value: &mut Option<T>,
-        mut waiter: Pin<&mut Waiter<'_>>,
+        waiter: Pin<&mut Waiter<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Closed>> {
         assert!(
@@ -291,23 +297,33 @@ impl<T> Channel<T> {
                 self.put(state, value);
                 return Poll::Ready(Ok(()));
             }
-        } else {
-            match waiter.as_mut().standing(cx.waker()) {
-                Standing::Waits => return Poll::Pending,
-                Standing::Granted(ENDED) | Standing::Idle => {}
-                Standing::Granted(_) => {
-                    let mut state = self.lock();
-                    if state.closed {
-                        self.release(state);
-                        return Poll::Ready(Err(Closed));
-                    }
-                    state.held -= 1;
-                    self.put(state, value);
-                    return Poll::Ready(Ok(()));
+        }
+        self.poll_granted(value, waiter, cx)
+    }
+
+    #[inline(never)]
+    fn poll_granted(
+        &self,
+        value: &mut Option<T>,
+        mut waiter: Pin<&mut Waiter<'_>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Closed>> {
+        match waiter.as_mut().standing(cx.waker()) {
+            Standing::Waits => Poll::Pending,
+            Standing::Granted(ENDED) | Standing::Idle => {
+                self.wait_for_room(waiter, cx, |state| self.put(state, value))
+            }
+            Standing::Granted(_) => {
+                let mut state = self.lock();
+                if state.closed {
+                    self.release(state);
+                    return Poll::Ready(Err(Closed));
                 }
+                state.held -= 1;
+                self.put(state, value);
+                Poll::Ready(Ok(()))
             }
         }
-        self.wait_for_room(waiter, cx, |state| self.put(state, value))
     }
 
     /// Takes a place, or waits for one. The place is for [`send_held`](Self::send_held) or [`release_held`](Self::release_held).
@@ -396,11 +412,15 @@ impl<T> Channel<T> {
     }
 
     /// Gives up a sender's wait, so that its granted place goes to the next sender. Call it before the waiter is dropped.
-    #[inline]
+    #[inline(always)]
     pub fn cancel_send(&self, waiter: Pin<&mut Waiter<'_>>) {
-        if waiter.is_idle() {
-            return;
+        if !waiter.is_idle() {
+            self.give_back_place(waiter);
         }
+    }
+
+    #[inline(never)]
+    fn give_back_place(&self, waiter: Pin<&mut Waiter<'_>>) {
         if let Some(word) = waiter.take_back()
             && word != ENDED
         {
@@ -511,7 +531,7 @@ impl<T> Channel<T> {
         Some(bound - state.queue.len() - state.held)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&self, state: &mut State<T>) -> Option<T> {
         let value = state.queue.pop_front();
         if state.queue.is_empty() {
@@ -521,7 +541,7 @@ impl<T> Channel<T> {
     }
 
     /// Takes the oldest value and grants its place to a sender.
-    #[inline]
+    #[inline(always)]
     fn take(&self, mut state: MutexGuard<'_, State<T>>) -> T {
         let value = self.pop(&mut state).expect("there is a value");
         let next = self.grant_place(&mut state);
@@ -545,7 +565,7 @@ impl<T> Channel<T> {
     }
 
     /// Appends the value to the queue, in a place that belongs to the caller, and promises it to a receiver.
-    #[inline]
+    #[inline(always)]
     fn put(&self, mut state: MutexGuard<'_, State<T>>, value: &mut Option<T>) {
         if let Some(value) = value.take() {
             // Always present: the callers check before they take the lock.
@@ -570,7 +590,7 @@ impl<T> Channel<T> {
     }
 
     /// Promises a free value to the receiver that has waited longest.
-    #[inline]
+    #[inline(always)]
     fn promise(&self, state: &mut State<T>) -> Option<Waker> {
         let waker = self.receivers.grant_one()?;
         state.promised += 1;
@@ -578,7 +598,7 @@ impl<T> Channel<T> {
     }
 
     /// Grants a free place to the sender that has waited longest.
-    #[inline]
+    #[inline(always)]
     fn grant_place(&self, state: &mut State<T>) -> Option<Waker> {
         let waker = self.senders.grant_one()?;
         state.held += 1;
@@ -586,7 +606,7 @@ impl<T> Channel<T> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();

@@ -116,8 +116,9 @@ impl Event {
     }
 
     /// Stops waiting. A signal that was granted to this waiter goes to the next one, or stays in the event.
+    #[inline]
     pub fn leave(&self, waiter: Pin<&mut Waiter<'_>>) {
-        if waiter.remove() && !self.manual {
+        if !waiter.is_idle() && waiter.remove() && !self.manual {
             self.set();
         }
     }

@@ -124,7 +124,7 @@ impl Event {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`wait_async`](Event::wait_async) there.
-    #[inline]
+    #[inline(always)]
     pub fn wait(&self) {
         block(self.wait_async());
     }
@@ -189,6 +189,7 @@ pin_project! {
     }
 
     impl PinnedDrop for EventWait<'_> {
+        #[inline(always)]
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.event.leave(this.waiter);
@@ -199,7 +200,7 @@ pin_project! {
 impl Future for EventWait<'_> {
     type Output = ();
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         this.event.poll_wait(this.waiter, cx)

@@ -92,7 +92,7 @@ impl Mailbox {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`wait_any_async`](Mailbox::wait_any_async) there.
-    #[inline]
+    #[inline(always)]
     pub fn wait_any(&self, set: u32) -> u32 {
         block(self.wait_any_async(set))
     }
@@ -111,7 +111,7 @@ impl Mailbox {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`wait_all_async`](Mailbox::wait_all_async) there.
-    #[inline]
+    #[inline(always)]
     pub fn wait_all(&self, set: u32) -> u32 {
         block(self.wait_all_async(set))
     }

@@ -84,6 +84,9 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Waits for a leaf whose call has no error. Suspends a fiber, or blocks a plain thread.
+///
+/// It is inlined, as everything that leads to a suspension: [`Core::suspend`](crate::worker::core::Core::suspend) says what a frame costs.
+#[inline(always)]
 pub(crate) fn block<T>(leaf: impl Future<Output = T>) -> T {
     block_until(None, leaf).expect("no deadline was set")
 }
@@ -109,6 +112,7 @@ pub(crate) fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> 
     block_until(now().checked_add(timeout), leaf)
 }
 
+#[inline(always)]
 fn block_until<T>(deadline: Option<Instant>, leaf: impl Future<Output = T>) -> Option<T> {
     let mut leaf = pin!(leaf);
     wait::wait_or_unwind(deadline, |cx| leaf.as_mut().poll(cx))

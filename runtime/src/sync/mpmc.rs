@@ -130,6 +130,7 @@ pin_project! {
         waiter: Waiter<'a>,
     }
     impl<T> PinnedDrop for Recv<'_, T> {
+        #[inline(always)]
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.channel.cancel_receive(this.waiter);
@@ -140,7 +141,7 @@ pin_project! {
 impl<T> Future for Recv<'_, T> {
     type Output = Result<T, RecvError>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         this.channel.poll_receive(this.waiter, cx).map_err(|Drained| RecvError)

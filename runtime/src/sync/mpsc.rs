@@ -248,6 +248,7 @@ pin_project! {
         waiter: Waiter<'a>,
     }
     impl<T> PinnedDrop for Sending<'_, T> {
+        #[inline(always)]
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.channel.cancel_send(this.waiter);
@@ -258,7 +259,7 @@ pin_project! {
 impl<T> Future for Sending<'_, T> {
     type Output = Result<(), SendError<T>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let outcome = ready!(this.channel.poll_send(this.value, this.waiter, cx));
@@ -276,6 +277,7 @@ pin_project! {
         waiter: Waiter<'a>,
     }
     impl<T> PinnedDrop for Reserving<'_, T> {
+        #[inline(always)]
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.channel.cancel_send(this.waiter);
@@ -396,7 +398,7 @@ impl<T> Drop for Recv<'_, T> {
 impl<T> Future for Recv<'_, T> {
     type Output = Result<T, RecvError>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_recv(cx).map_err(|Drained| RecvError)
     }
