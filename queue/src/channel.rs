@@ -181,13 +181,13 @@ impl<T> Channel<T> {
     }
 
     /// A node for [`poll_receive`](Self::poll_receive).
-    #[inline]
+    #[inline(always)]
     pub fn receiver(&self) -> Waiter<'_> {
         self.receivers.waiter()
     }
 
     /// A node for [`poll_send`](Self::poll_send) and [`poll_reserve`](Self::poll_reserve).
-    #[inline]
+    #[inline(always)]
     pub fn sender(&self) -> Waiter<'_> {
         self.senders.waiter()
     }
@@ -205,14 +205,23 @@ impl<T> Channel<T> {
     /// Takes the oldest value, or waits for one.
     #[inline(always)]
     pub fn poll_receive(&self, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
-        // Without a value the mutex is taken once, behind this, where the waker is there.
-        if waiter.is_idle() && self.has_values.load(Ordering::Relaxed) {
-            let state = self.lock();
-            if state.has_value() {
-                return Poll::Ready(Ok(self.take(state)));
-            }
+        if waiter.is_idle()
+            && let Some(value) = self.receive_now()
+        {
+            return Poll::Ready(Ok(value));
         }
         self.poll_promised(waiter, cx)
+    }
+
+    /// Takes a value as the first poll of a wait does, if there is one that is not promised.
+    #[inline(always)]
+    pub fn receive_now(&self) -> Option<T> {
+        // Without a value the mutex is taken once, behind this, where the waker is there.
+        if !self.has_values.load(Ordering::Relaxed) {
+            return None;
+        }
+        let state = self.lock();
+        state.has_value().then(|| self.take(state))
     }
 
     #[inline(never)]
@@ -291,14 +300,21 @@ impl<T> Channel<T> {
             value.is_some(),
             "a send without a value: it was polled again after it was ready"
         );
-        if waiter.is_idle() {
-            let state = self.lock();
-            if !state.closed && state.has_room() {
-                self.put(state, value);
-                return Poll::Ready(Ok(()));
-            }
+        if waiter.is_idle() && self.send_now(value) {
+            return Poll::Ready(Ok(()));
         }
         self.poll_granted(value, waiter, cx)
+    }
+
+    /// Sends the value as the first poll of a wait does, if there is room. Otherwise the value stays in `value`.
+    #[inline(always)]
+    pub fn send_now(&self, value: &mut Option<T>) -> bool {
+        let state = self.lock();
+        let may = !state.closed && state.has_room();
+        if may {
+            self.put(state, value);
+        }
+        may
     }
 
     #[inline(never)]
@@ -310,9 +326,7 @@ impl<T> Channel<T> {
     ) -> Poll<Result<(), Closed>> {
         match waiter.as_mut().standing(cx.waker()) {
             Standing::Waits => Poll::Pending,
-            Standing::Granted(ENDED) | Standing::Idle => {
-                self.wait_for_room(waiter, cx, |state| self.put(state, value))
-            }
+            Standing::Granted(ENDED) | Standing::Idle => self.wait_for_room(waiter, cx, |state| self.put(state, value)),
             Standing::Granted(_) => {
                 let mut state = self.lock();
                 if state.closed {

@@ -46,7 +46,7 @@
 //! exclusive reference claims them.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicPtr, AtomicU8, Ordering, Passage, Turnstile, UnsafeCell, fence, relax};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, Passage, Turnstile, UnsafeCell, fence, relax};
 use crate::wakers::wake_each;
 use std::iter;
 use std::marker::PhantomPinned;
@@ -56,13 +56,13 @@ use std::slice;
 use std::task::{Context, Poll, Waker};
 
 /// The node is in no list and has no grant.
-const IDLE: u8 = 0;
+const IDLE: usize = 0;
 /// The node is in the list. Only the lock's holder may end this state.
-const WAITING: u8 = 1;
+const WAITING: usize = 1;
 /// The node was unlinked and woken by `wake_one`. Another waiter could have had the grant.
-const GRANTED_ONE: u8 = 2;
+const GRANTED_ONE: usize = 2;
 /// The node was unlinked and woken by `wake_all`.
-const GRANTED_ALL: u8 = 3;
+const GRANTED_ALL: usize = 3;
 
 /// The number of wakers that `wake_all` takes out under one hold of the lock.
 const BATCH: usize = 16;
@@ -123,7 +123,10 @@ pub struct Waiter<'list> {
 
 struct Node {
     /// State, as drawn above. Stored by the owner (IDLE, and WAITING under the lock) and by the granting thread (under the lock).
-    state: AtomicU8,
+    ///
+    /// It is a whole word, for speed: a new node is often moved, and padding made the compiler copy it by wide loads of what narrow
+    /// stores had just written, for which the processor waits.
+    state: AtomicUsize,
     /// Guarded by the lock while WAITING. Owner's otherwise.
     links: UnsafeCell<Links>,
     _pinned: PhantomPinned,
@@ -165,7 +168,7 @@ impl WaitList {
     }
 
     /// A node for this list, not yet waiting.
-    #[inline]
+    #[inline(always)]
     pub fn waiter(&self) -> Waiter<'_> {
         let links = Links {
             next: ptr::null(),
@@ -175,7 +178,7 @@ impl WaitList {
             waker: None,
         };
         let node = Node {
-            state: AtomicU8::new(IDLE),
+            state: AtomicUsize::new(IDLE),
             links: UnsafeCell::new(links),
             _pinned: PhantomPinned,
         };
@@ -369,7 +372,7 @@ impl Locked<'_> {
     }
 
     /// Unlinks the first node if `will_do` accepts its ticket, grants it, and returns its waker.
-    fn grant_first(&mut self, grant: u8, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
+    fn grant_first(&mut self, grant: usize, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
         let first = NonNull::new(self.head)?;
         // SAFETY: a linked node is alive (its Drop unlinks it, for which it needs the lock that is held here).
         let node = unsafe { first.as_ref() };
@@ -567,7 +570,7 @@ impl<'list> Waiter<'list> {
 
     /// Whether it neither waits nor has an unconsumed notification. One load.
     #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.node.state.load(Ordering::Relaxed) == IDLE
     }
 
@@ -624,7 +627,7 @@ impl<'list> Waiter<'list> {
     }
 
     /// Makes the node IDLE and unlinks it if it was linked. Returns its former state.
-    fn withdraw(&self) -> u8 {
+    fn withdraw(&self) -> usize {
         let mut state = self.node.state.load(Ordering::Acquire);
         let mut waker = None;
         if state == WAITING {

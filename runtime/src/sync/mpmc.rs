@@ -70,7 +70,7 @@ receiver!();
 
 impl<T> Receiver<T> {
     /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
-    #[inline]
+    #[inline(always)]
     pub fn recv_async(&self) -> Recv<'_, T> {
         Recv {
             channel: &self.0,
@@ -97,6 +97,11 @@ impl<T> Receiver<T> {
             waiter,
             _receiver: self,
         }
+    }
+
+    #[inline(always)]
+    fn receive_now(&self) -> Option<T> {
+        self.0.receive_now()
     }
 
     fn channel(&self) -> &Channel<T> {

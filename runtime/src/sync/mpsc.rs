@@ -22,6 +22,7 @@ use queue::{OwnedWaiter, Waiter};
 
 use super::receiver::{receiver, try_receive};
 use super::{Semaphore, block};
+use crate::wait::at_once;
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
@@ -101,8 +102,17 @@ impl<T> Sender<T> {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`send_async`](Sender::send_async) there.
+    #[inline]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
-        block(self.send_async(value))
+        let mut value = Some(value);
+        if at_once(|| self.0.send_now(&mut value).then_some(())).is_some() {
+            return Ok(());
+        }
+        block(Sending {
+            channel: &self.0,
+            value,
+            waiter: self.0.sender(),
+        })
     }
 
     /// Waits as [`send`](Sender::send) does, in a future. A future that is dropped before it is ready drops the value.
@@ -110,7 +120,7 @@ impl<T> Sender<T> {
     /// # Errors
     ///
     /// The errors of [`send`](Sender::send).
-    #[inline]
+    #[inline(always)]
     pub fn send_async(&self, value: T) -> Sending<'_, T> {
         Sending {
             channel: &self.0,
@@ -355,6 +365,12 @@ impl<T> Receiver<T> {
     #[inline]
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
         self.0.with(|channel, waiter| channel.poll_receive(waiter, cx))
+    }
+
+    #[inline(always)]
+    fn receive_now(&mut self) -> Option<T> {
+        self.0
+            .with(|channel, waiter| waiter.is_idle().then(|| channel.receive_now())?)
     }
 
     /// Returns what an abandoned wait was granted.

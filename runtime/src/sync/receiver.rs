@@ -36,8 +36,12 @@ macro_rules! receiver {
             ///
             /// In a future or callback on a worker, if it would have to wait: use [`recv_async`](Receiver::recv_async)
             /// there.
+            #[inline]
             pub fn recv(& $($mut)? self) -> Result<T, RecvError> {
-                super::block(self.recv_async())
+                match crate::wait::at_once(|| self.receive_now()) {
+                    Some(value) => Ok(value),
+                    None => super::block(self.recv_async()),
+                }
             }
 
             /// Waits for a value as [`recv`](Receiver::recv) does, for at most `timeout`.
@@ -107,6 +111,7 @@ macro_rules! receiver {
         impl<T> Iterator for Iter<'_, T> {
             type Item = T;
 
+            #[inline]
             fn next(&mut self) -> Option<T> {
                 self.0.recv().ok()
             }

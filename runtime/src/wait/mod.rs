@@ -201,6 +201,23 @@ pub(crate) fn wait_for_permit<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) 
     unwind_if_stopped(permitted).expect("no deadline was set")
 }
 
+/// Makes an attempt that does not wait, as a wait makes its first. `None` says to wait.
+///
+/// It is for calls that seldom wait: the compiler inlines this one attempt, but not the several polls of a wait.
+#[inline(always)]
+#[cfg(feature = "sync")]
+pub(crate) fn at_once<T>(attempt: impl FnOnce() -> Option<T>) -> Option<T> {
+    let Caller::Fiber(core, worker) = context::here(&Anchor) else {
+        return attempt();
+    };
+    if !core.is_plain(worker) {
+        return None; // a cancelled fiber does not even try
+    }
+    let done = attempt()?;
+    worker.count_ready_call(core);
+    Some(done)
+}
+
 /// Waits until `deadline`, or for ever.
 #[inline(always)]
 pub(crate) fn wait_until(deadline: Option<Instant>) {
