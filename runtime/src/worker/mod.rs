@@ -567,6 +567,10 @@ impl Worker {
         let ended = self.slots.resume(slot);
         crate::worker::context::leave_fiber();
         if let Some(exit) = ended {
+            // First: what the end of the coroutine has written is not yet to be had by wide loads.
+            if exit.is_none() {
+                self.slots.vacate(slot);
+            }
             let mut stack = slot.take_ended().into_stack();
             if self.scheduler.measure_stacks {
                 self.measure(&mut stack);
@@ -575,9 +579,8 @@ impl Worker {
             if self.trim_at.get().is_none() {
                 self.trim_at.set(Some(self.turned.get() + TRIM_EVERY));
             }
-            match exit {
-                None => self.slots.vacate(slot),
-                Some(resting) => self.rest(slot, resting),
+            if let Some(resting) = exit {
+                self.rest(slot, resting);
             }
         }
     }
