@@ -182,7 +182,7 @@ impl<'a> RequestBody<'a> {
             failed: None,
             trailers: None,
             ahead: None,
-            pace: Pace::default(),
+            pace: Pace::BEGINS,
             count,
         }
     }

@@ -222,7 +222,6 @@ fn while_open<T>(stream: &dyn ClientStream, body: impl FnOnce() -> T) -> io::Res
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The pace of a client that sends a request's body.
-#[derive(Default)]
 pub(crate) struct Pace {
     /// When the reading fiber last gave memory back.
     shrunk: Option<Instant>,
@@ -232,11 +231,18 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// The pace of a body that begins.
+    pub(crate) const BEGINS: Pace = Pace {
+        shrunk: None,
+        span: Span::NOTHING,
+        may_be_slow: false,
+    };
+
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn new(may_be_slow: bool) -> Pace {
         Pace {
             may_be_slow,
-            ..Pace::default()
+            ..Pace::BEGINS
         }
     }
 

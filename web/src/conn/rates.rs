@@ -86,13 +86,17 @@ impl Rates {
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The time that a server has waited for the bytes of a body, and the bytes that have arrived, since the last judgement.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    waited: Duration,
+    /// Nanoseconds, as one word: a `Duration` has padding, and a new one is copied by wide loads of what was only just written.
+    waited: u64,
     received: u64,
 }
 
 impl Span {
+    /// No wait, and no byte.
+    pub(crate) const NOTHING: Span = Span { waited: 0, received: 0 };
+
     /// Adds bytes that have arrived.
     pub(crate) fn received(&mut self, count: u64) {
         self.received += count;
@@ -100,16 +104,18 @@ impl Span {
 
     /// Adds a wait for the client.
     pub(crate) fn waited(&mut self, since: Instant) {
-        self.waited += osier::time::coarse_now().saturating_duration_since(since);
+        let waited = osier::time::coarse_now().saturating_duration_since(since);
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.waited = self.waited.saturating_add(nanos);
     }
 
     /// Whether the client is slower than its rate, before one more wait. The next span begins after `timeout`.
     pub(crate) fn is_too_slow(&mut self, rates: &Rates, timeout: Duration) -> bool {
-        if self.waited < timeout {
+        if Duration::from_nanos(self.waited) < timeout {
             return false;
         }
         let is_too_slow = self.received < rates.body_bytes(timeout);
-        *self = Span::default();
+        *self = Span::NOTHING;
         is_too_slow
     }
 }

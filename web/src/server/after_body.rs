@@ -59,7 +59,7 @@ impl Burst<'_> {
                     head: Box::default(),
                     request: Some(Box::new(received)),
                     report: self.report_later(CLIENT_GONE, 0),
-                    pace: Span::default(),
+                    pace: Span::NOTHING,
                     since: osier::time::coarse_now(),
                     may_be_slow: request.body.may_be_slow(),
                 })));

@@ -359,7 +359,7 @@ impl<'b> Burst<'b> {
                 at: 0,
                 again: (0, 0),
             };
-            match self.under(gone, || self.serve_parsed(gone, head, &way, arrived, true).0) {
+            match self.under(gone, || self.serve_parsed(gone, head, &way, arrived, true, &mut (0, 0))) {
                 Ok(Some(Step::Under(other))) => gone = other,
                 Ok(Some(Step::Done(after))) => return Some(after),
                 Ok(Some(Step::Apart)) => unreachable!("it has a buffer of its own already"),
@@ -463,12 +463,13 @@ impl<'b> Burst<'b> {
         let found = self.find(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
         loop {
-            let step;
-            (step, (input.start, input.end)) = self.serve_parsed(gone, &head, &way, arrived.reborrow(), is_apart);
+            let mut place = (0, 0);
+            let step = self.serve_parsed(gone, &head, &way, arrived.reborrow(), is_apart, &mut place);
+            (input.start, input.end) = place;
             if step.is_some() || head.body() != BodyLength::None {
                 return step;
             }
-            arrived = arrived.next((input.start, input.end), bytes)?;
+            arrived = arrived.next(place, bytes)?;
         }
     }
 
@@ -485,8 +486,9 @@ impl<'b> Burst<'b> {
         let (read, mut params) = (OnceCell::new(), None);
         let found = self.find(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
-        let step;
-        (step, (input.start, input.end)) = self.serve_parsed(gone, &head, &way, arrived, is_apart);
+        let mut place = (0, 0);
+        let step = self.serve_parsed(gone, &head, &way, arrived, is_apart, &mut place);
+        (input.start, input.end) = place;
         step
     }
 
@@ -507,7 +509,7 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Serves the request of `head`. Returns the place of the bytes behind it in the input, too.
+    /// Serves the request of `head`, and sets `place` to that of the bytes behind it in the input.
     fn serve_parsed(
         &self,
         gone: Gone,
@@ -515,16 +517,17 @@ impl<'b> Burst<'b> {
         way: &Way<'_>,
         arrived: Arrived<'_>,
         is_apart: bool,
-    ) -> (Option<Step>, (usize, usize)) {
+        place: &mut (usize, usize),
+    ) -> Option<Step> {
         let server = &*self.peer.worker.server;
-        let again = arrived.again;
         let Way { found, params } = *way;
         let route = found.route;
         let mut body_limit = None;
         if let Some(route) = route {
             body_limit = route.body_limit;
             if route.gone != gone {
-                return (Some(Step::Under(route.gone)), again);
+                *place = arrived.again;
+                return Some(Step::Under(route.gone));
             }
         }
         self.marks.clear();
@@ -542,10 +545,14 @@ impl<'b> Burst<'b> {
                 };
                 let decoder = match decoder {
                     Ok(decoder) => (decoder, head.body()),
-                    Err(reject) => return (Some(Step::Done(self.refuse(reject, Some(head)))), again),
+                    Err(reject) => {
+                        *place = arrived.again;
+                        return Some(Step::Done(self.refuse(reject, Some(head))));
+                    }
                 };
                 if !is_apart && !arrived.is_whole(head.body()) {
-                    return (Some(Step::Apart), again);
+                    *place = arrived.again;
+                    return Some(Step::Apart);
                 }
                 let (rest, expected) = (arrived.rest, head.expect_continue());
                 let (received, count) = (arrived.received, &self.marks.received);
@@ -576,7 +583,7 @@ impl<'b> Burst<'b> {
             }
             write!(f, ", {}", peer.peer())
         };
-        let (done, keep) = match route.and_then(|route| route.stack_bytes) {
+        let done = match route.and_then(|route| route.stack_bytes) {
             None => osier::fiber::describe(&describe, || self.handle(&mut request, found, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
                 osier::fiber::describe(&describe, || self.handle(&mut request, found, None))
@@ -590,14 +597,13 @@ impl<'b> Burst<'b> {
             self.restore_pace();
         }
         let unread = body.unread();
-        let nothing_left = !keep && body.is_done() && unread.is_empty();
-        let place = (arrived.at + unread.start, arrived.at + unread.end);
-        let step = match done {
-            Ok(_) if keep => None,
-            Ok(_) if nothing_left && (!head.keep_alive() || self.peer.is_leaving()) => {
+        *place = (arrived.at + unread.start, arrived.at + unread.end);
+        match done {
+            Ok(true) => None,
+            Ok(false) if body.is_done() && unread.is_empty() && (!head.keep_alive() || self.peer.is_leaving()) => {
                 Some(Step::Done(After::End(CloseReason::LastResponse)))
             }
-            Ok(_) => Some(Step::Done(After::Linger(body.close_reason()))),
+            Ok(false) => Some(Step::Done(After::Linger(body.close_reason()))),
             Err(After::Taken(takeover, _)) => {
                 let extensions = mem::take(&mut request.extensions);
                 Some(Step::Done(After::Taken(takeover, extensions)))
@@ -607,8 +613,7 @@ impl<'b> Burst<'b> {
                 Some(Step::Done(After::Send(unsent)))
             }
             Err(after) => Some(Step::Done(after)),
-        };
-        (step, place)
+        }
     }
 
     /// Ends an exception from the server's rates, after the response of its request.
@@ -627,8 +632,8 @@ impl<'b> Burst<'b> {
         &self,
         stack_bytes: usize,
         gone: Gone,
-        handle: impl FnOnce() -> (Result<bool, After>, bool),
-    ) -> (Result<bool, After>, bool) {
+        handle: impl FnOnce() -> Result<bool, After>,
+    ) -> Result<bool, After> {
         let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
         let hook = || {
             self.measure();
@@ -640,19 +645,19 @@ impl<'b> Burst<'b> {
         let ended = osier::shield(|| osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()));
         self.is_elsewhere.set(false);
         match ended {
-            Ok(handled) => handled.unwrap_or((Err(After::Gone), false)),
+            Ok(handled) => handled.unwrap_or(Err(After::Gone)),
             Err(payload) => resume_unwind(payload),
         }
     }
 
-    /// Calls the handler and sends its response. Returns also whether the connection may be kept.
+    /// Calls the handler and sends its response. Returns whether the connection may be kept.
     #[inline]
     fn handle(
         &self,
         request: &mut Request<'_>,
         found: &Found<'_>,
         received: Option<Box<Received>>,
-    ) -> (Result<bool, After>, bool) {
+    ) -> Result<bool, After> {
         let Found { endpoint, route, .. } = *found;
         let head = request.head;
         let mut answer = None;
@@ -676,15 +681,18 @@ impl<'b> Burst<'b> {
             let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.transport().is_some();
             answer = match self.wait_for_body(request, answer, may_rest) {
                 Ok(answer) => answer,
-                Err(after) => return (Err(after), false),
+                Err(after) => return Err(after),
             };
         }
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
         let response = answer.response();
         let body = &mut request.body;
-        let done = self.answer(response, head, body);
-        let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
-        (done, keep)
+        // Changed in place: it is wide, and was only just written.
+        let mut done = self.answer(response, head, body);
+        if let Ok(keep @ true) = &mut done {
+            *keep = body.drain(DRAIN_BYTES);
+        }
+        done
     }
 
     /// Runs a part of a handler. It catches a panic and lets a cancellation unwind further.
