@@ -24,7 +24,7 @@ pub enum Balance {
     /// [`RoundRobin`](Balance::RoundRobin).
     #[default]
     LeastConnections,
-    /// The backends take turns, interleaved, each as often as its weight says.
+    /// The backends take turns, interleaved, each as often as its weight says. Each worker counts its own turns.
     RoundRobin,
     /// Two backends are drawn, each with its weight as its chance. The one with fewer leases, divided
     /// by the weight, is chosen. Many servers in front of the same backends do not all choose the

@@ -4,13 +4,14 @@ use std::io;
 use std::sync::Arc;
 #[cfg(all(feature = "h2", feature = "proxy"))]
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use osier::sync::Event;
 
 use super::backend::Backend;
 use super::health::Policy;
+use super::per_worker::PerWorker;
 use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
 use crate::conn::log::record::{Record, to_stderr};
@@ -279,8 +280,7 @@ impl Builder {
             balance: self.balance,
             sticky: self.sticky,
             slow_start: u64::try_from(self.slow_start.as_millis()).unwrap_or(u64::MAX),
-            credits: backends.iter().map(|_| AtomicI64::new(0)).collect(),
-            random: AtomicU64::new(osier::random()),
+            turns: PerWorker::new(),
             backends,
             born: osier::time::now(),
             policy: self.policy,

@@ -13,13 +13,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use super::affinity::Affinity;
 use super::backend::Backend;
 use super::balance::Balance;
 use super::health::{Admits, Failed};
 use super::pick::{self, LeastLoaded, members};
-use super::{Anchor, Inner, Unavailable};
+use super::{Anchor, Inner, Turns, Unavailable};
 
 /// The task of a search for a backend.
 #[derive(Clone, Copy, Default)]
@@ -181,21 +182,39 @@ impl Inner {
             return (pick::by_key(among, key, seed, weight), self.max_leases);
         }
         match self.balance {
-            Balance::RoundRobin => (pick::smooth(among, &self.credits, weight), self.max_leases),
+            Balance::RoundRobin => (pick::smooth(among, &self.turns().credits, weight), self.max_leases),
             Balance::RandomTwo => {
-                let draws = [pick::random(&self.random), pick::random(&self.random)];
+                let random = &self.turns().random;
+                let draws = [pick::random(random), pick::random(random)];
                 (pick::two(among, draws, load, weight), self.max_leases)
             }
             Balance::LeastConnections | Balance::Hash(_) => {
                 let least = LeastLoaded::of(among, load, weight);
                 let index = match least.set.is_power_of_two() {
                     true => least.set.trailing_zeros() as usize,
-                    false => pick::smooth(least.set, &self.credits, weight),
+                    false => pick::smooth(least.set, &self.turns().credits, weight),
                 };
                 let highest = least.load_at(weight(index));
                 (index, self.max_leases.min(highest.saturating_add(1)))
             }
         }
+    }
+
+    /// The state of this worker's choices. Each worker begins one choice later than the one before it, so that they do not all begin
+    /// with the same backend.
+    fn turns(&self) -> &Turns {
+        self.turns.own(|worker| {
+            let credits: Box<[AtomicI64]> = self.backends.iter().map(|_| AtomicI64::new(0)).collect();
+            let primaries = self.all() & !self.backups;
+            if primaries != 0 {
+                let weight = |index: usize| self.backends[index].weight;
+                (0..worker).for_each(|_| _ = pick::smooth(primaries, &credits, weight));
+            }
+            Turns {
+                credits,
+                random: AtomicU64::new(osier::random()),
+            }
+        })
     }
 
     /// The weight of a backend now.

@@ -83,7 +83,7 @@ impl Counts {
     /// The tally of this worker.
     #[inline]
     fn own(&self) -> &Tally {
-        self.tallies.own(Tally::default)
+        self.tallies.own(|_| Tally::default())
     }
 
     #[inline]

@@ -108,6 +108,14 @@ struct Handle {
     anchors: PerWorker<Arc<Anchor>>,
 }
 
+/// The state of one worker's choices. If all workers took turns together, each choice would write a line that they share.
+struct Turns {
+    /// The credits of the backends in the round robin; see `pick.rs`.
+    credits: Box<[AtomicI64]>,
+    /// The state of [`pick::random`].
+    random: AtomicU64,
+}
+
 /// A reference to an upstream for the claims of one worker, which count themselves here. A count of all claims would be a cache line
 /// that all workers write.
 #[repr(align(128))]
@@ -126,10 +134,8 @@ struct Inner {
     sticky: Option<Sticky>,
     /// Milliseconds.
     slow_start: u64,
-    /// The credits of the backends in the round robin; see `pick.rs`.
-    credits: Box<[AtomicI64]>,
-    /// The state of [`pick::random`].
-    random: AtomicU64,
+    /// What the choices of each worker go by.
+    turns: PerWorker<Turns>,
     /// Origin of the times in [`health`].
     born: Instant,
     policy: Policy,
@@ -320,7 +326,7 @@ impl Upstream {
         mut open: impl FnMut(Claim) -> Result<T, (Claim, io::Error)>,
     ) -> Result<T, Unavailable> {
         let inner = &self.0.inner;
-        let anchor = self.0.anchors.own(|| Arc::new(Anchor(inner.clone())));
+        let anchor = self.0.anchors.own(|_| Arc::new(Anchor(inner.clone())));
         self.start();
         let mut last = None;
         loop {

@@ -18,9 +18,10 @@ impl<T> PerWorker<T> {
         PerWorker(OnceLock::new())
     }
 
-    /// The value of this worker. A thread that is no worker gets the first one. `make` makes each value at the first use.
+    /// The value of this worker. A thread that is no worker gets the first one. `make` makes the value of each worker, by its number,
+    /// at the first use.
     #[inline]
-    pub(super) fn own(&self, make: impl Fn() -> T) -> &T {
+    pub(super) fn own(&self, make: impl Fn(usize) -> T) -> &T {
         let values = self.0.get_or_init(|| all(make));
         let index = osier::fiber::worker().unwrap_or(0);
         let value = values.get(index).unwrap_or_else(|| &values[index % values.len()]);
@@ -34,9 +35,9 @@ impl<T> PerWorker<T> {
 }
 
 #[cold]
-fn all<T>(make: impl Fn() -> T) -> Box<[Line<T>]> {
+fn all<T>(make: impl Fn(usize) -> T) -> Box<[Line<T>]> {
     let workers = osier::fiber::worker().map_or(1, |_| osier::fiber::workers());
-    (0..workers.min(MOST)).map(|_| Line(make())).collect()
+    (0..workers.min(MOST)).map(|index| Line(make(index))).collect()
 }
 
 #[cfg(test)]
@@ -52,14 +53,14 @@ mod tests {
         assert_eq!(values.iter().count(), 0);
         let add_on = |index: usize| {
             let values = values.clone();
-            let add = move || values.own(|| AtomicUsize::new(0)).fetch_add(index + 1, Relaxed);
+            let add = move || values.own(AtomicUsize::new).fetch_add(index + 1, Relaxed);
             osier::fiber::Builder::new().worker(index).spawn(add).join().unwrap()
         };
         let runtime = osier::Runtime::builder().workers(3).build().unwrap();
-        runtime.run(|| (0..3).for_each(|index| assert_eq!(add_on(index), 0)));
+        runtime.run(|| (0..3).for_each(|index| assert_eq!(add_on(index), index)));
         let sums: Vec<usize> = values.iter().map(|value| value.load(Relaxed)).collect();
-        assert_eq!(sums, [1, 2, 3]);
+        assert_eq!(sums, [1, 3, 5], "each began with its number");
         // This thread is no worker.
-        assert_eq!(values.own(|| AtomicUsize::new(0)).load(Relaxed), 1);
+        assert_eq!(values.own(AtomicUsize::new).load(Relaxed), 1);
     }
 }

@@ -25,8 +25,8 @@ pub(super) fn members(mut set: u64) -> impl Iterator<Item = usize> {
 /// each member is chosen as often as its weight says, and never more than one choice ahead of its
 /// share.
 ///
-/// Several threads may choose at a time. They may then choose the same member, which waits longer
-/// afterwards: no credit is lost.
+/// Each worker has credits of its own. More workers than there are credits share some; they may then choose the same member at a time,
+/// which waits longer afterwards: no credit is lost.
 pub(super) fn smooth(set: u64, credits: &[AtomicI64], weight: impl Fn(usize) -> u64) -> usize {
     let (mut earned, mut richest) = (0, (i64::MIN, 0));
     for index in members(set) {

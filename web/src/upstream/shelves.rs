@@ -67,7 +67,7 @@ impl Shelves {
 
     /// The shelf of this worker.
     fn own(&self) -> &Mutex<Shelf> {
-        self.shelves.own(Mutex::default)
+        self.shelves.own(|_| Mutex::default())
     }
 
     /// Keeps the connection, or closes it if `bound` are kept already. Returns whether it is kept.
