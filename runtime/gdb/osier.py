@@ -26,8 +26,8 @@ from gdb.unwinder import Unwinder
 WORD = 8
 LABEL = 64
 PAGE = 4096
-# The bits below the end of a slot that say its size and its kind of guard.
-TAGS = 0x1F
+# The bits below the end of a slot that say its size, its kind of guard and its colour.
+TAGS = 0x3DF
 # The end of a symbol.
 HASH = re.compile("::h[0-9a-f]{16}$")
 # The code that a suspended coroutine runs first: push rbp; mov [rsi-16],rsp; lea rsp,[rdx+8]; pop rbx; pop rbp.

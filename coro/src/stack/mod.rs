@@ -86,13 +86,17 @@ pub enum Guard {
 ///
 /// Dropping it gives its memory back to the system, and its address space to the next [`Pool`] or [`Stack::new`] of this process.
 /// [`Pool::give`] keeps it warm instead. A stack may outlive its pool.
-// One word, because it goes through a pool at every spawn: the slot's end, which is a multiple of the page size, with the class in
-// the low 4 bits and the kind of guard in the next.
+// One word, because it goes through a pool at every spawn: the slot's end, which is a multiple of the page size, with these in its low bits:
+//
+//   11 10 │ 9      6 │  5 │   4   │ 3    0
+//     0   │  colour  │  0 │ guard │ class        the colour is in bytes there: each resumption needs it
 pub struct Stack(NonZeroUsize);
 
 const CLASS_BITS: usize = 0xf;
 const GUARD_BIT: usize = 0x10;
-const TAG_BITS: usize = CLASS_BITS | GUARD_BIT;
+const COLOUR_BITS: usize = (COLOURS - 1) * size_of::<Label>();
+const TAG_BITS: usize = CLASS_BITS | GUARD_BIT | COLOUR_BITS;
+const _: () = assert!(COLOUR_BITS & (CLASS_BITS | GUARD_BIT) == 0 && TAG_BITS < 4096);
 
 /// The number of colours: distances between a slot's label and its first frame, a cache line apart. They are so few that the frames of a
 /// waiting coroutine still fit its topmost page.
@@ -155,7 +159,9 @@ impl Stack {
     /// The stack of the slot that ends at `top`. It is made once per slot.
     fn of_slot(top: NonZeroUsize, class: Class, guard: Guard) -> Stack {
         debug_assert_eq!(top.get() & TAG_BITS, 0);
-        Stack(top | usize::from(class.0) | if guard == Guard::Auto { 0 } else { GUARD_BIT })
+        // By the slot's number in its region (plus a constant).
+        let colour = top.get() / class.stack_bytes() % COLOURS * size_of::<Label>();
+        Stack(top | usize::from(class.0) | colour | if guard == Guard::Auto { 0 } else { GUARD_BIT })
     }
 
     /// The address after the highest byte of the slot.
@@ -174,10 +180,10 @@ impl Stack {
         Class((self.0.get() & CLASS_BITS) as u8)
     }
 
-    /// The colour, chosen by the slot's number in its region (plus a constant).
+    /// The colour: the distance of the first frame from the label.
     #[inline]
     fn colour_bytes(&self) -> usize {
-        (self.0.get() / self.stack_bytes()) % COLOURS * size_of::<Label>()
+        self.0.get() & COLOUR_BITS
     }
 
     fn guard(&self) -> Guard {
