@@ -11,7 +11,7 @@ mod series;
 mod servers;
 
 use osier::Runtime;
-use osier::sync::mpsc;
+use osier::sync::{Event, mpsc};
 
 /// A path by its name.
 type Walk = fn(&Runtime, u32);
@@ -30,6 +30,8 @@ const PATHS: &[(&str, Walk)] = &[
     ("future", future),
     ("yield", yields),
     ("select", select),
+    ("channel", channel),
+    ("signal", signal),
 ];
 
 fn main() {
@@ -68,6 +70,34 @@ fn future(runtime: &Runtime, count: u32) {
 
 fn yields(runtime: &Runtime, count: u32) {
     runtime.run(|| (0..count).for_each(|_| osier::yield_now()));
+}
+
+/// A message from a fiber to a fiber.
+fn channel(runtime: &Runtime, count: u32) {
+    runtime.run(|| {
+        let (sender, mut receiver) = mpsc::channel(1024);
+        osier::spawn_local(move || (0..count).try_for_each(|number| sender.send(number)));
+        assert_eq!(receiver.iter().count(), count as usize);
+    });
+}
+
+/// A signal to a fiber, and one back.
+fn signal(runtime: &Runtime, count: u32) {
+    runtime.run(|| {
+        let [there, back] = [const { Event::new() }; 2];
+        osier::scope(|scope| {
+            scope.spawn_local(|| {
+                for _ in 0..count {
+                    there.wait();
+                    back.set();
+                }
+            });
+            for _ in 0..count {
+                there.set();
+                back.wait();
+            }
+        });
+    });
 }
 
 /// Waits for the first of four channels, one of which has a message.

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The paths, and how often the shorter and the longer run walk them.
-const PATHS: [(&str, u32, u32); 13] = [
+const PATHS: [(&str, u32, u32); 15] = [
     ("hello", 200, 1200),
     ("counted", 200, 1200),
     ("timed", 200, 1200),
@@ -32,6 +32,8 @@ const PATHS: [(&str, u32, u32); 13] = [
     ("future", 1000, 6000),
     ("yield", 5000, 25_000),
     ("select", 1000, 6000),
+    ("channel", 5000, 25_000),
+    ("signal", 1000, 6000),
 ];
 
 /// Features of processors by which libraries choose their code. valgrind knows no later ones.
