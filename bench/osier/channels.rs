@@ -1,8 +1,9 @@
 //! Osier: messages through bounded channels, from one sender to one receiver on one worker, and from four to four on two
-//! workers; with fibers and with futures. Four to four takes four channels of `mpsc`, or one of `mpmc`.
+//! workers; with fibers and with futures. Four to four takes four channels of `mpsc`, or one of `mpmc`, which eight plain threads use, too.
 #![forbid(unsafe_code)]
 
 use osier::sync::{mpmc, mpsc};
+use std::thread;
 
 const BOUND: usize = 1024;
 const PAIRS: u32 = 4;
@@ -27,6 +28,8 @@ fn main() {
         measure::print_abreast("channel-4-mpmc", fibers_on_one);
         measure::print_abreast("channel-4-mpmc-futures", futures_on_one);
     });
+    drop(rt);
+    measure::print_abreast("channel-4-mpmc-threads", threads_on_one);
 }
 
 /// `n` messages in all, through as many channels as there are pairs.
@@ -109,4 +112,21 @@ fn futures_on_one(n: u32) {
         .into_iter()
         .map(|receiver| receiver.join().expect("it does not panic"));
     assert_eq!(counts.sum::<u32>(), n);
+}
+
+/// The same by threads that belong to no runtime.
+fn threads_on_one(n: u32) {
+    let (sender, receiver) = mpmc::channel(BOUND);
+    let receivers: Vec<_> = (0..PAIRS)
+        .map(|_| {
+            let (sender, receiver) = (sender.clone(), receiver.clone());
+            thread::spawn(move || (0..n / PAIRS).try_for_each(|i| sender.send(i)));
+            thread::spawn(move || receiver.iter().count())
+        })
+        .collect();
+    drop((sender, receiver));
+    let counts = receivers
+        .into_iter()
+        .map(|receiver| receiver.join().expect("it does not panic"));
+    assert_eq!(counts.sum::<usize>(), n as usize);
 }

@@ -165,6 +165,7 @@ fn channels(plan: &Plan) -> Vec<Row<'_>> {
             &[
                 ("fibers", OURS, "channel-4-mpmc"),
                 ("futures", OURS, "channel-4-mpmc-futures"),
+                ("8 threads", OURS, "channel-4-mpmc-threads"),
             ],
             &[
                 ("flume on tokio", "queues", "flume"),
