@@ -12,7 +12,7 @@
 //! - The mutex guards everything. It is held for a few instructions, and while the queue's buffer grows: up to the bound, or as a
 //!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
 //!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once.
-//! - What a send and a receive do without a wait is inlined into the caller. What they do around a wait is a function of its own.
+//! - The part of a send or a receive that does not wait is inlined into the caller. The parts around a wait are functions of their own.
 //! - A receiver that finds no value by the hint `has_values` makes its waker ready and takes the mutex once, to enter the list. It decides
 //!   nothing by the hint: under the mutex it looks again. A hint that is late costs a second take of the mutex or a waker.
 //! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and

@@ -291,7 +291,7 @@ impl Slot {
 
 pub(crate) struct Slots {
     table: Table<Slot>,
-    /// By pointer: the way through the table costs three loads, each of which waits for the one before.
+    /// The free slots. They are pointers, because the way through the table takes three loads, each of which waits for the one before.
     free: std::cell::RefCell<Vec<*const Slot>>,
     /// The number of slots that were ever occupied.
     made: Cell<u32>,

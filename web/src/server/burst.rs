@@ -679,10 +679,7 @@ impl<'b> Burst<'b> {
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if let Some(Answer(Kind::AfterBody(_))) = &answer {
             let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.transport().is_some();
-            answer = match self.wait_for_body(request, answer, may_rest) {
-                Ok(answer) => answer,
-                Err(after) => return Err(after),
-            };
+            answer = self.wait_for_body(request, answer, may_rest)?;
         }
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
         let response = answer.response();

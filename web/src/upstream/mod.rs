@@ -134,7 +134,7 @@ struct Inner {
     sticky: Option<Sticky>,
     /// Milliseconds.
     slow_start: u64,
-    /// What the choices of each worker go by.
+    /// The state of the choices, for each worker.
     turns: PerWorker<Turns>,
     /// Origin of the times in [`health`].
     born: Instant,
