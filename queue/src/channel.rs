@@ -13,6 +13,7 @@
 //!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
 //!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once.
 //! - The part of a send or a receive that does not wait is inlined into the caller. The parts around a wait are functions of their own.
+//!   An attempt (`send_now`, `receive_now`) that fails has taken the mutex, and the poll behind it takes it again.
 //! - A receiver that finds no value by the hint `has_values` makes its waker ready and takes the mutex once, to enter the list. It decides
 //!   nothing by the hint: under the mutex it looks again. A hint that is late costs a second take of the mutex or a waker.
 //! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and
@@ -213,7 +214,8 @@ impl<T> Channel<T> {
         self.poll_promised(waiter, cx)
     }
 
-    /// Takes a value as the first poll of a wait does, if there is one that is not promised.
+    /// Takes a value as the first poll of a wait does, if there is one that is not promised. It goes by the hint: a value that has only just
+    /// been sent may be left to the poll.
     #[inline(always)]
     pub fn receive_now(&self) -> Option<T> {
         // Without a value the mutex is taken once, behind this, where the waker is there.
@@ -307,8 +309,13 @@ impl<T> Channel<T> {
     }
 
     /// Sends the value as the first poll of a wait does, if there is room. Otherwise the value stays in `value`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no value.
     #[inline(always)]
     pub fn send_now(&self, value: &mut Option<T>) -> bool {
+        assert!(value.is_some(), "a send without a value");
         let state = self.lock();
         let may = !state.closed && state.has_room();
         if may {

@@ -144,7 +144,7 @@ def fibers():
             continue
         all_words = struct.unpack("<%dQ" % (len(memory) // WORD), memory[: len(memory) // WORD * WORD])
         for index, word in enumerate(all_words):
-            if not word & (PAGE - 1) <= TAGS or word < PAGE:
+            if word & (PAGE - 1) & ~TAGS or word < PAGE:
                 continue
             top = word & ~(PAGE - 1)
             slot = slot_of(top)

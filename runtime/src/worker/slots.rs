@@ -92,7 +92,7 @@ pub(crate) struct Slot {
     state: Cell<SlotState>,
     /// The part of this slot that other threads see; made with its first tenant.
     remote: Cell<Option<&'static RemoteSlot>>,
-    /// `Fiber` if Suspended, or Running on a fiber; a connection if Resting; else empty.
+    /// `Fiber` if Suspended, or Running on a fiber, or vacated and not yet [taken out](Slot::take_ended); a connection if Resting; else empty.
     body: UnsafeCell<Body>,
 }
 
@@ -246,7 +246,7 @@ impl Slot {
         started
     }
 
-    /// Takes the coroutine out that has just ended.
+    /// Takes the coroutine out that has just ended. The slot may be vacated already, but nobody has occupied it since.
     pub(crate) fn take_ended(&self) -> Fiber {
         debug_assert!(matches!(self.state.get(), SlotState::Running | SlotState::Free));
         // SAFETY: the coroutine in place has ended, so it is not on the CPU, and its caller is the one who ran it.

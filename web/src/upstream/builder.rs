@@ -2,9 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 #[cfg(all(feature = "h2", feature = "proxy"))]
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use osier::sync::Event;
@@ -20,7 +20,7 @@ use crate::conn::secured::Secured;
 use crate::conn::settings::Log;
 
 /// Maximum backends of an upstream: sets of backends have 64 bits.
-const BACKENDS_MAX: usize = 64;
+pub(super) const BACKENDS_MAX: usize = 64;
 
 /// The id of the next upstream.
 #[cfg(all(feature = "h2", feature = "proxy"))]

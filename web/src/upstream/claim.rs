@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use super::affinity::Affinity;
 use super::backend::Backend;
 use super::balance::Balance;
+use super::builder::BACKENDS_MAX;
 use super::health::{Admits, Failed};
 use super::pick::{self, LeastLoaded, members};
 use super::{Anchor, Inner, Turns, Unavailable};
@@ -204,11 +205,12 @@ impl Inner {
     /// with the same backend.
     fn turns(&self) -> &Turns {
         self.turns.own(|worker| {
-            let credits: Box<[AtomicI64]> = self.backends.iter().map(|_| AtomicI64::new(0)).collect();
-            let primaries = self.all() & !self.backups;
-            if primaries != 0 {
-                let weight = |index: usize| self.backends[index].weight;
-                (0..worker).for_each(|_| _ = pick::smooth(primaries, &credits, weight));
+            let credits = [const { AtomicI64::new(0) }; BACKENDS_MAX];
+            let weight = |index: usize| self.backends[index].weight;
+            for set in [self.all() & !self.backups, self.backups] {
+                if set != 0 {
+                    (0..worker).for_each(|_| _ = pick::smooth(set, &credits, weight));
+                }
             }
             Turns {
                 credits,

@@ -62,6 +62,7 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::settings::Log;
 use crate::{Address, Request};
 use backend::Backend;
+use builder::BACKENDS_MAX;
 #[cfg(feature = "proxy")]
 use carrier::Carrier;
 use claim::{Attempted, Claim, Search};
@@ -108,10 +109,11 @@ struct Handle {
     anchors: PerWorker<Arc<Anchor>>,
 }
 
-/// The state of one worker's choices. If all workers took turns together, each choice would write a line that they share.
+/// The state of one worker's choices. If all workers took turns together, each choice would write a line that they share. So it has no
+/// pointer to memory that may be another worker's neighbour.
 struct Turns {
     /// The credits of the backends in the round robin; see `pick.rs`.
-    credits: Box<[AtomicI64]>,
+    credits: [AtomicI64; BACKENDS_MAX],
     /// The state of [`pick::random`].
     random: AtomicU64,
 }
