@@ -12,15 +12,13 @@ use osier::sync::Event;
 use super::backend::Backend;
 use super::health::Policy;
 use super::per_worker::PerWorker;
+use super::pick::BACKENDS_MAX;
 use super::{BackendOptions, Balance, Check, HashKey, Inner, Sticky, Upstream};
 use crate::Address;
 use crate::conn::log::record::{Record, to_stderr};
 #[cfg(feature = "tls")]
 use crate::conn::secured::Secured;
 use crate::conn::settings::Log;
-
-/// Maximum backends of an upstream: sets of backends have 64 bits.
-pub(super) const BACKENDS_MAX: usize = 64;
 
 /// The id of the next upstream.
 #[cfg(all(feature = "h2", feature = "proxy"))]

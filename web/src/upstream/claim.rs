@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use super::affinity::Affinity;
 use super::backend::Backend;
 use super::balance::Balance;
-use super::builder::BACKENDS_MAX;
 use super::health::{Admits, Failed};
-use super::pick::{self, LeastLoaded, members};
+use super::pick::{self, BACKENDS_MAX, LeastLoaded, members};
 use super::{Anchor, Inner, Turns, Unavailable};
 
 /// The task of a search for a backend.

@@ -62,12 +62,12 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::settings::Log;
 use crate::{Address, Request};
 use backend::Backend;
-use builder::BACKENDS_MAX;
 #[cfg(feature = "proxy")]
 use carrier::Carrier;
 use claim::{Attempted, Claim, Search};
 use health::{Failed, Policy};
 use per_worker::PerWorker;
+use pick::BACKENDS_MAX;
 
 pub use backend::BackendStats;
 pub use balance::{BackendOptions, Balance, HashKey, Sticky};

@@ -6,6 +6,9 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
+/// Maximum backends of an upstream: a set has as many bits.
+pub(super) const BACKENDS_MAX: usize = u64::BITS as usize;
+
 /// The step of [`random`]: 2^64 divided by the golden ratio, and odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
