@@ -1,6 +1,7 @@
 //! Waiting, in one place: polls a leaf until it is ready, and between polls suspends the fiber or blocks the thread.
 //!
-//! Every blocking call of the runtime ends in [`wait`]. The leaf registers the waker that it is given and nothing else.
+//! Every blocking call of the runtime ends in [`wait`]; one that seldom waits makes an attempt before it (`at_once`). The leaf
+//! registers the waker that it is given and nothing else.
 //! Its effect happens in the poll that returns `Ready`. A call on a fiber takes this way:
 //!
 //! ```text
@@ -211,7 +212,7 @@ pub(crate) fn at_once<T>(attempt: impl FnOnce() -> Option<T>) -> Option<T> {
         return attempt();
     };
     if !core.is_plain(worker) {
-        return None; // a cancelled fiber does not even try
+        return None; // the wait looks closer: a cancelled fiber does not even try
     }
     let done = attempt()?;
     worker.count_ready_call(core);
