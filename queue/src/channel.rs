@@ -13,7 +13,7 @@
 //!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
 //!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once.
 //! - The part of a send or a receive that does not wait is inlined into the caller. The parts around a wait are functions of their own.
-//!   An attempt (`send_now`, `receive_now`) that fails has taken the mutex, and the poll behind it takes it again.
+//!   An attempt (`try_send`, `receive_now`) that fails has taken the mutex, and the poll behind it takes it again.
 //! - A receiver that finds no value by the hint `has_values` makes its waker ready and takes the mutex once, to enter the list. It decides
 //!   nothing by the hint: under the mutex it looks again. A hint that is late costs a second take of the mutex or a waker.
 //! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and
@@ -222,10 +222,10 @@ impl<T> Channel<T> {
         if !self.has_values.load(Ordering::Relaxed) {
             return None;
         }
-        let state = self.lock();
-        state.has_value().then(|| self.take(state))
+        self.try_receive().ok()
     }
 
+    /// The rest of [`poll_receive`](Self::poll_receive): takes a promised value, or waits.
     #[inline(never)]
     fn poll_promised(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
         match waiter.as_mut().standing(cx.waker()) {
@@ -253,7 +253,7 @@ impl<T> Channel<T> {
     /// # Errors
     ///
     /// When there is none.
-    #[inline]
+    #[inline(always)]
     pub fn try_receive(&self) -> Result<T, Nothing> {
         let state = self.lock();
         if state.has_value() {
@@ -302,28 +302,13 @@ impl<T> Channel<T> {
             value.is_some(),
             "a send without a value: it was polled again after it was ready"
         );
-        if waiter.is_idle() && self.send_now(value) {
+        if waiter.is_idle() && self.try_send(value).is_ok() {
             return Poll::Ready(Ok(()));
         }
         self.poll_granted(value, waiter, cx)
     }
 
-    /// Sends the value as the first poll of a wait does, if there is room. Otherwise the value stays in `value`.
-    ///
-    /// # Panics
-    ///
-    /// If there is no value.
-    #[inline(always)]
-    pub fn send_now(&self, value: &mut Option<T>) -> bool {
-        assert!(value.is_some(), "a send without a value");
-        let state = self.lock();
-        let may = !state.closed && state.has_room();
-        if may {
-            self.put(state, value);
-        }
-        may
-    }
-
+    /// The rest of [`poll_send`](Self::poll_send): uses a granted place, or waits.
     #[inline(never)]
     fn poll_granted(
         &self,
@@ -392,7 +377,7 @@ impl<T> Channel<T> {
     /// # Panics
     ///
     /// If there is no value.
-    #[inline]
+    #[inline(always)]
     pub fn try_send(&self, value: &mut Option<T>) -> Result<(), Refused> {
         assert!(value.is_some(), "a send without a value");
         let state = self.lock();

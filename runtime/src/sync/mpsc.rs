@@ -105,14 +105,10 @@ impl<T> Sender<T> {
     #[inline]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         let mut value = Some(value);
-        if at_once(|| self.0.send_now(&mut value).then_some(())).is_some() {
+        if at_once(|| self.0.try_send(&mut value).ok()).is_some() {
             return Ok(());
         }
-        block(Sending {
-            channel: &self.0,
-            value,
-            waiter: self.0.sender(),
-        })
+        block(self.send_async(value.expect("it was not sent")))
     }
 
     /// Waits as [`send`](Sender::send) does, in a future. A future that is dropped before it is ready drops the value.

@@ -1,8 +1,8 @@
 //! Waiting, in one place: polls a leaf until it is ready, and between polls suspends the fiber or blocks the thread.
 //!
 //! Every blocking call of the runtime ends in [`wait`]; one that seldom waits makes an attempt before it (`at_once`). The leaf
-//! registers the waker that it is given and nothing else.
-//! Its effect happens in the poll that returns `Ready`. A call on a fiber takes this way:
+//! registers the waker that it is given and nothing else. Its effect happens in the poll that returns `Ready`. A call on a
+//! fiber takes this way:
 //!
 //! ```text
 //!   checkpoint ─▶ poll ─▶ Ready ─▶ count the call ─▶ return              (no clock, no lock, no allocation)

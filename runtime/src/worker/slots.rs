@@ -11,7 +11,7 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to follow the ready queue's pointers, which lead to slots of the same table, and to reach
+//! This file may use `unsafe` to follow the pointers of the ready queue and of the free list, which lead to slots of the same table, and to reach
 //! a slot's body while the slot is shared. Only [`Slot::resume`] and the calls that store or take a tenant touch the
 //! body. While a coroutine runs in place, its slot's state is `Running`, and every other call looks at the state first.
 //! Slots are not `Sync`, so there is no other thread.
@@ -249,7 +249,8 @@ impl Slot {
     /// Takes the coroutine out that has just ended. The slot may be vacated already, but nobody has occupied it since.
     pub(crate) fn take_ended(&self) -> Fiber {
         debug_assert!(matches!(self.state.get(), SlotState::Running | SlotState::Free));
-        // SAFETY: the coroutine in place has ended, so it is not on the CPU, and its caller is the one who ran it.
+        // SAFETY: the coroutine in place has ended, so it is not on the CPU. Its caller is the one who ran it, on the one thread that
+        // occupies slots, and has occupied none since.
         match std::mem::replace(unsafe { &mut *self.body.get() }, Body::EMPTY) {
             Body::Fiber(fiber) => fiber,
             Body::Resting(_) => unreachable!("it held the coroutine that has just ended"),

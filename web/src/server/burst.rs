@@ -162,8 +162,6 @@ struct Arrived<'i> {
     received: usize,
     /// Place of `rest` in the input.
     at: usize,
-    /// Place of the request in the input, for serving it again.
-    again: (usize, usize),
 }
 
 impl<'i> Arrived<'i> {
@@ -175,7 +173,6 @@ impl<'i> Arrived<'i> {
             rest,
             received: place.1 - place.0 - len,
             at: place.0 + len,
-            again: place,
         };
         (head, arrived)
     }
@@ -198,7 +195,6 @@ impl<'i> Arrived<'i> {
             rest: &mut self.rest[head.len()..],
             received: place.1 - place.0 - head.len(),
             at: place.0 + head.len(),
-            again: place,
         })
     }
 
@@ -357,7 +353,6 @@ impl<'b> Burst<'b> {
                 rest: &mut beyond,
                 received: 0,
                 at: 0,
-                again: (0, 0),
             };
             match self.under(gone, || self.serve_parsed(gone, head, &way, arrived, true, &mut (0, 0))) {
                 Ok(Some(Step::Under(other))) => gone = other,
@@ -462,8 +457,8 @@ impl<'b> Burst<'b> {
         let (read, mut params) = (OnceCell::new(), None);
         let found = self.find(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
+        let mut place = (input.start, input.end);
         loop {
-            let mut place = (0, 0);
             let step = self.serve_parsed(gone, &head, &way, arrived.reborrow(), is_apart, &mut place);
             (input.start, input.end) = place;
             if step.is_some() || head.body() != BodyLength::None {
@@ -486,7 +481,7 @@ impl<'b> Burst<'b> {
         let (read, mut params) = (OnceCell::new(), None);
         let found = self.find(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
-        let mut place = (0, 0);
+        let mut place = (input.start, input.end);
         let step = self.serve_parsed(gone, &head, &way, arrived, is_apart, &mut place);
         (input.start, input.end) = place;
         step
@@ -509,7 +504,8 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Serves the request of `head`, and sets `place` to that of the bytes behind it in the input.
+    /// Serves the request of `head`. Moves `place`, the place of the bytes in the input that are not served, behind it, unless it is to be
+    /// served again.
     fn serve_parsed(
         &self,
         gone: Gone,
@@ -526,7 +522,6 @@ impl<'b> Burst<'b> {
         if let Some(route) = route {
             body_limit = route.body_limit;
             if route.gone != gone {
-                *place = arrived.again;
                 return Some(Step::Under(route.gone));
             }
         }
@@ -545,13 +540,9 @@ impl<'b> Burst<'b> {
                 };
                 let decoder = match decoder {
                     Ok(decoder) => (decoder, head.body()),
-                    Err(reject) => {
-                        *place = arrived.again;
-                        return Some(Step::Done(self.refuse(reject, Some(head))));
-                    }
+                    Err(reject) => return Some(Step::Done(self.refuse(reject, Some(head)))),
                 };
                 if !is_apart && !arrived.is_whole(head.body()) {
-                    *place = arrived.again;
                     return Some(Step::Apart);
                 }
                 let (rest, expected) = (arrived.rest, head.expect_continue());

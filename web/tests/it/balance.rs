@@ -112,6 +112,28 @@ fn round_robin_interleaves_by_weight_and_without_who_is_out() {
 }
 
 #[test]
+fn each_worker_takes_turns_by_itself_and_begins_one_choice_later() {
+    let backends = [named("a"), named("b"), named("c")];
+    for balance in [Balance::RoundRobin, Balance::LeastConnections] {
+        let all = backends.each_ref().map(|backend| (backend.addr, weight(1)));
+        let upstream = group(all).balance(balance.clone()).build().unwrap();
+        let chosen_on = |worker| {
+            let upstream = upstream.clone();
+            // If all workers took turns together, the second one would begin two choices later.
+            let five = move || [(); 5].map(|()| upstream.lease(None).unwrap().backend());
+            osier::fiber::Builder::new().worker(worker).spawn(five).join().unwrap()
+        };
+        let runtime = osier::Runtime::builder().workers(3).build().unwrap();
+        runtime.run(|| {
+            for worker in 0..3 {
+                let expected = [0, 1, 2, 3, 4].map(|choice| (worker + choice) % 3);
+                assert_eq!(chosen_on(worker), expected, "{balance:?}, worker {worker}");
+            }
+        });
+    }
+}
+
+#[test]
 fn the_fewest_leases_are_those_for_the_weight() {
     let [a, b] = [named("a"), named("b")];
     let upstream = group([(a.addr, weight(3)), (b.addr, weight(1))]).build().unwrap();

@@ -104,10 +104,10 @@ fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
         let (attacks, addr) = (&attacks, site.addr);
         for attack in ATTACKS.iter().cycle().take(2 * ATTACKS.len()) {
             scope.spawn(move || {
+                let _ended = Ended(attacks);
                 let mut stream = TcpStream::connect(addr).expect("the server listens");
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let mut writer = stream.try_clone().unwrap();
-                let _ended = Ended(attacks);
                 // A client that only writes may wait for a server that waits for a reader.
                 let writing = std::thread::spawn(move || flood(attack, &mut writer));
                 until_ended(&mut stream, attack);
