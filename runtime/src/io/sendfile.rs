@@ -8,8 +8,12 @@
 use std::io;
 #[cfg(target_os = "linux")]
 use std::io::IoSliceMut;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 #[cfg(not(target_vendor = "apple"))]
@@ -280,13 +284,51 @@ pub(super) fn read_from_memory(_: BorrowedFd<'_>, _: u64, _: &mut [u8]) -> io::R
 #[cold]
 pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let file = file.try_clone_to_owned()?;
-    let mut fetching = pin!(pooled(move || {
-        // The advice starts all reads, and the last byte comes with the last of them. sendfile(2) will report an error.
-        #[cfg(not(target_vendor = "apple"))]
-        let _ = rustix::fs::fadvise(&file, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
-        let mut byte = [0];
-        let _ = rustix::io::pread(&file, &mut byte, offset);
-        let _ = rustix::io::pread(&file, &mut byte, offset + len - 1);
-    })?);
+    let mut fetching = pin!(pooled(move || read_from_disk(file.as_fd(), offset, len))?);
     Ok(wait::wait_for_disk(|cx| fetching.as_mut().poll(cx))?)
+}
+
+/// Waits until a piece of the file is in memory. sendfile(2) will report an error.
+fn read_from_disk(file: BorrowedFd<'_>, offset: u64, len: u64) {
+    #[cfg(target_os = "linux")]
+    if read_in_order(file, offset, len).is_ok() {
+        return;
+    }
+    // The advice starts all reads, and the last byte comes with the last of them.
+    #[cfg(not(target_vendor = "apple"))]
+    let _ = rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
+    let mut byte = [0];
+    let _ = rustix::io::pread(file, &mut byte, offset);
+    let _ = rustix::io::pread(file, &mut byte, offset + len - 1);
+}
+
+/// Reads a piece and copies nothing: `/dev/null` takes pages without a look at them. To the kernel it is a reader like any other, so it reads
+/// ahead in pages as large as it likes. After an advice it takes memory for each 4 KiB alone (measured for 1 MiB: 280 us of CPU time, and 40 so
+/// where the disk is read ahead by 8 MiB; with the usual 128 KiB 250 and 190).
+///
+/// # Errors
+///
+/// `Unsupported` without a `/dev/null`, and those of sendfile(2).
+#[cfg(target_os = "linux")]
+fn read_in_order(file: BorrowedFd<'_>, mut offset: u64, len: u64) -> io::Result<()> {
+    let nowhere = nowhere().ok_or(io::ErrorKind::Unsupported)?;
+    let end = offset + len;
+    while offset < end {
+        let room = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        if rustix::fs::sendfile(nowhere, file, Some(&mut offset), room)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// `/dev/null`, once for the process. `None` where there is none.
+#[cfg(target_os = "linux")]
+fn nowhere() -> Option<BorrowedFd<'static>> {
+    static NOWHERE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let open = || {
+        let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").ok()?;
+        Some(nowhere.into())
+    };
+    NOWHERE.get_or_init(open).as_ref().map(AsFd::as_fd)
 }
