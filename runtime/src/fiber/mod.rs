@@ -109,6 +109,45 @@ pub fn yield_now() {
     }
 }
 
+/// Lets every fiber of this worker run that is ready or whose event has come, then goes on: for work in pieces of a tenth of a millisecond or
+/// more, such as compressing or sending what is large.
+///
+/// Fibers that [`yield_now`] take turns with each other, and the worker looks for events when some time is over. One that gives way goes on
+/// after such a look, behind the fibers that it has found, and alone: another that has given way goes on after the next look. So a short
+/// task waits for one piece of such work, however many fibers are at it. The price is a system call for each piece, about 0.3 us.
+///
+/// ```
+/// osier::run(|| {
+///     let sum: u64 = (0..4)
+///         .map(|piece| {
+///             osier::fiber::give_way();
+///             (piece * 100_000..(piece + 1) * 100_000).sum::<u64>()
+///         })
+///         .sum();
+///     assert_eq!(sum, 400_000 * 399_999 / 2);
+/// });
+/// ```
+///
+/// A plain thread calls [`std::thread::yield_now`].
+///
+/// # Suspends
+///
+/// Always.
+///
+/// # Cancellation
+///
+/// Unwinds: there is no error to return.
+pub fn give_way() {
+    match context::here(&Anchor) {
+        Caller::Fiber(core, worker) => {
+            core.prepare_to_yield(worker);
+            worker.give_way(core);
+        }
+        Caller::Worker => panic!("{NOT_HERE}"),
+        Caller::Thread => thread::yield_now(),
+    }
+}
+
 /// Gives back the memory of this fiber's stack that no frame uses now. It is for a fiber that is about to wait for long: the pages
 /// that its deepest calls have touched would stay resident until it ends.
 ///

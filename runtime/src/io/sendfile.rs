@@ -213,6 +213,9 @@ fn send_part(
             }
             *sent += count as u64;
         }
+        if *sent < len {
+            Watched::give_way()?;
+        }
     }
     Ok(())
 }

@@ -354,6 +354,17 @@ impl Watched {
         Ok(())
     }
 
+    /// Gives way in a fiber, after a call that has taken long and before the next one.
+    pub(crate) fn give_way() -> io::Result<()> {
+        let anchor = Anchor;
+        if let Caller::Fiber(core, worker) = context::here(&anchor) {
+            core.check(worker, Waiting::NotYet)?;
+            core.run_hooks();
+            worker.give_way(core);
+        }
+        Ok(())
+    }
+
     /// Makes a call that writes, at once. After a would-block error the bit is clear, so the next event says when to try again.
     pub(crate) fn write_now<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<T>) -> io::Result<T> {
         let seen = self.entry.get().map(|&index| at(index).state.snapshot());

@@ -5,7 +5,7 @@
 //!        ┌──────────────────────────────────────────────────────────────┐
 //!        ▼                                                              │
 //!   run ready and fresh fibers ─▶ fire timers ─▶ poll (sleeps if idle) ─▶ take the inbox
-//!   (at most BUDGET resumes, about TURN)         dispatch readiness
+//!   (at most BUDGET resumes, about TURN)         dispatch readiness         and one fiber that gave way
 //! ```
 //!
 //! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
@@ -43,6 +43,7 @@ pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod trimmers;
 pub(crate) mod waker;
+mod yields;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -57,7 +58,6 @@ use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after};
 
-use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
 use crate::wait::socket;
@@ -86,8 +86,6 @@ const TURN: Duration = Duration::from_millis(1);
 const FRESH_EVERY: u32 = 8;
 /// A turn runs at least this many fibers: a new one, and one that was ready before it.
 const FEWEST: u32 = 2;
-/// A fiber may complete this many blocking calls without suspending.
-const CALLS_BUDGET: u32 = 128;
 /// The pool of stacks is looked through this long after fibers have ended.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// One poll takes at most this many events.
@@ -424,7 +422,11 @@ impl Worker {
     }
 
     fn has_work(&self) -> bool {
-        self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty() || !self.tasks.is_empty()
+        self.slots.ready() > 0
+            || self.slots.any_gives_way()
+            || !self.local.borrow().is_empty()
+            || !self.fresh.is_empty()
+            || !self.tasks.is_empty()
     }
 
     /// How long it may sleep; `None`: until it is rung.
@@ -489,6 +491,7 @@ impl Worker {
         if self.is_to_stop() {
             self.stop();
         }
+        self.slots.queue_one_that_gave_way();
     }
 
     #[inline]
@@ -763,31 +766,6 @@ impl Worker {
     /// Queues a job that starts here. This is the one queue for jobs that are not `Send`: only this thread reaches it.
     pub(crate) fn spawn_local(&self, job: Job) {
         self.local.borrow_mut().push_back(job);
-    }
-
-    /// Suspends the fiber and queues it behind the others that are ready.
-    #[inline(always)]
-    pub(crate) fn yield_fiber(&self, core: &Core<'_>) {
-        self.slots.queue_current();
-        core.suspend(Waits::nothing);
-    }
-
-    /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.
-    #[inline]
-    pub(crate) fn count_ready_call(&self, core: &Core<'_>) {
-        let completed = self.completed.get() + 1;
-        self.completed.set(completed);
-        if completed >= CALLS_BUDGET {
-            self.yield_for_budget(core);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn yield_for_budget(&self, core: &Core<'_>) {
-        self.completed.set(0);
-        core.run_hooks();
-        self.yield_fiber(core);
     }
 
     /// Wakes `word`, of this worker, at `deadline` or up to a tick later, never before.

@@ -297,16 +297,62 @@ pub(crate) struct Slots {
     /// The number of slots that were ever occupied.
     made: Cell<u32>,
     live: Cell<usize>,
-    /// The ready queue. It leads through the slots, so it is never full and allocates nothing.
-    head: Cell<*const Slot>,
-    tail: Cell<*const Slot>,
-    ready: Cell<u32>,
+    /// The ready queue.
+    ready: Line,
+    /// The length of the ready queue.
+    ready_count: Cell<u32>,
+    /// Slots of fibers that give way: one joins the ready queue in each turn of the worker, behind those that the poller has woken.
+    giving_way: Line,
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
     /// The times when the noted slots of the ready queue were queued, in the order of that queue.
     wakes: std::cell::RefCell<VecDeque<Stamp>>,
     /// The slot that has left the queue last among the noted ones, and when it was queued.
     woken: Cell<Option<(u32, Stamp)>>,
+}
+
+/// A queue of slots. It leads through the slots, so it is never full and allocates nothing.
+struct Line {
+    head: Cell<*const Slot>,
+    tail: Cell<*const Slot>,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line {
+            head: Cell::new(ptr::null()),
+            tail: Cell::new(ptr::null()),
+        }
+    }
+
+    #[inline(always)]
+    fn push(&self, slot: &Slot) {
+        slot.next.set(ptr::null());
+        let last = self.tail.replace(slot);
+        if last.is_null() {
+            self.head.set(slot);
+        } else {
+            // SAFETY: the queue points to slots of the worker, which stay where they are as long as it.
+            unsafe { &*last }.next.set(slot);
+        }
+    }
+
+    /// Takes the first slot. Its `next` still leads to the one behind it.
+    #[inline(always)]
+    fn pop<'s>(&self) -> Option<&'s Slot> {
+        let first = self.head.get();
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: as above.
+        let slot = unsafe { &*first };
+        let next = slot.next.get();
+        self.head.set(next);
+        if next.is_null() {
+            self.tail.set(ptr::null());
+        }
+        Some(slot)
+    }
 }
 
 impl Slots {
@@ -316,10 +362,10 @@ impl Slots {
             free: std::cell::RefCell::default(),
             made: Cell::new(0),
             live: Cell::new(0),
-            head: Cell::new(ptr::null()),
-            tail: Cell::new(ptr::null()),
+            ready: Line::new(),
+            ready_count: Cell::new(0),
+            giving_way: Line::new(),
             current: Cell::new(ptr::null()),
-            ready: Cell::new(0),
             wakes: std::cell::RefCell::default(),
             woken: Cell::new(None),
         }
@@ -328,7 +374,7 @@ impl Slots {
     /// The number of slots in the ready queue.
     #[inline]
     pub(crate) fn ready(&self) -> u32 {
-        self.ready.get()
+        self.ready_count.get()
     }
 
     /// Puts the slot at the end of the ready queue, unless it is queued already.
@@ -337,18 +383,16 @@ impl Slots {
         if slot.queued.replace(true) {
             return;
         }
-        slot.next.set(ptr::null());
-        let last = self.tail.replace(slot);
-        if last.is_null() {
-            self.head.set(slot);
-        } else {
-            // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
-            unsafe { &*last }.next.set(slot);
-        }
-        self.ready.set(self.ready.get() + 1);
+        self.make_ready(slot);
         if slot.noted.get() {
             self.note_wake();
         }
+    }
+
+    #[inline]
+    fn make_ready(&self, slot: &Slot) {
+        self.ready.push(slot);
+        self.ready_count.set(self.ready_count.get() + 1);
     }
 
     #[cold]
@@ -373,25 +417,42 @@ impl Slots {
         }
     }
 
+    /// Makes the fiber that runs wait for a later turn of the worker. It counts as queued until then.
+    pub(crate) fn give_way_current(&self) {
+        let slot = self.current.get();
+        if !slot.is_null() {
+            // SAFETY: set to a slot of ours, which stays where it is as long as `self`.
+            let slot = unsafe { &*slot };
+            if !slot.queued.replace(true) {
+                self.giving_way.push(slot);
+            }
+        }
+    }
+
+    /// Whether fibers wait for a later turn.
+    #[inline]
+    pub(crate) fn any_gives_way(&self) -> bool {
+        !self.giving_way.head.get().is_null()
+    }
+
+    /// Puts the first fiber that has given way at the end of the ready queue.
+    pub(crate) fn queue_one_that_gave_way(&self) {
+        if let Some(slot) = self.giving_way.pop() {
+            self.make_ready(slot);
+        }
+    }
+
     /// Takes the first slot out of the ready queue.
     #[inline]
     pub(crate) fn pop(&self) -> Option<&Slot> {
-        let first = self.head.get();
-        if first.is_null() {
-            return None;
-        }
-        // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
-        let slot = unsafe { &*first };
+        let slot = self.ready.pop()?;
         let next = slot.next.get();
-        self.head.set(next);
-        if next.is_null() {
-            self.tail.set(ptr::null());
-        } else if self.ready.get() > FEW {
-            // SAFETY: as above.
+        if !next.is_null() && self.ready_count.get() > FEW {
+            // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
             unsafe { &*next }.prefetch();
         }
         slot.queued.set(false);
-        self.ready.set(self.ready.get() - 1);
+        self.ready_count.set(self.ready_count.get() - 1);
         if slot.noted.replace(false) {
             let woken = self.wakes.borrow_mut().pop_front();
             self.woken.set(woken.map(|woken| (slot.index, woken)));

@@ -425,3 +425,27 @@ fn a_connection_out_of_a_turn_goes_on_in_one() {
     assert_eq!(&buf, b"hello");
     let _ = stream.as_fd();
 }
+
+#[test]
+fn a_fiber_that_gives_way_is_ready_in_a_later_turn_and_keeps_the_host_awake() {
+    let local = Local::new().unwrap();
+    let pieces = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let pieces = Rc::clone(&pieces);
+        drop(local.spawn(move || {
+            for _ in 0..3 {
+                pieces.set(pieces.get() + 1);
+                osier::fiber::give_way();
+            }
+        }));
+    }
+    local.turn(NOW).unwrap();
+    assert_eq!(pieces.get(), 2, "both have begun, and gave way");
+    for turn in 0..4 {
+        assert!(readable_within(&local, Duration::ZERO), "work is left: {turn}");
+        local.turn(Some(LONG)).unwrap();
+        assert_eq!(pieces.get(), 3 + turn, "one of them in each turn");
+    }
+    quiet(&local);
+    assert_eq!(pieces.get(), 6);
+}

@@ -170,3 +170,89 @@ fn new_fibers_that_compute_leave_turns_for_those_that_were_ready_before() {
     let steps = steps.load(Ordering::SeqCst);
     assert!(steps <= 80, "{steps} steps of 0.5 ms during ten yields");
 }
+
+#[test]
+fn a_socket_waits_for_one_piece_of_work_however_many_fibers_give_way() {
+    let pieces = on(1).run(|| {
+        let (mut ours, mut theirs) = osier::net::UnixStream::pair().unwrap();
+        let (pieces, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        for _ in 0..8 {
+            let (pieces, stop) = (Arc::clone(&pieces), Arc::clone(&stop));
+            drop(osier::spawn_local(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    pieces.fetch_add(1, Ordering::SeqCst);
+                    fiber::give_way();
+                }
+            }));
+        }
+        let seen = Arc::clone(&pieces);
+        let reader = osier::spawn_local(move || {
+            let mut byte = [0];
+            theirs.read_exact(&mut byte).unwrap();
+            seen.load(Ordering::SeqCst)
+        });
+        // The reader waits for its socket, and all eight are at work.
+        while pieces.load(Ordering::SeqCst) < 100 {
+            fiber::give_way();
+        }
+        let sent_at = pieces.load(Ordering::SeqCst);
+        ours.write_all(b"x").unwrap();
+        let read_at = reader.join().unwrap();
+        stop.store(true, Ordering::SeqCst);
+        read_at - sent_at
+    });
+    assert!(pieces <= 2, "{pieces} pieces before the socket is served");
+}
+
+#[test]
+fn each_fiber_that_gives_way_gets_as_many_turns_as_the_others() {
+    let counts = on(1).run(|| {
+        let counts: Arc<[AtomicUsize; 4]> = Arc::default();
+        let fibers: Vec<_> = (0..4)
+            .map(|number| {
+                let counts = Arc::clone(&counts);
+                osier::spawn_local(move || {
+                    while counts.iter().map(|count| count.load(Ordering::SeqCst)).sum::<usize>() < 400 {
+                        counts[number].fetch_add(1, Ordering::SeqCst);
+                        fiber::give_way();
+                    }
+                })
+            })
+            .collect();
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        counts.each_ref().map(|count| count.load(Ordering::SeqCst))
+    });
+    assert!(counts.iter().all(|count| (99..=101).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn giving_way_is_a_point_of_cancellation() {
+    let runtime = on(1);
+    let fiber = runtime.spawn(|| {
+        loop {
+            fiber::give_way();
+        }
+    });
+    fiber.cancel();
+    assert!(fiber.join().unwrap_err().is::<osier::Cancelled>());
+    // One that the end of the runtime finds at work ends, too.
+    let ended = Arc::new(AtomicBool::new(false));
+    struct Tells(Arc<AtomicBool>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let tells = Tells(Arc::clone(&ended));
+    let (begun, begins) = std::sync::mpsc::channel();
+    drop(runtime.spawn(move || {
+        let _tells = tells;
+        begun.send(()).unwrap();
+        loop {
+            fiber::give_way();
+        }
+    }));
+    begins.recv().unwrap();
+    drop(runtime);
+    assert!(ended.load(Ordering::SeqCst));
+}

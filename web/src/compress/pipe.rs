@@ -157,7 +157,7 @@ impl Pipe<'_> {
     fn yield_after_a_slice(&mut self) {
         if self.worked >= SLICE {
             self.worked = Duration::ZERO;
-            osier::yield_now();
+            osier::fiber::give_way();
         }
     }
 

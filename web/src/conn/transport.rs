@@ -440,7 +440,7 @@ mod copy {
     use crate::conn::buffers::{self, Size};
 
     /// Bytes after which other fibers get their turn, if the peer takes all at once.
-    const TURN: u64 = 1 << 20;
+    const TURN: u64 = 256 << 10;
 
     /// Copies as [`send_file`](super::Transport::send_file) does.
     pub(super) fn all(
@@ -507,7 +507,7 @@ mod copy {
             buffers::give(piece);
             done?;
             if *sent >= turn {
-                osier::fiber::yield_now();
+                osier::fiber::give_way();
                 turn = *sent + TURN;
             }
         }

@@ -1,0 +1,46 @@
+//! How a fiber lets others run: it yields to those that are ready, or gives way to those as well whose event has come.
+//!
+//! A fiber that makes many calls in a row, none of which has to wait, yields by itself.
+
+use super::Worker;
+use crate::wait::Waits;
+use crate::worker::core::Core;
+
+/// A fiber may complete this many blocking calls without suspending.
+const CALLS_BUDGET: u32 = 128;
+
+impl Worker {
+    /// Suspends the fiber and queues it behind the others that are ready.
+    #[inline(always)]
+    pub(crate) fn yield_fiber(&self, core: &Core<'_>) {
+        self.slots.queue_current();
+        core.suspend(Waits::nothing);
+    }
+
+    /// Suspends the fiber until all that are ready have run, and those that the poller has woken meanwhile.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn give_way(&self, core: &Core<'_>) {
+        self.completed.set(0);
+        self.slots.give_way_current();
+        core.suspend(Waits::nothing);
+    }
+
+    /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.
+    #[inline]
+    pub(crate) fn count_ready_call(&self, core: &Core<'_>) {
+        let completed = self.completed.get() + 1;
+        self.completed.set(completed);
+        if completed >= CALLS_BUDGET {
+            self.yield_for_budget(core);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn yield_for_budget(&self, core: &Core<'_>) {
+        self.completed.set(0);
+        core.run_hooks();
+        self.yield_fiber(core);
+    }
+}
