@@ -150,8 +150,12 @@ pub fn beside_downloads(
     downloads.stdout(Stdio::null());
     let mut downloads = downloads.spawn().map_err(|error| format!("wrk: {error}"))?;
     std::thread::sleep(Duration::from_millis(500));
-    let mut hello = pinned(plan.cores.1, "wrk");
+    // Real-time priority for the quiet client. Otherwise it waits for the downloads of its own core.
+    let mut hello = pinned(plan.cores.1, "chrt");
     hello.args([
+        "-f",
+        "10",
+        "wrk",
         "-t1",
         "-c1",
         "--latency",
@@ -162,7 +166,7 @@ pub fn beside_downloads(
     let ended = downloads.try_wait();
     let _ = downloads.kill();
     let _ = downloads.wait();
-    let output = output.map_err(|error| format!("wrk: {error}"))?;
+    let output = output.map_err(|error| format!("chrt: {error}"))?;
     if !matches!(ended, Ok(None)) {
         return Err("wrk: the downloads have ended early".into());
     }

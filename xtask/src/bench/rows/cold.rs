@@ -73,7 +73,8 @@ fn measured(plan: &Plan, start: Start, figure: Figure) -> Result<Sample, String>
     figure.map(Sample::from)
 }
 
-fn ours(plan: &Plan) -> Result<Server, String> {
+/// Osier with a short response and the files of the site.
+pub fn ours(plan: &Plan) -> Result<Server, String> {
     Server::start(plan, &osier(), |port| {
         let config = format!(
             "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n[[site]]\ndefault = true\nlog = false\n\
@@ -87,7 +88,8 @@ fn ours(plan: &Plan) -> Result<Server, String> {
     })
 }
 
-fn on_nginx(plan: &Plan, setting: &str) -> Result<Server, String> {
+/// The same with nginx.
+pub fn on_nginx(plan: &Plan, setting: &str) -> Result<Server, String> {
     let site = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
         let server = format!(

@@ -1,9 +1,9 @@
-//! The rows about fairness: how long a short response takes while the same worker compresses large ones.
+//! The rows about fairness: how long a short response takes while the same worker sends large ones, as they are or compressed.
 //!
-//! Both servers have one worker and fetch the large text from the same backend, which runs on the core of the load and is not
-//! measured. The large text is compressed anew for each download.
+//! Both servers have one worker. The text to compress comes from the same backend, which runs on the core of the load and is not
+//! measured, and is compressed anew for each download. As it is, the text is a file in the page cache.
 
-use super::{Row, Sample, contestant, site};
+use super::{BELOW, Row, Sample, cold, contestant, site};
 use crate::bench::programs::{SERVER, osier};
 use crate::bench::server::{Server, nginx};
 use crate::bench::{Plan, load};
@@ -19,34 +19,63 @@ const TEXT_BYTES: usize = 29 << 20;
 const BOUND: f64 = 25.0;
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
-    let run = |coding, start: fn(&Plan, u16) -> Result<Server, String>| {
+    let measured = |server: Server, short, coding| {
+        let figure = load::beside_downloads(plan, &server, short, ("/text.txt", coding, DOWNLOADS))?;
+        Ok(Sample::from(figure))
+    };
+    let compressed = |coding, start: fn(&Plan, u16) -> Result<Server, String>| {
         move || {
             let backend = backend(plan)?;
-            let server = start(plan, backend.port)?;
-            let figure = load::beside_downloads(plan, &server, "/", ("/text.txt", coding, DOWNLOADS))?;
-            Ok(Sample::from(figure))
+            measured(start(plan, backend.port)?, "/", coding)
         }
     };
-    vec![Row {
-        name: format!("p99 of hello beside {DOWNLOADS} downloads of {} MiB", TEXT_BYTES >> 20),
+    let as_it_is = |start: fn(&Plan) -> Result<Server, String>| {
+        move || {
+            text_file(plan)?;
+            measured(start(plan)?, "/hello", "identity")
+        }
+    };
+    let row = |what: &str, ours, rivals| Row {
+        name: format!(
+            "p99 of hello beside {DOWNLOADS} downloads of {} MiB{what}",
+            TEXT_BYTES >> 20
+        ),
         unit: "ms",
         rounds: plan.rounds.min(3),
         bound: Some(BOUND),
         load: &[],
-        ours: vec![
-            contestant("brotli", None, run("br", ours)).needs(&[SERVER]),
-            contestant("gzip", None, run("gzip", ours)).needs(&[SERVER]),
-        ],
-        rivals: vec![contestant("nginx, gzip", None, run("gzip", behind_nginx))],
-    }]
+        ours,
+        rivals,
+    };
+    vec![
+        row(
+            "",
+            vec![
+                contestant("brotli", None, compressed("br", ours)).needs(&[SERVER]),
+                contestant("gzip", None, compressed("gzip", ours)).needs(&[SERVER]),
+            ],
+            vec![contestant("nginx, gzip", None, compressed("gzip", behind_nginx))],
+        ),
+        row(
+            ", a file in memory",
+            vec![contestant("osier", None, as_it_is(cold::ours)).needs(&[SERVER])],
+            vec![contestant("nginx", BELOW, as_it_is(|plan| cold::on_nginx(plan, "")))],
+        ),
+    ]
 }
 
-fn backend(plan: &Plan) -> Result<Server, String> {
-    let site = site(plan);
-    let file = site.join("text.txt");
+/// Writes the large text into the site, unless it is there.
+fn text_file(plan: &Plan) -> Result<(), String> {
+    let file = site(plan).join("text.txt");
     if !file.exists() {
         std::fs::write(&file, text()).map_err(|error| format!("{}: {error}", file.display()))?;
     }
+    Ok(())
+}
+
+fn backend(plan: &Plan) -> Result<Server, String> {
+    text_file(plan)?;
+    let site = site(plan);
     Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::files(&plan.scratch, &site, port)?)
     })
