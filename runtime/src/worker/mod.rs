@@ -390,7 +390,10 @@ impl Worker {
     fn load(&self) -> Load {
         let fibers = self.fibers();
         Load {
-            queued: self.slots.ready() as usize + self.local.borrow().len() + self.fresh.len() + self.tasks.len(),
+            queued: (self.slots.ready() + self.slots.giving_way()) as usize
+                + self.local.borrow().len()
+                + self.fresh.len()
+                + self.tasks.len(),
             fibers,
             resting: self.resting.get(),
             timers: self.timers.borrow().len(),
@@ -423,7 +426,7 @@ impl Worker {
 
     fn has_work(&self) -> bool {
         self.slots.ready() > 0
-            || self.slots.any_gives_way()
+            || self.slots.giving_way() > 0
             || !self.local.borrow().is_empty()
             || !self.fresh.is_empty()
             || !self.tasks.is_empty()

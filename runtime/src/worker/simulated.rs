@@ -21,7 +21,7 @@ impl Worker {
             || !self.local.borrow().is_empty()
             || !self.fresh.is_empty()
             || self.scheduler.has_work(self.index)
-            || self.slots.any_gives_way()
+            || self.slots.giving_way() > 0
             || self.is_to_stop()
             || self.next_timer().is_some_and(|due| due <= self.now())
     }

@@ -299,8 +299,6 @@ pub(crate) struct Slots {
     live: Cell<usize>,
     /// The ready queue.
     ready: Line,
-    /// The length of the ready queue.
-    ready_count: Cell<u32>,
     /// Slots of fibers that give way: one joins the ready queue in each turn of the worker, behind those that the poller has woken.
     giving_way: Line,
     /// The slot whose fiber was switched to last.
@@ -311,10 +309,11 @@ pub(crate) struct Slots {
     woken: Cell<Option<(u32, Stamp)>>,
 }
 
-/// A queue of slots. It leads through the slots, so it is never full and allocates nothing.
+/// A queue of slots of the table that it stands beside, in [`Slots`]. It leads through the slots, so it is never full and allocates nothing.
 struct Line {
     head: Cell<*const Slot>,
     tail: Cell<*const Slot>,
+    len: Cell<u32>,
 }
 
 impl Line {
@@ -322,9 +321,11 @@ impl Line {
         Line {
             head: Cell::new(ptr::null()),
             tail: Cell::new(ptr::null()),
+            len: Cell::new(0),
         }
     }
 
+    /// Puts a slot of the table at the end.
     #[inline(always)]
     fn push(&self, slot: &Slot) {
         slot.next.set(ptr::null());
@@ -332,14 +333,15 @@ impl Line {
         if last.is_null() {
             self.head.set(slot);
         } else {
-            // SAFETY: the queue points to slots of the worker, which stay where they are as long as it.
+            // SAFETY: the queue points to slots of the table, which stay where they are as long as it.
             unsafe { &*last }.next.set(slot);
         }
+        self.len.set(self.len.get() + 1);
     }
 
     /// Takes the first slot. Its `next` still leads to the one behind it.
     #[inline(always)]
-    fn pop<'s>(&self) -> Option<&'s Slot> {
+    fn pop(&self) -> Option<&Slot> {
         let first = self.head.get();
         if first.is_null() {
             return None;
@@ -351,6 +353,7 @@ impl Line {
         if next.is_null() {
             self.tail.set(ptr::null());
         }
+        self.len.set(self.len.get() - 1);
         Some(slot)
     }
 }
@@ -363,7 +366,6 @@ impl Slots {
             made: Cell::new(0),
             live: Cell::new(0),
             ready: Line::new(),
-            ready_count: Cell::new(0),
             giving_way: Line::new(),
             current: Cell::new(ptr::null()),
             wakes: std::cell::RefCell::default(),
@@ -374,7 +376,13 @@ impl Slots {
     /// The number of slots in the ready queue.
     #[inline]
     pub(crate) fn ready(&self) -> u32 {
-        self.ready_count.get()
+        self.ready.len.get()
+    }
+
+    /// The number of slots whose fibers have given way.
+    #[inline]
+    pub(crate) fn giving_way(&self) -> u32 {
+        self.giving_way.len.get()
     }
 
     /// Puts the slot at the end of the ready queue, unless it is queued already.
@@ -383,16 +391,10 @@ impl Slots {
         if slot.queued.replace(true) {
             return;
         }
-        self.make_ready(slot);
+        self.ready.push(slot);
         if slot.noted.get() {
             self.note_wake();
         }
-    }
-
-    #[inline]
-    fn make_ready(&self, slot: &Slot) {
-        self.ready.push(slot);
-        self.ready_count.set(self.ready_count.get() + 1);
     }
 
     #[cold]
@@ -429,16 +431,10 @@ impl Slots {
         }
     }
 
-    /// Whether fibers wait for a later turn.
-    #[inline]
-    pub(crate) fn any_gives_way(&self) -> bool {
-        !self.giving_way.head.get().is_null()
-    }
-
     /// Puts the first fiber that has given way at the end of the ready queue.
     pub(crate) fn queue_one_that_gave_way(&self) {
         if let Some(slot) = self.giving_way.pop() {
-            self.make_ready(slot);
+            self.ready.push(slot);
         }
     }
 
@@ -447,12 +443,11 @@ impl Slots {
     pub(crate) fn pop(&self) -> Option<&Slot> {
         let slot = self.ready.pop()?;
         let next = slot.next.get();
-        if !next.is_null() && self.ready_count.get() > FEW {
+        if !next.is_null() && self.ready.len.get() >= FEW {
             // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
             unsafe { &*next }.prefetch();
         }
         slot.queued.set(false);
-        self.ready_count.set(self.ready_count.get() - 1);
         if slot.noted.replace(false) {
             let woken = self.wakes.borrow_mut().pop_front();
             self.woken.set(woken.map(|woken| (slot.index, woken)));
