@@ -339,7 +339,7 @@ impl Line {
         self.len.set(self.len.get() + 1);
     }
 
-    /// Takes the first slot. Its `next` still leads to the one behind it.
+    /// Takes the first slot.
     #[inline(always)]
     fn pop(&self) -> Option<&Slot> {
         let first = self.head.get();
@@ -350,10 +350,14 @@ impl Line {
         let slot = unsafe { &*first };
         let next = slot.next.get();
         self.head.set(next);
+        let len = self.len.get();
+        self.len.set(len - 1);
         if next.is_null() {
             self.tail.set(ptr::null());
+        } else if len > FEW {
+            // SAFETY: as above.
+            unsafe { &*next }.prefetch();
         }
-        self.len.set(self.len.get() - 1);
         Some(slot)
     }
 }
@@ -442,11 +446,6 @@ impl Slots {
     #[inline]
     pub(crate) fn pop(&self) -> Option<&Slot> {
         let slot = self.ready.pop()?;
-        let next = slot.next.get();
-        if !next.is_null() && self.ready.len.get() >= FEW {
-            // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
-            unsafe { &*next }.prefetch();
-        }
         slot.queued.set(false);
         if slot.noted.replace(false) {
             let woken = self.wakes.borrow_mut().pop_front();
