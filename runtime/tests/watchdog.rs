@@ -59,7 +59,7 @@ fn a_fiber_that_blocks_its_worker_is_named_once() {
         "for 200ms",
         "'blocks' spawned at runtime/tests/watchdog.rs",
         "osier::unblock()",
-        "osier::yield_now()",
+        "osier::fiber::give_way()",
     ] {
         assert!(report.contains(part), "no {part} in {report}");
     }

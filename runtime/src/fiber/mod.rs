@@ -95,6 +95,10 @@ pub fn worker() -> Option<usize> {
 /// # Cancellation
 ///
 /// Unwinds: there is no error to return.
+///
+/// # Panics
+///
+/// On a worker outside of a fiber: in a future, a callback or a destructor that the loop runs.
 #[inline(always)]
 pub fn yield_now() {
     match context::here(&Anchor) {
@@ -109,12 +113,13 @@ pub fn yield_now() {
     }
 }
 
-/// Lets every fiber of this worker run that is ready or whose event has come, then goes on: for work in pieces of a tenth of a millisecond or
-/// more, such as compressing or sending what is large.
+/// Lets every fiber and future of this worker run that is ready or whose event has come, then goes on: for work in pieces of a tenth of a
+/// millisecond or more, such as compressing or sending what is large.
 ///
 /// Fibers that [`yield_now`] take turns with each other, and the worker looks for events when some time is over. One that gives way goes on
-/// after such a look, behind the fibers that it has found, and alone: another that has given way goes on after the next look. So a short
-/// task waits for one piece of such work, however many fibers are at it. The price is a system call for each piece, about 0.3 us.
+/// after such a look, behind all that it has found and that this wakes or spawns in turn, and alone: another that has given way goes on
+/// after the next look. So a short task waits for one piece of such work, however many fibers are at it. Where others keep the worker busy, one
+/// that has given way goes on each millisecond all the same. The price is a system call for each piece, about 0.3 us.
 ///
 /// ```
 /// osier::run(|| {
@@ -137,6 +142,10 @@ pub fn yield_now() {
 /// # Cancellation
 ///
 /// Unwinds: there is no error to return.
+///
+/// # Panics
+///
+/// As [`yield_now`].
 pub fn give_way() {
     match context::here(&Anchor) {
         Caller::Fiber(core, worker) => {

@@ -183,7 +183,7 @@ impl Late {
             .unwrap_or_default();
         eprintln!(
             "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}{doing}; let osier::unblock() run what \
-             blocks, and call osier::yield_now() in what computes",
+             blocks, and call osier::fiber::give_way() in what computes",
             owner.name
         );
         let running = match work {

@@ -4,8 +4,9 @@
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────┐
 //!        ▼                                                              │
-//!   run ready and fresh fibers ─▶ fire timers ─▶ poll (sleeps if idle) ─▶ take the inbox
-//!   (at most BUDGET resumes, about TURN)         dispatch readiness         and one fiber that gave way
+//!   run ready and fresh fibers ─────▶ poll (sleeps if idle) ─▶ take the inbox ─▶ fire timers
+//!   (at most BUDGET resumes, about TURN), dispatch readiness
+//!   then one that gave way
 //! ```
 //!
 //! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
@@ -195,17 +196,20 @@ impl Worker {
         self.remote.desk.work_begins();
         while !self.is_done() {
             self.run_ready();
-            self.fire_timers();
             if let Err(error) = self.poll(&mut events, None) {
                 panic!("worker {}: its poller failed: {error}", self.index);
             }
             self.take_inbox();
+            self.fire_timers();
         }
         self.abandon();
     }
 
-    /// Runs fibers and tasks in turn, until none is ready, either kind has had its share, or the time is over.
+    /// Runs fibers and tasks in turn, until none is ready, either kind has had its share, or the time is over. Then runs one fiber that had given
+    /// way before.
     pub(crate) fn run_ready(&self) {
+        // Those that give way from here on wait for the next look at the poller.
+        let gave_way = self.slots.giving_way() > 0;
         let first_share = self.first_share.get();
         let (mut fibers, mut tasks) = (first_share, first_share);
         // The part of the budget that has no share yet.
@@ -233,8 +237,11 @@ impl Worker {
         };
         self.first_share.set(next_share);
         let shared = BUDGET - rest;
+        if gave_way {
+            self.run_one_that_gave_way();
+        }
         self.remote.desk.resumed.add(u64::from(shared - fibers));
-        if fibers < shared || tasks < shared {
+        if fibers < shared || tasks < shared || gave_way {
             self.clock.stir();
         }
     }
@@ -494,7 +501,6 @@ impl Worker {
         if self.is_to_stop() {
             self.stop();
         }
-        self.slots.queue_one_that_gave_way();
     }
 
     #[inline]
@@ -689,13 +695,14 @@ impl Worker {
         Some(slot)
     }
 
-    /// Puts all spawned jobs on fibers, and these fibers into the ready queue.
+    /// Puts all spawned jobs on fibers, and these fibers into the ready queue, and then one that has given way.
     pub(crate) fn prepare_all(&self) {
         while let Some(job) = self.next_job() {
             if let Some(slot) = self.prepare(job) {
                 self.slots.queue(slot);
             }
         }
+        self.slots.queue_one_that_gave_way();
     }
 
     /// How many fibers are ready.
@@ -825,6 +832,7 @@ impl Worker {
         self.stopping.set(true);
         self.stop_at
             .set(Some(Stamp::of_machine() + self.scheduler.shutdown_timeout));
+        while self.slots.queue_one_that_gave_way() {}
         (0..self.slots.made()).for_each(|index| self.enqueue(index));
         self.remote.tasks.end_all();
     }

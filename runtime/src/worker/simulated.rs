@@ -10,9 +10,7 @@ impl Worker {
     pub(crate) fn gather(&self) {
         self.take_inbox();
         self.fire_timers();
-        if !self.local.borrow().is_empty() || !self.fresh.is_empty() {
-            self.prepare_all();
-        }
+        self.prepare_all();
     }
 
     /// Whether [`gather`](Worker::gather) may find something.

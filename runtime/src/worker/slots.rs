@@ -11,7 +11,7 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to follow the pointers of the ready queue and of the free list, which lead to slots of the same table, and to reach
+//! This file may use `unsafe` to follow the pointers of the two queues and of the free list, which lead to slots of the same table, and to reach
 //! a slot's body while the slot is shared. Only [`Slot::resume`] and the calls that store or take a tenant touch the
 //! body. While a coroutine runs in place, its slot's state is `Running`, and every other call looks at the state first.
 //! Slots are not `Sync`, so there is no other thread.
@@ -79,7 +79,7 @@ const FEW: u32 = 4;
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) generation: Cell<u32>,
-    /// Set while the slot is in the ready queue. `next` is the slot behind it.
+    /// Set while the slot is in one of the queues, never in both. `next` is the slot behind it.
     queued: Cell<bool>,
     /// Set while the time of the next wake-up is asked for, and until the slot leaves the queue.
     noted: Cell<bool>,
@@ -299,7 +299,7 @@ pub(crate) struct Slots {
     live: Cell<usize>,
     /// The ready queue.
     ready: Line,
-    /// Slots of fibers that give way: one joins the ready queue in each turn of the worker, behind those that the poller has woken.
+    /// Slots of fibers that give way: one of them is resumed in each turn of the worker, when all others have run.
     giving_way: Line,
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
@@ -346,7 +346,7 @@ impl Line {
         if first.is_null() {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the queue points to slots of the table, which stay where they are as long as it.
         let slot = unsafe { &*first };
         let next = slot.next.get();
         self.head.set(next);
@@ -423,23 +423,31 @@ impl Slots {
         }
     }
 
-    /// Makes the fiber that runs wait for a later turn of the worker. It counts as queued until then.
-    pub(crate) fn give_way_current(&self) {
-        let slot = self.current.get();
-        if !slot.is_null() {
-            // SAFETY: set to a slot of ours, which stays where it is as long as `self`.
-            let slot = unsafe { &*slot };
-            if !slot.queued.replace(true) {
-                self.giving_way.push(slot);
-            }
+    /// Makes the fiber that runs wait for a later turn of the worker. It counts as queued until then. Returns false if it is queued already.
+    pub(crate) fn give_way_current(&self) -> bool {
+        // SAFETY: null, or set to a slot of ours, which stays where it is as long as `self`.
+        let Some(slot) = (unsafe { self.current.get().as_ref() }) else {
+            return true;
+        };
+        let is_free = !slot.queued.replace(true);
+        if is_free {
+            self.giving_way.push(slot);
         }
+        is_free
     }
 
-    /// Puts the first fiber that has given way at the end of the ready queue.
-    pub(crate) fn queue_one_that_gave_way(&self) {
-        if let Some(slot) = self.giving_way.pop() {
-            self.ready.push(slot);
-        }
+    /// Takes the slot whose fiber gave way first.
+    pub(crate) fn pop_that_gave_way(&self) -> Option<&Slot> {
+        let slot = self.giving_way.pop()?;
+        slot.queued.set(false);
+        Some(slot)
+    }
+
+    /// Puts the first fiber that has given way at the end of the ready queue. Returns false if there is none.
+    pub(crate) fn queue_one_that_gave_way(&self) -> bool {
+        let first = self.giving_way.pop();
+        first.into_iter().for_each(|slot| self.ready.push(slot));
+        first.is_some()
     }
 
     /// Takes the first slot out of the ready queue.

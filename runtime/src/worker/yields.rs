@@ -17,13 +17,25 @@ impl Worker {
         core.suspend(Waits::nothing);
     }
 
-    /// Suspends the fiber until all that are ready have run, and those that the poller has woken meanwhile.
+    /// Suspends the fiber until the worker has looked at its poller, and has run what it found and all that was ready.
     #[cold]
     #[inline(never)]
     pub(crate) fn give_way(&self, core: &Core<'_>) {
-        self.completed.set(0);
-        self.slots.give_way_current();
+        // A wake-up that nobody waits for any more may have queued the fiber. It is over with one suspension.
+        while !self.slots.give_way_current() {
+            core.suspend(Waits::nothing);
+        }
         core.suspend(Waits::nothing);
+    }
+
+    /// Runs the fiber that gave way first.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn run_one_that_gave_way(&self) {
+        if let Some(slot) = self.slots.pop_that_gave_way() {
+            self.resume(slot);
+            self.remote.desk.resumed.add(1);
+        }
     }
 
     /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.

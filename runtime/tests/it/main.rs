@@ -21,6 +21,7 @@ mod fairness;
 mod fiber;
 mod fs;
 mod gdb;
+mod give_way;
 mod given;
 mod grace;
 mod groups;

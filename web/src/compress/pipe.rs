@@ -7,7 +7,7 @@
 //! The first [`INLINE_BODY`] bytes of a stream and pieces of at most [`INLINE`] bytes are encoded on
 //! the worker, no longer than a [`SLICE`]. All others go to the pool for blocking work with the
 //! encoder, one slice at a time, and the worker serves other connections meanwhile. A handler that
-//! writes many small pieces without waiting yields after each slice.
+//! writes many small pieces without waiting gives way after each slice.
 //!
 //! The encoder is away while the pool has it. The cell stays borrowed then, so the hook of the fiber
 //! finds it borrowed and does nothing: the output already has all encoded bytes.
