@@ -14,6 +14,7 @@ use std::{io, thread};
 use async_task::{Builder, Runnable, Task};
 
 use crate::wait::simulated;
+use crate::worker::affinity::unpin_child;
 use crate::worker::isolate::isolate;
 
 /// The most threads of the pool.
@@ -109,7 +110,11 @@ impl Pool {
     fn grow(&'static self, state: &mut State) -> io::Result<()> {
         if state.jobs.len() > state.idle * BACKLOG && state.threads < THREADS_MAX {
             let builder = thread::Builder::new().name("osier-pool".into());
-            builder.spawn(|| self.run())?;
+            let unpin = unpin_child();
+            builder.spawn(|| {
+                unpin();
+                self.run();
+            })?;
             state.threads += 1;
             state.idle += 1;
         }

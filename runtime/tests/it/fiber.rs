@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::given::{forever, on, pass, settle, timeless};
@@ -446,6 +446,24 @@ fn pinned_workers_have_a_processor_each() {
     if ours.parse::<u32>().is_err() {
         assert_ne!(seen[0], seen[1], "of {ours}");
     }
+    // Blocking work has threads for all processors. They block each other here, so the workers have to start some.
+    let together = Arc::new(Barrier::new(12));
+    let blocking = runtime.run(move || {
+        let fibers: [_; 12] = std::array::from_fn(|_| {
+            let together = Arc::clone(&together);
+            osier::spawn(move || {
+                osier::unblock(move || {
+                    together.wait();
+                    allowed()
+                })
+            })
+        });
+        fibers.map(|fiber| fiber.join().unwrap())
+    });
+    assert!(
+        blocking.iter().all(|cpus| *cpus == ours),
+        "{blocking:?} instead of {ours}"
+    );
 }
 
 #[test]
