@@ -29,13 +29,12 @@ use crate::process::root::inside;
 const RIGHTS: ABI = ABI::V5;
 
 /// Paths that the system's resolver and the libraries that it loads read. They are looked up inside of the new root folder.
-const SYSTEM: [&str; 8] = [
+const SYSTEM: [&str; 7] = [
     "/etc",
     "/lib",
     "/lib64",
     "/usr",
     "/run/systemd/resolve",
-    "/dev/null",
     "/dev/urandom",
     "/proc",
 ];
@@ -309,7 +308,9 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
     let loaders = LOADERS.iter().filter(|_| !paths.execute.is_empty()).map(PathBuf::from);
     let execute = paths.execute.iter().filter_map(named).chain(loaders);
     let execute = execute.map(|path| (path, AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir));
-    for (path, access) in read.chain(write).chain(execute) {
+    // The runtime reads cold files into it.
+    let null = ["/dev/null"].map(|path| (PathBuf::from(path), AccessFs::ReadFile | AccessFs::WriteFile));
+    for (path, access) in read.chain(write).chain(execute).chain(null) {
         let Ok(opened) = PathFd::new(&path) else {
             continue;
         };

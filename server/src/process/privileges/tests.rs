@@ -145,6 +145,7 @@ fn child() {
             println!("other: {}", fs::read(root.join("other/page")).is_ok());
             println!("write log: {}", fs::write(root.join("logs/new"), "x").is_ok());
             println!("write site: {}", fs::write(root.join("site/new"), "x").is_ok());
+            println!("write to nowhere: {}", fs::write("/dev/null", "x").is_ok());
             println!(
                 "connect: {}",
                 std::net::TcpStream::connect(listener.local_addr().unwrap()).is_ok()
@@ -168,6 +169,7 @@ fn what_is_given_up_does_not_come_back() {
     expect("site: true");
     expect("write log: true");
     expect("write site: false");
+    expect("write to nowhere: true");
     expect("connect: true");
     expect("accept: true");
     let landlock = said
