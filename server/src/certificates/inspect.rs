@@ -69,6 +69,12 @@ pub fn inspect(
                 found.push((Part::Key, text));
             }
         }
+        Ok(pem) if is_encrypted(&pem) => found.push((
+            Part::Key,
+            format!(
+                "'{name}': the private key is encrypted; {MEANWHILE}; remove the passphrase: openssl pkey -in '{name}' -out NEW"
+            ),
+        )),
         Ok(_) => found.push((
             Part::Key,
             format!("'{name}' holds no private key in PEM form; {MEANWHILE}"),
@@ -79,6 +85,12 @@ pub fn inspect(
         found.push((Part::Key, format!("'{name}' {text}")));
     }
     found
+}
+
+/// Whether a key has a passphrase: PKCS#8, or the older form of OpenSSL.
+fn is_encrypted(pem: &[u8]) -> bool {
+    let pem = String::from_utf8_lossy(pem);
+    pem.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || pem.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 fn read(path: &Path, shown: &impl Fn(&Path) -> String) -> Result<Vec<u8>, String> {
@@ -292,6 +304,25 @@ mod tests {
                 format!("'k.pem' holds no private key in PEM form; {MEANWHILE}"),
             ]
         );
+        for (label, lines) in [
+            ("ENCRYPTED PRIVATE KEY", ""),
+            (
+                "RSA PRIVATE KEY",
+                "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n",
+            ),
+        ] {
+            folder.write(
+                "k.pem",
+                format!("-----BEGIN {label}-----\n{lines}AAAA\n-----END {label}-----\n"),
+            );
+            assert_eq!(
+                texts(&folder, &[], 1)[1],
+                format!(
+                    "'k.pem': the private key is encrypted; {MEANWHILE}; remove the passphrase: openssl pkey -in 'k.pem' -out NEW"
+                ),
+                "{label}"
+            );
+        }
         folder.write("c.pem", "");
         assert_eq!(
             texts(&folder, &[], 1)[0],

@@ -120,7 +120,7 @@ fn sound(section: &Section<'_>, at: &std::ops::Range<usize>, settings: Settings)
 /// Reads the table `jwt`.
 pub fn jwt(table: Section<'_>) -> Option<jwt::Settings> {
     table.require("keys", "the file with the public keys, in PEM or as a JWK set");
-    let at = table.key("keys");
+    let at = table.any("keys").map(Spanned::span);
     let keys = table.file("keys", "requests get 503 until it is there");
     let texts = |key| values(table.strings(key));
     let default = tokens::Options::default();

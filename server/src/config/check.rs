@@ -21,6 +21,8 @@ pub struct ListenAt {
     pub listener: Listener,
     /// Place of the address, or of the table when there is no address.
     pub at: Range<usize>,
+    /// Place of the name, or of what stands for it.
+    pub name_at: Range<usize>,
     /// Whether the address is valid. Only such a listener is compared with others.
     pub sound: bool,
 }
@@ -59,9 +61,9 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
                 let text = format!(
                     "another [[listen]] is named '{}' ({})",
                     one.listener.name,
-                    source.line(earlier.at.start, one.at.start)
+                    source.line(earlier.name_at.start, one.name_at.start)
                 );
-                source.problem(&one.at, text);
+                source.problem(&one.name_at, text);
             }
         }
         if let Some(admin) = admin

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use osier_web::compress;
 
 use crate::certificates::settings::CertificateFrom;
@@ -16,7 +16,7 @@ use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
 use crate::log::settings::To;
 use crate::policy::headers::Field;
-use crate::reader::value;
+use crate::reader::{nearest, value};
 
 use super::address::{Address, DEFAULT_ADDRESS};
 use super::check::collide;
@@ -52,14 +52,14 @@ Commands:
 )]
 struct Line {
     /// `serve`, `check`, `trust`, `upgrade` or `top`; DIR, FILE.toml or ADDR
-    #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
+    #[arg(value_name = "DIR", num_args = 0.., hide = true)]
     words: Vec<OsString>,
     /// Address to listen on, repeatable: HOST:PORT, :PORT (every IPv4 address) or PORT [default: 127.0.0.1:8080]
     #[arg(short, long = "listen", value_name = "ADDR")]
     listen: Vec<Address>,
     /// Worker threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    workers: Option<u16>,
+    #[arg(short, long, value_name = "N", value_parser = worker_count)]
+    workers: Option<usize>,
     /// Send /index.html for missing pages, as single-page applications need
     #[arg(long)]
     spa: bool,
@@ -81,7 +81,7 @@ struct Line {
     /// Time that in-flight requests get at shutdown, in seconds or as 1m30s or 500ms [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = drain_time)]
     drain: Option<Duration>,
-    /// Address for /health and /metrics [default: none]
+    /// Address for /health, /metrics and /fibers [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Address>,
     /// Show the welcome site's live data and fibers to other machines too (only without DIR)
@@ -94,6 +94,15 @@ struct Line {
     #[arg(long)]
     once: bool,
 }
+
+/// The commands, and what each takes.
+const COMMANDS: [(&str, &str); 5] = [
+    ("serve", "only one folder or file can be served"),
+    ("check", "'check' takes one file"),
+    ("trust", "'trust' takes one file"),
+    ("upgrade", "'upgrade' takes one file or process id"),
+    ("top", "'top' takes one address"),
+];
 
 /// The longest time that `--drain` takes.
 const LONGEST_DRAIN: Duration = Duration::from_secs(86_400);
@@ -134,19 +143,18 @@ pub struct Exit {
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
     let line = Line::try_parse_from(line).map_err(|error| explain(&error))?;
     let mut words = line.words.clone();
-    let check = words.first().is_some_and(|word| word == "check");
-    let trust = words.first().is_some_and(|word| word == "trust");
-    let upgrade = words.first().is_some_and(|word| word == "upgrade");
-    let top = words.first().is_some_and(|word| word == "top");
-    if check || trust || upgrade || top || words.first().is_some_and(|word| word == "serve") {
-        words.remove(0);
+    let named = COMMANDS
+        .iter()
+        .find(|(name, _)| words.first().is_some_and(|word| word == name));
+    match named {
+        Some(_) => drop(words.remove(0)),
+        None => refuse_unknown(words.first())?,
     }
-    if words.len() > 1 {
-        return Err(mistake(format!(
-            "unexpected argument '{}': only one folder or file can be served",
-            words[1].display()
-        )));
+    let (command, takes) = named.unwrap_or(&COMMANDS[0]);
+    if let Some(word) = words.get(1) {
+        return Err(mistake(format!("unexpected argument '{}': {takes}", word.display())));
     }
+    let [check, trust, upgrade, top] = ["check", "trust", "upgrade", "top"].map(|name| *command == name);
     let path = words.pop().map(PathBuf::from);
     if line.strict && !check {
         return Err(mistake(
@@ -165,7 +173,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
             })
         }
         None if top => Err(mistake(
-            "'top' needs the address of [admin]: osier top 127.0.0.1:9000".into(),
+            "'top' needs the address of [admin]: osier top 127.0.0.1:9090".into(),
         )),
         path if trust => {
             line.refuse_options("trust")?;
@@ -194,6 +202,18 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
             let config = configuration(line, folder)?;
             Ok(Command::Serve(Origin::Line(Box::new(config))))
         }
+    }
+}
+
+/// Refuses a first word that is nearly a command, and no path.
+fn refuse_unknown(word: Option<&OsString>) -> Result<(), Exit> {
+    let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_alphabetic()) && !Path::new(word).exists();
+    let Some(word) = word.and_then(|word| word.to_str()).filter(is_word) else {
+        return Ok(());
+    };
+    match nearest(word, COMMANDS.iter().map(|(name, _)| *name)) {
+        Some(guess) => Err(mistake(format!("unknown command '{word}' (did you mean '{guess}'?)"))),
+        None => Ok(()),
     }
 }
 
@@ -227,6 +247,12 @@ impl Line {
             None => Ok(()),
         }
     }
+}
+
+/// Parses the value of `--workers`.
+fn worker_count(text: &str) -> Result<usize, &'static str> {
+    let count = text.parse().ok().filter(|count| (1..=1024).contains(count));
+    count.ok_or("write a whole number from 1 to 1024")
 }
 
 /// Parses the value of `--drain`: seconds, or a duration as a configuration file has it.
@@ -305,7 +331,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     };
     refuse_shared(listen, line.admin)?;
     let mut config = Config {
-        workers: line.workers.map(usize::from),
+        workers: line.workers,
         drain: line.drain.unwrap_or(DRAIN),
         log: Log {
             format: log.into(),
@@ -360,6 +386,11 @@ fn explain(error: &clap::Error) -> Exit {
             text: error.render().to_string().trim_end().to_string(),
             status: 0,
         };
+    }
+    if let (ErrorKind::TooManyValues, Some(ContextValue::String(option))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        return mistake(format!("{option} takes no value"));
     }
     let text = error.render().to_string();
     let sentence = text
@@ -505,12 +536,32 @@ mod tests {
         for (line, expected) in [
             ("--foo", "--foo"),
             ("--spaa", "--spa"),
-            ("a b", "'b'"),
-            ("serve a b", "'b'"),
-            ("a b c", "'c'"),
+            (
+                "a b",
+                "unexpected argument 'b': only one folder or file can be served; see",
+            ),
+            ("serve a b", "'b': only one folder"),
+            ("a b c", "'b': only one folder"),
+            ("check a b c", "unexpected argument 'b': 'check' takes one file; see"),
+            ("trust a b", "'b': 'trust' takes one file; see"),
+            ("upgrade a b", "'b': 'upgrade' takes one file or process id; see"),
+            ("top :1 :2", "':2': 'top' takes one address; see"),
             ("www --live-for-all", "'www'"),
-            ("-w 0", "'0'"),
-            ("-w x", "'x'"),
+            (
+                "-w 0",
+                "'0' for '--workers <N>': write a whole number from 1 to 1024; see",
+            ),
+            (
+                "-w two",
+                "'two' for '--workers <N>': write a whole number from 1 to 1024; see",
+            ),
+            ("--spa=1", "osier: --spa takes no value; see"),
+            (
+                "chekc site.toml",
+                "osier: unknown command 'chekc' (did you mean 'check'?); see",
+            ),
+            ("chekc site.toml x", "unknown command 'chekc'"),
+            ("serv", "unknown command 'serv' (did you mean 'serve'?)"),
             ("-w", "--workers"),
             ("-l 127.0.0.1", "'127.0.0.1'"),
             ("-l 127.0.0.1:99999", "'127.0.0.1:99999'"),
@@ -531,7 +582,7 @@ mod tests {
             ("--log off --log-file x", "--log-file"),
             ("check", "osier check FILE.toml"),
             ("upgrade", "osier upgrade FILE.toml"),
-            ("top", "osier top 127.0.0.1:9000"),
+            ("top", "osier top 127.0.0.1:9090"),
             ("site.toml --once", "--once is only for 'top'"),
             ("upgrade -l 80 site.toml", "--listen cannot be used with 'upgrade'"),
             ("check a.toml b.toml", "'b.toml'"),

@@ -17,6 +17,8 @@ use crate::process::root::inside;
 use crate::reader::problem::{Files, Problem};
 use crate::reader::{At, Source};
 
+use super::twice;
+
 /// The top-level keys of an included file.
 const KEYS: [&str; 2] = ["site", "policy"];
 
@@ -141,7 +143,8 @@ impl Texts {
         };
         let is_read = errors.is_empty();
         for error in errors {
-            note(error.span().unwrap_or(0..0), error.message().to_owned());
+            let message = twice::message(&error, &Files::one(""), text, table.get_ref());
+            note(error.span().unwrap_or(0..0), message);
         }
         let strange = table
             .get_ref()

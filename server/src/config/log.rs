@@ -37,7 +37,8 @@ pub fn access(section: &Section<'_>) -> Setting<Log> {
             Some(format) => Setting::On(Log { format, to: To::Stderr }),
         };
     }
-    Setting::read(section, "log", |section| {
+    let wanted = "false, \"combined\", \"json\", a template or a table";
+    Setting::read_as(section, "log", wanted, |section| {
         let to = destination(&section);
         let format_at = section.key("format");
         let text = section.string("format");

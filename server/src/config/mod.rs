@@ -24,6 +24,7 @@ mod settings;
 mod shared;
 pub mod tls;
 mod top;
+mod twice;
 
 use std::path::Path;
 
@@ -35,9 +36,6 @@ use crate::reader::{self, problem};
 pub use self::route::glob;
 pub use self::settings::*;
 pub use crate::reader::problem::Report;
-
-/// The parser's message for a duplicate key. The parser continues with the first value.
-const TWICE: &str = "duplicate key";
 
 /// Bytes of the largest file that is read: a configuration is written by hand.
 const MAX_BYTES: u64 = 4 << 20;
@@ -88,8 +86,8 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     let variable = |name: &str| std::env::var(name).ok();
     let files = problem::Files::one(name);
     let (table, errors) = DeTable::parse_recoverable(text);
-    let is_read = errors.iter().all(|error| error.message() == TWICE);
-    let broken: Vec<problem::Problem> = errors.into_iter().map(as_problem).collect();
+    let is_read = errors.iter().all(twice::is_meant);
+    let broken = as_problems(&errors, &files, text, &table);
     if !is_read {
         // The parser guesses after a broken line, so mistakes found there would be guesses too.
         return Err(Report::new(&files, text, broken, &problem::passwords(text)));
@@ -106,7 +104,7 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
         Some(texts) => {
             let (table, errors) = DeTable::parse_recoverable(&texts.text);
             let mut problems = texts.problems;
-            problems.extend(errors.into_iter().map(as_problem));
+            problems.extend(as_problems(&errors, &texts.files, &texts.text, &table));
             let mut loaded = parse_whole(&texts.text, &texts.files, &table, problems, base, root)?;
             loaded.config.includes = texts.folders;
             Ok(loaded)
@@ -114,12 +112,19 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     }
 }
 
-fn as_problem(error: toml::de::Error) -> problem::Problem {
-    problem::Problem {
+/// The errors of the parser, which has read `table`.
+fn as_problems(
+    errors: &[toml::de::Error],
+    files: &problem::Files,
+    text: &str,
+    table: &toml::Spanned<DeTable<'_>>,
+) -> Vec<problem::Problem> {
+    let as_problem = |error: &toml::de::Error| problem::Problem {
         is_warning: false,
         at: error.span().unwrap_or(0..0),
-        text: error.message().to_string(),
-    }
+        text: twice::message(error, files, text, table.get_ref()),
+    };
+    errors.iter().map(as_problem).collect()
 }
 
 /// Checks a text together with the files that it includes. `broken` holds what is known to be wrong.
@@ -139,7 +144,7 @@ fn parse_whole(
         // The second value of a duplicate key was not read, so it may be a secret.
         secrets.extend(problem::passwords(text));
         let twice = broken.iter().filter(|problem| !problem.is_warning);
-        secrets.extend(twice.map(|twice| rest_of_line(text, twice.at.end)));
+        secrets.extend(twice.map(|twice| twice::value(text, twice.at.end)));
         problems.append(&mut broken);
     }
     let is_usable = problems.iter().all(|problem| problem.is_warning);
@@ -169,10 +174,6 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
         _ => format!("cannot be read: {error}"),
     })
-}
-
-fn rest_of_line(text: &str, at: usize) -> std::ops::Range<usize> {
-    at..text[at..].find('\n').map_or(text.len(), |end| at + end)
 }
 
 fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {

@@ -20,18 +20,21 @@ pub enum Origin {
 #[derive(Debug)]
 pub struct Spelling {
     pub address: &'static str,
+    pub admin: &'static str,
     pub workers: &'static str,
     pub drain: &'static str,
 }
 
 const IN_A_FILE: Spelling = Spelling {
     address: "'address' of [[listen]]",
+    admin: "'address' of [admin]",
     workers: "'workers'",
     drain: "'drain'",
 };
 
 const ON_A_LINE: Spelling = Spelling {
     address: "-l",
+    admin: "--admin",
     workers: "-w",
     drain: "--drain",
 };

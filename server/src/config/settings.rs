@@ -491,13 +491,23 @@ impl<T: Clone> Setting<T> {
 impl<T> Setting<T> {
     /// Reads the table of a key, or `false`.
     pub fn read(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
+        Setting::read_as(section, key, "a table or false", read)
+    }
+
+    /// Reads the table of a key, or `false`. Notes of any other value that it must be `wanted`.
+    pub fn read_as(
+        section: &Section<'_>,
+        key: &'static str,
+        wanted: &str,
+        read: impl FnOnce(Section<'_>) -> Option<T>,
+    ) -> Setting<T> {
         let Some(value) = section.any(key) else {
             return Setting::Inherited;
         };
         if let DeValue::Boolean(false) = value.get_ref() {
             return Setting::Off;
         }
-        match section.as_section(key, value, "a table or false").and_then(read) {
+        match section.as_section(key, value, wanted).and_then(read) {
             Some(value) => Setting::On(value),
             None => Setting::Off,
         }

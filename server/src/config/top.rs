@@ -92,6 +92,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
             .map(|listener| ListenAt {
                 listener,
                 at: 0..0,
+                name_at: 0..0,
                 sound: true,
             });
         listeners.extend(defaults);
@@ -218,6 +219,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     let tls = tls::listen(&section);
     let http2 = http2::http2(&section);
     let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
+    let name_at = name.as_ref().map_or(at.clone(), |name| name.span.clone());
     section.finish();
     let sound = bind.is_some();
     // A stand-in for an address that was refused. A configuration with a mistake is never used.
@@ -239,6 +241,7 @@ fn listen(section: Section<'_>) -> ListenAt {
             is_optional: false,
         },
         at,
+        name_at,
         sound,
     }
 }
@@ -331,7 +334,7 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         };
         let parent = path.parent().unwrap_or(&path);
         if !parent.is_dir() {
-            return Err(format!("there is no folder '{}'", source.shown(parent)));
+            return Err(format!("there is no folder '{}'; make it first", source.shown(parent)));
         }
         return Ok(Bind::Unix(named));
     }

@@ -20,6 +20,9 @@ const NAMES: [&str; 3] = ["least_connections", "round_robin", "random_two"];
 /// How to write a balance by a hash, for messages.
 const HASHES: &str = "{ hash = \"client\" }, { hash = { cookie = \"NAME\" } } or { hash = { header = \"NAME\" } }";
 
+/// The keys of a hash, for messages.
+const HASH_KEYS: &str = "\"client\", { cookie = \"NAME\" } or { header = \"NAME\" }";
+
 /// How a backend is chosen. None for the upstream's own default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Balancing {
@@ -108,7 +111,7 @@ fn balance<'s>(table: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<B
     let wanted = format!("{names} or a hash, {HASHES}");
     if let DeValue::Table(_) = value.get_ref() {
         let table = table.as_section("balance", value, &wanted)?;
-        table.require("hash", "\"client\", { cookie = \"NAME\" } or { header = \"NAME\" }");
+        table.require("hash", HASH_KEYS);
         let key = table.any("hash").and_then(|value| hash_key(&table, value));
         table.finish();
         return key.map(Balance::Hash);
@@ -133,15 +136,12 @@ fn balance<'s>(table: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<B
 }
 
 fn hash_key<'s>(table: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<HashKey> {
-    if let DeValue::String(_) = value.get_ref() {
-        table.choice("hash", &[("client", ())])?;
+    if let DeValue::String(_) = value.get_ref()
+        && table.as_string("hash", value, HASH_KEYS)?.value == "client"
+    {
         return Some(HashKey::Client);
     }
-    let table = table.as_section(
-        "hash",
-        value,
-        "\"client\", { cookie = \"NAME\" } or { header = \"NAME\" }",
-    )?;
+    let table = table.as_section("hash", value, HASH_KEYS)?;
     let cookie = table.parsed("cookie", token).map(|name| HashKey::Cookie(name.value));
     let header = table.parsed("header", token).map(|name| HashKey::Header(name.value));
     match (table.key("cookie"), table.key("header")) {

@@ -269,6 +269,12 @@ impl Scheme {
 
 const H2C: &str = "h2c://";
 
+/// The forms of an address, for messages.
+const ADDRESSES: &str = "write HOST:PORT or unix:PATH";
+
+/// The forms of the address of an HTTP backend, for messages.
+const PLACES: &str = "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH";
+
 /// A backend's address and scheme.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -283,35 +289,39 @@ impl From<Address> for Place {
     }
 }
 
-/// Parses an [`address`], `h2c://` and an address, or `https://` with a host, and a port unless it is 443.
+/// Parses the address of an HTTP backend: a host and a port, alone or after a scheme, or the path of a socket. `https://` needs no port.
 pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
-    if let Some(rest) = text.strip_prefix(H2C) {
-        let scheme = Scheme::H2c;
-        return match address(source, rest.trim_end_matches('/')) {
-            Ok(address) if !rest.starts_with("http://") => Ok(Place { address, scheme }),
-            _ => Err("write h2c://HOST:PORT or h2c://unix:PATH".into()),
-        };
-    }
-    let Some(rest) = text.strip_prefix("https://") else {
-        return address(source, text).map(Place::from);
+    let schemes = [Scheme::Http, Scheme::Https, Scheme::H2c];
+    let mut named = schemes
+        .iter()
+        .filter_map(|scheme| Some((*scheme, text.strip_prefix(scheme.text())?.trim_end_matches('/'))));
+    let Some((scheme, rest)) = named.next() else {
+        return parse(source, text, PLACES).map(Place::from);
     };
-    let host = rest.trim_end_matches('/');
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    let parsed = match has_port {
-        true => address(source, host),
-        false => address(source, &format!("{host}:443")),
+    let has_port = rest.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    let is_socket = rest.starts_with("unix:");
+    let address = match scheme {
+        Scheme::Http | Scheme::Https if is_socket => return Err(PLACES.into()),
+        Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), PLACES)?,
+        _ => parse(source, rest, PLACES)?,
     };
-    match parsed {
-        Ok(address @ Address::Tcp(_)) => Ok(Place {
-            address,
-            scheme: Scheme::Https,
-        }),
-        _ => Err("write https://HOST or https://HOST:PORT, without a path".into()),
-    }
+    Ok(Place { address, scheme })
 }
 
 /// Parses `host:port`, or `unix:` and the path of a socket. The socket need not exist yet.
 pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
+    if text.starts_with("https://") {
+        return Err(format!("only HTTP backends of 'proxy' speak TLS; {ADDRESSES}"));
+    }
+    if text.starts_with(H2C) {
+        return Err(format!("only backends of 'proxy' speak HTTP/2; {ADDRESSES}"));
+    }
+    let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    parse(source, bare.unwrap_or(text), ADDRESSES)
+}
+
+/// Parses an address without a scheme. `wanted` is the remedy in messages.
+fn parse(source: &Source<'_>, text: &str, wanted: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         use std::os::unix::fs::FileTypeExt;
         let path = source.path(path)?;
@@ -323,15 +333,15 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
             Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };
     }
-    let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    let wanted = "write HOST:PORT or unix:PATH";
-    if text.starts_with("https://") {
-        return Err(format!("only HTTP backends of 'proxy' speak TLS; {wanted}"));
+    if let Some(path) = path(text) {
+        let see = if wanted == PLACES {
+            ", and see 'strip' or 'rewrite'"
+        } else {
+            ""
+        };
+        return Err(format!("a backend has no path; remove '{path}'{see}"));
     }
-    if text.starts_with(H2C) {
-        return Err(format!("only backends of 'proxy' speak HTTP/2; {wanted}"));
-    }
-    let Some((host, port)) = bare.unwrap_or(text).rsplit_once(':') else {
+    let Some((host, port)) = text.rsplit_once(':') else {
         return Err(wanted.into());
     };
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
@@ -348,6 +358,12 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
         Ok(1..) if !port.starts_with('+') => Ok(Address::Tcp(format!("{host}:{port}"))),
         _ => Err(format!("'{port}' is not a port; {wanted}")),
     }
+}
+
+/// The path after a host and perhaps a port.
+fn path(text: &str) -> Option<&str> {
+    let (host, path) = text.split_at(text.find('/')?);
+    (!host.is_empty() && !host.ends_with(':')).then_some(path)
 }
 
 /// The path of a Unix socket.

@@ -4,6 +4,7 @@
 //! None, as for a missing key. Finally [`Section::finish`] notes every key that nobody asked for, and suggests the most similar
 //! known key.
 
+mod hints;
 pub mod problem;
 pub mod template;
 pub mod value;
@@ -19,48 +20,10 @@ use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 
-use self::problem::{Files, Problem, line_of};
+use self::problem::{Files, Problem};
 
 /// The least similarity (Jaro-Winkler, 1 is equal) of a key that is suggested.
 const ALIKE: f64 = 0.75;
-
-/// Keys that are easily put into a wrong table, and their tables. TOML puts a top-level key into the table before it.
-const HOMES: [(&str, &[&str]); 4] = [
-    (
-        "",
-        &[
-            "workers",
-            "drain",
-            "user",
-            "group",
-            "chroot",
-            "landlock",
-            "include",
-            "error_log",
-            "state",
-            "ticket_keys",
-        ],
-    ),
-    (
-        "[[listen]]",
-        &[
-            "address",
-            "proxy_protocol",
-            "real_ip",
-            "max_connections",
-            "max_connections_per_client",
-            "mode",
-            "timeouts",
-            "head",
-            "http2",
-        ],
-    ),
-    (
-        "[[site]]",
-        &["host", "default", "error_pages", "redirect_https", "hsts"],
-    ),
-    ("[[site.route]]", &["path", "glob", "methods"]),
-];
 
 /// A file being read.
 pub struct Source<'s> {
@@ -122,12 +85,7 @@ impl<'s> Source<'s> {
 
     /// The line of `at` for a message about `here`, with the file if that is another one.
     pub fn line(&self, at: usize, here: usize) -> String {
-        let line = line_of(self.files, self.text, at);
-        let (file, name) = self.files.at(at);
-        match file == self.files.at(here).0 {
-            true => format!("line {line}"),
-            false => format!("line {line} of {name}"),
-        }
+        problem::line(self.files, self.text, at, here)
     }
 
     /// Notes a mistake.
@@ -350,7 +308,9 @@ impl<'s> Section<'s> {
         let found = words.iter().find(|(word, _)| *word == text.value);
         if found.is_none() {
             let guess = nearest(&text.value, words.iter().map(|(word, _)| *word));
+            let is_version = text.value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
             let guess = guess
+                .filter(|_| !is_version)
                 .map(|guess| format!("; did you mean \"{guess}\"?"))
                 .unwrap_or_default();
             let shown = show(value.get_ref());
@@ -497,8 +457,11 @@ impl<'s> Section<'s> {
     pub fn as_section(&self, key: &str, value: &'s Spanned<DeValue<'s>>, wanted: &str) -> Option<Section<'s>> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Section::new(self.source, &self.below(key, false), table, value.span())),
-            _ => {
-                self.mistyped(key, value, wanted);
+            other => {
+                let form = hints::form(&self.below(key, false), key, other);
+                let form = form.map_or(String::new(), |form| format!("; {form}"));
+                let text = format!("'{key}' must be {wanted}, not {}{form}", show(other));
+                self.source.problem(&value.span(), text);
                 None
             }
         }
@@ -511,6 +474,14 @@ impl<'s> Section<'s> {
             return Vec::new();
         };
         let DeValue::Array(items) = value.get_ref() else {
+            if let Some(below) = self.header_below(key) {
+                let text = format!(
+                    "{} comes before its {key}: write {title} above it",
+                    &self.source.text[below.clone()]
+                );
+                self.source.problem(&below, text);
+                return Vec::new();
+            }
             // `[key]` instead of `[[key]]` is a common mistake.
             let text = match value.get_ref() {
                 DeValue::Table(_) => format!(
@@ -530,6 +501,14 @@ impl<'s> Section<'s> {
             }
         });
         sections.collect()
+    }
+
+    /// The header of the table that is below `[[key]]` although no `[[key]]` is there.
+    fn header_below(&self, key: &str) -> Option<Range<usize>> {
+        let (key, value) = self.table.get_key_value(key)?;
+        // The place of a table without a header of its own is its name in the header of the other one.
+        let at = key.span();
+        (value.span() == at).then(|| problem::header(self.source.text, at.start))?
     }
 
     /// All keys and values, in the order of the file, for tables whose keys the user chooses.
@@ -561,38 +540,44 @@ impl<'s> Section<'s> {
         let mut asked = self.asked.borrow().clone();
         asked.sort_unstable();
         asked.dedup();
-        for key in self.table.keys() {
+        for (key, value) in self.table.iter() {
             let name = key.get_ref().as_ref();
             if asked.contains(&name) {
                 continue;
             }
-            // In a table of `HOMES`, a key may come from any other table. In any other table it may only come from the top of the file.
-            let is_listed = HOMES.iter().any(|(home, _)| *home == self.title);
-            let home = HOMES
-                .iter()
-                .find(|(home, keys)| *home != self.title && keys.contains(&name))
-                .filter(|(home, _)| is_listed || home.is_empty());
-            let hint = match (home, nearest(name, asked.iter().copied())) {
-                (home, Some(guess)) if home.is_none() || !is_listed => format!("; did you mean '{guess}'?"),
-                (Some(("", _)), _) => "; it belongs to the top of the file, before the first table".into(),
-                (Some((home, _)), _) => format!("; it belongs to {home}"),
-                (None, _) => format!("; known keys are {}", asked.join(", ")),
-            };
+            // A header holds the key. A value stands behind it.
+            let is_header = value.span().contains(&key.span().start);
+            let hint = self.hint(name, value.get_ref(), is_header, &asked);
             self.source.problem(
                 &key.span(),
-                format!("unknown key '{}' in {}{hint}", name.escape_debug(), self.title()),
+                format!("unknown key '{}' in {}; {hint}", name.escape_debug(), self.title()),
             );
         }
     }
 
-    fn below(&self, key: &str, many: bool) -> String {
-        let inside = self.title.trim_matches(['[', ']']);
-        let dot = if inside.is_empty() { "" } else { "." };
-        if many {
-            format!("[[{inside}{dot}{key}]]")
-        } else {
-            format!("[{inside}{dot}{key}]")
+    /// The remedy for an unknown key.
+    fn hint(&self, name: &str, value: &DeValue<'_>, is_header: bool, asked: &[&str]) -> String {
+        if hints::is_home(&self.title)
+            && let Some(hint) = hints::inside(self.table, name, value)
+        {
+            return hint;
         }
+        let home = hints::home(&self.title, name);
+        match (home, nearest(name, asked.iter().copied())) {
+            (home, Some(guess)) if home.is_none() || !hints::is_home(&self.title) => format!("did you mean '{guess}'?"),
+            (Some(home), _) if is_header => {
+                let many = name == "route" || matches!(value, DeValue::Array(_));
+                let home = home.split(" or ").next().unwrap_or_default();
+                format!("did you mean {}?", below(home, name, many))
+            }
+            (Some(""), _) => "it belongs to the top of the file, before the first table".into(),
+            (Some(home), _) => format!("it belongs to {home}"),
+            (None, _) => format!("known keys are {}", asked.join(", ")),
+        }
+    }
+
+    fn below(&self, key: &str, many: bool) -> String {
+        below(&self.title, key, many)
     }
 
     pub fn as_string(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<At<String>> {
@@ -666,6 +651,9 @@ impl<'s> Section<'s> {
     fn missing(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
         let path = self.source.shown(path);
         let text = match error.kind() {
+            std::io::ErrorKind::NotFound if what == "folder" => {
+                format!("there is no folder '{path}'; make it first")
+            }
             std::io::ErrorKind::NotFound => format!("there is no {what} '{path}'"),
             std::io::ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),
             _ => format!("the {what} '{path}' cannot be used: {error}"),
@@ -676,6 +664,17 @@ impl<'s> Section<'s> {
     pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
         let text = format!("'{key}' must be {wanted}, not {}", show(value.get_ref()));
         self.source.problem(&value.span(), text);
+    }
+}
+
+/// The title of a table below `title`, or of several.
+fn below(title: &str, key: &str, many: bool) -> String {
+    let inside = title.trim_matches(['[', ']']);
+    let dot = if inside.is_empty() { "" } else { "." };
+    if many {
+        format!("[[{inside}{dot}{key}]]")
+    } else {
+        format!("[{inside}{dot}{key}]")
     }
 }
 

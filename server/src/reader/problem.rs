@@ -117,13 +117,34 @@ impl Report {
 }
 
 /// The line number of a byte in its file, from 1.
-pub fn line_of(files: &Files, source: &str, at: usize) -> usize {
+fn line_of(files: &Files, source: &str, at: usize) -> usize {
     let at = at.min(source.len());
     source.as_bytes()[files.at(at).0..at]
         .iter()
         .filter(|byte| **byte == b'\n')
         .count()
         + 1
+}
+
+/// The line of `at` for a message about `here`, with the file if that is another one.
+pub fn line(files: &Files, source: &str, at: usize, here: usize) -> String {
+    let line = line_of(files, source, at);
+    let (file, name) = files.at(at);
+    match file == files.at(here).0 {
+        true => format!("line {line}"),
+        false => format!("line {line} of {name}"),
+    }
+}
+
+/// The header on the line of a byte: `[table]` or `[[table]]`.
+pub fn header(source: &str, at: usize) -> Option<Range<usize>> {
+    let start = source[..at].rfind('\n').map_or(0, |at| at + 1);
+    let line = source[start..].lines().next()?;
+    let header = line.trim_start();
+    let start = start + line.len() - header.len();
+    let name = header.find(']')?;
+    let closing = header[name..].bytes().take(2).take_while(|byte| *byte == b']').count();
+    header.starts_with('[').then(|| start..start + name + closing)
 }
 
 /// Places where a text that is not TOML may hold passwords of URLs: on each line from the first `//` to the last `@`.

@@ -24,7 +24,7 @@ use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
 use crate::process::root::inside;
 use crate::site::live::Live;
 
-use super::startup::{Given, Process};
+use super::startup::{Given, Process, cannot_listen};
 
 /// The longest time that a reload waits until a server accepts no more. A busy worker delays its accepting fiber.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl Bound {
                 "{bind} can be taken over only at start: restart the server"
             ))),
         };
-        let mut listening = listening.map_err(|error| process.cannot_listen(&error))?;
+        let mut listening = listening.map_err(|error| cannot_listen(&error, process.spelling.address))?;
         if let (true, Some(file), Some(mode)) = (is_new, &file, settings.mode) {
             fs::set_permissions(file, Permissions::from_mode(mode)).map_err(|error| no_mode(file, &error))?;
         }

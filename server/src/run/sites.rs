@@ -382,7 +382,10 @@ impl Sites {
         };
         let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
             Some(running) => running.sockets()?,
-            None => startup::open_now(&settings.bind, &self.process, means.handlers.workers)?,
+            None => {
+                let setting = self.process.spelling.admin;
+                startup::open_now(&settings.bind, setting, &self.process, means.handlers.workers)?
+            }
         };
         let admin = means
             .admin

@@ -58,7 +58,7 @@ pub struct Process {
     /// The folder whose programs Landlock lets this process start.
     pub may_execute: Option<PathBuf>,
     /// How messages name settings.
-    spelling: &'static Spelling,
+    pub spelling: &'static Spelling,
 }
 
 /// The sockets that are opened before the first worker starts.
@@ -114,6 +114,7 @@ pub fn open(
         None => privileges(origin.file(), config, used_state, &mut replaceable)?,
         Some(_) => None,
     };
+    let spelling = origin.spelling();
     let mut process = Process {
         root: None,
         made_mode,
@@ -129,7 +130,7 @@ pub fn open(
         confinement: Confinement::of(config),
         executable: arrival::executable(),
         may_execute: executed(config).map(Path::to_owned),
-        spelling: origin.spelling(),
+        spelling,
     };
     let say = process.say.clone();
     let is_out_of_sight = |file: &Path| {
@@ -155,7 +156,7 @@ pub fn open(
             continue;
         }
         listeners.push(match &listener.bind {
-            bind if listener.is_optional => match one(bind, &process, workers, &mut sockets) {
+            bind if listener.is_optional => match one(bind, spelling.address, &process, workers, &mut sockets) {
                 Ok(opened) => Given::Opened(opened),
                 Err(why) => {
                     let why = why.split("; ").next().unwrap_or_default();
@@ -167,7 +168,7 @@ pub fn open(
             // The server binds it later and removes its file at the end. For that it needs the rights that it was made with.
             Bind::Unix(_) if privileges.is_none() => Given::Nothing,
             Bind::Unix(path) => {
-                let opened = one(&listener.bind, &process, workers, &mut sockets)?;
+                let opened = one(&listener.bind, spelling.address, &process, workers, &mut sockets)?;
                 let mode = listener
                     .mode
                     .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
@@ -178,7 +179,7 @@ pub fn open(
                 }
                 Given::Opened(opened)
             }
-            bind => Given::Opened(one(bind, &process, workers, &mut sockets)?),
+            bind => Given::Opened(one(bind, spelling.address, &process, workers, &mut sockets)?),
         });
     }
     if let Some(index) = refused {
@@ -189,7 +190,7 @@ pub fn open(
         .as_ref()
         .map(|admin| match process.upgrade.listeners(&admin.bind.to_string()) {
             Some(arrived) => Ok(arrived),
-            None => one(&admin.bind, &process, workers, &mut sockets),
+            None => one(&admin.bind, spelling.admin, &process, workers, &mut sockets),
         });
     let admin = admin.transpose()?;
     for name in sockets.unused() {
@@ -290,7 +291,13 @@ fn open_shared(settings: &config::Shared, tickets: Option<Tickets>, say: &Say) -
     Ok(Arc::new(Shared::new(client, prefix, seal, tickets, say.clone())))
 }
 
-fn one(bind: &Bind, process: &Process, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
+fn one(
+    bind: &Bind,
+    setting: &str,
+    process: &Process,
+    workers: usize,
+    sockets: &mut Sockets,
+) -> Result<Vec<Listener>, String> {
     if let Bind::Systemd(name) = bind {
         let named = sockets.named(name)?.into_iter().map(|socket| match socket {
             Socket::Tcp(listener) => listener.into(),
@@ -298,11 +305,11 @@ fn one(bind: &Bind, process: &Process, workers: usize, sockets: &mut Sockets) ->
         });
         return Ok(named.collect());
     }
-    open_now(bind, process, workers)
+    open_now(bind, setting, process, workers)
 }
 
-/// Opens the sockets of an address.
-pub fn open_now(bind: &Bind, process: &Process, workers: usize) -> Result<Vec<Listener>, String> {
+/// Opens the sockets of an address. `setting` is where the user has set it, for messages.
+pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -> Result<Vec<Listener>, String> {
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
         Bind::Unix(path) => match process.inside(path) {
@@ -315,7 +322,7 @@ pub fn open_now(bind: &Bind, process: &Process, workers: usize) -> Result<Vec<Li
     };
     opened.map_err(|error| {
         let what = format!("cannot listen on {bind}: {error}");
-        process.cannot_listen(&io::Error::new(error.kind(), what))
+        cannot_listen(&io::Error::new(error.kind(), what), setting)
     })
 }
 
@@ -324,20 +331,19 @@ impl Process {
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         inside(self.root.as_deref(), path)
     }
+}
 
-    /// The message for a listener that cannot be opened: what failed, and what to do.
-    pub fn cannot_listen(&self, error: &io::Error) -> String {
-        let address = self.spelling.address;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                format!("{error}; stop the other server, or choose another address ({address})")
-            }
-            io::ErrorKind::PermissionDenied => {
-                format!("{error}; choose a port above 1023 ({address}), or start as root")
-            }
-            io::ErrorKind::AddrNotAvailable => format!("{error}; choose an address of this machine ({address})"),
-            _ => format!("{error}; choose another address ({address})"),
+/// The message for a listener that cannot be opened: what failed, and what to do in which setting.
+pub fn cannot_listen(error: &io::Error, setting: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("{error}; stop the other server, or choose another address ({setting})")
         }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; choose a port above 1023 ({setting}), or start as root")
+        }
+        io::ErrorKind::AddrNotAvailable => format!("{error}; choose an address of this machine ({setting})"),
+        _ => format!("{error}; choose another address ({setting})"),
     }
 }
 

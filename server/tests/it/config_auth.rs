@@ -202,7 +202,7 @@ fn mistakes_of_jwt_have_their_places() {
     );
     let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
-        "site.toml:3:9: key file '",
+        "site.toml:3:16: key file '",
         "an RSA key has 1024 bits",
         "lacks 'keys': the file with the public keys",
         "'algorithms' cannot be \"none\": choose among HS256",

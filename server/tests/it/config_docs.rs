@@ -41,6 +41,7 @@ fn the_examples_of_the_documentation() {
     let folder = Folder::new();
     folder.write("www/index.html", "");
     folder.write("404.html", "");
+    folder.write("maintenance.html", "");
     folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
     folder.write("sites/.keep", "");
     let authority = Authority::new("clients");

@@ -98,6 +98,21 @@ fn a_port_in_use_is_named_and_nothing_is_served_on_the_others() {
     let mut command = osier();
     command.args(["-l", &server.address.to_string()]);
     assert!(refused(command).contains(&server.address.to_string()));
+    // The admin listener has a setting of its own.
+    let mut command = osier();
+    command.args(["-l", "127.0.0.1:0", "--admin", &taken_at.to_string()]);
+    let text = refused(command);
+    assert!(text.contains("choose another address (--admin)"), "{text}");
+    folder.write(
+        "site.toml",
+        format!(
+            "[admin]\naddress = \"{taken_at}\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\nrespond = 404\n"
+        ),
+    );
+    let mut command = osier();
+    command.arg(folder.join("site.toml"));
+    let text = refused(command);
+    assert!(text.contains("choose another address ('address' of [admin])"), "{text}");
     // And an address that is named twice.
     let mut command = osier();
     command.args(["-l", &free_at.to_string(), "-l", &free_at.to_string()]);

@@ -72,7 +72,7 @@ fn named(address: &str) -> Result<String, String> {
         Some(("", port)) if is_port(port) => Ok(format!("127.0.0.1:{port}")),
         Some((_, port)) if is_port(port) => Ok(address.to_owned()),
         _ => Err(format!(
-            "'{address}' has no port: give the address of [admin], as in osier top 127.0.0.1:9000"
+            "'{address}' has no port: give the address of [admin], as in osier top 127.0.0.1:9090"
         )),
     }
 }

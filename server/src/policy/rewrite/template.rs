@@ -42,7 +42,8 @@ pub fn capture(name: &str, pattern: &Regex) -> Result<usize, String> {
     };
     index.ok_or_else(|| {
         let (groups, pattern) = (pattern.captures_len() - 1, pattern.as_str());
-        format!("'${name}' is not captured: the pattern {pattern:?} has {groups} groups, and none of that name")
+        let s = if groups == 1 { "" } else { "s" };
+        format!("'${name}' is not captured: the pattern {pattern:?} has {groups} group{s}, and none of that name")
     })
 }
 

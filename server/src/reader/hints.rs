@@ -1,0 +1,148 @@
+//! Hints for a key in the wrong table, and for a value that should be a table.
+
+use toml::de::{DeTable, DeValue};
+
+/// Keys that are easily put into a wrong table, and their tables. TOML puts a top-level key into the table before it.
+const HOMES: [(&str, &str); 5] = [
+    (
+        "",
+        "workers drain user group chroot landlock include error_log state ticket_keys",
+    ),
+    (
+        "[[listen]]",
+        "address proxy_protocol real_ip max_connections max_connections_per_client mode timeouts head http2",
+    ),
+    ("[[site]]", "host default error_pages redirect_https hsts route"),
+    (
+        "[[site.route]]",
+        "path glob methods files fastcgi proxy redirect respond rewrite chat welcome",
+    ),
+    (
+        "[[site]] or [[site.route]]",
+        "auth forward_auth jwt html_errors headers cors limits allow deny rate compress cache request_id server_timing slow trace",
+    ),
+];
+
+/// The keys of a handler's table, which are easily put beside the handler, into the route.
+const INSIDE: [(&str, &str); 7] = [
+    ("files", "root index listing spa hidden precompressed symlinks strip"),
+    (
+        "proxy",
+        "to strip forwarded trust upgrade tunnel_idle tunnel_half_closed http2 ca verify sni cert key",
+    ),
+    (
+        "fastcgi",
+        "to root index suffix front params files application_root internal_root symlinks server_name https hide",
+    ),
+    ("redirect", "to status"),
+    ("respond", "status body file content_type"),
+    (
+        "chat",
+        "history message rooms rooms_per_client burst every origins redis channel",
+    ),
+    ("welcome", "live_for_all"),
+];
+
+/// The keys that `proxy` and `fastcgi` have in common.
+const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file buffer shared_memory";
+
+/// How to write tables, by the end of their names. A number takes the place of `$`.
+const FORMS: [(&str, &str); 24] = [
+    ("admin", "{ address = \"127.0.0.1:9090\" }"),
+    ("auth", "{ users = { NAME = \"HASH\" } }"),
+    ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
+    ("claims", "{ NAME = \"VALUE\" }"),
+    ("cors", "{ origins = \"https://example.org\" }"),
+    ("ejection", "{ failures = $ }"),
+    ("error_log", "{ file = \"error.log\" }"),
+    ("error_pages", "{ 404 = \"404.html\" }"),
+    ("fastcgi", "{ root = \"www\", to = \"unix:/run/php/php-fpm.sock\" }"),
+    ("head", "{ bytes = \"16KiB\" }"),
+    ("headers", "{ NAME = \"VALUE\" }"),
+    ("health", "{} for the defaults"),
+    ("jwt", "{ keys = \"FILE\" }"),
+    ("limits", "{ body = \"2MiB\" }"),
+    ("listen.timeouts", "{ idle = \"60s\" }"),
+    ("params", "{ NAME = \"VALUE\" }"),
+    ("pass", "{ CLAIM = \"FIELD\" }"),
+    ("queue", "{ running = $ }"),
+    ("rate", "{ requests = $ }"),
+    ("rates", "{ body = $ }"),
+    ("real_ip", "{ from = \"10.0.0.0/8\" }"),
+    ("timeouts", "{ first_byte = \"60s\" }"),
+    ("upgrade", "{ drain = \"1h\" }"),
+    ("users", "{ NAME = \"HASH\" }"),
+];
+
+/// Whether a table is one of [`HOMES`].
+pub fn is_home(title: &str) -> bool {
+    HOMES.iter().any(|(home, _)| *home == title)
+}
+
+/// The table that a key of the table `title` belongs to. A key of a nested table may only come from the top of the file.
+pub fn home(title: &str, key: &str) -> Option<&'static str> {
+    let mut homes = HOMES.iter().filter(|(home, _)| is_home(title) || home.is_empty());
+    let found = homes.find(|(home, keys)| *home != title && has(keys, key));
+    found.map(|(home, _)| *home)
+}
+
+/// How to write a key that belongs into the table of a handler beside it.
+pub fn inside(route: &DeTable<'_>, key: &str, value: &DeValue<'_>) -> Option<String> {
+    let belongs = |handler: &str, keys| has(keys, key) || matches!(handler, "proxy" | "fastcgi") && has(GATEWAY, key);
+    let mut present = INSIDE.iter().filter(|(handler, _)| route.contains_key(*handler));
+    let (handler, _) = present.find(|(handler, keys)| belongs(handler, keys))?;
+    // The key that the handler's value stands for: `files = "www"` means `files = { root = "www" }`.
+    let short = match (*handler, route.get(*handler)?.get_ref()) {
+        (_, DeValue::Table(_)) => return Some(format!("it belongs into the table of '{handler}'")),
+        ("files", _) => "root = ..., ",
+        ("proxy" | "redirect", _) => "to = ..., ",
+        ("respond", DeValue::Integer(_)) => "status = ..., ",
+        ("respond", _) => "body = ..., ",
+        _ => "",
+    };
+    let short = if short.starts_with(key) { "" } else { short };
+    let value = match value {
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Integer(value) => value.to_string(),
+        _ => "...".into(),
+    };
+    Some(format!("write {handler} = {{ {short}{key} = {value} }}"))
+}
+
+/// How to write the table `title` of the key `key`, whose value is not a table.
+pub fn form(title: &str, key: &str, value: &DeValue<'_>) -> Option<String> {
+    let title = title.trim_matches(['[', ']']);
+    let is_end = |end: &str| {
+        let before = title.strip_suffix(end);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    let (_, form) = FORMS.iter().find(|(end, _)| is_end(end))?;
+    let number = match value {
+        DeValue::Integer(number) => number.to_string(),
+        _ => "10".into(),
+    };
+    Some(format!("write {key} = {}", form.replace('$', &number)))
+}
+
+/// Whether a list of words has this one.
+fn has(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_that_a_hint_names_exists() {
+        let documented = include_str!("../../../docs/configuration.md");
+        let lists = HOMES.iter().chain(&INSIDE).map(|(_, keys)| *keys).chain([GATEWAY]);
+        for key in lists.flat_map(|keys| keys.split(' ')) {
+            let written = [format!("`{key}`"), format!("`{key}."), format!(".{key}]")];
+            assert!(
+                written.iter().any(|form| documented.contains(form)),
+                "{key} is no setting"
+            );
+        }
+    }
+}

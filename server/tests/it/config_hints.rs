@@ -1,0 +1,236 @@
+//! The remedies of `osier check`: keys in the wrong table, tables and values in the wrong form, and keys that are set twice.
+
+use crate::config_check::{HANDLERS, check, mistakes, run};
+
+#[test]
+fn hints_are_of_the_table_that_a_key_is_in() {
+    run(&[
+        (
+            "@site\nauth = { user = { me = \"x\" }, file = \"users\" }\n@route\n",
+            &["3:10: unknown key 'user' in [site.auth]; did you mean 'users'?"],
+        ),
+        (
+            "@site\n[[site.route]]\nfastcgi = { to = \"127.0.0.1:1\", root = \"www\", health = { path = \"/\" } }\n",
+            &["4:58: unknown key 'path' in [site.route.fastcgi.health]; known keys are every, timeout"],
+        ),
+        (
+            "@site\nlog = { file = \"a.log\", workers = 2 }\n@route\n",
+            &["3:25: unknown key 'workers' in [site.log]; it belongs to the top of the file, before the first table"],
+        ),
+    ]);
+}
+
+#[test]
+fn a_key_of_a_route_has_its_place_there() {
+    for handler in HANDLERS.split(", ") {
+        let found = mistakes(&format!("{handler} = 1\n[[site]]\n{handler} = 1\n"));
+        let expected = [
+            format!("1:1: unknown key '{handler}' in the file; it belongs to [[site.route]]"),
+            "2:1: [[site]] has no [[site.route]]: it would answer every request with 404".into(),
+            format!("3:1: unknown key '{handler}' in [[site]]; it belongs to [[site.route]]"),
+        ];
+        assert_eq!(found, expected);
+    }
+    run(&[
+        (
+            "[[site]]\n[[route]]\nfiles = \"www\"\n",
+            &[
+                "1:1: [[site]] has no [[site.route]]: it would answer every request with 404",
+                "2:3: unknown key 'route' in the file; did you mean [[site.route]]?",
+            ],
+        ),
+        (
+            "auth = {}\nmethods = [\"GET\"]\n@site\n@route\n[headers]\n[timeouts]\n[site.error_log]\n",
+            &[
+                "1:1: unknown key 'auth' in the file; it belongs to [[site]] or [[site.route]]",
+                "2:1: unknown key 'methods' in the file; it belongs to [[site.route]]",
+                "7:2: unknown key 'headers' in the file; did you mean [site.headers]?",
+                "8:2: unknown key 'timeouts' in the file; did you mean [listen.timeouts]?",
+                "9:7: unknown key 'error_log' in [[site]]; did you mean [error_log]?",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn a_key_of_a_handler_belongs_into_its_table() {
+    for (route, expected) in [
+        (
+            "files = \"www\"\nlisting = true",
+            "listing'; write files = { root = ..., listing = true }",
+        ),
+        (
+            "files = \"www\"\nindex = \"a\"",
+            "index'; write files = { root = ..., index = ... }",
+        ),
+        ("files = \"www\"\nroot = \"www\"", "root'; write files = { root = ... }"),
+        (
+            "files = { root = \"www\" }\nspa = true",
+            "spa'; it belongs into the table of 'files'",
+        ),
+        (
+            "proxy = \"a:1\"\nkeep = 5",
+            "keep'; write proxy = { to = ..., keep = 5 }",
+        ),
+        (
+            "proxy = \"a:1\"\ntimeouts = {}",
+            "timeouts'; write proxy = { to = ..., timeouts = ... }",
+        ),
+        (
+            "fastcgi = { root = \"www\", to = \"a:1\" }\nhealth = {}",
+            "health'; it belongs into the table of 'fastcgi'",
+        ),
+        (
+            "redirect = \"/\"\nstatus = 301",
+            "status'; write redirect = { to = ..., status = 301 }",
+        ),
+        (
+            "respond = \"x\"\nstatus = 404",
+            "status'; write respond = { body = ..., status = 404 }",
+        ),
+        (
+            "respond = 404\nbody = \"x\"",
+            "body'; write respond = { status = ..., body = ... }",
+        ),
+        ("chat = true\nrooms = 5", "rooms'; write chat = { rooms = 5 }"),
+        (
+            "welcome = true\nlive_for_all = true",
+            "live_for_all'; write welcome = { live_for_all = true }",
+        ),
+    ] {
+        let found = mistakes(&format!("[[site]]\n[[site.route]]\n{route}\n"));
+        let expected = expected.replacen("';", "' in [[site.route]];", 1);
+        assert_eq!(found, [format!("4:1: unknown key '{expected}")]);
+    }
+    let found = mistakes("[[site]]\nfiles = \"www\"\nlisting = true\n");
+    assert!(
+        found[2].ends_with("in [[site]]; write files = { root = ..., listing = true }"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_table_comes_before_what_it_belongs_to() {
+    run(&[
+        (
+            "[[site.route]]\nfiles = \"www\"\n",
+            &["1:1: [[site.route]] comes before its site: write [[site]] above it"],
+        ),
+        (
+            "# TLS\n  [listen.tls]\nmin_version = \"1.3\"\n@site\n@route\n",
+            &["2:3: [listen.tls] comes before its listen: write [[listen]] above it"],
+        ),
+        (
+            "@site\n[[site.route.rewrite]]\npattern = \"x\"\nto = \"/\"\n",
+            &["3:1: [[site.route.rewrite]] comes before its route: write [[site.route]] above it"],
+        ),
+    ]);
+}
+
+#[test]
+fn a_value_that_should_be_a_table_is_shown_the_form() {
+    let proxy = |key: &str| format!("[[site]]\n[[site.route]]\nproxy = {{ to = \"a:1\", {key} }}\n");
+    let site = |key: &str| format!("[[site]]\n{key}\n[[site.route]]\nrespond = 404\n");
+    for (text, expected) in [
+        (
+            proxy("health = true"),
+            "'health' must be a table, not true; write health = {} for the defaults",
+        ),
+        (
+            proxy("timeouts = \"5s\""),
+            "'timeouts' must be a table, not \"5s\"; write timeouts = { first_byte = \"60s\" }",
+        ),
+        (
+            site("rate = 5"),
+            "'rate' must be a table or false, not the number 5; write rate = { requests = 5 }",
+        ),
+        (
+            site("rate = true"),
+            "'rate' must be a table or false, not true; write rate = { requests = 10 }",
+        ),
+        (
+            site("limits.queue = 7"),
+            "'queue' must be a table, not the number 7; write queue = { running = 7 }",
+        ),
+        (
+            site("[[site.route]]\nglob = \"*.php\"\nfastcgi = \"a:1\""),
+            "'fastcgi' must be a table, not \"a:1\"; write fastcgi = { root = \"www\", to = \"unix:/run/php/php-fpm.sock\" }",
+        ),
+        (
+            format!("[[listen]]\naddress = \"1\"\ntimeouts = 5\n{}", site("")),
+            "'timeouts' must be a table, not the number 5; write timeouts = { idle = \"60s\" }",
+        ),
+        (
+            site("log = true"),
+            "'log' must be false, \"combined\", \"json\", a template or a table, not true",
+        ),
+    ] {
+        let found = mistakes(&text);
+        assert!(found.len() == 1 && found[0].ends_with(expected), "{text}\n{found:?}");
+    }
+}
+
+#[test]
+fn the_first_of_two_keys_is_named() {
+    run(&[
+        (
+            "workers = 1\nworkers = 2\n@site\n@route\n",
+            &["2:1: 'workers' is set twice; the first is in line 1"],
+        ),
+        // Keys of the same name in other tables are other keys.
+        (
+            "[[site]]\nhost = \"a\"\nlog = \"json\"\n[[site.route]]\nproxy = { host = \"b\", to = \"a:1\" }\n\
+             [[site]]\nhost = \"b\"\nerror_pages = {}\ncors = { origins = \"*\", headers = \"host\" }\nhost = \"c\"\n@route\n",
+            &["10:1: 'host' is set twice; the first is in line 7"],
+        ),
+        (
+            "[log]\nfile = \"a\"\n[[site]]\nlog = \"json\"\n@route\n[log]\nformat = \"json\"\n",
+            &["7:2: 'log' is set twice; the first is in line 1"],
+        ),
+        (
+            "log = \"json\"\n[log]\n@site\n@route\n",
+            &["2:2: 'log' is set twice; the first is in line 1"],
+        ),
+        (
+            "@site\n[[site.route]]\nrespond = { status = 404, status = 405 }\n",
+            &["4:27: 'status' is set twice; the first is in line 4"],
+        ),
+    ]);
+    let (_, printed) = check("workers = 1\nworkers = 2 # secret\n[[site]]\n[[site.route]]\nfiles = \"www\"\n");
+    assert!(printed.contains("  2 | workers = **********\n"), "{printed}");
+}
+
+#[test]
+fn an_address_of_a_backend_has_no_path() {
+    let wanted = "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH";
+    let path = "a backend has no path; remove '/app', and see 'strip' or 'rewrite'";
+    for (to, expected) in [
+        ("http://127.0.0.1:3000/app", path),
+        ("https://example.org/app", path),
+        ("h2c://127.0.0.1:3000/app", path),
+        ("127.0.0.1:3000/app", path),
+        ("http://127.0.0.1", wanted),
+        ("ftp://127.0.0.1:3000/app", wanted),
+        ("/run/app.sock", wanted),
+        ("https://unix:/run/app.sock", wanted),
+        ("h2c://http://127.0.0.1:3000", wanted),
+    ] {
+        let found = mistakes(&format!("[[site]]\n[[site.route]]\nproxy = \"{to}\"\n"));
+        assert_eq!(found, [format!("3:9: 'proxy' cannot be \"{to}\": {expected}")]);
+    }
+    let fastcgi = "fastcgi = { root = \"www\", to = \"127.0.0.1:9000/app\" }";
+    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
+    assert!(
+        found[0].ends_with(": a backend has no path; remove '/app'"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn captures_are_counted() {
+    let rule = "{ pattern = \"(x)\", to = \"/$2\" }";
+    let found = mistakes(&format!(
+        "[[site]]\n[[site.route]]\nrewrite = {rule}\n[[site.route]]\nfiles = \"www\"\n"
+    ));
+    assert!(found[0].contains("has 1 group, and none of that name"), "{found:?}");
+}
