@@ -150,6 +150,13 @@ mod tests {
 
     #[test]
     fn the_first_clients_of_a_worker_and_the_keeper_do_not_wait_for_each_other() {
+        let (shown, second) = (0..20).find_map(|_| renewed_under_first_clients()).unwrap();
+        assert_eq!(shown, [second.clone(), second]);
+    }
+
+    /// The certificates that two clients are shown whose file the keeper renews while they read it, and the new one. `None` if a client was
+    /// through before.
+    fn renewed_under_first_clients() -> Option<([Vec<u8>; 2], Vec<u8>)> {
         let folder = testkit::Folder::new();
         let [first, second] = [0, 1].map(|_| Stored::self_signed("a.example.org"));
         let auto = auto(&folder, &first);
@@ -163,25 +170,22 @@ mod tests {
                     let auto = Arc::clone(&auto);
                     osier::spawn_local(move || leaf(auto.find(None)))
                 });
-                // Both read now. None goes on while the keeper renews what they read, because it does not suspend.
+                // Both read now, and none goes on while the keeper renews what they read, because it does not suspend. A client whose read ends
+                // before it looks does not suspend either.
                 osier::yield_now();
-                assert!(
-                    matches!(*locked(&auto.current), Current::Unread(0)),
-                    "a client is through"
-                );
+                let are_reading = matches!(*locked(&auto.current), Current::Unread(0));
                 thread::scope(|scope| {
                     let folder = auto.folder.as_ref().unwrap();
                     scope.spawn(|| folder.put_certificate("a.example.org", &renewed).unwrap());
                 });
                 auto.replace(&renewed).unwrap();
                 let shown = clients.map(|client| client.join().unwrap());
-                tell.send(shown).unwrap();
+                tell.send(are_reading.then_some(shown)).unwrap();
             });
         });
         let shown = told
             .recv_timeout(Duration::from_secs(60))
-            .expect("nobody waits for ever");
-        let second = leaf(second.identity().ok());
-        assert_eq!(shown, [second.clone(), second]);
+            .expect("nobody waits for ever")?;
+        Some((shown, leaf(second.identity().ok())))
     }
 }
