@@ -24,7 +24,7 @@ mod pinned {
         }
     }
 
-    /// What a thread that the calling one starts has to do first, to run where that one could before it was pinned.
+    /// The first thing for a thread that the calling one starts: it is to run where that one could before it was pinned.
     pub(crate) fn unpin_child() -> impl FnOnce() + Send + 'static {
         let before = BEFORE.get();
         move || {

@@ -459,7 +459,7 @@ fn memory(text: &mut Text) {
     text.family(
         "osier_memory_pressure",
         "gauge",
-        "0: below 80 % of the limit. 1: caches give way, and idle connections close. 2: from 95 % on, new requests get 503.",
+        "0: below 80 % of the limit. 1: caches shrink, and idle connections close. 2: from 95 % on, new requests get 503.",
     );
     text.sample("", &[], memory::pressure() as u8);
 }

@@ -301,7 +301,7 @@ impl Keeper {
                 "{held} of {most} MiB of memory ({name}) are in use: new requests get 503; raise 'memory', or limit what clients send"
             )),
             Pressure::High if self.said == Pressure::Normal => self.say.warning(format_args!(
-                "{held} of {most} MiB of memory ({name}) are in use: caches give way, and idle connections close"
+                "{held} of {most} MiB of memory ({name}) are in use: caches shrink, and idle connections close"
             )),
             Pressure::High => return,
             Pressure::Normal => self.say.info(format_args!("{held} of {most} MiB of memory are in use")),
@@ -312,7 +312,7 @@ impl Keeper {
     /// Makes the stores of responses drop half of what they hold.
     fn relieve(&self) {
         for store in self.live.current().stores() {
-            store.give_way();
+            store.relieve();
         }
     }
 }

@@ -115,7 +115,7 @@ pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
 }
 
 /// Forgets the files of this thread, because memory is short.
-pub fn give_way() {
+pub fn relieve() {
     // A file that is used again soon is cached anew.
     let _ = CACHES.try_with(|caches| {
         let mut caches = caches.borrow_mut();

@@ -120,19 +120,19 @@ fn relieve(service: &Service) {
             memory::wait_for_change(Pressure::Normal);
         }
         let most = 1 + service.state.total() / RELIEF_PARTS;
-        give_way(service, most);
+        evict(service, most);
         // Workers without a listener close theirs, too.
         asked = (asked + 1) % service.state.connections.len();
         if Some(asked) != osier::fiber::worker() {
             let service = service.clone();
-            drop(on_worker(asked, "evict", move || give_way(&service, most)));
+            drop(on_worker(asked, "evict", move || evict(&service, most)));
         }
         osier::sleep(RELIEF_TICK);
     }
 }
 
 /// Closes up to `most` connections of this worker, and drops free buffers and cached files.
-fn give_way(service: &Service, most: usize) {
+fn evict(service: &Service, most: usize) {
     let worker = &Local::here(service).worker;
     match memory::pressure() {
         Pressure::Critical => {
@@ -147,7 +147,7 @@ fn give_way(service: &Service, most: usize) {
     }
     worker.drop_buffers();
     #[cfg(feature = "files")]
-    crate::files::caches::give_way();
+    crate::files::caches::relieve();
 }
 
 /// A fiber that ends with this value.

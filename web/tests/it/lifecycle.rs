@@ -153,7 +153,7 @@ fn no_more_connections_than_allowed() {
 }
 
 #[test]
-fn silent_connections_give_way_to_new_ones() {
+fn silent_connections_make_room_for_new_ones() {
     let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(20);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     let mut kept = site.connect();

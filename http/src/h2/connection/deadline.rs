@@ -70,7 +70,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection has failed, as in [`receive`](Self::receive).
-    pub fn give_way(&mut self, patience: Duration, now: Instant) -> Result<Option<Event<'static>>, Error> {
+    pub fn reset_stalled(&mut self, patience: Duration, now: Instant) -> Result<Option<Event<'static>>, Error> {
         if let Some(error) = self.failed {
             return Err(error);
         }

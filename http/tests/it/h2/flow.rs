@@ -367,26 +367,26 @@ fn a_stalled_body_is_reset_in_time() {
 }
 
 #[test]
-fn bodies_that_have_sent_nothing_give_way() {
+fn bodies_that_have_sent_nothing_are_reset() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut peer = responding(&[1, 3]);
-    let gives_way = |peer: &mut Peer| peer.connection.give_way(PATIENCE, peer.now).unwrap().map(seen);
+    let reset = |peer: &mut Peer| peer.connection.reset_stalled(PATIENCE, peer.now).unwrap().map(seen);
     // The window of the first stream is shut. The second one has a window, and goes on.
     peer.connection.send_data(1, &[0; 70_000], false, peer.now);
     peer.frames();
     peer.now += PATIENCE - Duration::from_millis(1);
     peer.feed(&window(0, 1 << 20));
     assert_eq!(peer.connection.send_data(3, &[0; 10], false, peer.now), 10);
-    assert_eq!(gives_way(&mut peer), None);
+    assert_eq!(reset(&mut peer), None);
     // One byte is progress.
     peer.feed(&window(1, 1));
     assert_eq!(peer.connection.next_writable(), Some(1));
     assert_eq!(peer.connection.send_data(1, &[0; 70_000], false, peer.now), 1);
     peer.now += PATIENCE - Duration::from_millis(1);
-    assert_eq!(gives_way(&mut peer), None);
+    assert_eq!(reset(&mut peer), None);
     peer.now += Duration::from_millis(1);
-    assert_eq!(gives_way(&mut peer), Some(Seen::Reset(1, ErrorCode::CANCEL, false)));
-    assert_eq!(gives_way(&mut peer), None);
+    assert_eq!(reset(&mut peer), Some(Seen::Reset(1, ErrorCode::CANCEL, false)));
+    assert_eq!(reset(&mut peer), None);
     assert_eq!(peer.resets(), [(1, ErrorCode::CANCEL)]);
 }
 
@@ -394,7 +394,7 @@ fn bodies_that_have_sent_nothing_give_way() {
 fn a_body_gives_way_that_waits_for_a_shut_window_of_the_connection() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut peer = responding(&[1, 3]);
-    let gives_way = |peer: &mut Peer| peer.connection.give_way(PATIENCE, peer.now).unwrap().map(seen);
+    let reset = |peer: &mut Peer| peer.connection.reset_stalled(PATIENCE, peer.now).unwrap().map(seen);
     peer.feed(&window(3, 1 << 20));
     assert_eq!(peer.connection.send_data(1, &[0; 10], false, peer.now), 10);
     peer.frames();
@@ -407,15 +407,12 @@ fn a_body_gives_way_that_waits_for_a_shut_window_of_the_connection() {
     assert_eq!(peer.connection.next_writable(), Some(3));
     assert_eq!(peer.connection.send_data(3, &[0; 70_000], false, peer.now), 1);
     peer.now += Duration::from_millis(1);
-    assert_eq!(gives_way(&mut peer), None);
+    assert_eq!(reset(&mut peer), None);
     peer.now += PATIENCE;
     for stream in [1, 3] {
-        assert_eq!(
-            gives_way(&mut peer),
-            Some(Seen::Reset(stream, ErrorCode::CANCEL, false))
-        );
+        assert_eq!(reset(&mut peer), Some(Seen::Reset(stream, ErrorCode::CANCEL, false)));
     }
-    assert_eq!(gives_way(&mut peer), None);
+    assert_eq!(reset(&mut peer), None);
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Request<'_> {
     /// # Errors
     ///
     /// 415 for another content type, 413 for a larger body or, with a line in the log, for more than 10,000 fields, 422 for values
-    /// that do not fit the type.
+    /// that do not fit the type, 500 with a log line if the body has been read before.
     pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.form_up_to(IN_MEMORY)
     }

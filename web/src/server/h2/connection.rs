@@ -240,12 +240,12 @@ impl Connection {
         self.rest()
     }
 
-    /// Resets the streams whose client has opened no window for some time: near the limit of memory they give way.
+    /// Resets the streams whose client has opened no window for some time: near the limit of memory.
     #[cold]
-    fn give_way(&mut self) -> Result<(), Error> {
+    fn reset_stalled(&mut self) -> Result<(), Error> {
         let now = osier::time::coarse_now();
         loop {
-            let held = self.shared.machine.borrow_mut().give_way(stalled::PATIENCE, now)?;
+            let held = self.shared.machine.borrow_mut().reset_stalled(stalled::PATIENCE, now)?;
             match held {
                 Some(event) => self.handle(event),
                 None => break,
@@ -353,7 +353,7 @@ impl Multiplexed for Connection {
         }
         if memory::pressure() == Pressure::Critical
             && cause == Cause::Readable
-            && let Err(error) = self.give_way()
+            && let Err(error) = self.reset_stalled()
         {
             return self.fail(error, CloseReason::Evicted);
         }

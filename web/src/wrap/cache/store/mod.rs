@@ -577,10 +577,10 @@ impl Store {
     /// # Suspends
     ///
     /// While files are removed.
-    pub fn give_way(&self) {
+    pub fn relieve(&self) {
         for shard in &self.shards {
             let mut gone = Vec::new();
-            shard.lock().give_way(&mut gone);
+            shard.lock().relieve(&mut gone);
             shard.counts[Count::Evicted as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
             self.dispose(gone);
         }

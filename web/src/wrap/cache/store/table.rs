@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Takes out about half of what is stored in memory. Entries that leave go to `gone`.
-    pub fn give_way(&mut self, gone: &mut Vec<Arc<Entry>>) {
+    pub fn relieve(&mut self, gone: &mut Vec<Arc<Entry>>) {
         let kept = self.queue.bytes() / 2;
         self.make_room(self.queue.most().saturating_sub(kept), gone);
     }
