@@ -27,8 +27,8 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
             .bare("corosensei-micro", "spawn-join", plan)
     };
     let mut rows = vec![
-        spawning("spawn + join", "spawn-join", 65.0),
-        spawning("spawn_local + join", "spawn-local-join", 65.0),
+        spawning("spawn + join", "spawn-join", 60.0),
+        spawning("spawn_local + join", "spawn-local-join", 60.0),
         one(
             plan,
             "yield",
