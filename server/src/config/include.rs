@@ -7,6 +7,7 @@
 //! A file is parsed alone first, so what stands before its first `[[site]]` cannot slip into a table of the file before it.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
@@ -32,6 +33,8 @@ pub struct Texts {
     policies: HashSet<String>,
     /// Mistakes that make an included file unreadable, and folders that are not there yet.
     pub problems: Vec<Problem>,
+    /// Values that may be secrets: see [`twice::values`].
+    pub secrets: Vec<Range<usize>>,
 }
 
 /// Reads the files that `patterns` of the file `name` match. `source` is the first file.
@@ -44,6 +47,7 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
             .map(|(name, _)| name)
             .collect(),
         problems: Vec::new(),
+        secrets: Vec::new(),
     };
     let first = Path::new(name)
         .file_name()
@@ -134,7 +138,7 @@ impl Texts {
         let start = self.text.len();
         self.files.add(name, start);
         let (table, errors) = DeTable::parse_recoverable(text);
-        let mut note = |at: std::ops::Range<usize>, text: String| {
+        let mut note = |at: Range<usize>, text: String| {
             self.problems.push(Problem {
                 is_warning: false,
                 at: at.start + start..at.end + start,
@@ -143,6 +147,8 @@ impl Texts {
         };
         let is_read = errors.is_empty();
         for error in errors {
+            let values = twice::values(std::slice::from_ref(&error), text);
+            self.secrets.extend(values.map(|at| at.start + start..at.end + start));
             let message = twice::message(&error, &Files::one(""), text, table.get_ref());
             note(error.span().unwrap_or(0..0), message);
         }

@@ -90,7 +90,11 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     let broken = as_problems(&errors, &files, text, &table);
     if !is_read {
         // The parser guesses after a broken line, so mistakes found there would be guesses too.
-        return Err(Report::new(&files, text, broken, &problem::passwords(text)));
+        let secrets: Vec<_> = problem::passwords(text)
+            .into_iter()
+            .chain(twice::values(&errors, text))
+            .collect();
+        return Err(Report::new(&files, text, broken, &secrets));
     }
     let source = reader::Source::new(text, &files, base.to_path_buf(), root, &variable);
     let patterns = reader::Section::new(&source, "", table.get_ref(), 0..0).strings("include");
@@ -98,7 +102,7 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     match texts {
         None => parse_whole(text, &files, &table, broken, base, root),
         Some(texts) if texts.problems.iter().any(|problem| !problem.is_warning) => {
-            let secrets = problem::passwords(&texts.text);
+            let secrets = [problem::passwords(&texts.text), texts.secrets].concat();
             Err(Report::new(&texts.files, &texts.text, texts.problems, &secrets))
         }
         Some(texts) => {

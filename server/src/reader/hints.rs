@@ -28,7 +28,7 @@ const INSIDE: [(&str, &str); 7] = [
     ("files", "root index listing spa hidden precompressed symlinks strip"),
     (
         "proxy",
-        "to strip forwarded trust upgrade tunnel_idle tunnel_half_closed http2 ca verify sni cert key",
+        "to host strip forwarded trust upgrade tunnel_idle tunnel_half_closed http2 ca verify sni cert key",
     ),
     (
         "fastcgi",
@@ -97,6 +97,8 @@ pub fn inside(route: &DeTable<'_>, key: &str, value: &DeValue<'_>) -> Option<Str
         ("files", _) => "root = ..., ",
         ("proxy" | "redirect", _) => "to = ..., ",
         ("respond", DeValue::Integer(_)) => "status = ..., ",
+        // It is one or the other.
+        ("respond", _) if key == "file" => "",
         ("respond", _) => "body = ..., ",
         _ => "",
     };
@@ -118,7 +120,7 @@ pub fn form(title: &str, key: &str, value: &DeValue<'_>) -> Option<String> {
     };
     let (_, form) = FORMS.iter().find(|(end, _)| is_end(end))?;
     let number = match value {
-        DeValue::Integer(number) => number.to_string(),
+        DeValue::Integer(number) if !number.to_string().starts_with(['-', '0']) => number.to_string(),
         _ => "10".into(),
     };
     Some(format!("write {key} = {}", form.replace('$', &number)))

@@ -203,12 +203,15 @@ fn not_toml_at_all() {
         ),
     ]);
     let twice = "auth = { users = { ada = \"secret\", ada = \"secret\" } }\n";
-    let (status, said) = check(&format!("{SITE}{twice}{ROUTE}"));
-    assert_eq!(status, 2);
-    assert!(
-        said.contains("'ada' is set twice") && !said.contains("secret"),
-        "{said}"
-    );
+    // Alone, and with an error after which nothing else is read.
+    for end in ["", "broken\n"] {
+        let (status, said) = check(&format!("{SITE}{twice}{ROUTE}{end}"));
+        assert_eq!(status, 2);
+        assert!(
+            said.contains("'ada' is set twice") && !said.contains("secret"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

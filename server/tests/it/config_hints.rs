@@ -73,6 +73,10 @@ fn a_key_of_a_handler_belongs_into_its_table() {
             "keep'; write proxy = { to = ..., keep = 5 }",
         ),
         (
+            "proxy = \"a:1\"\nhost = \"b\"",
+            "host'; write proxy = { to = ..., host = ... }",
+        ),
+        (
             "proxy = \"a:1\"\ntimeouts = {}",
             "timeouts'; write proxy = { to = ..., timeouts = ... }",
         ),

@@ -102,6 +102,22 @@ fn mistakes_have_the_place_in_their_own_file() {
 }
 
 #[test]
+fn no_message_about_an_included_file_shows_a_secret() {
+    let folder = Folder::new();
+    folder.write("site.toml", "include = \"sites/*.toml\"\n");
+    folder.write(
+        "sites/1.toml",
+        "[[site]]\nauth = { users = { ada = \"secret\", ada = \"secret\" } }\n[[site.route]]\nrespond = 204\n",
+    );
+    let (status, said) = check(&folder);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.contains("1.toml:2:") && said.contains("'ada' is set twice") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+#[test]
 fn files_that_cannot_be_included_are_named() {
     let folder = Folder::new();
     let with = |include: &str, included: &str| {
