@@ -150,6 +150,7 @@ pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_
 pub use time::sleep;
 pub use wait::block_on::{block_on, unblock};
 pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};
+pub use worker::affinity::available_parallelism;
 pub use worker::packet::JoinHandle;
 pub use worker::random::random;
 

@@ -117,9 +117,9 @@ pub fn yield_now() {
 /// millisecond or more, such as compressing or sending what is large.
 ///
 /// Fibers that [`yield_now`] take turns with each other, and the worker looks for events when some time is over. One that gives way goes on
-/// after such a look, behind all that it has found and that this wakes or spawns in turn, and alone: another that has given way goes on
-/// after the next look. So a short task waits for one piece of such work, however many fibers are at it. Where others keep the worker busy, one
-/// that has given way goes on each millisecond all the same. The price is a system call for each piece, about 0.3 us.
+/// after such a look, when all that it has found has run, with whatever that wakes or spawns. It goes on alone: another that has given way
+/// does so after the next look. So a short task waits for one piece of such work, however many fibers are at it. Where others keep the worker
+/// busy, one that has given way goes on each millisecond all the same. The price is a system call for each piece, about 0.3 us.
 ///
 /// ```
 /// osier::run(|| {

@@ -55,7 +55,7 @@ type Probed = Option<(u64, Instant)>;
 /// before.
 ///
 /// The file's own position is neither used nor moved. Bytes that are not in memory are fetched without stopping the
-/// worker.
+/// worker, and the system is told that the file is read in order (`POSIX_FADV_SEQUENTIAL`).
 ///
 /// ```
 /// use osier::net::UnixStream;
@@ -305,9 +305,11 @@ pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
 ///
 /// sendfile(2) to the client will report an error.
 fn read_from_disk(file: BorrowedFd<'_>, offset: u64, len: u64) {
-    // The kernel reads ahead twice as far.
+    // The kernel reads ahead twice as far. Short pieces are those of readers that may go anywhere.
     #[cfg(not(target_vendor = "apple"))]
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+    if len > PROBE_BYTES {
+        let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+    }
     #[cfg(target_os = "linux")]
     if read_to_nowhere(file, offset, len).is_ok() {
         return;
@@ -317,9 +319,11 @@ fn read_from_disk(file: BorrowedFd<'_>, offset: u64, len: u64) {
 
 fn read_in_copies(file: BorrowedFd<'_>, mut offset: u64, len: u64) {
     let (end, mut buf) = (offset + len, vec![0; 64 << 10]);
-    while offset < end
-        && let Ok(count @ 1..) = rustix::io::pread(file, &mut buf, offset)
-    {
+    while offset < end {
+        let room = buf.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+        let Ok(count @ 1..) = rustix::io::pread(file, &mut buf[..room], offset) else {
+            return;
+        };
         offset += count as u64;
     }
 }

@@ -315,7 +315,7 @@ impl Worker {
         let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
-        if self.has_work() || self.find_work() || self.linger() {
+        if self.has_work() || self.has_due_timer() || self.find_work() || self.linger() {
             // Only a look.
         } else if let Some(look) = self.clock.look(|| self.remote.watches()) {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
@@ -468,6 +468,12 @@ impl Worker {
     fn next_tick(&self) -> Option<u64> {
         let timer = self.timers.borrow().next_wakeup();
         earlier(timer, self.remote.timers.next())
+    }
+
+    /// Whether a timer is due that was not when timers were fired.
+    #[inline]
+    fn has_due_timer(&self) -> bool {
+        self.next_tick().is_some_and(|tick| tick <= self.tick())
     }
 
     /// When the worker has something to do for itself, on the machine's clock.

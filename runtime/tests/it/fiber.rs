@@ -446,6 +446,8 @@ fn pinned_workers_have_a_processor_each() {
     if ours.parse::<u32>().is_err() {
         assert_ne!(seen[0], seen[1], "of {ours}");
     }
+    let count = osier::available_parallelism().unwrap();
+    assert_eq!(runtime.run(|| osier::available_parallelism().unwrap()), count);
     // Blocking work has threads for all processors. They block each other here, so the workers have to start some.
     let together = Arc::new(Barrier::new(12));
     let blocking = runtime.run(move || {

@@ -22,7 +22,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::thread;
 
 use super::Site;
 use super::resource::Resource;
@@ -228,7 +227,7 @@ static ENCODING: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of permits: two per core, because half of the time may be spent reading.
 static MOST_ENCODING: LazyLock<usize> =
-    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).max(2) * 2);
+    LazyLock::new(|| osier::available_parallelism().map_or(1, usize::from).max(2) * 2);
 
 impl EncodePermit {
     fn take() -> Option<EncodePermit> {

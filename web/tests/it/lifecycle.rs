@@ -173,7 +173,7 @@ fn silent_connections_make_room_for_new_ones() {
 }
 
 #[test]
-fn the_connection_that_is_idle_longest_gives_way() {
+fn the_connection_that_is_idle_longest_closes() {
     let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(6);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     let ask = |client: &mut Client| {

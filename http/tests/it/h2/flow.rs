@@ -391,7 +391,7 @@ fn bodies_that_have_sent_nothing_are_reset() {
 }
 
 #[test]
-fn a_body_gives_way_that_waits_for_a_shut_window_of_the_connection() {
+fn a_body_is_reset_that_waits_for_a_shut_window_of_the_connection() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut peer = responding(&[1, 3]);
     let reset = |peer: &mut Peer| peer.connection.reset_stalled(PATIENCE, peer.now).unwrap().map(seen);

@@ -27,7 +27,6 @@ use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use osier::sync::Semaphore;
@@ -55,7 +54,7 @@ const NAME_SHOWN: usize = 64;
 
 /// The gate of the process.
 static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
-    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let processors = osier::available_parallelism().map_or(1, usize::from);
     Arc::new(Gate::new(processors.min(VERIFYING)))
 });
 
