@@ -29,7 +29,9 @@ impl Identity {
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Identity, Error> {
         let chain = certificates(chain, "the certificate file")?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            PemError::NoItemsFound => Error::unusable("the key file has no private key in PEM"),
+            PemError::NoItemsFound => {
+                Error::unusable("the key file has no private key in PEM, or one with a passphrase")
+            }
             error => Error::unusable(format_args!("the key file cannot be read: {error}")),
         })?;
         Identity::new(chain, key)

@@ -215,7 +215,10 @@ fn an_identity_is_complete() {
             .is_key_mismatch()
     );
     assert_eq!(message(b"", key), "the certificate file has no certificate in PEM");
-    assert_eq!(message(chain, chain), "the key file has no private key in PEM");
+    assert_eq!(
+        message(chain, chain),
+        "the key file has no private key in PEM, or one with a passphrase"
+    );
     assert!(
         message(b"-----BEGIN CERTIFICATE-----\n%\n-----END CERTIFICATE-----\n", key)
             .starts_with("the certificate file cannot be read")
