@@ -431,3 +431,20 @@ fn the_timer_of_one_read_ends_no_other() {
     });
     assert_eq!(clock.elapsed(), HOUR + 25 * SECOND);
 }
+
+/// While a socket is waited for, a worker with nothing to do gives the outside a millisecond before the clock jumps. A timer that is due when it
+/// is set is something to do.
+#[test]
+fn a_timer_that_is_due_at_once_waits_for_no_socket() {
+    let started = Instant::now();
+    on(&VirtualClock::new(), 1).run(|| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = spawn_local(move || theirs.read(&mut [0]).unwrap());
+        osier::yield_now();
+        let past = now();
+        (0..30_000).for_each(|_| sleep_until(past));
+        drop(ours);
+        reader.join().unwrap();
+    });
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+}
