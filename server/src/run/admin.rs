@@ -68,7 +68,10 @@ impl Bound {
     /// Begins to accept. `file` is the socket file of the former listener at this address, if there was one.
     pub fn accept(self, file: Option<SocketFile>, say: &Say) -> Running {
         let listening = self.listening;
-        say.info(format_args!("/health and /metrics are on {}", listening.address()));
+        say.info(format_args!(
+            "/health, /metrics and /fibers are on {}",
+            listening.address()
+        ));
         Running {
             bind: self.bind,
             sockets: self.sockets,

@@ -319,7 +319,7 @@ fn servers_with_settings_of_before_do_not_pile_up() {
     };
     let sites = Sites::start(&file(0));
     let said = sites.said();
-    let admin = said.split("/health and /metrics are on ").nth(1).unwrap();
+    let admin = said.split("/health, /metrics and /fibers are on ").nth(1).unwrap();
     let admin = admin.lines().next().unwrap().parse().unwrap();
     let fibers = || {
         let mut client = Client::new(admin);

@@ -18,7 +18,7 @@ const SITE: &str = "[[site]]\nhost = \"a.example\"\n[[site.route]]\npath = \"/te
 fn admin_of(sites: &Sites) -> SocketAddr {
     let said = sites.said();
     let address = said
-        .split("/health and /metrics are on ")
+        .split("/health, /metrics and /fibers are on ")
         .nth(1)
         .expect("the line of the admin's listener");
     address.lines().next().unwrap().parse().unwrap()
@@ -110,7 +110,7 @@ fn the_admins_listener_comes_moves_and_goes() {
     assert!(TcpStream::connect(first).is_err());
     let said = sites.reload(&at(first));
     assert!(
-        said.contains("/health and /metrics are on ") && said.contains("reloaded"),
+        said.contains("/health, /metrics and /fibers are on ") && said.contains("reloaded"),
         "{said}"
     );
     assert_eq!(ask(first, "/health"), (200, "ok\n".into()));

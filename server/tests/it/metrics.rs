@@ -21,7 +21,7 @@ const REQUESTS: &str = "osier_http_requests_total";
 
 pub fn admin_of(sites: &Sites) -> SocketAddr {
     let said = sites.said();
-    let address = said.split("/health and /metrics are on ").nth(1);
+    let address = said.split("/health, /metrics and /fibers are on ").nth(1);
     let address = address.expect("the line of the admin's listener").lines().next();
     address.unwrap().parse().unwrap()
 }

@@ -73,7 +73,7 @@ impl Started {
 
     fn admin(&self) -> SocketAddr {
         let said = self.said();
-        let address = said.split("/health and /metrics are on ").nth(1);
+        let address = said.split("/health, /metrics and /fibers are on ").nth(1);
         address
             .unwrap_or_else(|| panic!("no line of [admin] in {said}"))
             .lines()

@@ -1,7 +1,6 @@
 //! The view: workers, routes, slow requests and the places where fibers wait, as lines of text.
 
 use std::fmt::{Display, Write};
-use std::time::Duration;
 
 use osier_web::Phase;
 
@@ -57,7 +56,7 @@ impl Changes<'_> {
     fn summary(&self, address: &str, text: &mut String) {
         let version = self.now.all("osier_build_info").first();
         let version = version.map_or("", |(labels, _)| label(labels, "version"));
-        let up = Duration::from_secs(self.now.uptime.unwrap_or(0.0) as u64);
+        let up = self.now.uptime.unwrap_or(0.0) as u64;
         let of = if self.before.is_some() {
             "now"
         } else {
@@ -65,7 +64,7 @@ impl Changes<'_> {
         };
         let _ = writeln!(
             text,
-            "osier {version} at {address}, up {up:?}: {}, {:.1} requests/s {of}, {:.1} MiB, {:.2} CPUs",
+            "osier {version} at {address}, up {up}s: {}, {:.1} requests/s {of}, {:.1} MiB, {:.2} CPUs",
             counted(self.gauge("osier_connections", &[]), "connection"),
             self.rate(COUNT, &[]),
             self.gauge("process_resident_memory_bytes", &[]) / f64::from(1 << 20),
@@ -227,6 +226,7 @@ fn row(cells: &[String], width: usize) -> String {
 mod tests {
     use super::super::scrape::tests::scrape;
     use super::*;
+    use std::time::Duration;
 
     const BEFORE: &str = "osier_build_info{version=\"1.2\"} 1\nosier_connections 4\nosier_worker_fibers{worker=\"0\"} 5\n\
         osier_worker_turns_total{worker=\"0\"} 100\nosier_worker_turn_seconds_sum{worker=\"0\"} 1\n\
