@@ -2,11 +2,12 @@
 //! phases are calls.
 //!
 //! ```text
-//!        ┌──────────────────────────────────────────────────────────────┐
-//!        ▼                                                              │
-//!   run ready and fresh fibers ─────▶ poll (sleeps if idle) ─▶ take the inbox ─▶ fire timers
-//!   (at most BUDGET resumes, about TURN), dispatch readiness
-//!   then one that gave way
+//!     ┌────────────────────────────────────────────────────────────────────────────────────┐
+//!     ▼                                                                                    │
+//!   run what is ready or new ───▶ poll (sleeps if idle) ─▶ take the inbox ─▶ fire timers ──┘
+//!   (at most BUDGET resumes,      dispatch readiness
+//!   about TURN), and then one
+//!   fiber that gave way
 //! ```
 //!
 //! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
