@@ -269,11 +269,24 @@ impl Scheme {
 
 const H2C: &str = "h2c://";
 
-/// The forms of an address, for messages.
-const ADDRESSES: &str = "write HOST:PORT or unix:PATH";
+/// The remedies for the address of a backend.
+struct Remedies {
+    /// How to write it.
+    forms: &'static str,
+    /// Where a path belongs that stands in it.
+    path: &'static str,
+}
 
-/// The forms of the address of an HTTP backend, for messages.
-const PLACES: &str = "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH";
+const ADDRESSES: Remedies = Remedies {
+    forms: "write HOST:PORT or unix:PATH",
+    path: "",
+};
+
+/// Those for HTTP backends.
+const PLACES: Remedies = Remedies {
+    forms: "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH",
+    path: ", and see 'strip' or 'rewrite'",
+};
 
 /// A backend's address and scheme.
 #[derive(Clone, Debug)]
@@ -296,14 +309,14 @@ pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
         .iter()
         .filter_map(|scheme| Some((*scheme, text.strip_prefix(scheme.text())?.trim_end_matches('/'))));
     let Some((scheme, rest)) = named.next() else {
-        return parse(source, text, PLACES).map(Place::from);
+        return parse(source, text, &PLACES).map(Place::from);
     };
     let has_port = rest.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let is_socket = rest.starts_with("unix:");
     let address = match scheme {
-        Scheme::Http | Scheme::Https if is_socket => return Err(PLACES.into()),
-        Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), PLACES)?,
-        _ => parse(source, rest, PLACES)?,
+        Scheme::Http | Scheme::Https if is_socket => return Err(PLACES.forms.into()),
+        Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), &PLACES)?,
+        _ => parse(source, rest, &PLACES)?,
     };
     Ok(Place { address, scheme })
 }
@@ -311,17 +324,17 @@ pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
 /// Parses `host:port`, or `unix:` and the path of a socket. The socket need not exist yet.
 pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if text.starts_with("https://") {
-        return Err(format!("only HTTP backends of 'proxy' speak TLS; {ADDRESSES}"));
+        return Err(format!("only HTTP backends of 'proxy' speak TLS; {}", ADDRESSES.forms));
     }
     if text.starts_with(H2C) {
-        return Err(format!("only backends of 'proxy' speak HTTP/2; {ADDRESSES}"));
+        return Err(format!("only backends of 'proxy' speak HTTP/2; {}", ADDRESSES.forms));
     }
     let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    parse(source, bare.unwrap_or(text), ADDRESSES)
+    parse(source, bare.unwrap_or(text), &ADDRESSES)
 }
 
-/// Parses an address without a scheme. `wanted` is the remedy in messages.
-fn parse(source: &Source<'_>, text: &str, wanted: &str) -> Result<Address, String> {
+/// Parses an address without a scheme.
+fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         use std::os::unix::fs::FileTypeExt;
         let path = source.path(path)?;
@@ -334,29 +347,24 @@ fn parse(source: &Source<'_>, text: &str, wanted: &str) -> Result<Address, Strin
         };
     }
     if let Some(path) = path(text) {
-        let see = if wanted == PLACES {
-            ", and see 'strip' or 'rewrite'"
-        } else {
-            ""
-        };
-        return Err(format!("a backend has no path; remove '{path}'{see}"));
+        return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(wanted.into());
+        return Err(remedies.forms.into());
     };
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
     if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
-        return Err(wanted.into());
+        return Err(remedies.forms.into());
     }
     // Such a name exists nowhere. Looking it up would fail for each request.
     let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let ip = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if (is_number && host.parse::<Ipv4Addr>().is_err()) || ip.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_err()) {
-        return Err(format!("'{host}' is not an address; {wanted}"));
+        return Err(format!("'{host}' is not an address; {}", remedies.forms));
     }
     match port.parse::<u16>() {
         Ok(1..) if !port.starts_with('+') => Ok(Address::Tcp(format!("{host}:{port}"))),
-        _ => Err(format!("'{port}' is not a port; {wanted}")),
+        _ => Err(format!("'{port}' is not a port; {}", remedies.forms)),
     }
 }
 
