@@ -301,7 +301,7 @@ pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
 /// |---|---|---|
 /// | advice | 205 us | 270 us |
 /// | this, by copies | 240 us | 160 us |
-/// | this | 80 us, 135 without the next line's advice | 28 us |
+/// | this | 80 us, 135 without the advice `SEQUENTIAL` | 28 us |
 ///
 /// sendfile(2) to the client will report an error.
 fn read_from_disk(file: BorrowedFd<'_>, offset: u64, len: u64) {
@@ -318,7 +318,7 @@ fn read_from_disk(file: BorrowedFd<'_>, offset: u64, len: u64) {
 }
 
 fn read_in_copies(file: BorrowedFd<'_>, mut offset: u64, len: u64) {
-    let (end, mut buf) = (offset + len, vec![0; 64 << 10]);
+    let (end, mut buf) = (offset + len, vec![0; len.min(64 << 10) as usize]);
     while offset < end {
         let room = buf.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
         let Ok(count @ 1..) = rustix::io::pread(file, &mut buf[..room], offset) else {
@@ -368,9 +368,8 @@ fn nowhere() -> Option<BorrowedFd<'static>> {
 mod tests {
     use super::*;
 
-    /// Both ways.
     #[test]
-    fn a_piece_that_is_read_is_in_memory() {
+    fn a_piece_that_is_read_in_either_way_is_in_memory() {
         const LEN: u64 = 3 << 20;
         let path = std::env::temp_dir().join(format!("osier-cold-{}", std::process::id()));
         std::fs::write(&path, vec![1; LEN as usize]).unwrap();
@@ -386,7 +385,7 @@ mod tests {
         }
         read_to_nowhere(file.as_fd(), 1, LEN - 1).unwrap();
         assert!(in_memory(file.as_fd(), 1, LEN - 1).unwrap());
-        forget().unwrap();
+        assert!(!forget().unwrap());
         read_in_copies(file.as_fd(), 1, LEN - 1);
         assert!(in_memory(file.as_fd(), 1, LEN - 1).unwrap());
         // Neither loops where the file ends.

@@ -43,6 +43,7 @@ pub(crate) mod slots;
 pub(crate) mod stamp;
 pub(crate) mod table;
 pub(crate) mod threads;
+mod timers;
 pub(crate) mod trimmers;
 pub(crate) mod waker;
 mod yields;
@@ -58,7 +59,7 @@ use std::time::{Duration, Instant};
 use crossbeam_deque as deque;
 use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
-use osier_queue::{Key, Wheel, tick_after};
+use osier_queue::Wheel;
 
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
@@ -301,24 +302,14 @@ impl Worker {
         }
     }
 
-    pub(crate) fn fire_timers(&self) {
-        let tick = self.tick();
-        self.remote.timers.fire(tick);
-        let mut timers = self.timers.borrow_mut();
-        while timers.next_wakeup().is_some_and(|wakeup| wakeup <= tick) {
-            let Some(word) = timers.pop_expired(tick) else { return };
-            self.wake(word);
-        }
-    }
-
     /// Looks at the poller. Sleeps in it when there is nothing else to do, at most for `limit`.
     pub(crate) fn poll(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
         let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
-        if self.has_work() || self.has_due_timer() || self.find_work() || self.linger() {
+        if self.has_work() || self.find_work() || self.linger() {
             // Only a look.
-        } else if let Some(look) = self.clock.look(|| self.remote.watches()) {
+        } else if let Some(look) = self.clock.look(|| self.remote.watches() && !self.has_due_timer()) {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
         } else {
             self.remote.parker.prepare();
@@ -438,53 +429,6 @@ impl Worker {
             || !self.local.borrow().is_empty()
             || !self.fresh.is_empty()
             || !self.tasks.is_empty()
-    }
-
-    /// How long it may sleep; `None`: until it is rung.
-    fn sleep_for(&self, now: Stamp) -> Option<Duration> {
-        let until = match &self.clock {
-            Clock::Real => {
-                let timer = self.next_tick().map(|tick| self.zero + Duration::from_millis(tick));
-                earlier(timer, self.chore())
-            }
-            Clock::Virtual(seat) => match seat.rest(self.next_timer()) {
-                true => self.chore(),
-                false => return Some(Duration::ZERO),
-            },
-        };
-        until.map(|until| until.since(now))
-    }
-
-    /// The time at which there is something to do at the latest.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        earlier(self.next_timer(), self.next_chore())
-    }
-
-    /// When a timer is due, on its clock.
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
-        self.next_tick().map(|tick| self.epoch + Duration::from_millis(tick))
-    }
-
-    #[inline]
-    fn next_tick(&self) -> Option<u64> {
-        let timer = self.timers.borrow().next_wakeup();
-        earlier(timer, self.remote.timers.next())
-    }
-
-    /// Whether a timer is due that was not when timers were fired.
-    #[inline]
-    fn has_due_timer(&self) -> bool {
-        self.next_tick().is_some_and(|tick| tick <= self.tick())
-    }
-
-    /// When the worker has something to do for itself, on the machine's clock.
-    pub(crate) fn next_chore(&self) -> Option<Instant> {
-        self.chore().map(Stamp::instant)
-    }
-
-    #[inline]
-    fn chore(&self) -> Option<Stamp> {
-        earlier(self.stop_at.get(), self.trim_at.get())
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -783,50 +727,6 @@ impl Worker {
     /// Queues a job that starts here. This is the one queue for jobs that are not `Send`: only this thread reaches it.
     pub(crate) fn spawn_local(&self, job: Job) {
         self.local.borrow_mut().push_back(job);
-    }
-
-    /// Wakes `word`, of this worker, at `deadline` or up to a tick later, never before.
-    pub(crate) fn arm(&self, deadline: Instant, word: Word) -> Key {
-        self.arm_tick(self.tick_after(deadline), word)
-    }
-
-    pub(crate) fn arm_tick(&self, tick: u64, word: Word) -> Key {
-        self.timers.borrow_mut().insert(tick, word)
-    }
-
-    /// The first tick of the wheel that is not before `deadline`.
-    pub(crate) fn tick_after(&self, deadline: Instant) -> u64 {
-        tick_after(deadline.saturating_duration_since(self.epoch))
-    }
-
-    /// The first tick of the wheel that is not before `time` after the beginning of this turn.
-    #[inline]
-    pub(crate) fn tick_in(&self, time: Duration) -> u64 {
-        (self.stamp() + time).nanos_since(self.zero).div_ceil(1_000_000)
-    }
-
-    /// The tick in which this turn of the loop began.
-    pub(crate) fn tick(&self) -> u64 {
-        self.tick.get()
-    }
-
-    pub(crate) fn disarm(&self, key: Key) {
-        self.timers.borrow_mut().remove(key);
-    }
-
-    pub(crate) fn has_fired(&self, key: Key) -> bool {
-        !self.timers.borrow().contains(key)
-    }
-
-    /// When this turn of the loop began.
-    pub(crate) fn now(&self) -> Instant {
-        self.now.get()
-    }
-
-    /// The same as a stamp.
-    #[inline]
-    pub(crate) fn stamp(&self) -> Stamp {
-        self.stamp.get()
     }
 
     #[inline]
