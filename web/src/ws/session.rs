@@ -122,7 +122,7 @@ pub struct Sender(Arc<FrameQueue>);
 /// The queue of a connection, for all of its senders.
 struct FrameQueue {
     inlet: Inlet<Frame>,
-    /// Close frame that found the queue full.
+    /// The close frame. It follows what is queued, also where it finds no room in the queue itself.
     last: OnceLock<Frame>,
 }
 
@@ -135,9 +135,9 @@ impl Sender {
     /// Closes the connection with this code and reason, after the queued frames are written.
     pub fn close(&self, code: u16, reason: &str) {
         let frame = Frame::close(code, reason);
-        if self.0.inlet.push(frame.clone()) == Pushed::Dropped {
-            let _ = self.0.last.set(frame);
-        }
+        // Set first: a queue that is full now will be emptied by somebody who looks here before.
+        let _ = self.0.last.set(frame.clone());
+        self.0.inlet.push(frame);
     }
 
     /// Subscribes the client to `topic`, until it [leaves](Sender::leave) or the connection ends.
@@ -352,6 +352,8 @@ impl<C: Callbacks> Session<C> {
         loop {
             let mut is_last = matches!(self.stage, Stage::Closing | Stage::Failed(_));
             let mut is_too_slow = false;
+            // Before the queue: what was pushed before the close frame is found there.
+            let close = self.sender.0.last.get();
             while !is_last && batch.len() < BATCH {
                 match self.queue.try_recv() {
                     Ok(frame) => {
@@ -368,7 +370,7 @@ impl<C: Callbacks> Session<C> {
             if batch.len() < BATCH && !is_last {
                 let close = match is_too_slow {
                     true => Some(Frame::close(Close::TRY_AGAIN, "too slow")),
-                    false => self.sender.0.last.get().cloned(),
+                    false => close.cloned(),
                 };
                 if let Some(frame) = close {
                     is_last = true;
