@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Site, eventually, kernel_queues, site_with};
-use osier_web::{Request, Router, Server, Timeouts};
+use osier_web::{Rates, Request, Router, Server, Timeouts};
 
 const SHORT: Duration = Duration::from_millis(200);
 
 /// A timeout that a client must beat. It is long, because a busy machine may hold up a test.
 const MEDIUM: Duration = Duration::from_secs(2);
 
-/// One of the timeouts is short, the others are longer than any test.
+/// One of the timeouts is short, the others are longer than any test, and no rate is a limit.
 fn site_timing_out(router: Router, change: impl FnOnce(&mut Timeouts)) -> Site {
     let long = Duration::MAX;
     let mut timeouts = Timeouts {
@@ -25,9 +25,8 @@ fn site_timing_out(router: Router, change: impl FnOnce(&mut Timeouts)) -> Site {
         ..Timeouts::default()
     };
     change(&mut timeouts);
-    site_with(1, Server::new(router).timeouts(timeouts), |server| {
-        server.bind("127.0.0.1:0")
-    })
+    let server = Server::new(router).timeouts(timeouts).rates(Rates::OFF);
+    site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
 
 #[test]
