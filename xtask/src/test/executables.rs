@@ -14,7 +14,7 @@ const AT_ONCE: usize = 2;
 const THREADS: usize = 4;
 
 /// How many failed tests run again, each [`AGAIN`] times: more failures are no accident.
-const UNSTEADY: usize = 3;
+const UNSTEADY: usize = 8;
 const AGAIN: usize = 2;
 
 /// A test executable.
