@@ -45,11 +45,24 @@ const TRUSTED: Duration = Duration::from_secs(1);
 pub struct FileProgress {
     /// The bytes that the stream has taken, over all calls.
     pub sent: u64,
-    probed: Probed,
+    found: Option<Found>,
 }
 
-/// The end of the last part of a file that was found in memory, and when.
-type Probed = Option<(u64, Instant)>;
+/// The bytes of a file that were found in memory last, and when. Another part of the file, in front of them or behind, says nothing.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    start: u64,
+    end: u64,
+    when: Instant,
+}
+
+impl Found {
+    /// The number of bytes from `at` on that count as in memory. `None` if the first one does not.
+    fn bytes_from(self, at: u64) -> Option<u64> {
+        let is_found = (self.start..self.end).contains(&at) && now().saturating_duration_since(self.when) < TRUSTED;
+        is_found.then(|| self.end - at)
+    }
+}
 
 /// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent. It sends fewer only if the file ends
 /// before.
@@ -151,7 +164,7 @@ pub fn try_sendfile(
         len,
     };
     let mut now = 0;
-    let count = (&mut now, &mut progress.probed);
+    let count = (&mut now, &mut progress.found);
     let done = send_part(part, out.stream(), before, count, |stream, call| {
         Watched::count_call()?;
         stream.watched.write_now(|fd| Ok(call(fd)?.value))
@@ -174,12 +187,12 @@ struct Part<'f> {
 /// A call that sends.
 type Call<'c> = &'c mut dyn FnMut(Fd<'_>) -> io::Result<Moved<usize>>;
 
-/// Sends the part, counts the bytes in `sent`, and keeps in `probed` what was found in memory. `send` makes a call, and waits if that is to wait.
+/// Sends the part, counts the bytes in `sent`, and keeps in `found` what was found in memory. `send` makes a call, and waits if that is to wait.
 fn send_part(
     Part { file, offset, len }: Part<'_>,
     stream: &Stream,
     before: impl FnOnce() -> io::Result<()>,
-    (sent, probed): (&mut u64, &mut Probed),
+    (sent, found): (&mut u64, &mut Option<Found>),
     send: impl Fn(&Stream, Call<'_>) -> io::Result<usize>,
 ) -> io::Result<()> {
     let mut before = Some(before);
@@ -189,11 +202,8 @@ fn send_part(
     while *sent < len {
         let at = offset + *sent;
         let mut chunk = (len - *sent).min(CHUNK_BYTES);
-        if let Some((end, when)) = *probed
-            && end > at
-            && now().saturating_duration_since(when) < TRUSTED
-        {
-            chunk = chunk.min(end - at);
+        if let Some(trusted) = found.and_then(|found| found.bytes_from(at)) {
+            chunk = chunk.min(trusted);
         } else if probe {
             match in_memory(file, at, chunk) {
                 Ok(true) => {}
@@ -201,7 +211,11 @@ fn send_part(
                 // The filesystem cannot tell: some filesystems cannot, among them those in memory.
                 Err(_) => probe = false,
             }
-            *probed = Some((at + chunk, now()));
+            *found = Some(Found {
+                start: at,
+                end: at + chunk,
+                when: now(),
+            });
         }
         if let Some(before) = before.take() {
             before()?;
@@ -391,5 +405,31 @@ mod tests {
         // Neither loops where the file ends.
         read_to_nowhere(file.as_fd(), LEN - 1, 10).unwrap();
         read_in_copies(file.as_fd(), LEN, 10);
+    }
+
+    /// The parts of a response to `Range: bytes=900-999,0-99` come in the client's order.
+    #[test]
+    fn each_part_of_a_file_is_looked_for_whatever_their_order() {
+        let path = std::env::temp_dir().join(format!("osier-parts-{}", std::process::id()));
+        std::fs::write(&path, [1; 1000]).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Its time stands still, so what was found stays so.
+        let clock = crate::time::VirtualClock::new();
+        let runtime = crate::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(|| {
+            let (ours, _theirs) = crate::net::UnixStream::pair().unwrap();
+            let mut progress = FileProgress::default();
+            let mut found_for = |offset, len| {
+                try_sendfile(&file, offset, len, &ours, || Ok(()), &mut progress).unwrap();
+                let Found { start, end, .. } = progress.found.unwrap();
+                (start, end)
+            };
+            assert_eq!(found_for(900, 100), (900, 1000));
+            assert_eq!(found_for(0, 100), (0, 100), "in front of what was found");
+            assert_eq!(found_for(20, 30), (0, 100), "inside");
+            assert_eq!(found_for(90, 30), (100, 120), "the rest of it is behind");
+            assert_eq!(found_for(120, 1), (120, 121));
+        });
     }
 }
