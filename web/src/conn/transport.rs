@@ -506,11 +506,37 @@ mod copy {
             });
             buffers::give(piece);
             done?;
-            if *sent >= turn {
+            if *sent >= turn && *sent < len {
                 osier::fiber::give_way();
                 turn = *sent + TURN;
             }
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::cell::Cell;
+
+        #[test]
+        fn a_file_gives_way_between_its_turns_and_not_behind_the_last() {
+            let folder = testkit::Folder::new();
+            let file = File::open(folder.write("file", vec![1; 2 * TURN as usize])).unwrap();
+            let ways_given = |len| {
+                let (mut sent, given) = (0, Cell::new(0));
+                let count = || given.set(given.get() + 1);
+                let take = |piece: &[u8], sent: &mut u64| {
+                    *sent += piece.len() as u64;
+                    Ok(())
+                };
+                let send = || pieces(&file, 0, len, || Ok(()), &mut sent, take);
+                osier::fiber::before_suspend(&count, send).unwrap();
+                assert_eq!(sent, len);
+                given.get()
+            };
+            let given = osier::run(|| [TURN - 1, TURN, TURN + 1, 2 * TURN].map(ways_given));
+            assert_eq!(given, [0, 0, 1, 1]);
+        }
     }
 }
