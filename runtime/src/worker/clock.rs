@@ -181,12 +181,12 @@ impl Clock {
     }
 
     /// Before the worker sleeps: how long it is to look at its poller first, which may watch something. `None`: it may
-    /// sleep.
+    /// sleep. `is_due` says whether a timer needs the turn.
     #[inline]
-    pub(crate) fn look(&self, watches: impl FnOnce() -> bool) -> Option<Duration> {
+    pub(crate) fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
         match self {
             Clock::Real => None,
-            Clock::Virtual(seat) => seat.look(watches),
+            Clock::Virtual(seat) => seat.look(is_due, watches),
         }
     }
 }
@@ -201,7 +201,12 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    fn look(&self, watches: impl FnOnce() -> bool) -> Option<Duration> {
+    fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
+        // No look of the round: the timer may only move to a lower level of its wheel, which wakes nobody. Then the clock is about to
+        // jump, and the outside has not been asked.
+        if is_due() {
+            return Some(Duration::ZERO);
+        }
         let stirred = self.stirred.replace(false);
         if self.looked.get().is_some() && !stirred {
             return None;

@@ -309,7 +309,7 @@ impl Worker {
         let mut asleep_at = None;
         if self.has_work() || self.find_work() || self.linger() {
             // Only a look.
-        } else if let Some(look) = self.clock.look(|| self.remote.watches() && !self.has_due_timer()) {
+        } else if let Some(look) = self.clock.look(|| self.has_due_timer(), || self.remote.watches()) {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
         } else {
             self.remote.parker.prepare();

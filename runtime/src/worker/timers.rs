@@ -97,7 +97,7 @@ impl Worker {
         earlier(timer, self.remote.timers.next())
     }
 
-    /// Whether a timer is due that was not when timers were fired. A virtual clock then has not to jump, and nobody asks the outside.
+    /// Whether [`fire_timers`](Worker::fire_timers) has something to do: a timer that is due, or one that moves to a lower level of its wheel.
     #[inline]
     pub(super) fn has_due_timer(&self) -> bool {
         self.next_tick().is_some_and(|tick| tick <= self.tick())

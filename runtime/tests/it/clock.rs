@@ -448,3 +448,28 @@ fn a_timer_that_is_due_at_once_waits_for_no_socket() {
     });
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
 }
+
+/// The timers of futures have a wheel of their own, which stays behind while fibers sleep. A timer that is set meanwhile first moves to a lower
+/// level there. That is something to do, and no look at the sockets.
+#[test]
+fn the_clock_asks_the_sockets_before_it_jumps_to_the_timer_of_a_future() {
+    const ROUNDS: u32 = 50;
+    let looked = on(&VirtualClock::new(), 1).run(|| {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut looked = Duration::ZERO;
+        // So that no timer stands at the beginning of a slot of an upper level, which has 64 ticks.
+        pass(40 * MS);
+        for _ in 0..ROUNDS {
+            pass(108 * MS);
+            let started = Instant::now();
+            select! {
+                _ = ours.readable_async() => panic!("nobody writes"),
+                () = Sleep::new(20 * MS) => {}
+            }
+            looked += started.elapsed();
+        }
+        looked
+    });
+    // Each jump waits a millisecond for bytes that are on their way.
+    assert!(looked >= ROUNDS * MS, "{looked:?} for {ROUNDS} jumps");
+}
