@@ -21,7 +21,7 @@ impl Worker {
             || self.scheduler.has_work(self.index)
             || self.slots.giving_way() > 0
             || self.is_to_stop()
-            || self.next_timer().is_some_and(|due| due <= self.now())
+            || self.has_due_timer()
     }
 
     /// Takes jobs of a neighbour.

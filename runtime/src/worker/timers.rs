@@ -83,12 +83,17 @@ impl Worker {
 
     /// The time at which there is something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        earlier(self.next_timer(), self.next_chore())
+        earlier(self.next_tick().map(|tick| self.time_of(tick)), self.next_chore())
     }
 
-    /// When a timer is due, on its clock.
+    /// When a timer is due, for a virtual clock: it must not move to a time that nobody waits for.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        self.next_tick().map(|tick| self.epoch + Duration::from_millis(tick))
+        self.remote.timers.leave_out_removed();
+        self.next_tick().map(|tick| self.time_of(tick))
+    }
+
+    fn time_of(&self, tick: u64) -> Instant {
+        self.epoch + Duration::from_millis(tick)
     }
 
     #[inline]

@@ -449,6 +449,24 @@ fn a_timer_that_is_due_at_once_waits_for_no_socket() {
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
 }
 
+#[test]
+fn the_clock_does_not_move_to_a_timer_that_was_dropped() {
+    let clock = VirtualClock::new();
+    on(&clock, 1).run(|| {
+        let event = Arc::new(Event::new());
+        select! { () = Sleep::new(HOUR) => panic!("an hour has passed"), default => {} }
+        let from_outside = Arc::clone(&event);
+        let outside = std::thread::spawn(move || {
+            // Real time: the clock gets its chance to go wrong.
+            std::thread::sleep(20 * MS);
+            from_outside.set();
+        });
+        event.wait();
+        outside.join().unwrap();
+    });
+    assert_eq!(clock.elapsed(), Duration::ZERO);
+}
+
 /// The timers of futures have a wheel of their own, which stays behind while fibers sleep. A timer that is set meanwhile first moves to a lower
 /// level there. That is something to do, and no look at the sockets.
 #[test]
