@@ -282,6 +282,7 @@ fn on_fiber<T>(
         if core.run_hooks()
             && let Poll::Ready(value) = poll(&mut cx)
         {
+            core.goes_on();
             return Ok(value);
         }
         if deadline.is_some() || core.alarm.is_set() || !core.is_plain(worker) || thread::panicking() {
@@ -347,7 +348,7 @@ impl<'a> Pause<'a> {
     #[inline(never)]
     fn prepare(&mut self) -> Result<(), Stop> {
         let Pause { core, worker, .. } = *self;
-        self.check()?;
+        self.check().inspect_err(|_| core.goes_on())?;
         if !self.armed {
             self.armed = true;
             if let Some(extra) = core.extra_if_any() {

@@ -224,6 +224,13 @@ impl<'a> Core<'a> {
     // three frames).
     #[inline(always)]
     pub(crate) fn suspend<'w>(&self, waits: impl Fn() -> Waits<'w>) {
+        self.switch(waits);
+        self.hooks.run_after();
+    }
+
+    /// Suspends as [`suspend`](Core::suspend) does, and runs no hook when the fiber is resumed: it is about to suspend again.
+    #[inline(always)]
+    pub(crate) fn switch<'w>(&self, waits: impl Fn() -> Waits<'w>) {
         // std counts panics per thread. A fiber that suspends while it unwinds takes its share out: otherwise its
         // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
@@ -244,7 +251,6 @@ impl<'a> Core<'a> {
         if self.is_metered() {
             self.meter_runs();
         }
-        self.hooks.run_after();
     }
 
     #[inline]
@@ -375,6 +381,13 @@ impl<'a> Core<'a> {
     #[inline]
     pub(crate) fn run_hooks(&self) -> bool {
         self.hooks.run()
+    }
+
+    /// Runs the hooks of [`after_resume`](crate::worker::hook::after_resume) for a fiber that was about to suspend and does not.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn goes_on(&self) {
+        self.hooks.run_after();
     }
 
     /// The rest of the core, if the fiber has needed it.

@@ -182,7 +182,8 @@ pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `body`. Each time this fiber has been resumed inside it, `hook` runs first. It is the counterpart of
-/// [`before_suspend`]: what that hook has put away, this one fetches.
+/// [`before_suspend`]: what that hook has put away, this one fetches. So it also runs when the fiber does not suspend after all, because what
+/// it is about to wait for has come while the hooks ran.
 ///
 /// Nested hooks run from the outermost to the innermost. The hook should not wait. On a plain thread nothing suspends,
 /// so the body just runs.

@@ -21,9 +21,10 @@ impl Worker {
     #[cold]
     #[inline(never)]
     pub(crate) fn give_way(&self, core: &Core<'_>) {
-        // A wake-up that nobody waits for any more may have queued the fiber. It is over with one suspension.
+        // A wake-up that nobody waits for any more may have queued the fiber. It is over with one suspension, of which the hooks learn
+        // nothing: they have run once.
         while !self.slots.give_way_current() {
-            core.suspend(Waits::nothing);
+            core.switch(Waits::nothing);
         }
         core.suspend(Waits::nothing);
     }

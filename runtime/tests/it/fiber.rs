@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::given::{forever, on, pass, settle, timeless};
 use osier::time::now;
-use osier::{Runtime, fiber};
+use osier::{JoinHandle, Runtime, fiber};
 
 #[test]
 fn run_gives_the_value_of_its_body_which_may_borrow() {
@@ -502,6 +502,69 @@ fn what_runs_after_a_resumption_runs_from_the_outside_in() {
             "outer after",
         ];
         assert_eq!(*log.borrow(), expected);
+    });
+}
+
+/// Runs `body` with a hook of each kind, the first of which calls `before`. Returns how often each has run.
+fn hooks_of(before: impl Fn(), body: impl FnOnce()) -> [u32; 2] {
+    let ran = [Cell::new(0), Cell::new(0)];
+    let count = |kind: usize| ran[kind].set(ran[kind].get() + 1);
+    let put_away = || {
+        count(0);
+        before();
+    };
+    fiber::before_suspend(&put_away, || fiber::after_resume(&|| count(1), body));
+    ran.map(Cell::into_inner)
+}
+
+/// Runs `body` on a fiber that gets its own handle.
+fn with_own_handle<T: 'static>(body: impl FnOnce(&JoinHandle<T>) -> T + 'static) -> std::thread::Result<T> {
+    let handle = Rc::new(std::cell::OnceCell::new());
+    let own = Rc::clone(&handle);
+    let _ = handle.set(osier::spawn_local(move || body(own.get().expect("set before it runs"))));
+    while !handle.get().is_some_and(JoinHandle::is_finished) {
+        osier::yield_now();
+    }
+    let handle = Rc::into_inner(handle).expect("the fiber has ended");
+    handle.into_inner().expect("set above").join()
+}
+
+/// The wake-up of a cancellation, which a shield keeps away, has queued the fiber when it gives way.
+#[test]
+fn a_fiber_that_gives_way_although_it_is_queued_runs_each_hook_once() {
+    on(1).run(|| {
+        let ran = with_own_handle(|own: &JoinHandle<[u32; 2]>| {
+            osier::shield(|| {
+                own.cancel();
+                hooks_of(|| (), fiber::give_way)
+            })
+        });
+        assert_eq!(ran.unwrap(), [1, 1]);
+    });
+}
+
+#[test]
+fn a_fiber_that_does_not_suspend_after_all_fetches_what_its_hooks_have_put_away() {
+    on(1).run(|| {
+        let event = osier::sync::Event::new();
+        assert_eq!(
+            hooks_of(|| event.set(), || event.wait()),
+            [1, 1],
+            "the event comes meanwhile"
+        );
+        let ran = Rc::new(Cell::new([0, 0]));
+        let seen = Rc::clone(&ran);
+        let cancelled = with_own_handle(move |own: &JoinHandle<()>| {
+            seen.set(hooks_of(
+                || own.cancel(),
+                || {
+                    let (mut stream, _peer) = osier::net::UnixStream::pair().unwrap();
+                    std::io::Read::read(&mut stream, &mut [0]).unwrap_err();
+                },
+            ));
+        });
+        assert!(cancelled.is_ok(), "it returns the error");
+        assert_eq!(ran.get(), [1, 1], "the cancellation comes meanwhile");
     });
 }
 
