@@ -177,6 +177,29 @@ fn a_child_is_waited_for_while_others_go_on() {
 }
 
 #[test]
+fn a_child_of_a_pinned_worker_runs_where_the_process_may() {
+    let allowed = |status: &str| {
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
+        line.unwrap().to_owned()
+    };
+    let own = move || allowed(&std::fs::read_to_string("/proc/thread-self/status").unwrap());
+    let ours = own();
+    if !ours.contains(['-', ',']) {
+        return println!("skipped: this process may use one processor, so nothing shows who is pinned");
+    }
+    let runtime = osier::Runtime::builder().workers(1).pin(true).build().unwrap();
+    let (before, child, after) = runtime.run(move || {
+        let before = own();
+        let mut command = Command::new("cat");
+        let status = command.arg("/proc/self/status").output().unwrap().stdout;
+        (before, allowed(&String::from_utf8(status).unwrap()), own())
+    });
+    assert_eq!(child, ours);
+    assert!(!before.contains(['-', ',']), "{before} is not one processor");
+    assert_eq!(after, before, "the worker stays where it is");
+}
+
+#[test]
 fn what_cannot_be_started_is_an_error() {
     let error = Command::new("/nowhere/at/all").spawn().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 
 use super::{Reason, Refused, Status};
+use crate::worker::affinity::start_thread;
 use crate::worker::context::{self, Caller};
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
@@ -305,9 +306,7 @@ impl Drop for RunQueue {
 osier_queue::impl_debug!(RunQueue, self => { threads: self.threads.len(), queued: self.work.len() });
 
 fn spawn(index: usize, work: Arc<WorkQueue>) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new()
-        .name(format!("osier-queue-{index}"))
-        .spawn(move || work.run_thread())
+    start_thread(format!("osier-queue-{index}"), move || work.run_thread())
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use osier_coro::stack::Label;
 
 use super::{stuck, waiters};
+use crate::worker::affinity::start_thread;
 use crate::worker::context::THREAD;
 use crate::worker::core::ShortId;
 use crate::worker::desk::{Desk, NOTHING, TASK};
@@ -75,8 +75,7 @@ pub(crate) fn start() -> std::io::Result<()> {
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !*started {
         stuck::prepare();
-        let builder = thread::Builder::new().name("osier-watchdog".into());
-        builder.spawn(|| WATCHDOG.run())?;
+        start_thread("osier-watchdog", || WATCHDOG.run())?;
         *started = true;
     }
     Ok(())

@@ -25,6 +25,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 pub use pipe::{ChildStderr, ChildStdin, ChildStdout};
 
 use crate::wait;
+use crate::worker::affinity::unpinned;
 use exit::Exit;
 
 /// A program to start, as [`std::process::Command`].
@@ -126,7 +127,7 @@ impl Command {
     ///
     /// `NotFound`, `PermissionDenied` and other errors of the system.
     pub fn spawn(&mut self) -> io::Result<Child> {
-        let mut started = self.std.spawn()?;
+        let mut started = unpinned(|| self.std.spawn())?;
         let (stdin, stdout, stderr) = (started.stdin.take(), started.stdout.take(), started.stderr.take());
         // Made first: if a pipe fails below, the Drop of `Child` takes care of the process.
         let mut child = Child {

@@ -10,13 +10,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 
 use async_task::Task;
 use rustix::event::{PollFd, PollFlags};
 
 use super::exit::Exit;
 use crate::wait::{flag, pool};
+use crate::worker::affinity::start_thread;
 
 struct Orphan {
     child: Child,
@@ -77,9 +77,7 @@ fn adopt_without_pidfd(child: Child) {
 
 fn start() -> std::io::Result<Arc<OwnedFd>> {
     let (alarm, writer) = flag::new()?.shared();
-    thread::Builder::new()
-        .name(String::from("osier-reaper"))
-        .spawn(move || reap(&alarm))?;
+    start_thread("osier-reaper", move || reap(&alarm))?;
     Ok(writer)
 }
 

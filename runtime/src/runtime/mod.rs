@@ -13,7 +13,6 @@ use std::future::Future;
 use std::io;
 use std::num::NonZeroUsize;
 use std::panic::Location;
-use std::thread;
 use std::time::Duration;
 
 use osier_coro::stack;
@@ -23,6 +22,7 @@ use crate::fiber::scope;
 use crate::future::Task;
 #[cfg(feature = "inspect")]
 use crate::inspect::{self, Dump, Metrics, panics, watchdog};
+use crate::worker::affinity::available_parallelism;
 use crate::worker::clock::VirtualClock;
 use crate::worker::context;
 use crate::worker::core::Header;
@@ -218,6 +218,9 @@ impl Builder {
     }
 
     /// Pins worker i to the i-th processor that this process may use.
+    ///
+    /// Threads and child processes that this crate starts on a worker are not pinned, nor are the workers of another runtime.
+    /// [`std::thread::spawn`] and [`std::process::Command`] know nothing of that, and start theirs on the processor of the worker.
     #[cfg(feature = "pin")]
     pub fn pin(mut self, pin: bool) -> Builder {
         self.settings.pin = pin;
@@ -293,7 +296,7 @@ impl Builder {
     pub fn build(self) -> io::Result<Runtime> {
         let workers = self
             .workers
-            .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
+            .unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get));
         if workers == 0 || workers > Idle::MAX_WORKERS {
             let limit = Idle::MAX_WORKERS;
             return Err(io::Error::new(

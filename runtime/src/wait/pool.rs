@@ -7,14 +7,14 @@
 //! [`THREADS_MAX`]. The lock is not held while a job runs.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use std::{io, thread};
 
 use async_task::{Builder, Runnable, Task};
 
 use crate::wait::simulated;
-use crate::worker::affinity::unpin_child;
+use crate::worker::affinity::start_thread;
 use crate::worker::isolate::isolate;
 
 /// The most threads of the pool.
@@ -109,12 +109,7 @@ impl Pool {
     /// Starts another thread if too many jobs wait.
     fn grow(&'static self, state: &mut State) -> io::Result<()> {
         if state.jobs.len() > state.idle * BACKLOG && state.threads < THREADS_MAX {
-            let builder = thread::Builder::new().name("osier-pool".into());
-            let unpin = unpin_child();
-            builder.spawn(|| {
-                unpin();
-                self.run();
-            })?;
+            start_thread("osier-pool", || self.run())?;
             state.threads += 1;
             state.idle += 1;
         }

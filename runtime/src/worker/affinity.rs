@@ -1,4 +1,7 @@
-//! Pinning a thread to a processor. Threads inherit that from the thread that starts them.
+//! Pinning a thread to a processor.
+//!
+//! Threads and child processes inherit that from the thread that starts them. Ours are started by [`start_thread`] and [`unpinned`], and
+//! run where the process may.
 
 use std::io;
 use std::num::NonZero;
@@ -46,13 +49,33 @@ mod pinned {
     }
 
     /// The first thing for a thread that the calling one starts: it is to run where that one could before it was pinned.
-    pub(crate) fn unpin_child() -> impl FnOnce() + Send + 'static {
+    pub(super) fn unpin_child() -> impl FnOnce() + Send + 'static {
         let before = BEFORE.get();
         move || {
             if let Some((allowed, _)) = before {
                 let _ = sched_setaffinity(None, &allowed);
             }
         }
+    }
+
+    /// Runs `start`, which starts a child process. The child may run where this thread could before it was pinned.
+    ///
+    /// So may this thread for the time of the call, which costs a pinned one three system calls. A hook that unpins the child before it becomes
+    /// the program would need `unsafe`, and keeps std from its fast way to start one.
+    #[cfg(feature = "process")]
+    pub(crate) fn unpinned<T>(start: impl FnOnce() -> T) -> T {
+        struct Pins(CpuSet);
+        impl Drop for Pins {
+            fn drop(&mut self) {
+                let _ = sched_setaffinity(None, &self.0);
+            }
+        }
+        let _pins = BEFORE.get().and_then(|(allowed, _)| {
+            let pinned = sched_getaffinity(None).ok()?;
+            sched_setaffinity(None, &allowed).ok()?;
+            Some(Pins(pinned))
+        });
+        start()
     }
 
     pub(super) fn before() -> Option<NonZero<usize>> {
@@ -67,8 +90,13 @@ mod pinned {
 
     pub(crate) fn pin_thread(_: usize) {}
 
-    pub(crate) fn unpin_child() -> impl FnOnce() + Send + 'static {
+    pub(super) fn unpin_child() -> impl FnOnce() + Send + 'static {
         || ()
+    }
+
+    #[cfg(feature = "process")]
+    pub(crate) fn unpinned<T>(start: impl FnOnce() -> T) -> T {
+        start()
     }
 
     pub(super) fn before() -> Option<NonZero<usize>> {
@@ -76,4 +104,22 @@ mod pinned {
     }
 }
 
-pub(crate) use pinned::{pin_thread, unpin_child};
+pub(crate) use pinned::pin_thread;
+#[cfg(feature = "process")]
+pub(crate) use pinned::unpinned;
+
+/// Starts a thread that may run where the calling one could before it was pinned.
+///
+/// # Errors
+///
+/// The system's.
+pub(crate) fn start_thread<T: Send + 'static>(
+    name: impl Into<String>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<thread::JoinHandle<T>> {
+    let unpin = pinned::unpin_child();
+    thread::Builder::new().name(name.into()).spawn(move || {
+        unpin();
+        body()
+    })
+}

@@ -18,7 +18,7 @@ use osier_queue::clock::Member;
 
 use crate::wait::socket;
 use crate::worker::Worker;
-use crate::worker::affinity::pin_thread;
+use crate::worker::affinity::{pin_thread, start_thread};
 use crate::worker::clock::{Clock, VirtualClock};
 use crate::worker::context;
 use crate::worker::desk::{self, WorkerIdentity};
@@ -137,7 +137,7 @@ impl Threads {
             let watch = watch.clone();
             let name = vacancy.name.clone();
             running.progress.counts().ended.push(false);
-            let thread = thread::Builder::new().name(name).spawn(move || {
+            let thread = start_thread(name, move || {
                 let ends = Ends(progress, index);
                 if pin {
                     pin_thread(index);

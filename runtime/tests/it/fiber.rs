@@ -426,16 +426,18 @@ fn thousands_of_fibers_sleep_and_wake() {
     });
 }
 
+/// The processors that this thread may use: `0-3,8`, for example.
+fn allowed() -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("Cpus_allowed_list:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().to_owned()
+}
+
 #[test]
 fn pinned_workers_have_a_processor_each() {
-    let allowed = || {
-        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("Cpus_allowed_list:"))
-            .unwrap();
-        line.split_whitespace().nth(1).unwrap().to_owned()
-    };
     let ours = allowed();
     let runtime = Runtime::builder().workers(2).pin(true).build().unwrap();
     let seen = runtime.run(|| [0, 1].map(|index| fiber::Builder::new().worker(index).spawn(allowed).join().unwrap()));
@@ -466,6 +468,37 @@ fn pinned_workers_have_a_processor_each() {
         blocking.iter().all(|cpus| *cpus == ours),
         "{blocking:?} instead of {ours}"
     );
+}
+
+#[test]
+fn what_a_pinned_worker_starts_is_not_pinned_with_it() {
+    let (ours, count) = (allowed(), osier::available_parallelism().unwrap().get());
+    if ours.parse::<u32>().is_ok() {
+        return println!("skipped: this process may use one processor, so nothing shows who is pinned");
+    }
+    let runtime = Runtime::builder().workers(1).pin(true).build().unwrap();
+    let of_all = ours.clone();
+    runtime.run(move || {
+        let workers = |runtime: &Runtime| runtime.metrics().workers.len();
+        let plain = Runtime::builder().build().unwrap();
+        assert_eq!(workers(&plain), count);
+        assert_eq!(plain.spawn(allowed).join().unwrap(), of_all);
+        let pinned = Runtime::builder().workers(2).pin(true).build().unwrap();
+        let seen = [0, 1].map(|worker| {
+            let theirs = move || fiber::Builder::new().worker(worker).spawn(allowed).join().unwrap();
+            pinned.spawn(theirs).join().unwrap()
+        });
+        assert!(
+            seen[0] != seen[1] && seen.iter().all(|cpu| cpu.parse::<u32>().is_ok()),
+            "not one processor each: {seen:?}"
+        );
+        let queue = osier::callbacks::IoQueue::new(1).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        queue.submit(move |_| sender.send(allowed()).unwrap()).unwrap();
+        let of_callback = osier::unblock(move || receiver.recv().unwrap());
+        assert_eq!(of_callback, of_all);
+        assert!(allowed().parse::<u32>().is_ok(), "the worker itself stays where it is");
+    });
 }
 
 #[test]
