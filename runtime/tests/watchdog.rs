@@ -240,6 +240,44 @@ fn a_task_that_blocks_is_named() {
     let reports = reports(&text);
     assert_eq!(reports.len(), 1, "{text}");
     assert!(reports[0].contains("it runs the task "), "{text}");
+    // A task cannot call what suspends a fiber.
+    assert!(
+        reports[0].contains("osier::spawn(|| osier::unblock(..)).await")
+            && reports[0].contains("osier::future::yield_now()"),
+        "{text}"
+    );
+    assert!(!reports[0].contains("give_way"), "{text}");
+}
+
+#[test]
+fn a_callback_that_blocks_is_told_of_a_fiber() {
+    let Some(text) = stderr_of("a_callback_that_blocks_is_told_of_a_fiber", || {
+        let builder = Runtime::builder().watchdog(Some(Duration::from_millis(200)));
+        let local = builder.build_local().unwrap();
+        // The block that the watchdog reports: a real one.
+        local.enter(|| thread::sleep(Duration::from_millis(1500))).unwrap();
+    }) else {
+        return;
+    };
+    let reports = reports(&text);
+    assert_eq!(reports.len(), 1, "{text}");
+    for part in [
+        "it runs neither a fiber nor a task",
+        "osier::spawn(|| osier::unblock(..))",
+    ] {
+        assert!(reports[0].contains(part), "no {part} in {text}");
+    }
+    assert!(
+        !reports[0].contains("give_way") && !reports[0].contains("yield_now"),
+        "{text}"
+    );
+}
+
+/// A report advises it.
+#[test]
+fn a_task_awaits_a_fiber_that_blocks() {
+    let blocks = async { osier::spawn(|| osier::unblock(|| 7)).await.unwrap() };
+    assert_eq!(osier::run(|| osier::spawn_future(blocks).join().unwrap()), 7);
 }
 
 #[test]

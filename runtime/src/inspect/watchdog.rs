@@ -181,9 +181,9 @@ impl Late {
             .map(|doing| format!(" ({doing})"))
             .unwrap_or_default();
         eprintln!(
-            "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}{doing}; let osier::unblock() run what \
-             blocks, and call osier::fiber::give_way() in what computes",
-            owner.name
+            "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}{doing}; {}",
+            owner.name,
+            work.advice()
         );
         let running = match work {
             Work::Fiber { id, .. } => id,
@@ -245,6 +245,24 @@ pub enum Work {
     },
     /// A plain thread, as the holder of a lock.
     Thread,
+}
+
+impl Work {
+    /// The calls that keep the worker free. Only a fiber may wait, so a task or a callback spawns one.
+    fn advice(&self) -> &'static str {
+        match self {
+            Work::Fiber { .. } => {
+                "let osier::unblock() run what blocks, and call osier::fiber::give_way() in what computes"
+            }
+            Work::Task { .. } => {
+                "let a fiber run what blocks, by osier::spawn(|| osier::unblock(..)).await, and await \
+                 osier::future::yield_now() in what computes"
+            }
+            Work::Loop | Work::Thread => {
+                "let a fiber run what blocks or computes, by osier::spawn(|| osier::unblock(..))"
+            }
+        }
+    }
 }
 
 impl fmt::Display for Work {

@@ -670,7 +670,7 @@ fn a_blocking_lock_inside_a_callback_of_a_worker_says_where_to_go() {
             osier::yield_now();
         }
         let said = locks.1.lock().unwrap().take().unwrap();
-        assert!(said.contains("use spawn or unblock"), "{said}");
+        assert!(said.contains("spawn a fiber for it"), "{said}");
     });
 }
 
