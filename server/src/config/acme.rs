@@ -79,13 +79,8 @@ fn issuers(section: &Section<'_>) -> Option<Vec<Issuer>> {
         }
         _ => {
             let text = section.as_string("issuer", value, form)?;
-            match directory(&text.value) {
-                Ok(directory) => Some(Issuer::new(&directory)),
-                Err(why) => {
-                    section.source().problem(&text.span, format!("'issuer': {why}"));
-                    None
-                }
-            }
+            let directory = section.understand("issuer", text, directory)?;
+            Some(Issuer::new(&directory.value))
         }
     });
     Some(issuers.collect())
@@ -95,12 +90,12 @@ fn directory(text: &str) -> Result<String, String> {
     if let Some((_, directory)) = KNOWN.iter().find(|(name, _)| *name == text) {
         return Ok((*directory).to_owned());
     }
-    let is_url = text.starts_with("https://") && text.parse::<Uri>().is_ok();
+    let is_url = text.starts_with("https://") && is_url(text);
     let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
     match is_url {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "{text:?} is no issuer: write {}, or the https:// URL of a directory",
+            "write {}, or the https:// URL of a directory",
             known.join(", ")
         )),
     }
@@ -112,9 +107,6 @@ fn binding(table: &Section<'_>) -> Option<Binding> {
     binding.require("id", "the identifier of the key that the issuer gave you");
     binding.require("secret", "the key itself, as base64 for URLs");
     let id = binding.string("id");
-    if let Some(text) = binding.string("secret") {
-        binding.source().secret(text.span);
-    }
     let secret = binding.parsed("secret", |text| {
         let bytes = data_encoding::BASE64URL_NOPAD.decode(text.trim_end_matches('=').as_bytes());
         bytes.map_err(|_| "it is not base64 for URLs")
@@ -128,7 +120,14 @@ fn binding(table: &Section<'_>) -> Option<Binding> {
 
 fn is_http_url(text: &str) -> bool {
     let has_scheme = text.starts_with("http://") || text.starts_with("https://");
-    has_scheme && !text.contains('#') && text.parse::<Uri>().is_ok()
+    has_scheme && !text.contains('#') && is_url(text)
+}
+
+/// Whether a text is a URL without user and password, which nobody would send.
+fn is_url(text: &str) -> bool {
+    let url = text.parse::<Uri>().ok();
+    let authority = url.as_ref().and_then(Uri::authority);
+    authority.is_some_and(|authority| !authority.as_str().contains('@'))
 }
 
 fn is_email(text: &str) -> bool {

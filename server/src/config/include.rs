@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 use crate::reader::problem::{Files, Problem};
-use crate::reader::{At, Source};
+use crate::reader::{At, Source, secrets};
 
 use super::twice;
 
@@ -33,7 +33,7 @@ pub struct Texts {
     policies: HashSet<String>,
     /// Mistakes that make an included file unreadable, and folders that are not there yet.
     pub problems: Vec<Problem>,
-    /// Values that may be secrets: see [`twice::values`].
+    /// Values that nobody reads if there is a mistake.
     pub secrets: Vec<Range<usize>>,
 }
 
@@ -137,6 +137,8 @@ impl Texts {
         self.text.push('\n');
         let start = self.text.len();
         self.files.add(name, start);
+        let values = secrets::unread(text).into_iter();
+        self.secrets.extend(values.map(|at| at.start + start..at.end + start));
         let (table, errors) = DeTable::parse_recoverable(text);
         let mut note = |at: Range<usize>, text: String| {
             self.problems.push(Problem {
@@ -147,8 +149,6 @@ impl Texts {
         };
         let is_read = errors.is_empty();
         for error in errors {
-            let values = twice::values(std::slice::from_ref(&error), text);
-            self.secrets.extend(values.map(|at| at.start + start..at.end + start));
             let message = twice::message(&error, &Files::one(""), text, table.get_ref());
             note(error.span().unwrap_or(0..0), message);
         }

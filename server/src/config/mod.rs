@@ -31,7 +31,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use crate::process::root::inside;
-use crate::reader::{self, problem};
+use crate::reader::{self, problem, secrets};
 
 pub use self::route::glob;
 pub use self::settings::*;
@@ -90,20 +90,15 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     let broken = as_problems(&errors, &files, text, &table);
     if !is_read {
         // The parser guesses after a broken line, so mistakes found there would be guesses too.
-        let secrets: Vec<_> = problem::passwords(text)
-            .into_iter()
-            .chain(twice::values(&errors, text))
-            .collect();
-        return Err(Report::new(&files, text, broken, &secrets));
+        return Err(Report::new(&files, text, broken, &secrets::unread(text)));
     }
-    let source = reader::Source::new(text, &files, base.to_path_buf(), root, &variable);
+    let source = reader::Source::new(text, table.get_ref(), &files, base.to_path_buf(), root, &variable);
     let patterns = reader::Section::new(&source, "", table.get_ref(), 0..0).strings("include");
     let texts = patterns.map(|patterns| include::read(&source, name, text, &patterns, root));
     match texts {
         None => parse_whole(text, &files, &table, broken, base, root),
         Some(texts) if texts.problems.iter().any(|problem| !problem.is_warning) => {
-            let secrets = [problem::passwords(&texts.text), texts.secrets].concat();
-            Err(Report::new(&texts.files, &texts.text, texts.problems, &secrets))
+            Err(Report::new(&texts.files, &texts.text, texts.problems, &texts.secrets))
         }
         Some(texts) => {
             let (table, errors) = DeTable::parse_recoverable(&texts.text);
@@ -141,12 +136,11 @@ fn parse_whole(
     root: Option<&Path>,
 ) -> Result<Loaded, Report> {
     let variable = |name: &str| std::env::var(name).ok();
-    let source = reader::Source::new(text, files, base.to_path_buf(), root, &variable);
+    let source = reader::Source::new(text, table.get_ref(), files, base.to_path_buf(), root, &variable);
     let config = top::read(&source, table);
     let (mut problems, mut secrets) = source.finish();
     if !broken.is_empty() {
         // The second value of a duplicate key was not read, so it may be a secret.
-        secrets.extend(problem::passwords(text));
         let twice = broken.iter().filter(|problem| !problem.is_warning);
         secrets.extend(twice.map(|twice| twice::value(text, twice.at.end)));
         problems.append(&mut broken);
@@ -188,10 +182,6 @@ fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
         at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
         text: "this is not UTF-8; save the file in that encoding".into(),
     };
-    Report::new(
-        &problem::Files::one(name),
-        &text,
-        vec![problem],
-        &problem::passwords(&text),
-    )
+    let secrets = secrets::unread(&text);
+    Report::new(&problem::Files::one(name), &text, vec![problem], &secrets)
 }

@@ -153,8 +153,6 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         .map(|table| table.entries())
         .unwrap_or_default();
     for (name, hash) in users {
-        // Somebody may have written the password itself instead of its hash.
-        source.secret(hash.span.clone());
         let alone = auth::Settings {
             users: vec![(name.value.clone(), hash.value.clone())],
             ..settings.clone()

@@ -157,7 +157,7 @@ fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places
 
 /// The path that a key names, as seen from outside of a changed root folder.
 fn named(table: &Section<'_>, key: &'static str) -> Option<(PathBuf, Range<usize>)> {
-    let text = table.string(key)?;
+    let text = table.string(key).filter(|text| !table.is_content(text))?;
     if text.value.is_empty() {
         table
             .source()

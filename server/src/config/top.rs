@@ -10,7 +10,7 @@ use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
-use crate::reader::{Section, Source, nearest, show, values};
+use crate::reader::{Section, Source, nearest, values};
 
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
@@ -129,7 +129,7 @@ fn memory(top: &Section<'_>) -> Option<u64> {
         return Some(bytes);
     }
     if let Some(value) = top.any("memory") {
-        let given = show(value.get_ref());
+        let given = top.show(value);
         let text = format!(
             "'memory' must be at least \"1MiB\", not {given}; leave it out for nine tenths of the system's memory"
         );

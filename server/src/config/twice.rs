@@ -27,12 +27,6 @@ pub fn message(error: &Error, files: &Files, text: &str, table: &DeTable<'_>) ->
     }
 }
 
-/// All values on the lines where a key is set twice, for a text of which nothing else is read: each may be a secret.
-pub fn values(errors: &[Error], text: &str) -> impl Iterator<Item = Range<usize>> {
-    let spans = errors.iter().filter(|error| is_meant(error)).filter_map(Error::span);
-    spans.map(|span| value(text, text[..span.start].rfind('\n').map_or(0, |end| end + 1)))
-}
-
 /// The place of the value on the rest of a line, behind a key.
 pub fn value(text: &str, at: usize) -> Range<usize> {
     let rest = text[at..].lines().next().unwrap_or_default();

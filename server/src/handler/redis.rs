@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use osier_web::{Address, pubsub};
 
 use crate::policy::backend_tls::BackendTls;
-use crate::reader::{At, Section, Source};
+use crate::reader::{Section, Source};
 
 use super::Touch;
 use super::upstream::{address, socket_of};
@@ -28,7 +28,6 @@ impl RedisServer {
     /// Reads the keys `redis` and `ca` of a table. Reported mistakes do not show the password.
     pub fn read(table: &Section<'_>) -> Option<RedisServer> {
         let url = table.string("redis")?;
-        hide_password(table.source(), &url);
         let read = redis_url(table.source(), &url.value);
         let ca_at = table.key("ca");
         let ca = table.content("ca");
@@ -66,15 +65,6 @@ impl RedisServer {
             client = client.tls(connector.map_err(|error| format!("cannot speak TLS to Redis: {error}"))?);
         }
         Ok(client)
-    }
-}
-
-/// Hides the password, which stands before the last '@', in the lines of reported mistakes.
-fn hide_password(source: &Source<'_>, url: &At<String>) {
-    let written = &source.text[url.span.clone()];
-    if let Some(end) = written.rfind('@') {
-        let start = written.find("//").map_or(1, |slashes| slashes + 2);
-        source.secret(url.span.start + start..url.span.start + end);
     }
 }
 

@@ -349,6 +349,10 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
     if let Some(path) = path(text) {
         return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));
     }
+    // A part of a password would look like a port or a path, which messages show.
+    if text.contains('@') {
+        return Err(remedies.forms.into());
+    }
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(remedies.forms.into());
     };

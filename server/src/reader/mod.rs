@@ -6,10 +6,12 @@
 
 mod hints;
 pub mod problem;
+pub mod secrets;
 pub mod template;
 pub mod value;
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ const ALIKE: f64 = 0.75;
 pub struct Source<'s> {
     /// Text of the file.
     pub text: &'s str,
+    table: &'s DeTable<'s>,
     /// The files that the text was put together from.
     pub files: &'s Files,
     /// Folder of the file. Relative paths start from it.
@@ -40,8 +43,10 @@ pub struct Source<'s> {
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
-    /// Parts of the text that no message shows. More people read logs than this file.
-    secrets: RefCell<Vec<Range<usize>>>,
+    /// Parts of the text that no message shows.
+    secrets: Vec<Range<usize>>,
+    /// Where the values begin that somebody has read.
+    seen: RefCell<HashSet<usize>>,
 }
 
 /// A value and its place.
@@ -66,6 +71,7 @@ pub struct Section<'s> {
 impl<'s> Source<'s> {
     pub fn new(
         text: &'s str,
+        table: &'s DeTable<'s>,
         files: &'s Files,
         base: PathBuf,
         root: Option<&'s Path>,
@@ -73,13 +79,15 @@ impl<'s> Source<'s> {
     ) -> Source<'s> {
         Source {
             text,
+            table,
             files,
             base,
             root,
             chroot: OnceCell::new(),
             variable,
             problems: RefCell::default(),
-            secrets: RefCell::default(),
+            secrets: secrets::of(text, table),
+            seen: RefCell::default(),
         }
     }
 
@@ -109,14 +117,24 @@ impl<'s> Source<'s> {
         problems.iter().filter(|problem| !problem.is_warning).count()
     }
 
-    /// Hides this part of the text from every message.
-    pub fn secret(&self, at: Range<usize>) {
-        self.secrets.borrow_mut().push(at);
+    /// Notes that somebody has read a value.
+    fn saw(&self, value: &Spanned<DeValue<'_>>) {
+        self.seen.borrow_mut().insert(value.span().start);
     }
 
-    /// Returns the mistakes and warnings, and the secret places.
+    /// Whether a part of the value at this place is a secret.
+    fn is_secret(&self, at: &Range<usize>) -> bool {
+        let mut secrets = self.secrets.iter();
+        secrets.any(|secret| secret.start < at.end && at.start < secret.end)
+    }
+
+    /// Returns the mistakes and warnings, and the places that no message shows. A value that nobody has read may be a secret: the
+    /// key is misspelled, or stands in the wrong table.
     pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
-        (self.problems.into_inner(), self.secrets.into_inner())
+        let (mut hidden, seen) = (self.secrets, self.seen.into_inner());
+        let leaves = self.table.values().flat_map(secrets::leaves);
+        hidden.extend(leaves.filter(|leaf| !seen.contains(&leaf.start)));
+        (self.problems.into_inner(), hidden)
     }
 
     /// The path that the file names, joined to the folder of the file.
@@ -203,7 +221,7 @@ impl<'s> Section<'s> {
     /// The value of a key, of any type.
     pub fn any(&self, key: &'static str) -> Option<&'s Spanned<DeValue<'s>>> {
         self.asked.borrow_mut().push(key);
-        self.table.get(key)
+        self.table.get(key).inspect(|value| self.source.saw(value))
     }
 
     /// Notes a missing key. A key with a wrong value is not missing; that mistake is noted elsewhere.
@@ -313,7 +331,7 @@ impl<'s> Section<'s> {
                 .filter(|_| !is_version)
                 .map(|guess| format!("; did you mean \"{guess}\"?"))
                 .unwrap_or_default();
-            let shown = show(value.get_ref());
+            let shown = self.show(value);
             self.source
                 .problem(&text.span, format!("'{key}' must be {wanted}, not {shown}{guess}"));
         }
@@ -400,7 +418,7 @@ impl<'s> Section<'s> {
     /// # Blocks the thread
     /// While the file is read.
     pub fn content(&self, key: &'static str) -> Option<(At<PathBuf>, Vec<u8>)> {
-        let At { value, span } = self.string(key)?;
+        let At { value, span } = self.string(key).filter(|text| !self.is_content(text))?;
         let read = self.source.path(&value).and_then(|path| match std::fs::read(&path) {
             Ok(bytes) => Ok((path, bytes)),
             Err(error) => Err(format!("'{}' cannot be read: {error}", self.source.shown(&path))),
@@ -460,7 +478,7 @@ impl<'s> Section<'s> {
             other => {
                 let form = hints::form(&self.below(key, false), key, other);
                 let form = form.map_or(String::new(), |form| format!("; {form}"));
-                let text = format!("'{key}' must be {wanted}, not {}{form}", show(other));
+                let text = format!("'{key}' must be {wanted}, not {}{form}", self.show(value));
                 self.source.problem(&value.span(), text);
                 None
             }
@@ -488,7 +506,10 @@ impl<'s> Section<'s> {
                     "{} must be written {title}: there may be several",
                     self.below(key, false)
                 ),
-                other => format!("'{key}' must be tables, each begun by {title}, not {}", show(other)),
+                _ => format!(
+                    "'{key}' must be tables, each begun by {title}, not {}",
+                    self.show(value)
+                ),
             };
             self.source.problem(&value.span(), text);
             return Vec::new();
@@ -515,6 +536,7 @@ impl<'s> Section<'s> {
     pub fn items(&self) -> Vec<(At<String>, &'s Spanned<DeValue<'s>>)> {
         let item = |(key, value): (&Spanned<_>, &'s Spanned<DeValue<'s>>)| {
             let key: &Spanned<std::borrow::Cow<'_, str>> = key;
+            self.source.saw(value);
             let name = At {
                 value: key.get_ref().to_string(),
                 span: key.span(),
@@ -585,6 +607,7 @@ impl<'s> Section<'s> {
             self.mistyped(key, value, wanted);
             return None;
         };
+        self.source.saw(value);
         match value::substitute(text, self.source.variable) {
             Ok((text, _)) => Some(At {
                 value: text,
@@ -608,7 +631,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// Parses `text` and notes the error of `parse`.
+    /// Parses `text` and notes the error of `parse`. The message does not show a secret.
     pub fn understand<T, E: Display>(
         &self,
         key: &str,
@@ -618,15 +641,32 @@ impl<'s> Section<'s> {
         match parse(&text.value) {
             Ok(value) => Some(At { value, span: text.span }),
             Err(error) => {
-                let shown = text.value.escape_debug();
-                self.source
-                    .problem(&text.span, format!("'{key}' cannot be \"{shown}\": {error}"));
+                // A variable may hold a URL with a password.
+                let is_secret = self.source.is_secret(&text.span) || secrets::password(&text.value).is_some();
+                let shown = match is_secret {
+                    true => String::new(),
+                    false => format!(" cannot be \"{}\"", text.value.escape_debug()),
+                };
+                self.source.problem(&text.span, format!("'{key}'{shown}: {error}"));
                 None
             }
         }
     }
 
+    /// Whether a path is the content of a key file by mistake, which is noted. Messages show paths.
+    pub fn is_content(&self, path: &At<String>) -> bool {
+        let is_content = secrets::is_content(&path.value);
+        if is_content {
+            let text = "the path of a file belongs here, and its content into that file";
+            self.source.problem(&path.span, text);
+        }
+        is_content
+    }
+
     fn path(&self, text: &At<String>) -> Option<PathBuf> {
+        if self.is_content(text) {
+            return None;
+        }
         if text.value.is_empty() {
             self.source
                 .problem(&text.span, "a path is empty; write \".\" for the folder of this file");
@@ -662,8 +702,14 @@ impl<'s> Section<'s> {
     }
 
     pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
-        let text = format!("'{key}' must be {wanted}, not {}", show(value.get_ref()));
+        let text = format!("'{key}' must be {wanted}, not {}", self.show(value));
         self.source.problem(&value.span(), text);
+    }
+
+    /// Describes a value for a message.
+    pub fn show(&self, value: &Spanned<DeValue<'_>>) -> String {
+        self.source.saw(value);
+        show(value.get_ref(), self.source.is_secret(&value.span()))
     }
 }
 
@@ -683,11 +729,13 @@ pub fn values<T>(list: Option<Vec<At<T>>>) -> Vec<T> {
     list.unwrap_or_default().into_iter().map(|at| at.value).collect()
 }
 
-/// Describes a value for a message.
-pub fn show(value: &DeValue<'_>) -> String {
+/// Describes a value for a message: a secret by its type only.
+fn show(value: &DeValue<'_>, is_secret: bool) -> String {
     /// Characters of a string that are shown.
     const CHARS: usize = 40;
     match value {
+        DeValue::String(_) if is_secret => "a string".into(),
+        DeValue::Integer(_) | DeValue::Float(_) if is_secret => "a number".into(),
         DeValue::String(text) => {
             let cut: String = text.chars().take(CHARS).collect();
             let dots = if cut.len() < text.len() { "…" } else { "" };

@@ -86,9 +86,13 @@ impl Report {
     pub fn new(files: &Files, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
         problems.sort_by_key(|problem| problem.at.start);
         problems.dedup();
+        let mut hidden = vec![false; source.len()];
+        for secret in secret {
+            hidden[secret.clone()].fill(true);
+        }
         let entries = problems.into_iter().map(|problem| Entry {
             file: files.at(problem.at.start).1.to_owned(),
-            place: Some(place(files, source, problem.at, secret)),
+            place: Some(place(files, source, problem.at, &hidden)),
             text: match problem.is_warning {
                 true => format!("{WARNING}{}", problem.text),
                 false => problem.text,
@@ -147,20 +151,8 @@ pub fn header(source: &str, at: usize) -> Option<Range<usize>> {
     header.starts_with('[').then(|| start..start + name + closing)
 }
 
-/// Places where a text that is not TOML may hold passwords of URLs: on each line from the first `//` to the last `@`.
-pub fn passwords(source: &str) -> Vec<Range<usize>> {
-    let mut line_start = 0;
-    let mut found = Vec::new();
-    for line in source.split_inclusive('\n') {
-        if let (Some(start), Some(end)) = (line.find("//"), line.rfind('@')) {
-            found.push(line_start + start + 2..line_start + end);
-        }
-        line_start += line.len();
-    }
-    found
-}
-
-fn place(files: &Files, source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
+/// The place of a problem. `hidden` has the bytes of the text that are not shown.
+fn place(files: &Files, source: &str, at: Range<usize>, hidden: &[bool]) -> Place {
     let floor = |mut at: usize| {
         at = at.min(source.len());
         while !source.is_char_boundary(at) {
@@ -181,7 +173,7 @@ fn place(files: &Files, source: &str, at: Range<usize>, secret: &[Range<usize>])
             .char_indices()
             .take(SHOWN_CHARS)
             .map(|(at, char)| match char {
-                _ if secret.iter().any(|secret| secret.contains(&(line_start + at))) => '*',
+                _ if hidden[line_start + at] => '*',
                 // A tab would move the caret. Another control character might change the terminal.
                 char if char.is_control() => ' ',
                 char => char,

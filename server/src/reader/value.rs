@@ -83,11 +83,12 @@ pub fn substitute(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result
         let first = name.bytes().next();
         let word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if !word || first.is_none_or(|byte| byte.is_ascii_digit()) {
-            return Err(format!(
-                "'${{{}}}' does not name an environment variable; write ${{NAME}} or ${{NAME:-default}}, and $${{ for the \
-                 characters themselves",
-                &inner[..end]
-            ));
+            // The text between the braces may be part of a password.
+            return Err(
+                "'${…}' does not name an environment variable; write ${NAME} or ${NAME:-default}, and $${ for the characters \
+                 themselves"
+                    .into(),
+            );
         }
         match (
             lookup(name).filter(|value| default.is_none() || !value.is_empty()),

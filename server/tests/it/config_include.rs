@@ -115,6 +115,18 @@ fn no_message_about_an_included_file_shows_a_secret() {
         said.contains("1.toml:2:") && said.contains("'ada' is set twice") && !said.contains("secret"),
         "{said}"
     );
+    // A key before the first [[site]] makes the whole file unread.
+    folder.write(
+        "sites/1.toml",
+        "auth = { users = { ada = \"secret\" } }\n[[site]]\n[[site.route]]\nrespond = 204\n",
+    );
+    let (status, said) = check(&folder);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.contains("1.toml:1:1: 'auth' in an included file") && said.contains("\n  1 | auth = ***"),
+        "{said}"
+    );
+    assert!(!said.contains("secret"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,186 @@
+//! No message about a configuration shows a secret: neither its text, nor the line that it quotes.
+
+use crate::config_check::{check, check_with, mistakes};
+use crate::support::{Folder, osier};
+
+/// Checks texts in which every secret holds `hun` or `ter2`. Each must be refused with a line in which something is hidden.
+fn hides(texts: &[&str]) {
+    for text in texts {
+        let (status, printed) = check(text);
+        assert_eq!(status, 2, "{text}\n{printed}");
+        assert!(
+            !printed.contains("hun") && !printed.contains("ter2"),
+            "{text}\n{printed}"
+        );
+        assert!(printed.contains("**"), "{text}\n{printed}");
+        assert!(printed.contains('^'), "{text}\n{printed}");
+    }
+}
+
+fn route(text: &str) -> String {
+    format!("[[site]]\n[[site.route]]\n{text}\n")
+}
+
+fn acme(text: &str) -> String {
+    format!("[acme]\n{text}\n[[site]]\n[[site.route]]\nrespond = 204\n")
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    for text in [
+        "chat = { redis = \"redis://:hunter2@host:99999\" }\n",
+        "chat = { redis = \"redis://:hun@ter2@host:99999\", channle = \"a\" }\n",
+        "chat = { channle = \"a\", redis = \"redis://:hunter2@host\" }\n",
+        "chat = { redis = \":hunter2@host\" }\n",
+        "chat = { redis = \"redis://:hunter2\" }\n",
+        "chat = { redis = \"redis://:hunter2@host }\n",
+        "chat = { redis = [\"redis://:hunter2@host\"] }\n",
+        "respond = 204\nauth = { users = { me = \"hunter2\" } }\n",
+        "respond = 204\nauth = { users = { \"me:hunter2\" = \"\" } }\n",
+        "respond = 204\nauth = { users = { me = \"\"\"\nhunter2\"\"\", \"\" = 1 } }\n",
+    ] {
+        let (status, printed) = check(&route(text));
+        assert_eq!(status, 2, "{printed}");
+        assert!(!printed.contains("hun") && !printed.contains("ter2"), "{printed}");
+        assert!(printed.contains("***"), "{printed}");
+    }
+}
+
+#[test]
+fn the_text_of_a_message_does_not_show_a_secret() {
+    let base64 = "[[acme.issuer]]\ndirectory = \"zerossl\"\nbinding = { id = \"x\", secret = \"ab+hun/ter2\" }";
+    assert_eq!(mistakes(&acme(base64)), ["4:32: 'secret': it is not base64 for URLs"]);
+    for text in [
+        "auth = \"ada:hunter2\"",
+        "auth = [\"ada:hunter2\"]",
+        "auth = { users = \"ada:hunter2\" }",
+        "forward_auth = \"http://me:hunter2@host/\"",
+        "forward_auth = \"ftp://me:hunter2@host/\"",
+    ] {
+        hides(&[&route(&format!("respond = 204\n{text}"))]);
+    }
+    let (_, printed) = check(&route("respond = 204\nauth = { users = { ada = 530 } }"));
+    assert!(
+        printed.contains("'ada' must be a string, not a number") && !printed.contains("530"),
+        "{printed}"
+    );
+    for text in [
+        "proxy = \"http://me:hunter2@host:80\"",
+        "proxy = \"http://me:hunter2@host\"",
+        "proxy = \"http://me:hun/ter2@host\"",
+        "proxy = { to = [{ address = \"https://me:hunter2@host\" }] }",
+        "fastcgi = { root = \"www\", to = \"http://me:hunter2@host\" }",
+        "fastcgi = { root = \"www\", to = \"a:1\", params = { A = \"hunter2\", B = 1 } }",
+        "chat = \"redis://:hunter2@host\"",
+    ] {
+        hides(&[&route(text)]);
+    }
+    for text in [
+        "ask = \"http://me:hunter2@host/\"",
+        "issuer = \"https://me:hunter2@host/\"",
+        "issuer = { directory = \"http://me:hunter2@host/\" }",
+        "issuer = { directory = \"zerossl\", binding = \"hunter2\" }",
+        "[shared]\nredis = \"redis://:hunter2@host/x\"",
+    ] {
+        hides(&[&acme(text)]);
+    }
+    hides(&[&format!(
+        "shared = \"redis://:hunter2@host\"\n{}",
+        route("respond = 204")
+    )]);
+    // The value of a variable is not in the line.
+    let (_, printed) = check_with(&route("proxy = \"${OSIER_TEST_BACKEND}\""), |command| {
+        command.env("OSIER_TEST_BACKEND", "http://me:hunter2@host");
+    });
+    assert!(printed.contains("3:9: 'proxy': write HOST:PORT"), "{printed}");
+    assert!(!printed.contains("hunter2"), "{printed}");
+    let (_, printed) = check(&route("chat = { redis = \"redis://:a${hunter2@host\" }"));
+    assert!(!printed.contains("hunter2"), "{printed}");
+    let (_, printed) = check(&route("chat = { redis = \"redis://:a${hun-ter2}@host\" }"));
+    assert!(printed.contains("does not name an environment variable"), "{printed}");
+    assert!(!printed.contains("hun"), "{printed}");
+}
+
+#[test]
+fn a_key_in_place_of_its_file_is_not_shown() {
+    let pem = "-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\\n";
+    for (text, place) in [
+        (
+            format!("[[site]]\ntls = {{ cert = \"c\", key = \"{pem}\" }}\n[[site.route]]\nrespond = 204\n"),
+            "2:27",
+        ),
+        (
+            route(&format!(
+                "proxy = {{ to = \"https://a\", cert = \"www/index.html\", key = \"{pem}\" }}"
+            )),
+            "3:60",
+        ),
+        (format!("ticket_keys = \"{pem}\"\n{}", route("respond = 204")), "1:15"),
+        (
+            route("respond = 204\njwt = { keys = '{\"kty\":\"oct\",\"k\":\"hunter2\"}' }"),
+            "4:16",
+        ),
+    ] {
+        hides(&[&text]);
+        let expected = format!("{place}: the path of a file belongs here, and its content into that file");
+        assert!(mistakes(&text).contains(&expected), "{text}\n{:?}", mistakes(&text));
+    }
+}
+
+#[test]
+fn a_syntax_error_shows_the_key_and_not_the_value() {
+    hides(&[
+        &route("respond = 204\nauth = { users = { ada = \"hunter2 } }"),
+        &route("respond = 204\nauth = { users = { ada = \"hunter2\" }"),
+        &route("respond = 204\nauth = { users = { ada = hunter2 } }"),
+        &route("respond = 204\n[site.route.auth.users]\nada = hunter2"),
+        &route("respond = 204\n[site.route.auth.users]\nada hunter2"),
+        &route("respond = 204\n[site.route.auth.users]\n\"ada\": \"hunter2\""),
+        &route("respond = 204\nauth = { users = {\n  ada = \"hunter2\n} }"),
+        &route("respond = 204\nauth = { users = { ada = [\n  \"hunter2\n] } }"),
+        &route("respond = 204\nauth.users.ada =\nhunter2"),
+        &route("respond = 204\nauth.users.ada = \"\"\"\nhunter2 = 1\\z"),
+    ]);
+    let (_, printed) = check("[[site]\n[site.auth.users]\nada = \"hunter2\nworkers 2\n");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "site.toml:1:8: unclosed array table, expected `]`",
+            "  1 | [[site]",
+            "    |        ^",
+            "site.toml:3:15: invalid basic string, expected `\"`",
+            "  3 | ada = ********",
+            "    |               ^",
+            "site.toml:4:9: key with no value, expected `=`",
+            "  4 | workers *",
+            "    |         ^",
+        ],
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_value_that_nobody_reads_is_not_shown() {
+    hides(&[
+        &route("respond = 204\nauth = { user = { ada = \"hunter2\" } }"),
+        &route("respond = 204\nauth.user.ada = \"hunter2\""),
+        &acme("issuer = { directory = \"zerossl\", binding = { id = \"x\", sercet = \"hunter2\" } }"),
+        &route("files = \"www\"\nchat = { rdis = \"hunter2\" }"),
+        &route("fastcgi = [{ prms = { A = \"hunter2\" } }]"),
+        "atuh = { users = { ada = \"hunter2\" } }\n",
+    ]);
+    let folder = Folder::new();
+    folder.write("site.toml", b"[[site]]\nauth = { users = { ada\xff = \"hunter2\" } }\n");
+    let output = osier()
+        .args(["check", "site.toml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("2:23: this is not UTF-8") && said.contains("  2 | auth = ***"),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2"), "{said}");
+}
