@@ -246,6 +246,8 @@ impl OnDemand {
                     Ok(true) => {}
                     Ok(false) => locked(&self.state).refuse(&name, true),
                     Err(error) => {
+                        // The query may hold a token.
+                        let url = url.split('?').next().unwrap_or_default();
                         self.say.error(format_args!(
                             "'ask': {url} does not say whether {name} may have a certificate: {error}"
                         ));
@@ -497,7 +499,7 @@ mod tests {
     fn settings() -> Settings {
         Settings {
             issuers: vec![Issuer::new("https://issuer.test/dir")],
-            ask: Some("http://ask".into()),
+            ask: Some("http://ask/x?token=hunter2".into()),
             orders_per_minute: 3,
             ..Settings::default()
         }
@@ -509,10 +511,19 @@ mod tests {
         stored: fn(&str) -> io::Result<Option<Stored>>,
         body: impl FnOnce(&OnDemand) + Send + 'static,
     ) -> (usize, Vec<String>) {
+        run_with(Say::new(|_| {}), answer, stored, body)
+    }
+
+    fn run_with(
+        say: Say,
+        answer: fn(&str) -> io::Result<bool>,
+        stored: fn(&str) -> io::Result<Option<Stored>>,
+        body: impl FnOnce(&OnDemand) + Send + 'static,
+    ) -> (usize, Vec<String>) {
         let clock = osier::time::VirtualClock::new();
         let runtime = osier::Runtime::builder().workers(1).clock(clock).build().unwrap();
         runtime.run(move || {
-            let on_demand = Arc::new(OnDemand::new(Say::new(|_| {})));
+            let on_demand = Arc::new(OnDemand::new(say));
             on_demand.set(Some(settings()), None);
             let (questions, orders) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
             let running = osier::spawn({
@@ -595,6 +606,20 @@ mod tests {
             ["yes1.a.example", "yes2.a.example", "yes3.a.example", "yes4.a.example"]
         );
         assert_eq!(questions, 6);
+    }
+
+    #[test]
+    fn the_line_about_a_failed_question_has_no_query() {
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = lines.clone();
+        let say = Say::new(move |line| locked(&log).push(line.text.to_string()));
+        let refuse = |_: &str| Err(io::ErrorKind::ConnectionRefused.into());
+        run_with(say, refuse, nothing, |on_demand| {
+            on_demand.find(Some("new.example"));
+            osier::sleep(Duration::from_secs(1));
+        });
+        let line = "'ask': http://ask/x does not say whether new.example may have a certificate: connection refused";
+        assert_eq!(*locked(&lines), [line]);
     }
 
     #[test]
