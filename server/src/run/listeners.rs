@@ -107,7 +107,8 @@ impl Bound {
                 "{bind} can be taken over only at start: restart the server"
             ))),
         };
-        let mut listening = listening.map_err(|error| cannot_listen(&error, process.spelling.address))?;
+        let mut listening =
+            listening.map_err(|error| cannot_listen(&error, &settings.bind, process.spelling.address))?;
         if let (true, Some(file), Some(mode)) = (is_new, &file, settings.mode) {
             fs::set_permissions(file, Permissions::from_mode(mode)).map_err(|error| no_mode(file, &error))?;
         }

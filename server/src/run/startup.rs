@@ -322,7 +322,7 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
     };
     opened.map_err(|error| {
         let what = format!("cannot listen on {bind}: {error}");
-        cannot_listen(&io::Error::new(error.kind(), what), setting)
+        cannot_listen(&io::Error::new(error.kind(), what), bind, setting)
     })
 }
 
@@ -334,15 +334,19 @@ impl Process {
 }
 
 /// The message for a listener that cannot be opened: what failed, and what to do in which setting.
-pub fn cannot_listen(error: &io::Error, setting: &str) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
+pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> String {
+    match (error.kind(), bind) {
+        (io::ErrorKind::AddrInUse, _) => {
             format!("{error}; stop the other server, or choose another address ({setting})")
         }
-        io::ErrorKind::PermissionDenied => {
+        (io::ErrorKind::PermissionDenied, Bind::Unix(path)) => {
+            let folder = path.parent().unwrap_or(path).display();
+            format!("{error}; let this user write to the folder '{folder}', or choose another address ({setting})")
+        }
+        (io::ErrorKind::PermissionDenied, _) => {
             format!("{error}; choose a port above 1023 ({setting}), or start as root")
         }
-        io::ErrorKind::AddrNotAvailable => format!("{error}; choose an address of this machine ({setting})"),
+        (io::ErrorKind::AddrNotAvailable, _) => format!("{error}; choose an address of this machine ({setting})"),
         _ => format!("{error}; choose another address ({setting})"),
     }
 }
@@ -545,6 +549,26 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
     use testkit::Folder;
+
+    #[test]
+    fn the_remedy_for_a_listener_is_of_its_address() {
+        let error = io::Error::from(io::ErrorKind::PermissionDenied);
+        for (bind, remedy) in [
+            (
+                Bind::Unix("/run/x.sock".into()),
+                "let this user write to the folder '/run', or choose another address (-l)",
+            ),
+            (
+                Bind::Tcp("127.0.0.1:80".parse().unwrap()),
+                "choose a port above 1023 (-l), or start as root",
+            ),
+        ] {
+            assert_eq!(
+                cannot_listen(&error, &bind, "-l"),
+                format!("permission denied; {remedy}")
+            );
+        }
+    }
 
     #[test]
     fn landlock_leaves_the_folder_above_readable_but_never_everything() {
