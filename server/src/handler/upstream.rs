@@ -330,6 +330,9 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
         return Err(format!("only backends of 'proxy' speak HTTP/2; {}", ADDRESSES.forms));
     }
     let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    if bare.is_some_and(|bare| bare.starts_with("unix:")) {
+        return Err(ADDRESSES.forms.into());
+    }
     parse(source, bare.unwrap_or(text), &ADDRESSES)
 }
 
@@ -346,12 +349,12 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
             Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };
     }
-    if let Some(path) = path(text) {
-        return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));
-    }
     // A part of a password would look like a port or a path, which messages show.
     if text.contains('@') {
         return Err(remedies.forms.into());
+    }
+    if let Some(path) = path(text) {
+        return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(remedies.forms.into());

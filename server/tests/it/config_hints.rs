@@ -238,3 +238,7 @@ fn captures_are_counted() {
     ));
     assert!(found[0].contains("has 1 group, and none of that name"), "{found:?}");
 }
+    let fastcgi = "fastcgi = { root = \"www\", to = \"http://unix:/run/php.sock\" }";
+    let wanted = "'to' cannot be \"http://unix:/run/php.sock\": write HOST:PORT or unix:PATH";
+    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
+    assert_eq!(found, [format!("3:32: {wanted}")]);
