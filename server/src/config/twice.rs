@@ -51,25 +51,48 @@ fn first(text: &str, table: &DeTable<'_>, second: &Range<usize>) -> Option<usize
             }
             table.get_key_value(bare(name)).map(|(key, _)| key.span().start)
         }
-        None => nearest(table, text, second),
+        None => {
+            let begin = text[..second.start].rfind(['\n', '{', ',']).map_or(0, |at| at + 1);
+            let above = text[begin..second.start].split('.').map(bare);
+            let above: Vec<&str> = above.filter(|name| !name.is_empty()).collect();
+            nearest(table, text, second, &above, Some(&above))
+        }
     }
 }
 
-/// The nearest key of the same name before `second`. Keys inside of braces that are closed by then do not count.
-fn nearest(table: &DeTable<'_>, text: &str, second: &Range<usize>) -> Option<usize> {
-    let inside = |value: &Spanned<DeValue<'_>>| {
+/// The nearest key of the same name before `second` in the same table. `above` are the names before `second` in its own dotted key. `left`
+/// are those of them that do not lead to `table` yet, and None where only braces inside of `table` may hold `second`.
+fn nearest(
+    table: &DeTable<'_>,
+    text: &str,
+    second: &Range<usize>,
+    above: &[&str],
+    left: Option<&[&str]>,
+) -> Option<usize> {
+    let inside = |value: &Spanned<DeValue<'_>>, left| {
         let at = value.span();
-        let is_closed = text[at.clone()].starts_with('{') && at.end <= second.start;
-        let table = value.get_ref().as_table().filter(|_| !is_closed);
-        table.and_then(|table| nearest(table, text, second))
+        let left = match text[at.clone()].starts_with('{') {
+            true if at.contains(&second.start) => Some(above),
+            true => return None,
+            false => left,
+        };
+        nearest(value.get_ref().as_table()?, text, second, above, left)
     };
     let found = table.iter().flat_map(|(key, value)| {
-        let is_same = key.get_ref() == bare(&text[second.clone()]) && key.span().start < second.start;
-        let below = match value.get_ref() {
-            DeValue::Array(items) => items.iter().filter_map(inside).max(),
-            _ => inside(value),
+        let at = key.span();
+        let is_same = left.is_some_and(<[_]>::is_empty) && key.get_ref() == bare(&text[second.clone()]);
+        // A table of a dotted key has its place from the key, and so has one that only a longer header names.
+        let is_dotted = value.span() == at && header(text, at.start).is_none();
+        let left = match (left, is_dotted) {
+            (left, false) => left,
+            (Some([first, rest @ ..]), true) if key.get_ref() == first => Some(rest),
+            (_, true) => None,
         };
-        [is_same.then(|| key.span().start), below]
+        let below = match value.get_ref() {
+            DeValue::Array(items) => items.iter().filter_map(|item| inside(item, left)).max(),
+            _ => inside(value, left),
+        };
+        [(is_same && at.start < second.start).then_some(at.start), below]
     });
     found.flatten().max()
 }

@@ -183,6 +183,21 @@ fn the_first_of_two_keys_is_named() {
         ),
         // Keys of the same name in other tables are other keys.
         (
+            "[[site]]\nheaders = { A = \"1\" }\ncors.headers = \"x\"\nheaders = { B = \"1\" }\ncors.origins = \"*\"\n\
+             cors.headers = \"y\"\n@route\n",
+            &[
+                "4:1: 'headers' is set twice; the first is in line 2",
+                "6:6: 'headers' is set twice; the first is in line 3",
+            ],
+        ),
+        (
+            "policy.a.log = \"json\"\npolicy.b = { log = \"json\", log = \"off\" }\npolicy.a.log = false\nlog = \"off\"\n@site\n@route\n",
+            &[
+                "2:28: 'log' is set twice; the first is in line 2",
+                "3:10: 'log' is set twice; the first is in line 1",
+            ],
+        ),
+        (
             "[[site]]\nhost = \"a\"\nlog = \"json\"\n[[site.route]]\nproxy = { host = \"b\", to = \"a:1\" }\n\
              [[site]]\nhost = \"b\"\nerror_pages = {}\ncors = { origins = \"*\", headers = \"host\" }\nhost = \"c\"\n@route\n",
             &["10:1: 'host' is set twice; the first is in line 7"],
@@ -228,6 +243,10 @@ fn an_address_of_a_backend_has_no_path() {
         found[0].ends_with(": a backend has no path; remove '/app'"),
         "{found:?}"
     );
+    let fastcgi = "fastcgi = { root = \"www\", to = \"http://unix:/run/php.sock\" }";
+    let wanted = "'to' cannot be \"http://unix:/run/php.sock\": write HOST:PORT or unix:PATH";
+    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
+    assert_eq!(found, [format!("3:32: {wanted}")]);
 }
 
 #[test]
@@ -238,7 +257,3 @@ fn captures_are_counted() {
     ));
     assert!(found[0].contains("has 1 group, and none of that name"), "{found:?}");
 }
-    let fastcgi = "fastcgi = { root = \"www\", to = \"http://unix:/run/php.sock\" }";
-    let wanted = "'to' cannot be \"http://unix:/run/php.sock\": write HOST:PORT or unix:PATH";
-    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
-    assert_eq!(found, [format!("3:32: {wanted}")]);
