@@ -211,7 +211,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Listener of /health and /metrics.
+/// Listener of /health, /metrics and /fibers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub bind: Bind,

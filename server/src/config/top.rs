@@ -63,7 +63,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
-            "where /health and /metrics are served, \"127.0.0.1:9090\" for example",
+            "where /health, /metrics and /fibers are served, \"127.0.0.1:9090\" for example",
         );
         let bind = section.parsed("address", |text| bind(source, text));
         section.finish();

@@ -1,4 +1,4 @@
-//! `/health` and `/metrics`, on a listener of their own, for load balancers and Prometheus.
+//! `/health`, `/metrics` and `/fibers`, on a listener of their own, for load balancers, Prometheus and `osier top`.
 //!
 //! ```text
 //!   a request's end ─▶ Series of its route (series.rs), by the number in its label (routes.rs) ─┐

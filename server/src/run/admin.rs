@@ -36,7 +36,7 @@ pub struct Running {
 }
 
 impl Bound {
-    /// Sets up a server for /health and /metrics on these sockets.
+    /// Sets up a server for /health, /metrics and /fibers on these sockets.
     pub fn new(
         admin: &Arc<Admin>,
         bind: &Bind,

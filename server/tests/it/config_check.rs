@@ -164,7 +164,9 @@ fn the_top_of_a_file() {
         ),
         (
             "[admin]\n@site\n@route\n",
-            &["1:1: [admin] lacks 'address': where /health and /metrics are served, \"127.0.0.1:9090\" for example"],
+            &[
+                "1:1: [admin] lacks 'address': where /health, /metrics and /fibers are served, \"127.0.0.1:9090\" for example",
+            ],
         ),
         (
             "[listen]\naddress = \"127.0.0.1:1\"\n@site\n@route\n",
