@@ -135,16 +135,50 @@ fn has(words: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The keys in the tables below a heading of docs/configuration.md, and in the headings one level below. A line that begins in
+    /// bold explains one key, so tables behind it are of that key.
+    fn documented(heading: &str) -> Vec<&'static str> {
+        let text = include_str!("../../../docs/configuration.md");
+        let depth = heading.find(' ');
+        let lines = text.lines().skip_while(|line| *line != heading).skip(1);
+        let section: Vec<&str> = lines
+            .take_while(|line| !line.starts_with('#') || line.find(' ') > depth)
+            .collect();
+        let own = section
+            .iter()
+            .take_while(|line| !line.starts_with('#') && !line.starts_with("**"));
+        let rows = own.filter_map(|line| line.strip_prefix('|')?.split('|').next());
+        let headings = section
+            .iter()
+            .copied()
+            .filter(|line| line.starts_with('#') && line.find(' ') == depth.map(|depth| depth + 1));
+        // A row may have `cert`, `key`, or `head.bytes`.
+        let names = rows.chain(headings).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        names.filter_map(|name| name.split('.').next()).collect()
+    }
+
     #[test]
-    fn every_key_that_a_hint_names_exists() {
-        let documented = include_str!("../../../docs/configuration.md");
-        let lists = HOMES.iter().chain(&INSIDE).map(|(_, keys)| *keys).chain([GATEWAY]);
-        for key in lists.flat_map(|keys| keys.split(' ')) {
-            let written = [format!("`{key}`"), format!("`{key}."), format!(".{key}]")];
-            assert!(
-                written.iter().any(|form| documented.contains(form)),
-                "{key} is no setting"
-            );
+    fn every_key_that_a_hint_names_exists_in_its_table() {
+        let has_all = |heading: &str, known: &[&str], keys: &str| {
+            let mut keys = keys.split(' ');
+            let unknown = keys.find(|key| !known.contains(key));
+            assert_eq!(unknown, None, "{heading}");
+        };
+        for (home, keys) in HOMES {
+            let heading = match home {
+                "" => "## Top-level keys".into(),
+                "[[site]] or [[site.route]]" => "## Policies".into(),
+                table => format!("## `{table}`"),
+            };
+            has_all(&heading, &documented(&heading), keys);
+        }
+        for (handler, keys) in INSIDE {
+            let heading = format!("### `{handler}`");
+            let known = documented(&heading);
+            has_all(&heading, &known, keys);
+            if matches!(handler, "proxy" | "fastcgi") {
+                has_all(&heading, &[known, documented("### Backends")].concat(), GATEWAY);
+            }
         }
     }
 }
