@@ -143,6 +143,18 @@ impl Events {
         }
     }
 
+    /// The first event that `accepts` takes.
+    fn until(&mut self, accepts: impl Fn(&Value) -> bool) -> Value {
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let event = self.next();
+            if accepts(&event) {
+                return event;
+            }
+            assert!(Instant::now() < give_up, "{event}");
+        }
+    }
+
     /// The next event, as JSON. Chunk heads lie between the lines, and none within: each event is written at once.
     fn next(&mut self) -> Value {
         loop {
@@ -168,9 +180,7 @@ fn the_stream_counts_each_worker() {
     let server = welcome(&["-l", "127.0.0.1:0"]);
     let mut events = Events::open(&server);
     // A connection that has just been accepted may not count yet.
-    let first = std::iter::repeat_with(|| events.next())
-        .find(|event| event["protocols"][0].is_array())
-        .unwrap();
+    let first = events.until(|event| event["protocols"][0].is_array());
     assert_eq!(first["protocol"], "HTTP/1.1, no TLS");
     let (name, tls) = (&first["protocols"][0][0], &first["protocols"][0][1]);
     assert_eq!((name, tls), (&"http/1.1".into(), &"none".into()));
@@ -186,14 +196,7 @@ fn the_stream_counts_each_worker() {
         let workers = event["workers"].as_array().unwrap();
         workers.iter().map(|worker| worker[key].as_u64().unwrap()).sum::<u64>()
     };
-    let give_up = Instant::now() + DEADLINE;
-    let last = loop {
-        let event = events.next();
-        if sum(&event, "requests") >= 100 && sum(&event, "turns") > sum(&first, "turns") {
-            break event;
-        }
-        assert!(Instant::now() < give_up, "{event}");
-    };
+    let last = events.until(|event| sum(event, "requests") >= 100 && sum(event, "turns") > sum(&first, "turns"));
     // The stream itself is a connection and a fiber, but no request that has been answered.
     assert_eq!((sum(&last, "requests"), sum(&last, "connections")), (100, 21), "{last}");
     assert!(
@@ -216,9 +219,7 @@ fn the_stream_counts_each_worker() {
         );
     }
     drop(kept);
-    while sum(&events.next(), "connections") > 1 {
-        assert!(Instant::now() < give_up);
-    }
+    events.until(|event| sum(event, "connections") <= 1);
 }
 
 #[test]
