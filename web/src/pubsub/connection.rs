@@ -78,16 +78,20 @@ impl Connection {
         let replies = Replies(BufReader::new(Reading(transport.clone())));
         let mut connection = Connection { transport, replies };
         if let Some(password) = password {
-            connection.ask(&[b"AUTH", password.as_bytes()])?;
+            connection.ask(&[b"AUTH", password.as_bytes()], Some(password))?;
         }
-        connection.ask(&[b"PING"])?;
+        connection.ask(&[b"PING"], None)?;
         Ok(connection)
     }
 
-    fn ask(&mut self, command: &[&[u8]]) -> io::Result<()> {
+    /// Sends a command that the broker is to accept. One that refuses it may repeat its words, so the error does not show `secret`.
+    fn ask(&mut self, command: &[&[u8]], secret: Option<&str>) -> io::Result<()> {
         let replies = self.call(&[command])?;
         let accepted = replies.into_iter().try_for_each(|reply| reply.accepted().map(drop));
-        accepted.map_err(io::Error::other)
+        accepted.map_err(|said| match secret.filter(|secret| !secret.is_empty()) {
+            Some(secret) => io::Error::other(said.replace(secret, "***")),
+            None => io::Error::other(said),
+        })
     }
 
     /// Sends commands in one write, and reads the reply to each. An error ends the connection.

@@ -328,6 +328,26 @@ fn a_password_is_given_and_tcp_works_too() {
 }
 
 #[test]
+fn the_log_does_not_have_a_password_that_the_broker_repeats() {
+    let Some(broker) = Broker::start(&["--rename-command", "AUTH", ""]) else {
+        return;
+    };
+    osier::run(|| {
+        let lines = Lines::default();
+        let log = lines.clone();
+        let options = Options {
+            password: Some("willow".into()),
+            log: Box::new(move |line| log.lock().unwrap().push(line.to_string())),
+            ..Options::new(address(&broker))
+        };
+        let redis = options.connect();
+        let _room = redis.room::<String>("lobby");
+        eventually("the log says why", || has(&lines, "unknown command 'AUTH'") > 0);
+        assert_eq!(has(&lines, "willow"), 0);
+    });
+}
+
+#[test]
 fn a_bridge_that_is_dropped_leaves_the_broker() {
     let Some(broker) = Broker::start(&[]) else { return };
     osier::run(|| {
