@@ -6,7 +6,7 @@
 //! A line must never stop a worker, and a peer can provoke lines. So a line is written to standard error only when that takes all of
 //! it at once, or by the thread of an access log that writes there. A pipe or a socket that nobody reads loses lines, and the next
 //! line that gets through reports how many. Files and syslog have a [`Writer`]. A failed or refused request is not logged if its
-//! reason was logged within the last second; a later line reports how many were left out.
+//! reason was logged within the last second; another line reports how many were left out, once that second is over.
 //!
 //! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps.
 
@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use osier::sync::Event;
 use osier_web::Level;
 
 use super::operator::{About, Line, Say};
@@ -33,21 +34,48 @@ const REPEAT: Duration = Duration::from_secs(1);
 const REMEMBERED: usize = 64;
 
 /// The error log of the process.
-pub struct ErrorLog(Mutex<Log<Stderr>>);
+pub struct ErrorLog {
+    log: Mutex<Log<Stderr>>,
+    /// Set when a line is left out.
+    left_out: Event,
+}
 
 impl ErrorLog {
     /// A log with the default settings, on standard error. A closed standard error is not a failure.
     pub fn new() -> Arc<ErrorLog> {
-        Arc::new(ErrorLog(Mutex::new(Log::new(stderr()))))
+        Arc::new(ErrorLog {
+            log: Mutex::new(Log::new(stderr())),
+            left_out: Event::new(),
+        })
     }
 
     pub fn say(self: &Arc<Self>) -> Say {
         let log = Arc::clone(self);
-        Say::new(move |line| log.lock().say(line, Instant::now()))
+        Say::new(move |line| {
+            let is_left_out = log.lock().say(line, Instant::now());
+            if is_left_out {
+                log.left_out.set();
+            }
+        })
+    }
+
+    /// Starts a fiber that writes in time how many lines were left out. Without it the next line does.
+    pub fn count_in_time(self: &Arc<Self>) {
+        let log = Arc::clone(self);
+        let fiber = osier::fiber::Builder::new().name("error log");
+        drop(fiber.spawn(move || {
+            loop {
+                log.left_out.wait();
+                while log.lock().remembers() {
+                    osier::sleep(REPEAT);
+                    log.lock().count_repeated(Some(Instant::now()));
+                }
+            }
+        }));
     }
 
     fn lock(&self) -> MutexGuard<'_, Log<Stderr>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over the level and the form of lines. The destination stays.
@@ -106,7 +134,7 @@ impl ErrorLog {
             text,
             report,
         };
-        self.lock().say(&line, Instant::now());
+        let _ = self.lock().say(&line, Instant::now());
     }
 
     /// Writes the lines that wait, and how many were left out. Lines logged later go to standard error.
@@ -123,6 +151,10 @@ impl ErrorLog {
             queue.writer.finish();
         }
     }
+}
+
+fn more_lines(count: u64) -> String {
+    format!("{count} more line{}", if count == 1 { "" } else { "s" })
 }
 
 /// Whether standard error is a stream of systemd's journal (`$JOURNAL_STREAM`, systemd.exec(5)).
@@ -165,7 +197,7 @@ impl Queue {
                 text: format_args!("error log: {text}"),
                 report,
             };
-            stderr.say(&line, Instant::now());
+            let _ = stderr.say(&line, Instant::now());
         });
         Ok(Some(Queue {
             writer: Writer::start(out, true, report)?,
@@ -230,9 +262,10 @@ impl<W: AsFd> Log<W> {
         }
     }
 
-    fn say(&mut self, line: &Line<'_>, now: Instant) {
+    /// Logs a line. Returns whether it was left out, to be counted.
+    fn say(&mut self, line: &Line<'_>, now: Instant) -> bool {
         if line.level > self.settings.level {
-            return;
+            return false;
         }
         let entry = Entry {
             level: line.level,
@@ -242,16 +275,17 @@ impl<W: AsFd> Log<W> {
         };
         self.count_repeated(Some(now));
         let Some(cause) = cause(&entry.text) else {
-            return self.put(&entry);
+            self.put(&entry);
+            return false;
         };
         if let Some(recent) = self.recent.iter_mut().find(|recent| recent.cause == cause) {
             recent.again += 1;
-            return;
+            return true;
         }
         let is_full = self.recent.len() >= REMEMBERED;
         if is_full && entry.level >= Level::Info {
             self.others.get_or_insert((now, 0)).1 += 1;
-            return;
+            return true;
         }
         self.put(&entry);
         if !is_full {
@@ -262,6 +296,12 @@ impl<W: AsFd> Log<W> {
                 again: 0,
             });
         }
+        false
+    }
+
+    /// Whether a line may have to be counted.
+    fn remembers(&self) -> bool {
+        !self.recent.is_empty() || self.others.is_some()
     }
 
     /// Writes how many lines were left out, for the causes that were logged [`REPEAT`] before `now`, or for all at the end.
@@ -270,12 +310,14 @@ impl<W: AsFd> Log<W> {
         let old: Vec<Recent> = self.recent.extract_if(.., |recent| is_over(recent.written)).collect();
         for Recent { mut entry, again, .. } in old {
             if again > 0 {
-                entry.text = format!("{again} more lines with this cause: {}", entry.text);
+                // They may be of other sites, clients and requests.
+                entry.about.clear();
+                entry.text = format!("{} with this cause: {}", more_lines(again), entry.text);
                 self.put(&entry);
             }
         }
         if let Some((_, count)) = self.others.take_if(|(first, _)| is_over(*first)) {
-            let text = format!("{count} more lines with other causes");
+            let text = format!("{} with other causes", more_lines(count));
             self.put(&Entry::new(Level::Info, text));
         }
     }
@@ -481,7 +523,7 @@ mod tests {
             text: format_args!("{text}"),
             report: "",
         };
-        log.say(&line, now);
+        let _ = log.say(&line, now);
     }
 
     fn about() -> About<'static> {

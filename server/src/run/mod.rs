@@ -153,6 +153,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             &sites.live,
             &sites.process.say,
         );
+        sites.process.log.count_in_time();
         certificates::watch(&sites.process.certificates);
         sites
             .process

@@ -169,7 +169,10 @@ impl Around {
     /// Calls the handler, within the route's time limit if it has one.
     fn within_time(&self, answer: impl FnOnce() -> Response) -> Response {
         match self.time {
-            Some(time) => osier::timeout(time, answer).unwrap_or_else(|_| Response::plain(StatusCode::GATEWAY_TIMEOUT)),
+            Some(time) => osier::timeout(time, answer).unwrap_or_else(|_| {
+                let reason = "there was no response within 'limits.time'";
+                Response::plain(StatusCode::GATEWAY_TIMEOUT).because(reason)
+            }),
             None => answer(),
         }
     }

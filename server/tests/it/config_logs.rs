@@ -116,6 +116,39 @@ fn a_level_leaves_out_what_is_less_serious() {
 }
 
 #[test]
+fn refusals_have_their_reason_and_are_counted_in_time() {
+    // Listens, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let folder = Sites::folder();
+    make_fifo(&folder.join("www/fifo"));
+    let slow =
+        format!("[[site.route]]\npath = \"/slow\"\nlimits = {{ time = \"50ms\" }}\nproxy = \"127.0.0.1:{port}\"\n");
+    let sites = Sites::start_in(
+        folder,
+        &format!("error_log = {{ file = \"errors\" }}\n{SITE}{slow}{FILES}"),
+    );
+    assert_eq!(sites.get("x", "/slow").status, 504);
+    let line = line_with(&sites, "errors", "GET /slow");
+    assert!(
+        line.ends_with("GET /slow failed: there was no response within 'limits.time'"),
+        "{line}"
+    );
+    let refused = "GET /fifo was refused with 403: it is neither a file nor a folder";
+    for _ in 0..5 {
+        assert_eq!(sites.get("x", "/fifo").status, 403);
+    }
+    assert!(untimed(&line_with(&sites, "errors", refused)).starts_with("info site=default client=127.0.0.1 id="));
+    // Nothing else is logged, and the count belongs to no request.
+    let counted = line_with(&sites, "errors", " more line");
+    let counted = untimed(&counted);
+    assert!(
+        counted.starts_with("info osier: ") && counted.ends_with(refused),
+        "{counted}"
+    );
+}
+
+#[test]
 fn the_error_log_is_a_file_of_objects_that_can_be_rotated() {
     let text = format!("error_log = {{ file = \"errors\", format = \"json\" }}\n{SITE}{DEAD}");
     let sites = Sites::start(&text);

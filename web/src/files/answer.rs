@@ -42,7 +42,8 @@ enum Lookup {
     /// A redirect to the path with a slash at its end.
     Redirect(String),
     Malformed,
-    Forbidden,
+    /// The reason is for the log.
+    Forbidden(&'static str),
     Missing,
     /// The served folder itself is not there.
     Unavailable,
@@ -130,7 +131,7 @@ impl Files {
 fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
     let response = match locate(site, Wanted::Name(name), request) {
         Ok(Lookup::Resource(resource)) => represent(site, &resource, request, status),
-        Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Lookup::Forbidden(reason)) => Response::plain(StatusCode::FORBIDDEN).because(reason),
         Ok(Lookup::Unavailable) => Response::plain(StatusCode::SERVICE_UNAVAILABLE),
         Ok(_) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
@@ -164,7 +165,7 @@ fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Requ
             Response::redirect(StatusCode::MOVED_PERMANENTLY, &location)
         }
         Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST).because("the path cannot be read"),
-        Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Lookup::Forbidden(reason)) => Response::plain(StatusCode::FORBIDDEN).because(reason),
         Ok(Lookup::Missing) => Response::plain(StatusCode::NOT_FOUND),
         Ok(Lookup::Unavailable) => Response::plain(StatusCode::SERVICE_UNAVAILABLE),
         Err(error) => failure(error),
@@ -310,7 +311,7 @@ fn look_in(
         return Ok(match load(root, &target.name, access, forms, previous) {
             Ok(Loaded::Resource(resource)) => Lookup::Resource(resource),
             Ok(Loaded::Folder) => Lookup::Redirect(target.folder_url()),
-            Ok(Loaded::Special) => Lookup::Forbidden,
+            Ok(Loaded::Special) => Lookup::Forbidden(SPECIAL),
             Err(error) => return refused(error),
         });
     }
@@ -324,7 +325,7 @@ fn look_in(
         index.extend_from_slice(name.as_bytes());
         match load(root, &index, access, forms, previous) {
             Ok(Loaded::Resource(resource)) => return Ok(Lookup::Resource(resource)),
-            Ok(Loaded::Special) => return Ok(Lookup::Forbidden),
+            Ok(Loaded::Special) => return Ok(Lookup::Forbidden(SPECIAL)),
             Ok(Loaded::Folder) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return refused(error),
@@ -343,11 +344,14 @@ fn look_in(
     })
 }
 
+/// The reason for a pipe, a device and the like.
+const SPECIAL: &str = "it is neither a file nor a folder";
+
 /// Turns the errors that have a response of their own into it.
 fn refused(error: io::Error) -> io::Result<Lookup> {
     match error.kind() {
         io::ErrorKind::NotFound => Ok(Lookup::Missing),
-        io::ErrorKind::PermissionDenied => Ok(Lookup::Forbidden),
+        io::ErrorKind::PermissionDenied => Ok(Lookup::Forbidden("the user of this server may not read the file")),
         _ => Err(error),
     }
 }

@@ -194,6 +194,8 @@ impl Jwt {
         let (challenge, code) = (&self.challenge, invalid.code());
         let challenge = format!("{challenge}{separator} error=\"{code}\", error_description=\"{invalid}\"");
         let response = Response::new(status).header("www-authenticate", challenge);
-        response.body(format!("{}: {invalid}\n", status.as_u16()))
+        response
+            .body(format!("{}: {invalid}\n", status.as_u16()))
+            .because(invalid)
     }
 }
