@@ -2,11 +2,18 @@
 //!
 //! The file is opened before privileges are given up, and stays open. A new process that takes over gets the descriptor, so it can
 //! write where it could open nothing.
+//!
+//! The open file is locked (flock(2)), so a second server cannot use it. The lock belongs to the open file and not to a process: the
+//! new process of an upgrade shares it, and it ends with the last of them, after a crash too. So an old id in the file stops nobody.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// The file, open.
 #[derive(Debug)]
@@ -17,18 +24,23 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Opens the file, or creates it. Writes nothing yet: another server may still run.
+    /// Opens the file, or creates it. Writes nothing yet: the server may still fail to start.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if another server uses the file.
     pub fn open(path: PathBuf) -> io::Result<PidFile> {
         let file = File::options().write(true).create(true).truncate(false).open(&path)?;
-        Ok(PidFile { path: Some(path), file })
+        match lock(&file) {
+            true => Ok(PidFile { path: Some(path), file }),
+            false => Err(io::ErrorKind::ResourceBusy.into()),
+        }
     }
 
-    /// Takes over the file of another process.
+    /// Takes over the file of another process, with its lock.
     pub fn inherited(file: OwnedFd, path: Option<PathBuf>) -> PidFile {
-        PidFile {
-            path,
-            file: file.into(),
-        }
+        let file: File = file.into();
+        let _ = lock(&file);
+        PidFile { path, file }
     }
 
     /// Notes that the root folder of this process has changed, and where the file lies there.
@@ -54,19 +66,58 @@ impl PidFile {
         }
     }
 
-    /// Removes the file, or empties one that this process may not remove.
+    /// Removes the file, or empties one that this process may not remove. Another file of the same name stays.
     pub fn remove(self) {
-        let removed = self.path.is_some_and(|path| fs::remove_file(path).is_ok());
+        let own = self.file.metadata().map(|own| (own.dev(), own.ino())).ok();
+        let is_own = |path: &PathBuf| {
+            path.metadata()
+                .is_ok_and(|found| Some((found.dev(), found.ino())) == own)
+        };
+        let removed = self
+            .path
+            .filter(is_own)
+            .is_some_and(|path| fs::remove_file(path).is_ok());
         if !removed {
             let _ = self.file.set_len(0);
         }
+        // The process before an upgrade may still have the file open.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
+}
+
+/// Locks the file for this process and those that take over from it. Returns whether no other server has locked it. A file system
+/// without locks lets everybody have it.
+fn lock(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use testkit::Folder;
+
+    #[test]
+    fn a_second_server_is_refused_and_removes_nothing() {
+        let folder = Folder::new();
+        let path = folder.write("pid", "1\n");
+        let file = PidFile::open(path.clone()).unwrap();
+        assert_eq!(
+            PidFile::open(path.clone()).unwrap_err().kind(),
+            io::ErrorKind::ResourceBusy
+        );
+        // The successor shares the lock, and the old process may end before it.
+        let successor = PidFile::inherited(file.descriptor().unwrap(), Some(path.clone()));
+        drop(file);
+        assert!(PidFile::open(path.clone()).is_err());
+        // Somebody has removed the file, and another server has made its own.
+        fs::remove_file(&path).unwrap();
+        let other = PidFile::open(path.clone()).unwrap();
+        other.write(43).unwrap();
+        successor.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "43\n");
+        drop(other);
+        assert!(PidFile::open(path).is_ok(), "what a crash leaves stops nobody");
+    }
 
     #[test]
     fn a_longer_id_leaves_no_digits_and_a_removed_file_is_gone() {

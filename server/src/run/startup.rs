@@ -265,8 +265,17 @@ fn pid_file(path: &Path, upgrade: &Upgrade) -> Result<PidFile, String> {
     if let Some(descriptor) = arrival::inherited_pid_file(upgrade, path) {
         return Ok(PidFile::inherited(descriptor, Some(path.to_owned())));
     }
-    let file = PidFile::open(path.to_owned());
-    file.map_err(|error| format!("cannot write the PID file '{}': {error} ('pid_file')", path.display()))
+    PidFile::open(path.to_owned()).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            let id = fs::read_to_string(path).unwrap_or_default();
+            format!(
+                "another server uses the PID file '{}' (process {}); stop it, or give each server its own 'pid_file'",
+                path.display(),
+                id.lines().next().unwrap_or("unknown")
+            )
+        }
+        _ => format!("cannot write the PID file '{}': {error} ('pid_file')", path.display()),
+    })
 }
 
 /// The folder with the programs that an upgrade may start, if the file names one.

@@ -40,6 +40,7 @@ mod logs;
 mod memory;
 mod metrics;
 mod paths;
+mod pid_file;
 mod precompressed;
 mod ranges;
 mod shutdown;
