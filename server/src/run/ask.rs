@@ -3,20 +3,23 @@
 //! SIGUSR2 asks the server. Its PID file then shows the outcome: the id of the new process, or the old id written again.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::config;
 
 use super::Failure;
+use super::signals::SIGNAL_THREAD;
 
 /// Time between two reads of the file.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time beyond `[upgrade] timeout` within which the server must have written the file.
+/// The time beyond `[upgrade] timeout`, which ends when the new process is ready. Within it the server must have handed over and
+/// written the file.
 const MORE: Duration = Duration::from_secs(15);
 
 /// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line
@@ -57,13 +60,20 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
                     "the upgrade has failed, and process {old} goes on serving; its error log has the reason"
                 )));
             }
+            // The server has ended, and the look above may have come before the new id.
+            Ok(_) if has_ended(old) && read(&path).is_ok_and(|id| id == old) => {
+                return Err(Failure::Start(format!(
+                    "process {old} has ended without a successor; see its error log"
+                )));
+            }
             // The server is writing the file.
             _ => {}
         }
     }
     Err(Failure::Start(format!(
-        "process {old} has not answered within {} s; see its error log",
-        limit.as_secs()
+        "process {old} has not answered within {} s ('timeout' of [upgrade], and {} s to hand over); see its error log",
+        limit.as_secs(),
+        MORE.as_secs()
     )))
 }
 
@@ -77,8 +87,48 @@ fn read(path: &Path) -> Result<i32, Failure> {
     Ok(id.ok_or_else(|| format!("'{}' has no process id; is the server running?", path.display()))?)
 }
 
+fn has_ended(id: i32) -> bool {
+    Pid::from_raw(id).is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
+}
+
+/// Sends SIGUSR2, which would end a process that does not catch it.
 fn signal(id: i32) -> Result<(), Failure> {
-    let process = Pid::from_raw(id).ok_or_else(|| format!("{id} is not a process id"))?;
+    let process = Some(id).filter(|id| *id > 0).and_then(Pid::from_raw);
+    let process = process.ok_or_else(|| format!("{id} is not a process id"))?;
+    if let Some(name) = foreign(id) {
+        return Err(Failure::Start(format!(
+            "process {id} is '{name}' and no running osier server, so it was left alone; is the server running?"
+        )));
+    }
     kill_process(process, Signal::USR2)
         .map_err(|error| Failure::Start(format!("cannot signal process {id}: {error}; is the server running?")))
+}
+
+/// The name of a process that is no osier server. None for a server, and where the system does not tell (no `/proc`, no such process).
+///
+/// A server is known by its thread for signals, which exists from the moment that the server can be upgraded. Its program may have
+/// any name, and may be replaced or out of sight.
+fn foreign(id: i32) -> Option<String> {
+    let comm = |path: &Path| fs::read_to_string(path.join("comm")).map(|name| name.trim_end().to_owned());
+    let process = PathBuf::from(format!("/proc/{id}"));
+    let name = comm(&process).ok()?;
+    let threads = fs::read_dir(process.join("task")).ok()?;
+    let mut names = threads.flatten().filter_map(|thread| comm(&thread.path()).ok());
+    let is_server = names.any(|name| name == SIGNAL_THREAD);
+    (!is_server).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_above_zero_are_processes() {
+        for id in [0, -1, i32::MIN] {
+            let Err(Failure::Start(why)) = signal(id) else {
+                panic!("{id}")
+            };
+            assert_eq!(why, format!("{id} is not a process id"));
+        }
+    }
 }

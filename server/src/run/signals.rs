@@ -19,6 +19,9 @@ use osier::sync::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+/// The name of the thread that waits for signals. `osier upgrade` knows a server by it.
+pub const SIGNAL_THREAD: &str = "osier-signals";
+
 /// A request made by a signal, or a step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
@@ -77,7 +80,7 @@ impl Caught {
                 }
             }
         };
-        let thread = thread::Builder::new().name("osier-signals".into()).spawn(watcher);
+        let thread = thread::Builder::new().name(SIGNAL_THREAD.into()).spawn(watcher);
         let cannot = |error: io::Error| format!("cannot start the thread that waits for signals: {error}");
         thread.map(|_| requests).map_err(cannot)
     }

@@ -1,4 +1,4 @@
-//! The PID file belongs to one server.
+//! The PID file belongs to one server, and `osier upgrade` signals nothing but a server.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -38,6 +38,40 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+fn upgrade(folder: &Folder, of: &[&str]) -> (Option<i32>, String) {
+    let mut command = osier();
+    let output = command
+        .arg("upgrade")
+        .args(of)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text)
+}
+
+#[test]
+fn upgrade_leaves_other_processes_alone() {
+    let folder = Sites::folder();
+    let sleep = Process::sleep();
+    let id = sleep.id();
+    // The child may not have become `sleep` yet.
+    let comm = || fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+    eventually("the sleep", || comm() == "sleep\n");
+    folder.write("pid", format!("{id}\n"));
+    folder.write("site.toml", file("", "x"));
+    let expected = format!("osier: process {id} is 'sleep' and no running osier server");
+    for of in [id.to_string(), "site.toml".into()] {
+        let (status, said) = upgrade(&folder, &[&of]);
+        assert!(status == Some(2) && said.starts_with(&expected), "{of}: {said}");
+    }
+    assert!(!has_ended(id));
+    for of in ["0", "-1", "-2147483648"] {
+        let (status, said) = upgrade(&folder, &["--", of]);
+        assert_eq!((status, said), (Some(2), format!("osier: {of} is not a process id\n")));
     }
 }
 
