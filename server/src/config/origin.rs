@@ -74,9 +74,8 @@ impl Origin {
         let HandlerSettings::Files(files) = &config.sites[0].routes[0].handler else {
             return Ok(());
         };
-        match files.root.metadata() {
-            Ok(found) if found.is_dir() => Ok(()),
-            Ok(_) => Err((&files.root, io::ErrorKind::NotADirectory.into())),
+        match std::fs::read_dir(&files.root) {
+            Ok(_) => Ok(()),
             Err(error) => Err((&files.root, error)),
         }
     }

@@ -17,6 +17,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::Access;
+use rustix::io::Errno;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -371,6 +373,14 @@ impl<'s> Section<'s> {
         if self.is_missing(&text.span, &path, "folder", "requests get 503 until it is there") {
             return Some(path);
         }
+        if !path.is_file() && is_refused(&path, Access::READ_OK | Access::EXEC_OK) {
+            let shown = self.source.shown(&path);
+            let warning = format!(
+                "this user may not read the folder '{shown}'; requests get 503 until the user of the server may"
+            );
+            self.source.warning(&text.span, warning);
+            return Some(path);
+        }
         self.existing_folder(key, text)
     }
 
@@ -711,6 +721,14 @@ impl<'s> Section<'s> {
         self.source.saw(value);
         show(value.get_ref(), self.source.is_secret(&value.span()))
     }
+}
+
+/// Whether the system refuses to this user what `access` says.
+fn is_refused(path: &Path, access: Access) -> bool {
+    matches!(
+        rustix::fs::access(path, access),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)
+    )
 }
 
 /// The title of a table below `title`, or of several.

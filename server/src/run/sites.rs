@@ -224,6 +224,11 @@ impl Sites {
         if let Some(index) = config.listeners.iter().position(is_gone) {
             config.remove_listener(index);
         }
+        if self.started.0.landlock {
+            let found = osier::unblock(move || (startup::denied(&mut config), config));
+            config = found.1;
+            found.0.map_or(Ok(()), Err)?;
+        }
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
         for settings in &config.listeners {

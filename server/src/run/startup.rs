@@ -15,13 +15,14 @@ use osier_web::Listener;
 use osier_web::upgrade::Upgrade;
 use osier_web::wrap::session::CookieKeys;
 use rustix::fs::{Access, Mode, access};
+use rustix::io::Errno;
 
 use crate::certificates::shared::{Shared, random_keys};
 use crate::certificates::{Certificates, state};
 use crate::config::origin::{Origin, Spelling};
 use crate::config::{self, Bind, Config, Policies, Setting};
-use crate::handler::Touch;
 use crate::handler::upstream::socket_of;
+use crate::handler::{Touch, cannot_serve};
 use crate::log::errors::ErrorLog;
 use crate::log::operator::Say;
 use crate::log::settings::To;
@@ -199,6 +200,7 @@ pub fn open(
         ));
     }
     let root = config.chroot.clone();
+    let has_given_up = privileges.is_some();
     if let Some(privileges) = privileges {
         logs_belong_to(config, privileges.ids());
         if let (Some((user, group)), Some(state)) = (privileges.ids(), used_state) {
@@ -230,6 +232,9 @@ pub fn open(
                 root.display()
             ));
         }
+    }
+    if has_given_up {
+        report_unreadable(config, root.as_deref(), &say);
     }
     if let Some(file) = &config.ticket_keys {
         match Tickets::from_file(file) {
@@ -472,6 +477,42 @@ impl Replaceable {
             ));
         }
     }
+}
+
+/// Warns about folders that this process may not read since it has given up privileges. The configuration was checked with them.
+fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
+    for path in served(config).filter(|path| !path.is_file() && !may_read(path)) {
+        let shown = root.map_or_else(|| path.clone(), |root| outside(root, path));
+        say.warning(format_args!(
+            "this user may not read the folder '{}'; requests get 503 until it may",
+            shown.display()
+        ));
+    }
+}
+
+/// The message for a folder that Landlock keeps from this process. No change of its permissions helps, as it does elsewhere.
+///
+/// # Blocks the thread
+/// While the folders are opened.
+pub fn denied(config: &mut Config) -> Option<String> {
+    served(config).find_map(|path| match fs::read_dir(&*path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_read(path) => {
+            Some(cannot_serve(path, &error))
+        }
+        _ => None,
+    })
+}
+
+/// The files and folders that handlers read.
+fn served(config: &mut Config) -> impl Iterator<Item = &mut PathBuf> {
+    let routes = config.sites.iter_mut().flat_map(|site| &mut site.routes);
+    let paths = routes.flat_map(|route| route.handler.paths());
+    paths.filter_map(|(touch, path)| matches!(touch, Touch::Read).then_some(path))
+}
+
+/// Whether the permissions of a folder let this user read and enter it, or nothing is there. Landlock has no say in this.
+fn may_read(folder: &Path) -> bool {
+    access(folder, Access::READ_OK | Access::EXEC_OK) != Err(Errno::ACCESS)
 }
 
 /// Whether request bodies may have to be stored in files.

@@ -34,6 +34,7 @@ mod config_sites;
 mod config_system;
 mod config_tls;
 mod config_trace;
+mod config_unreadable;
 mod curl;
 mod hostile;
 mod logs;

@@ -24,7 +24,8 @@ pub struct Options {
     pub internal_root: Option<PathBuf>,
     /// Which symbolic links below the root are followed to a script. Default: those that end inside the root.
     pub symlinks: Symlinks,
-    /// Accepts a root, and an internal root, that do not exist yet: requests get 503 until they are there. Default: false.
+    /// Accepts a root, and an internal root, that do not exist yet or that the process may not read: requests get 503 until they
+    /// can be read. Default: false.
     pub may_be_missing: bool,
     /// Parameters that are added to the usual ones or replace them. Default: none.
     pub params: Vec<(String, String)>,

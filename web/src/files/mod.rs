@@ -88,8 +88,8 @@ pub struct Options {
     /// Which symbolic links are followed. Refused ones are logged, see [`Files::on_log`]. Default: those that end
     /// inside the folder.
     pub symlinks: Symlinks,
-    /// Accepts a folder that does not exist yet. Requests get 503 until it is there. Off by default:
-    /// [`Files::with`] fails then.
+    /// Accepts a folder that does not exist yet, or that the process may not read. Requests get 503 until it can be read. Off by
+    /// default: [`Files::with`] fails then.
     pub may_be_missing: bool,
     /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. An
     /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the

@@ -58,7 +58,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
 }
 
 impl Place {
-    /// Opens the folder `path`, whose links are followed as `symlinks` says. With `may_be_missing` it need not exist yet.
+    /// Opens the folder `path`, whose links are followed as `symlinks` says. With `may_be_missing` it need not exist yet, or be readable.
     ///
     /// # Errors
     ///
@@ -72,7 +72,12 @@ impl Place {
         let links = Arc::new(Links::new(path.clone(), symlinks));
         let root = match Root::open_with(&path, None, &links) {
             Ok(root) => Some(Arc::new(root)),
-            Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => None,
+            Err(error)
+                if may_be_missing
+                    && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                None
+            }
             Err(error) => return Err(error),
         };
         let abilities = OnceLock::new();
