@@ -120,7 +120,7 @@ pub fn errors(top: &Section<'_>) -> ErrorLog {
 /// Reads `file` or `syslog`.
 fn destination(section: &Section<'_>) -> To {
     let (file_at, syslog_at) = (section.key("file"), section.key("syslog"));
-    let file = section.writable("file");
+    let file = section.writable("file", "the server starts without this log");
     let syslog = syslog(section);
     if let (Some(_), Some(at)) = (file_at, syslog_at) {
         let text = "'syslog' beside 'file': a log has one destination";

@@ -55,8 +55,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     };
     let error_log = log::errors(&top);
     let state = top.writable_folder("state");
-    // The file is opened before the root folder changes.
-    let pid_file = top.string("pid_file").map(|text| source.named(&text.value));
+    let pid_file = pid_file(&top);
     let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
     let shared = top.section("shared").and_then(shared::read);
@@ -136,6 +135,28 @@ fn memory(top: &Section<'_>) -> Option<u64> {
         top.source().problem(&value.span(), text);
     }
     None
+}
+
+/// Reads `pid_file`. A missing folder is only a warning: a service manager may make it right before the start.
+fn pid_file(top: &Section<'_>) -> Option<PathBuf> {
+    let (source, text) = (top.source(), top.string("pid_file")?);
+    let path = source.named(&text.value);
+    // The file is opened before the root folder changes, and stays open. Afterwards its folder may be out of sight.
+    if source.is_inside() {
+        return Some(path);
+    }
+    let unless = "the server does not start unless it can write this file";
+    let shown = source.shown(&path);
+    let folder = path.parent().unwrap_or(&path);
+    if path.is_dir() {
+        source.problem(&text.span, format!("'{shown}' is a folder; 'pid_file' must be a file"));
+    } else if !folder.is_dir() {
+        let text_of = format!("there is no folder '{}'; {unless}", source.shown(folder));
+        source.warning(&text.span, text_of);
+    } else {
+        top.expect_writable(&text.span, &path, unless);
+    }
+    Some(path)
 }
 
 /// Reads `[upgrade]`.

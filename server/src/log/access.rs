@@ -68,8 +68,18 @@ impl AccessLog {
             To::Stderr => Box::new(stderr()),
             To::File(file) => {
                 path = Some(file.clone());
-                let opened = writer::file(file);
-                opened.map_err(|error| format!("cannot write the access log '{}': {error}", file.display()))?
+                match writer::file(file) {
+                    // 'check' refuses a missing folder, so it is refused here too.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Err(format!("cannot write the access log '{}': {error}", file.display()));
+                    }
+                    // Anything else must not keep the sites from being served: the file is opened again and again.
+                    Err(error) => {
+                        say.error(format_args!("cannot open the access log '{}': {error}", file.display()));
+                        writer::later(file)
+                    }
+                    Ok(opened) => opened,
+                }
             }
             To::Syslog(syslog) => {
                 header = Some(syslog::Header::new(syslog));

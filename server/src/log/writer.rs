@@ -266,13 +266,13 @@ impl Output for Stream {
     }
 }
 
-/// A named pipe that has no reader yet. It is opened once it has one.
-struct Unread {
+/// A file that cannot be opened yet: a named pipe without a reader, or a file that this user may not write. Each write tries again.
+struct Unopened {
     path: PathBuf,
     opened: Option<Stream>,
 }
 
-impl Output for Unread {
+impl Output for Unopened {
     fn write(&mut self, lines: &[u8]) -> Written {
         if self.opened.is_none() {
             match append(&self.path) {
@@ -296,12 +296,17 @@ impl Output for Unread {
 pub fn file(path: &Path) -> io::Result<Box<dyn Output>> {
     match append(path) {
         Ok(file) => Ok(Box::new(Stream::new(file))),
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(Box::new(Unread {
-            path: path.to_owned(),
-            opened: None,
-        })),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(later(path)),
         Err(error) => Err(error),
     }
+}
+
+/// Opens a file as [`file`] does, once it can be opened. The lines wait until then, as far as the buffer has room.
+pub fn later(path: &Path) -> Box<dyn Output> {
+    Box::new(Unopened {
+        path: path.to_owned(),
+        opened: None,
+    })
 }
 
 /// Opens a file for appending without waiting: a pipe that nobody reads is an error of the kind `NotConnected`.

@@ -443,7 +443,7 @@ impl<'s> Section<'s> {
     }
 
     /// Reads the path of a file to append to. Its folder must exist.
-    pub fn writable(&self, key: &'static str) -> Option<PathBuf> {
+    pub fn writable(&self, key: &'static str, meanwhile: &str) -> Option<PathBuf> {
         let text = self.string(key)?;
         let path = self.path(&text)?;
         if path.is_dir() {
@@ -457,7 +457,21 @@ impl<'s> Section<'s> {
             self.missing(&text.span, parent, "folder", &error);
             return None;
         }
+        self.expect_writable(&text.span, &path, meanwhile);
         Some(path)
+    }
+
+    /// Notes a warning for a file that this user may not write, or not make.
+    pub fn expect_writable(&self, at: &Range<usize>, path: &Path, meanwhile: &str) {
+        let is_refused = match path.exists() {
+            true => is_refused(path, Access::WRITE_OK),
+            false => is_refused(path.parent().unwrap_or(path), Access::WRITE_OK | Access::EXEC_OK),
+        };
+        if is_refused {
+            let shown = self.source.shown(path);
+            self.source
+                .warning(at, format!("this user may not write to '{shown}'; {meanwhile}"));
+        }
     }
 
     /// Reads the path of a folder to write into. It may be missing, but the folder above it must exist.

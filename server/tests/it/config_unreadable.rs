@@ -80,3 +80,55 @@ fn a_folder_that_only_root_may_read_stops_only_its_route() {
     );
     assert_eq!(statuses(&sites), [503, 200]);
 }
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing_and_is_tried_again() {
+    let folder = open_folder();
+    fs::create_dir(folder.join("logs")).unwrap();
+    fs::set_permissions(folder.join("logs"), Permissions::from_mode(0o555)).unwrap();
+    let file = "error_log = { file = \"logs/e.log\" }\nlog = { file = \"logs/a.log\" }\n\
+                [[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    let (status, said) = check(&folder, file);
+    assert_eq!(status, Some(0), "{said}");
+    for place in ["1:22", "2:16"] {
+        let warning = format!("checked.toml:{place}: warning: this user may not write to '");
+        assert!(said.contains(&warning), "{said}");
+    }
+    let sites = Sites::start_with(folder, file, without_rights);
+    let said = sites.said();
+    assert!(
+        said.contains("cannot open the access log '") && said.contains("cannot open the error log"),
+        "{said}"
+    );
+    assert_eq!(sites.get("x", "/a.txt").status, 200);
+    fs::set_permissions(sites.folder.join("logs"), Permissions::from_mode(0o777)).unwrap();
+    wait_for("the line", || {
+        fs::read_to_string(sites.folder.join("logs/a.log")).is_ok_and(|lines| lines.contains("GET /a.txt"))
+    });
+}
+
+#[test]
+fn check_knows_a_pid_file_that_cannot_be_written() {
+    let folder = open_folder();
+    let site = "[[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    for (file, expected, text) in [
+        (
+            "/no-such-folder/pid",
+            0,
+            "1:12: warning: there is no folder '/no-such-folder'; the server does not start unless",
+        ),
+        (
+            "pid",
+            0,
+            "/pid'; the server does not start unless it can write this file",
+        ),
+        ("www", 2, "/www' is a folder; 'pid_file' must be a file"),
+    ] {
+        if file == "pid" && !is_root() {
+            fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+            continue;
+        }
+        let (status, said) = check(&folder, &format!("pid_file = \"{file}\"\n{site}"));
+        assert!(status == Some(expected) && said.contains(text), "{file}: {said}");
+    }
+}
