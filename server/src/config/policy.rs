@@ -129,6 +129,9 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
             if let Some(weakness) = auth.weakness() {
                 source.warning(at, weakness);
             }
+            for mistake in auth.mistakes() {
+                source.warning(at, mistake.to_string());
+            }
             true
         }
         Err(troubles) => {

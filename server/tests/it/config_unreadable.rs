@@ -10,6 +10,10 @@ use crate::support::{Folder, lock, osier};
 
 /// The number of a user without rights.
 const NOBODY: u32 = 65534;
+/// The hash of "sesame".
+const HASH: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+/// `ada:sesame`
+const ADA: &str = "Authorization: Basic YWRhOnNlc2FtZQ==";
 
 const FOLDERS: &str = "[[site]]\ndefault = true\n[[site.route]]\npath = \"/priv\"\nfiles = { root = \"priv\", strip = true }\n\
      [[site.route]]\nfiles = \"www\"\n";
@@ -131,4 +135,36 @@ fn check_knows_a_pid_file_that_cannot_be_written() {
         let (status, said) = check(&folder, &format!("pid_file = \"{file}\"\n{site}"));
         assert!(status == Some(expected) && said.contains(text), "{file}: {said}");
     }
+}
+
+#[test]
+fn a_bad_line_of_a_password_file_shuts_out_only_its_user() {
+    let folder = Sites::folder();
+    folder.write("users", format!("ada:{HASH}\nbob\nada:x\n"));
+    let file = "[[site]]\ndefault = true\n[[site.route]]\npath = \"/in\"\nauth = { file = \"users\" }\nrespond = \"in\"\n\
+                [[site.route]]\nfiles = \"www\"\n";
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let line = "users', line 2: there is no colon; a line is user:hash; the other lines hold";
+    let (status, said) = check(&folder, file);
+    assert!(status == Some(0) && said.contains(line), "{said}");
+    let sites = Sites::start_in(folder, file);
+    assert!(sites.said().contains(line), "{}", sites.said());
+    let ask = |fields: &[&str]| sites.ask("GET", "x", "/in", fields).status;
+    assert_eq!((ask(&[]), ask(&[ADA])), (401, 200));
+    assert_eq!(sites.get("x", "/a.txt").status, 200);
+}
+
+#[test]
+fn a_password_file_that_is_no_text_shuts_out_everybody_and_stops_nothing_else() {
+    let folder = Sites::folder();
+    folder.write("users", b"ada:\xff\n");
+    let file = "[[site]]\ndefault = true\n[[site.route]]\npath = \"/in\"\nauth = { file = \"users\" }\nrespond = \"in\"\n\
+                [[site.route]]\nfiles = \"www\"\n";
+    let sites = Sites::start_in(folder, file);
+    let line = "users': it is not UTF-8; requests get 503 until it can be read";
+    assert!(sites.said().contains(line), "{}", sites.said());
+    let ask = |path| sites.ask("GET", "x", path, &[ADA]).status;
+    assert_eq!((ask("/in"), ask("/a.txt")), (503, 200));
+    fs::write(sites.folder.join("users"), format!("ada:{HASH}\n")).unwrap();
+    wait_for("the password file", || ask("/in") == 200);
 }

@@ -78,6 +78,8 @@ pub struct Auth {
     named: Arc<Passwords>,
     /// The users from the configuration and those of the password file.
     file: Option<Watched<Passwords>>,
+    /// What was wrong with the password file when it was opened.
+    mistakes: Vec<Trouble>,
     /// Hashers for the cache's keys: two, for 128 bits.
     keys: [RandomState; 2],
     /// Cache of verified credentials, and when each entry expires.
@@ -91,11 +93,12 @@ pub struct Auth {
 pub struct User(pub Arc<str>);
 
 impl Auth {
-    /// Reads the password file. A file that does not exist yet is no error: every request gets a 503 until it is there.
+    /// Reads the password file. Nothing about the file is an error, because a server that starts serves other routes too. Every
+    /// request gets a 503 until there is a file that can be read. The good lines of a file with mistakes hold. Mistakes are logged.
     ///
     /// # Errors
     ///
-    /// Every mistake in the settings and in the file.
+    /// Every mistake in the settings.
     pub fn open(settings: &Settings, say: Say) -> Result<Auth, Vec<Trouble>> {
         let realm = settings.realm.clone();
         if realm.is_empty() || realm.chars().count() > 200 || realm.contains(char::is_control) {
@@ -104,13 +107,18 @@ impl Auth {
         }
         let named = Arc::new(Passwords::named(&settings.users)?);
         let file = settings.password_file.as_deref();
-        let file = file.map(|path| watch(path, &named, &say)).transpose()?;
+        let (file, mistakes) = file.map(|path| watch(path, &named, &say)).unzip();
+        let mistakes = mistakes.unwrap_or_default();
+        for mistake in &mistakes {
+            say.warning(format_args!("{mistake}"));
+        }
         let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
         Ok(Auth {
             challenge: format!("Basic realm=\"{quoted}\", charset=\"UTF-8\""),
             realm,
             named,
             file,
+            mistakes,
             keys: [RandomState::new(), RandomState::new()],
             verified: Mutex::new(HashMap::new()),
             gate: Arc::clone(&GATE),
@@ -122,6 +130,11 @@ impl Auth {
     pub fn weakness(&self) -> Option<String> {
         let of_file = self.file.as_ref().and_then(Watched::latest);
         of_file.as_ref().unwrap_or(&self.named).weakness()
+    }
+
+    /// What was wrong with the password file when it was opened, with the consequences.
+    pub fn mistakes(&self) -> &[Trouble] {
+        &self.mistakes
     }
 
     /// Checks the credentials of a request.
@@ -233,20 +246,40 @@ impl Auth {
     }
 }
 
-/// Reads the password file, and again when it changes. Its users are added to `named`.
-fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> Result<Watched<Passwords>, Vec<Trouble>> {
-    let first = watched::if_there(path, |path| passwords::read(path, Passwords::clone(named)))?;
+/// Reads the password file, and again when it changes. Its users are added to `named`. Returns what is wrong with the file now.
+fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>, Vec<Trouble>) {
+    let with = |mut trouble: Trouble, meanwhile: &str| {
+        trouble.what = format!("{}; {meanwhile}", trouble.what);
+        trouble
+    };
+    let (first, mistakes) = match watched::if_there(path, |path| passwords::read(path, Passwords::clone(named))) {
+        Ok(None) => (None, Vec::new()),
+        Ok(Some(read)) => {
+            let skipped = |mistake| with(mistake, "the other lines hold");
+            let mistakes = read.mistakes.into_iter().map(skipped).collect();
+            (Some((read.passwords, read.stamp)), mistakes)
+        }
+        Err(trouble) => (None, vec![with(trouble, "requests get 503 until it can be read")]),
+    };
     let (named, warn) = (Arc::clone(named), say.clone());
     let again = move |path: &Path| {
-        let read = passwords::read(path, Passwords::clone(&named));
-        let (passwords, stamp) = read.map_err(|troubles| Trouble::line_of(&troubles))?;
+        let read = passwords::read(path, Passwords::clone(&named)).map_err(|trouble| trouble.to_string())?;
+        let passwords::Read {
+            passwords,
+            stamp,
+            mistakes,
+        } = read;
+        // A file that an editor has half written must not shut out users who are known.
+        if !mistakes.is_empty() {
+            return Err(Trouble::line_of(&mistakes));
+        }
         if let Some(weakness) = passwords.weakness() {
             warn.warning(format_args!("password file '{}': {weakness}", path.display()));
         }
         Ok((passwords, stamp))
     };
     let stays = "the passwords stay as they were";
-    Ok(Watched::new(path, first, stays, say.clone(), again))
+    (Watched::new(path, first, stays, say.clone(), again), mistakes)
 }
 
 fn unavailable() -> Response {

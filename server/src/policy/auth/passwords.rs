@@ -1,6 +1,6 @@
 //! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines and lines that begin with `#` are ignored.
 //!
-//! [`Hash`] says which hashes are accepted. Anything else is refused with its line. Messages never show the text after the colon.
+//! [`Hash`] says which hashes are accepted. Anything else is a mistake of its line. Messages never show the text after the colon.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -116,8 +116,8 @@ impl Passwords {
         }
     }
 
-    /// Adds the users of a file.
-    fn and(mut self, path: &Path, text: &str) -> Result<Passwords, Vec<Trouble>> {
+    /// Adds the users of a file. Returns the mistakes too, whose lines add nobody.
+    fn and(mut self, path: &Path, text: &str) -> (Passwords, Vec<Trouble>) {
         let mut troubles = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -136,7 +136,7 @@ impl Passwords {
                 });
             }
         }
-        if troubles.is_empty() { Ok(self) } else { Err(troubles) }
+        (self, troubles)
     }
 
     fn add(&mut self, user: &str, hash: &str) -> Result<(), String> {
@@ -144,9 +144,10 @@ impl Passwords {
             return Err("the user has no name, or one with a colon or control characters".into());
         }
         let hash = Hash::parse(hash).map_err(|what| format!("user {user:?}: {what}"))?;
-        if self.users.insert(user.to_owned(), self.hashes.len()).is_some() {
+        if self.users.contains_key(user) {
             return Err(format!("user {user:?} is there twice; remove one of them"));
         }
+        self.users.insert(user.to_owned(), self.hashes.len());
         if self.slowest().is_none_or(|slowest| slowest.cost < hash.cost) {
             self.slowest = self.hashes.len();
         }
@@ -155,11 +156,26 @@ impl Passwords {
     }
 }
 
+/// A file that was read: the users, and the mistakes of lines that add nobody.
+pub struct Read {
+    pub passwords: Passwords,
+    pub stamp: Stamp,
+    pub mistakes: Vec<Trouble>,
+}
+
 /// Reads the file and adds its users to `named`.
+///
+/// # Errors
+/// When the file cannot be read.
 ///
 /// # Blocks the thread
 /// While the file is read.
-pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Trouble>> {
-    let (text, stamp) = watched::text(path).map_err(|what| vec![Trouble::general(Some(path), what)])?;
-    Ok((named.and(path, &text)?, stamp))
+pub fn read(path: &Path, named: Passwords) -> Result<Read, Trouble> {
+    let (text, stamp) = watched::text(path).map_err(|what| Trouble::general(Some(path), what))?;
+    let (passwords, mistakes) = named.and(path, &text);
+    Ok(Read {
+        passwords,
+        stamp,
+        mistakes,
+    })
 }

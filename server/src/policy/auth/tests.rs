@@ -124,7 +124,8 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
         &good[4..]
     );
     let (auth, _) = open(&folder, &file);
-    let troubles = auth.err().unwrap();
+    let auth = auth.unwrap();
+    let troubles = auth.mistakes();
     let lines: Vec<_> = troubles.iter().map(|trouble| trouble.line.unwrap()).collect();
     assert_eq!(lines, [2, 5, 6, 7, 8, 9, 10, 12, 13, 14]);
     let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("\n");
@@ -134,6 +135,8 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
         "{message}"
     );
     assert!(message.contains("line 8: user \"ali\" is there twice"), "{message}");
+    // The good line holds.
+    assert_eq!(status(&auth.decide(Some(&field("ali", "x")), CLIENT)), 200);
 
     let missing = Settings {
         realm: "x".into(),
