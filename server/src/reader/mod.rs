@@ -130,12 +130,11 @@ impl<'s> Source<'s> {
         secrets.any(|secret| secret.start < at.end && at.start < secret.end)
     }
 
-    /// Returns the mistakes and warnings, and the places that no message shows. A value that nobody has read may be a secret: the
-    /// key is misspelled, or stands in the wrong table.
+    /// Returns the mistakes and warnings, and the places that no message shows.
     pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
         let (mut hidden, seen) = (self.secrets, self.seen.into_inner());
-        let leaves = self.table.values().flat_map(secrets::leaves);
-        hidden.extend(leaves.filter(|leaf| !seen.contains(&leaf.start)));
+        let doubtful = secrets::doubtful(self.table).into_iter();
+        hidden.extend(doubtful.filter(|value| !seen.contains(&value.start)));
         (self.problems.into_inner(), hidden)
     }
 

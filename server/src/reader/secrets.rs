@@ -1,8 +1,8 @@
 //! The parts of a configuration that no message shows, because more people read logs than the file.
 //!
 //! - Values of some keys, passwords in URLs, and keys in place of their files: [`of`].
-//! - Values that nobody has read, because their key is misspelled for example: `Source::finish`.
-//! - All values of a text that is not read at all: [`unread`].
+//! - Values that nobody has read below a key that looks like one of them, because it is misspelled for example: [`doubtful`].
+//! - Of a text that is not read at all, what may be one of them: [`unread`].
 
 use std::ops::Range;
 
@@ -61,6 +61,23 @@ pub fn leaves(value: &Spanned<DeValue<'_>>) -> Vec<Range<usize>> {
     }
 }
 
+/// The places of all values below keys that look like the name of a secret.
+pub fn doubtful(table: &DeTable<'_>) -> Vec<Range<usize>> {
+    let of_key = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+        let key: &Spanned<std::borrow::Cow<'_, str>> = key;
+        match value.get_ref() {
+            _ if names_secret(key.get_ref()) => leaves(value),
+            DeValue::Table(table) => doubtful(table),
+            DeValue::Array(items) => {
+                let tables = items.iter().filter_map(|item| item.get_ref().as_table());
+                tables.flat_map(doubtful).collect()
+            }
+            _ => Vec::new(),
+        }
+    };
+    table.iter().flat_map(of_key).collect()
+}
+
 /// Whether a text is the content of a key file.
 pub fn is_content(text: &str) -> bool {
     MARKS.iter().any(|mark| text.contains(mark))
@@ -73,24 +90,40 @@ pub fn password(url: &str) -> Option<Range<usize>> {
     Some(start..start + length)
 }
 
-/// The places in a text that is not read: on each line everything but a table's header, or a key and its `=`.
+/// The places in a text that is not read: passwords of URLs, and all values from a line with the name of a secret to the next header.
 pub fn unread(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut start, mut open, mut before) = (0, None, "");
+    let (mut is_secret, mut is_pem) = (false, false);
     for line in text.split_inclusive('\n') {
+        let is_header = open.is_none() && line.trim_start().starts_with('[');
+        is_secret = names_secret(line) || (is_secret && !is_header);
         let named = named(line);
         // The line may go on with a value: it shows a key only if that has its '='.
         let goes_on = before.ends_with(['=', '[', '{', ',']) && !line[..named].contains('=');
-        let shown = match open.is_some() || goes_on {
-            true => 0,
-            false => named,
+        let hidden = match is_secret {
+            true if open.is_some() || goes_on || is_pem => Some(0..line.len()),
+            true => Some(named..line.len()),
+            false => password(line),
         };
-        found.push(start + shown..start + line.len());
+        found.extend(hidden.map(|hidden| start + hidden.start..start + hidden.end));
         open = open_string(line, open);
+        is_pem = ((is_pem && !is_header) || line.contains("-----BEGIN ")) && !line.contains("-----END ");
         start += line.len();
         before = line.trim_end();
     }
     found
+}
+
+/// Whether a line has the name of a secret, with a slip of the pen or without, or the beginning of a key.
+fn names_secret(line: &str) -> bool {
+    let mut words = line.split(|char: char| !char.is_alphanumeric());
+    let is_name = |word: &str| {
+        let mut names = SECRETS.iter().chain(&HOLDERS).chain([&REDIS]);
+        names.any(|name| strsim::osa_distance(word, name) <= name.len() / 3)
+    };
+    // The key that names the user of the process.
+    is_content(line) || words.any(|word| word != "user" && is_name(word))
 }
 
 /// The number of bytes at the beginning of a line that hold no value: `[table]`, `key =`, or a key with a colon by mistake.
@@ -166,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_text_shows_keys_and_headers() {
+    fn an_unread_text_shows_keys_and_headers_around_a_secret() {
         for (text, expected) in [
-            ("[[site]\n", "[[site]\n"),
-            ("[site.\"a b\"\n", "[site.*****\n"),
-            ("[policy.\"a b\"] x\n", "[policy.\"a b\"] *\n"),
+            ("[[auth]\n", "[[auth]\n"),
+            ("[auth.\"a b\"\n", "[auth.*****\n"),
+            ("[users.\"a b\"] x\n", "[users.\"a b\"] *\n"),
             ("  secret = hunter2\n", "  secret = *******\n"),
             ("secret hunter2\n", "secret *******\n"),
             ("secret: hunter2\n", "secret: *******\n"),
@@ -192,6 +225,31 @@ mod tests {
                 "a = \"\\\"\"\"\"\nb 1\n'\nb = \"'''\"\nc d\n",
                 "a = ******\nb *\n*\nb = *****\nc *\n",
             ),
+        ] {
+            // In the table of a secret.
+            let in_table = |text: &str| format!("[auth]\n{text}");
+            assert_eq!(shown(&in_table(text)), in_table(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unread_text_hides_what_may_be_a_secret_alone() {
+        for (text, expected) in [
+            (
+                "user = \"www\nworkers = 2x\n[listen]\n",
+                "user = \"www\nworkers = 2x\n[listen]\n",
+            ),
+            ("to = \"http://a:b@c\n", "to = \"http://***@c\n"),
+            (
+                "sercet = a\nb = c\n[site]\nd = e\n",
+                "sercet = *\nb = *\n[site]\nd = e\n",
+            ),
+            ("auth = { user = { a = \"b\n", "auth = *****************\n"),
+            (
+                "[site.auth.users]\na = \"b\n[[site]]\nc = d",
+                "[site.auth.users]\na = **\n[[site]]\nc = d",
+            ),
+            ("key = \"-----BEGIN X\nabc\n", "key = *************\n***\n"),
         ] {
             assert_eq!(shown(text), expected, "{text}");
         }

@@ -72,7 +72,7 @@ fn the_form_of_a_message() {
          5 | [[site.route]]\n    \
          | ^^^^^^^^^^^^^^\n\
          site.toml:6:3: unknown key 'pat' in [[site.route]]; did you mean 'path'?\n  \
-         6 |   pat = ******\n    \
+         6 |   pat = \"/api\"\n    \
          |   ^^^\n"
     );
     assert_eq!(check(&text), (2, expected));
@@ -713,7 +713,7 @@ fn files_that_cannot_be_read() {
         ),
         (
             "latin1.toml",
-            "latin1.toml:2:9: this is not UTF-8; save the file in that encoding\n  2 | host = ***\n    |         ^\n",
+            "latin1.toml:2:9: this is not UTF-8; save the file in that encoding\n  2 | host = \"\u{fffd}\"\n    |         ^\n",
         ),
     ] {
         let output = osier()
