@@ -425,6 +425,16 @@ fn the_clear_is_redirected_and_browsers_are_told_to_stay() {
         );
         assert_eq!(reply.field("strict-transport-security"), None);
     }
+    // A program that gets the certificate has its answers in the files of the site.
+    let reply = sites.get("example.org", "/.well-known/acme-challenge/token");
+    assert_eq!((reply.status, reply.text()), (200, "site"));
+    for path in [
+        "/.well-known/acme-challenge",
+        "/.well-known/other",
+        "/x/.well-known/acme-challenge/token",
+    ] {
+        assert_eq!(sites.get("example.org", path).status, 301, "{path}");
+    }
     // A proxy in front has got this one by https.
     let reply = sites.ask(
         "GET",
