@@ -1,6 +1,7 @@
 //! Every configuration in the documents is valid.
 
 use crate::support::certs::Authority;
+use crate::support::sites::Sites;
 use crate::support::{Folder, osier};
 use std::path::Path;
 
@@ -57,6 +58,37 @@ fn the_examples_of_the_documentation() {
     for block in blocks {
         folder.write("block.toml", block);
         check(&folder, "block.toml").unwrap_or_else(|why| panic!("{block}\n{why}"));
+    }
+}
+
+#[test]
+fn the_examples_of_rules() {
+    let text = std::fs::read_to_string(project().join("docs/rewrite.md")).unwrap();
+    let folder = Sites::folder();
+    let examples = text.rsplit("```toml\n").next().unwrap().split("```").next().unwrap();
+    let rules: Vec<&str> = examples.split("\n\n").collect();
+    assert!(rules.len() >= 5, "{}", rules.len());
+    for rule in &rules {
+        folder.write("rule.toml", format!("[[site]]\n[[site.route]]\n{rule}\n"));
+        check(&folder, "rule.toml").unwrap_or_else(|why| panic!("{rule}\n{why}"));
+    }
+    // Requests for what the rules have made of them do not loop.
+    let rule = |word: &str| rules.iter().find(|rule| rule.contains(word)).unwrap();
+    let front = rule("/index.php/").replace("/srv/site", folder.join("www").to_str().unwrap());
+    let config = format!(
+        "[[site]]\n[[site.route]]\npath = \"/twice\"\n{}\n[[site.route]]\n{front}\n[[site.route]]\npath = \"/index.php\"\n\
+         respond = {{ body = \"php $path\", content_type = \"text/plain\" }}\n[[site.route]]\nfiles = \"www\"\n",
+        rule("again")
+    );
+    let sites = Sites::start_in(folder, &config);
+    for (path, expected) in [
+        ("/a.txt", "the file a"),
+        ("/articles/1", "php /index.php/articles/1"),
+        ("/", "php /index.php/"),
+        ("/index.php", "php /index.php"),
+        ("/twice/twice", "php /index.php/twice"),
+    ] {
+        assert_eq!(sites.get("x", path).text(), expected, "{path}");
     }
 }
 
