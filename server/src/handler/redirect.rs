@@ -1,5 +1,7 @@
 //! `redirect`: sends the client to another address, made from the request.
 
+use std::net::Ipv6Addr;
+
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
@@ -92,7 +94,15 @@ impl Handler for Ready {
         for part in &self.parts {
             match part {
                 Part::Text(text) => to.push_str(text),
-                Part::Host => to.push_str(request.host().map_or("", without_port)),
+                Part::Host => match request.host().map(without_port) {
+                    // Without its host, a URL would take the beginning of its path for one.
+                    None | Some("") => {
+                        return Response::new(StatusCode::BAD_REQUEST)
+                            .body("the request names no host\n")
+                            .because("a redirect to the host of the request needs one");
+                    }
+                    Some(host) => to.push_str(host),
+                },
                 Part::Path => push_path(&mut to, path),
                 Part::Rest => push_path(&mut to, path.strip_prefix(self.prefix.as_bytes()).unwrap_or(path)),
                 Part::Query => {
@@ -115,15 +125,9 @@ const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
 
 /// Reads a status that browsers follow.
 pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
-    let at = table.any(key)?.span();
-    let status = table.integer(key, 0..=u64::MAX)?;
-    if matches!(status, 301 | 302 | 303 | 307 | 308) {
-        return Some(status as u16);
-    }
-    table
-        .source()
-        .problem(&at, format!("'{key}' must be 301, 302, 303, 307 or 308, not {status}"));
-    None
+    let is_known = |status| matches!(status, 301 | 302 | 303 | 307 | 308);
+    let status = table.number(key, "301, 302, 303, 307 or 308", is_known)?;
+    Some(status as u16)
 }
 
 fn target(text: &str) -> Result<String, String> {
@@ -152,7 +156,41 @@ fn target(text: &str) -> Result<String, String> {
         }
         rest = after;
     }
+    let url = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    url.map_or(Ok(()), check_host)?;
     Ok(text.into())
+}
+
+/// Checks the host and port of a URL without its scheme. A path from the request would let the client choose the host.
+fn check_host(url: &str) -> Result<(), String> {
+    let ends = ["/", "?", "#", "{path}", "{rest}", "{query}"];
+    let end = ends.iter().filter_map(|end| url.find(end)).min();
+    // The host of a request is a host.
+    let authority = url[..end.unwrap_or(url.len())].replace("{host}", "host");
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority.as_str(), None),
+    };
+    // A password may stand before an '@', and no message shows it.
+    if let Some(port) = port.filter(|port| !is_port(port) && !port.contains('@')) {
+        return Err(format!("'{port}' is not a port (1 to 65535)"));
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let ip = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match ip {
+        Some(ip) => ip.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(is_name),
+    };
+    match is_host && !authority.contains('@') {
+        true => Ok(()),
+        false => Err(
+            "a client must not choose where a redirect leads: write a host behind the scheme, \"https://example.org/\" or \
+             \"https://{host}/\" for example"
+                .into(),
+        ),
+    }
 }
 
 /// Reduces leading slashes to one. A browser reads "//host" and "/\host" as the address of another server.

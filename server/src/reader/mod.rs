@@ -261,16 +261,21 @@ impl<'s> Section<'s> {
 
     /// Reads a whole number within `range`.
     pub fn integer(&self, key: &'static str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
-        let value = self.any(key)?;
         let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+        self.number(key, &wanted, |number| range.contains(&number))
+    }
+
+    /// Reads a whole number that `fits`. If it does not, notes that `wanted` was expected.
+    pub fn number(&self, key: &'static str, wanted: &str, fits: impl Fn(u64) -> bool) -> Option<u64> {
+        let value = self.any(key)?;
         let number = match value.get_ref() {
             DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
-            DeValue::String(_) => self.as_variable(key, value, &wanted)?.parse().ok(),
+            DeValue::String(_) => self.as_variable(key, value, wanted)?.parse().ok(),
             _ => None,
         };
-        let number = number.filter(|number| range.contains(number));
+        let number = number.filter(|number| fits(*number));
         if number.is_none() {
-            self.mistyped(key, value, &wanted);
+            self.mistyped(key, value, wanted);
         }
         number
     }

@@ -533,9 +533,9 @@ fn handlers() {
              redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n",
             &[
                 "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
-                "4:47: 'status' must be 301, 302, 303, 307 or 308, not 200",
+                "4:47: 'status' must be 301, 302, 303, 307 or 308, not the number 200",
                 "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\", \"https://\", {path} or {rest}",
-                "8:34: 'status' must be 301, 302, 303, 307 or 308, not 304",
+                "8:34: 'status' must be 301, 302, 303, 307 or 308, not the number 304",
             ],
         ),
         (

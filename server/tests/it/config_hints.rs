@@ -249,6 +249,67 @@ fn an_address_of_a_backend_has_no_path() {
     assert_eq!(found, [format!("3:32: {wanted}")]);
 }
 
+/// Checks a route with one line, and compares what follows the place of its only mistake.
+fn mistake_of_route(line: &str, expected: &str) {
+    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{line}\n"));
+    assert!(found.len() == 1 && found[0].ends_with(expected), "{line}\n{found:?}");
+}
+
+#[test]
+fn the_host_of_a_redirect_is_not_taken_from_a_path() {
+    let no_host = ": a client must not choose where a redirect leads: write a host behind the scheme, \"https://example.org/\" or \
+                   \"https://{host}/\" for example";
+    for to in [
+        "https://",
+        "http:///x",
+        "https://{rest}",
+        "https://{path}/",
+        "https://{query}",
+        "https://?x",
+        "https://:443/",
+        "https://a@{host}/",
+        "https://{host}:x@a.org/",
+        "https://a.org{host",
+        "https://a.org\\\\b.org/",
+        "https://[::1/",
+        "https://[a]/",
+    ] {
+        let expected = match to.ends_with("{host") {
+            true => ": '{' without '}'",
+            false => no_host,
+        };
+        mistake_of_route(&format!("redirect = \"{to}\""), expected);
+    }
+    for (to, port) in [
+        ("https://a.org:99999/", "99999"),
+        ("https://a.org:0", "0"),
+        ("https://a.org:", ""),
+        ("https://{host}:+1/", "+1"),
+        ("https://a.org:{rest}", ""),
+        ("https://[::1]:x/", "x"),
+    ] {
+        let expected = format!(": '{port}' is not a port (1 to 65535)");
+        mistake_of_route(&format!("redirect = \"{to}\""), &expected);
+    }
+    for to in [
+        "https://a.org",
+        "http://a.org:8080{path}{query}",
+        "https://a.org{query}",
+        "https://{host}",
+        "https://{host}:8443{rest}",
+        "https://www.{host}/x",
+        "https://[::1]:443/{rest}",
+        "{path}",
+    ] {
+        let (status, printed) = check(&format!("[[site]]\n[[site.route]]\nredirect = \"{to}\"\n"));
+        assert_eq!(status, 0, "{printed}");
+    }
+    mistake_of_route(
+        "redirect = { to = \"/x\", status = \"301\" }",
+        "3:34: 'status' must be 301, 302, 303, 307 or 308, not \"301\"",
+    );
+}
+
 #[test]
 fn captures_are_counted() {
     let rule = "{ pattern = \"(x)\", to = \"/$2\" }";

@@ -212,6 +212,11 @@ fn redirects() {
             "{target}"
         );
     }
+    // Its path would stand in place of the host.
+    let mut client = Client::new(sites.addresses[0]);
+    client.send_raw(b"GET /host/evil.example HTTP/1.0\r\n\r\n");
+    let reply = client.receive("GET");
+    assert_eq!((reply.status, reply.field("location")), (400, None));
 }
 
 #[test]
