@@ -7,9 +7,10 @@ use toml::de::DeValue;
 
 use crate::policy::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
 use crate::reader::Section;
+use crate::reader::value::method;
 
 use super::redirect::redirect_status;
-use super::{Configured, Match, Means, Opened, Route};
+use super::{Configured, Match, Means, Opened, Route, without_port};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rewrite {
@@ -90,7 +91,8 @@ fn condition(table: Section<'_>) -> Option<Condition> {
             format!("a condition of \"{word}\" has no 'name'")
         });
     }
-    let equals = table.string("is").map(|text| Test::Equals(text.value));
+    let equals = table.parsed("is", |text| possible(of.map_or("", |(word, _)| word), text));
+    let equals = equals.map(|text| Test::Equals(text.value));
     let matches = table.parsed("matches", regex).map(|text| Test::Matches(text.value));
     if equals.is_some() && matches.is_some() {
         table.problem("a condition has 'is' or 'matches', not both");
@@ -102,6 +104,26 @@ fn condition(table: Section<'_>) -> Option<Condition> {
         is: equals.or(matches).unwrap_or(Test::Present),
         not,
     })
+}
+
+/// Refuses a value that the subject of a condition never has. Captures are not known yet.
+fn possible(of: &str, text: &str) -> Result<String, String> {
+    let lower = text.to_ascii_lowercase();
+    match of {
+        _ if text.contains('$') => {}
+        "method" => return method(text),
+        "host" if !["", text].contains(&without_port(text)) => {
+            return Err(format!(
+                "the host is compared without its port; did you mean \"{}\"?",
+                without_port(&lower)
+            ));
+        }
+        "host" | "encoding" if lower != text => {
+            return Err(format!("the {of} is compared in lower case; did you mean \"{lower}\"?"));
+        }
+        _ => {}
+    }
+    Ok(text.into())
 }
 
 fn regex(text: &str) -> Result<String, String> {

@@ -311,6 +311,41 @@ fn the_host_of_a_redirect_is_not_taken_from_a_path() {
 }
 
 #[test]
+fn a_condition_that_never_holds_is_refused() {
+    for (of, is, expected) in [
+        (
+            "host",
+            "Example.org",
+            "the host is compared in lower case; did you mean \"example.org\"?",
+        ),
+        (
+            "host",
+            "Example.org:80",
+            "the host is compared without its port; did you mean \"example.org\"?",
+        ),
+        (
+            "encoding",
+            "GZIP",
+            "the encoding is compared in lower case; did you mean \"gzip\"?",
+        ),
+        ("method", "get", "methods are case-sensitive; did you mean \"GET\"?"),
+    ] {
+        let rule = format!("rewrite = {{ pattern = \"x\", to = \"/\", if = [{{ of = \"{of}\", is = \"{is}\" }}] }}");
+        mistake_of_route(&rule, &format!(": 'is' cannot be \"{is}\": {expected}"));
+    }
+    for (of, is) in [
+        ("host", "[::1]"),
+        ("host", "$Name.org"),
+        ("path", "/A"),
+        ("method", "GET"),
+    ] {
+        let rule = format!("{{ pattern = \"(?<Name>x)\", to = \"/\", if = [{{ of = \"{of}\", is = \"{is}\" }}] }}");
+        let (status, printed) = check(&format!("[[site]]\n[[site.route]]\nrewrite = {rule}\n"));
+        assert_eq!(status, 0, "{printed}");
+    }
+}
+
+#[test]
 fn captures_are_counted() {
     let rule = "{ pattern = \"(x)\", to = \"/$2\" }";
     let found = mistakes(&format!(
