@@ -5,8 +5,8 @@ use toml::de::DeValue;
 
 use crate::certificates::acme::jose::Binding;
 use crate::certificates::acme::order::Kind;
-use crate::certificates::acme::settings::{Issuer, KNOWN, Settings};
-use crate::reader::Section;
+use crate::certificates::acme::settings::{BINDING, Issuer, KNOWN, Settings};
+use crate::reader::{At, Section, Source};
 
 /// Reads a table over what is set without it.
 pub fn read(section: Section<'_>, under: &Settings) -> Settings {
@@ -72,18 +72,35 @@ fn issuers(section: &Section<'_>) -> Option<Vec<Issuer>> {
             table.require("directory", "the name of an issuer, or the URL of its directory");
             let found = table.parsed("directory", directory);
             let ca = table.file("ca", "the issuer cannot be reached");
+            let is_bound = table.key("binding").is_some();
             let binding = binding(&table);
+            let source = table.source();
             table.finish();
-            let directory = found?.value;
+            let directory = expect_binding(source, found?, is_bound);
             Some(Issuer { directory, binding, ca })
         }
         _ => {
             let text = section.as_string("issuer", value, form)?;
             let directory = section.understand("issuer", text, directory)?;
-            Some(Issuer::new(&directory.value))
+            Some(Issuer::new(&expect_binding(section.source(), directory, false)))
         }
     });
     Some(issuers.collect())
+}
+
+/// Notes a warning for an issuer that refuses accounts without a binding. Returns its directory.
+fn expect_binding(source: &Source<'_>, directory: At<String>, is_bound: bool) -> String {
+    let name = BINDING
+        .iter()
+        .find(|name| KNOWN.contains(&(*name, directory.value.as_str())));
+    if let (Some(name), false) = (name, is_bound) {
+        let text = format!(
+            "'{name}' signs nothing without the key that it gives to its customers: write \
+             {{ directory = \"{name}\", binding = {{ id = \"…\", secret = \"…\" }} }}"
+        );
+        source.warning(&directory.span, text);
+    }
+    directory.value
 }
 
 fn directory(text: &str) -> Result<String, String> {

@@ -346,6 +346,26 @@ fn a_condition_that_never_holds_is_refused() {
 }
 
 #[test]
+fn an_issuer_that_wants_a_binding_is_named() {
+    for (issuer, name) in [
+        ("\"zerossl\"", "zerossl"),
+        ("[\"letsencrypt\", { directory = \"google\" }]", "google"),
+        ("\"https://acme.zerossl.com/v2/DV90\"", "zerossl"),
+    ] {
+        let (status, printed) = check(&format!(
+            "[acme]\nissuer = {issuer}\n[[site]]\n[[site.route]]\nrespond = 404\n"
+        ));
+        let expected = format!(
+            "warning: '{name}' signs nothing without the key that it gives to its customers: write {{ directory ="
+        );
+        assert!(status == 0 && printed.contains(&expected), "{printed}");
+    }
+    let bound = "issuer = { directory = \"zerossl\", binding = { id = \"x\", secret = \"YWJj\" } }";
+    let (_, printed) = check(&format!("[acme]\n{bound}\n[[site]]\n[[site.route]]\nrespond = 404\n"));
+    assert!(!printed.contains("warning"), "{printed}");
+}
+
+#[test]
 fn captures_are_counted() {
     let rule = "{ pattern = \"(x)\", to = \"/$2\" }";
     let found = mistakes(&format!(

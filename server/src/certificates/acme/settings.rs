@@ -22,6 +22,9 @@ pub const KNOWN: [(&str, &str); 4] = [
     ("zerossl", "https://acme.zerossl.com/v2/DV90"),
 ];
 
+/// Those of them that want a binding.
+pub const BINDING: [&str; 2] = ["google", "zerossl"];
+
 /// A certificate authority with an ACME directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuer {
