@@ -329,11 +329,10 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if text.starts_with(H2C) {
         return Err(format!("only backends of 'proxy' speak HTTP/2; {}", ADDRESSES.forms));
     }
-    let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    if bare.is_some_and(|bare| bare.starts_with("unix:")) {
-        return Err(ADDRESSES.forms.into());
+    if text.starts_with("http://") {
+        return Err(format!("only backends of 'proxy' speak HTTP; {}", ADDRESSES.forms));
     }
-    parse(source, bare.unwrap_or(text), &ADDRESSES)
+    parse(source, text, &ADDRESSES)
 }
 
 /// Parses an address without a scheme.
@@ -356,10 +355,15 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
     if let Some(path) = path(text) {
         return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));
     }
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(remedies.forms.into());
-    };
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
+    // A number alone is a port.
+    let is_host = text.bytes().all(fine) && text.bytes().any(|byte| !byte.is_ascii_digit());
+    let (host, port) = match text.rsplit_once(':') {
+        Some((_, port)) if is_host && port.ends_with(']') => return Err(portless(remedies)),
+        Some(parts) => parts,
+        None if is_host => return Err(portless(remedies)),
+        None => return Err(remedies.forms.into()),
+    };
     if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
         return Err(remedies.forms.into());
     }
@@ -373,6 +377,10 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
         Ok(1..) if !port.starts_with('+') => Ok(Address::Tcp(format!("{host}:{port}"))),
         _ => Err(format!("'{port}' is not a port; {}", remedies.forms)),
     }
+}
+
+fn portless(remedies: &Remedies) -> String {
+    format!("the port is missing; {}", remedies.forms)
 }
 
 /// The path after a host and perhaps a port.

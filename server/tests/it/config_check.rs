@@ -491,7 +491,7 @@ fn handlers() {
                 "4:24: some backends have h2c:// and others do not: write it before all addresses of 'to', or before none",
                 "4:38: 'http2' is for addresses with https://, whose backends choose the version; a backend that speaks HTTP/2 without \
                  TLS has the address h2c://HOST:PORT",
-                &format!("7:9: 'proxy' cannot be \"h2c://b\": {PLACES}"),
+                &format!("7:9: 'proxy' cannot be \"h2c://b\": the port is missing; {PLACES}"),
                 "10:18: 'to' cannot be \"h2c://c:1\": only backends of 'proxy' speak HTTP/2; write HOST:PORT or unix:PATH",
             ],
         ),

@@ -222,13 +222,17 @@ fn the_first_of_two_keys_is_named() {
 #[test]
 fn an_address_of_a_backend_has_no_path() {
     let wanted = "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH";
+    let portless = format!("the port is missing; {wanted}");
     let path = "a backend has no path; remove '/app', and see 'strip' or 'rewrite'";
     for (to, expected) in [
         ("http://127.0.0.1:3000/app", path),
         ("https://example.org/app", path),
         ("h2c://127.0.0.1:3000/app", path),
         ("127.0.0.1:3000/app", path),
-        ("http://127.0.0.1", wanted),
+        ("http://127.0.0.1", &portless),
+        ("app.internal", &portless),
+        ("[::1]", &portless),
+        ("3000", wanted),
         ("ftp://127.0.0.1:3000/app", wanted),
         ("/run/app.sock", wanted),
         ("https://unix:/run/app.sock", wanted),
@@ -243,10 +247,12 @@ fn an_address_of_a_backend_has_no_path() {
         found[0].ends_with(": a backend has no path; remove '/app'"),
         "{found:?}"
     );
-    let fastcgi = "fastcgi = { root = \"www\", to = \"http://unix:/run/php.sock\" }";
-    let wanted = "'to' cannot be \"http://unix:/run/php.sock\": write HOST:PORT or unix:PATH";
-    let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
-    assert_eq!(found, [format!("3:32: {wanted}")]);
+    for to in ["http://127.0.0.1:9000", "http://unix:/run/php.sock"] {
+        let fastcgi = format!("fastcgi = {{ root = \"www\", to = \"{to}\" }}");
+        let found = mistakes(&format!("[[site]]\n[[site.route]]\n{fastcgi}\n"));
+        let wanted = "only backends of 'proxy' speak HTTP; write HOST:PORT or unix:PATH";
+        assert_eq!(found, [format!("3:32: 'to' cannot be \"{to}\": {wanted}")]);
+    }
 }
 
 /// Checks a route with one line, and compares what follows the place of its only mistake.
