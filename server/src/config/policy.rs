@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use osier_web::compress::{self, Coding};
 use osier_web::wrap::queue;
+use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::log::operator::Say;
@@ -164,7 +165,8 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
             settings.users.push((name.value, hash.value));
         }
     }
-    if file_at.is_none() && section.key("users").is_none() {
+    let is_empty = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().is_some_and(|users| users.is_empty());
+    if file_at.is_none() && section.any("users").is_none_or(is_empty) {
         section.problem(format!(
             "{} has no users: give it users = {{ NAME = \"HASH\" }} or file = \"FILE\" with lines of NAME:HASH",
             section.title()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use osier_web::{Limits, Rates, Timeouts};
 use toml::Spanned;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
@@ -287,7 +287,8 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named, acme: &acme:
     let policies = policy::read(&section, named);
     let routes = section.sections("route").into_iter();
     let routes: Vec<_> = routes.map(|section| route::read(section, named)).collect();
-    if section.key("route").is_none() {
+    let is_empty = |value: &Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|routes| routes.is_empty());
+    if section.any("route").is_none_or(is_empty) {
         section.problem("[[site]] has no [[site.route]]: it would answer every request with 404");
     }
     let at = default_at.unwrap_or(section.span().clone());
@@ -411,6 +412,9 @@ fn host(text: &str) -> Result<Host, String> {
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
     };
+    if let Some(name) = lower.strip_suffix('.').filter(|name| !name.is_empty()) {
+        return Err(format!("a host has no dot at its end; did you mean \"{name}\"?"));
+    }
     if name.len() > 253 || !name.split('.').all(label) {
         return Err("it is not a host name (write international names in their ASCII form, \"xn--…\")".into());
     }

@@ -8,6 +8,7 @@ use osier_web::{Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::policy::headers::Field;
 use crate::reader::{Section, values};
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
@@ -64,7 +65,7 @@ impl Configured for Files {
             spa: table.boolean("spa").unwrap_or(default.spa),
             hidden: table.boolean("hidden").unwrap_or(default.hidden),
             precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
-            cache_control: table.string("cache").map(|text| text.value),
+            cache_control: table.parsed("cache", cache_control).map(|text| text.value),
             symlinks: table.choice("symlinks", &SYMLINKS).unwrap_or_default(),
             may_be_missing: true,
             strip: strip(&table, matches),
@@ -92,6 +93,11 @@ impl Configured for Files {
         let say = means.say.clone();
         Ok(Opened::answers(files.on_log(move |line| say.warning(line))))
     }
+}
+
+/// Checks the value of `Cache-Control`.
+fn cache_control(text: &str) -> Result<String, String> {
+    format!("Cache-Control: {text}").parse().map(|field: Field| field.value)
 }
 
 impl Handler for files::Files {

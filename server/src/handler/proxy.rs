@@ -60,9 +60,10 @@ impl Configured for Proxy {
         let host = table.parsed("host", |text| match text {
             "client" => Ok(Host::Preserve),
             "upstream" => Ok(Host::Backend),
-            _ if text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte)) =>
+            _ if !text.is_empty()
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte)) =>
             {
                 Ok(Host::Fixed(text.into()))
             }

@@ -27,17 +27,20 @@ pub struct RedisServer {
 impl RedisServer {
     /// Reads the keys `redis` and `ca` of a table. Reported mistakes do not show the password.
     pub fn read(table: &Section<'_>) -> Option<RedisServer> {
-        let url = table.string("redis")?;
+        const CA: &str = "'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"";
+        let (url, ca_at) = (table.string("redis"), table.key("ca"));
+        if let (None, Some(at)) = (table.key("redis"), &ca_at) {
+            table.source().problem(at, CA);
+        }
+        let url = url?;
         let read = redis_url(table.source(), &url.value);
-        let ca_at = table.key("ca");
         let ca = table.content("ca");
         let (server, password) = read
             .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
             .ok()?;
         let is_tls = url.value.starts_with(REDISS);
         if let (false, Some(at)) = (is_tls, ca_at) {
-            let text = "'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"";
-            table.source().problem(&at, text);
+            table.source().problem(&at, CA);
         }
         Some(RedisServer {
             server,

@@ -29,6 +29,10 @@ use self::problem::{Files, Problem};
 /// The least similarity (Jaro-Winkler, 1 is equal) of a key that is suggested.
 const ALIKE: f64 = 0.75;
 
+/// The remedies for an empty path.
+const FOLDER: &str = "write \".\" for the folder of this file";
+const FILE: &str = "name the file";
+
 /// A file being read.
 pub struct Source<'s> {
     /// Text of the file.
@@ -373,7 +377,7 @@ impl<'s> Section<'s> {
 
     /// Reads a path as [`folder`](Section::folder) does.
     pub fn as_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
-        let path = self.path(text)?;
+        let path = self.path(text, FOLDER)?;
         if self.is_missing(&text.span, &path, "folder", "requests get 503 until it is there") {
             return Some(path);
         }
@@ -390,7 +394,7 @@ impl<'s> Section<'s> {
 
     /// Reads the path of an existing folder.
     pub fn existing_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
-        let path = self.path(text)?;
+        let path = self.path(text, FOLDER)?;
         let shown = self.source.shown(&path);
         match path.metadata() {
             Ok(found) if found.is_dir() => return Some(path),
@@ -410,7 +414,7 @@ impl<'s> Section<'s> {
 
     /// Reads a path as [`file`](Section::file) does.
     pub fn as_file(&self, text: &At<String>, meanwhile: &str) -> Option<PathBuf> {
-        let path = self.path(text)?;
+        let path = self.path(text, FILE)?;
         if self.is_missing(&text.span, &path, "file", meanwhile) {
             return Some(path);
         }
@@ -449,7 +453,7 @@ impl<'s> Section<'s> {
     /// Reads the path of a file to append to. Its folder must exist.
     pub fn writable(&self, key: &'static str, meanwhile: &str) -> Option<PathBuf> {
         let text = self.string(key)?;
-        let path = self.path(&text)?;
+        let path = self.path(&text, FILE)?;
         if path.is_dir() {
             let shown = self.source.shown(&path);
             self.source
@@ -481,7 +485,7 @@ impl<'s> Section<'s> {
     /// Reads the path of a folder to write into. It may be missing, but the folder above it must exist.
     pub fn writable_folder(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
-        let path = self.path(&text)?;
+        let path = self.path(&text, FOLDER)?;
         if path.exists() {
             return self.existing_folder(key, &text);
         }
@@ -691,13 +695,13 @@ impl<'s> Section<'s> {
         is_content
     }
 
-    fn path(&self, text: &At<String>) -> Option<PathBuf> {
+    /// The path that a text names. `remedy` is for an empty one.
+    fn path(&self, text: &At<String>, remedy: &str) -> Option<PathBuf> {
         if self.is_content(text) {
             return None;
         }
         if text.value.is_empty() {
-            self.source
-                .problem(&text.span, "a path is empty; write \".\" for the folder of this file");
+            self.source.problem(&text.span, format!("a path is empty; {remedy}"));
             return None;
         }
         let path = self.source.path(&text.value);

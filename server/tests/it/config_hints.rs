@@ -352,6 +352,46 @@ fn a_condition_that_never_holds_is_refused() {
 }
 
 #[test]
+fn values_that_cannot_be_used_are_refused_with_their_place() {
+    for (line, expected) in [
+        (
+            "files = { root = \"www\", cache = \"max-age=1\\nX: y\" }",
+            "3:33: 'cache' cannot be \"max-age=1\\nX: y\": a value cannot hold control characters",
+        ),
+        (
+            "proxy = { to = \"a:1\", host = \"\" }",
+            "3:30: 'host' cannot be \"\": write \"client\", \"upstream\" or a host",
+        ),
+        (
+            "chat = { ca = \"pw\" }",
+            "3:10: 'ca' is for TLS to Redis: redis = \"rediss://HOST:PORT\"",
+        ),
+        (
+            "files = \"www\"\nlog = { file = \"\" }",
+            "4:16: a path is empty; name the file",
+        ),
+        (
+            "files = \"www\"\nauth = { users = {} }",
+            "[site.route.auth] has no users: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of NAME:HASH",
+        ),
+    ] {
+        mistake_of_route(line, expected);
+    }
+    for (text, expected) in [
+        (
+            "[[site]]\ndefault = true\nroute = []\n",
+            "1:1: [[site]] has no [[site.route]]: it would answer every request with 404",
+        ),
+        (
+            "[[site]]\nhost = \"A.org.\"\n[[site.route]]\nrespond = 404\n",
+            "2:8: 'host' cannot be \"A.org.\": a host has no dot at its end; did you mean \"a.org\"?",
+        ),
+    ] {
+        assert_eq!(mistakes(text), [expected]);
+    }
+}
+
+#[test]
 fn an_issuer_that_wants_a_binding_is_named() {
     for (issuer, name) in [
         ("\"zerossl\"", "zerossl"),
