@@ -5,6 +5,9 @@
 //!
 //! Another compiler, another libc and another processor count differently: libraries choose their code by the features of the
 //! processor. So the file says with what its figures were counted. Where that differs, changes are printed and judge nothing.
+//!
+//! A server looks at its files once a second, so on a busy machine, which takes longer, it does so for more requests. A path that has
+//! grown is counted again, and the smaller count holds.
 
 mod history;
 mod record;
@@ -87,12 +90,9 @@ pub fn build() -> Built {
 
 /// The step of CI: counts, and compares with the file.
 pub fn check(built: Vec<Executable>) -> Outcome {
-    let counted = match count(&built) {
-        Ok(counted) => counted,
-        Err(why) => return failed(vec![why]),
-    };
-    let file = match Record::of_file() {
-        Ok(file) => file,
+    let compared = Record::of_file().and_then(|file| Ok((recounted(&built, count(&built)?, &file)?, file)));
+    let (counted, file) = match compared {
+        Ok(compared) => compared,
         Err(why) => return failed(vec![why]),
     };
     counted.beside(&file).lines().for_each(step::say);
@@ -123,15 +123,32 @@ fn failed(complaints: Vec<String>) -> Outcome {
 
 /// Counts all paths.
 fn count(built: &[Executable]) -> Result<Record, String> {
-    let program = built.first().ok_or("no program was built")?;
-    let one = |(name, short, long): (&str, u32, u32)| {
-        let [first, second] = [short, long].map(|times| collected(&program.file, name, times));
-        let of_path = second?.saturating_sub(first?) as f64 / f64::from(long - short);
-        Ok((name.to_owned(), of_path.round() as u64))
-    };
-    let counts: Result<Vec<_>, String> = PATHS.into_iter().map(one).collect();
+    let counts: Result<Vec<_>, String> = PATHS
+        .iter()
+        .map(|path| Ok((path.0.to_owned(), of_path(built, path)?)))
+        .collect();
     let with = with();
     Ok(Record { with, counts: counts? })
+}
+
+/// Counts the paths that have grown once more.
+fn recounted(built: &[Executable], mut counted: Record, file: &Record) -> Result<Record, String> {
+    for (grown, _) in counted.grown(file) {
+        let path = PATHS.iter().find(|path| path.0 == grown);
+        let known = counted.counts.iter_mut().find(|(name, _)| *name == grown);
+        if let (Some(path), Some((_, count))) = (path, known) {
+            *count = (*count).min(of_path(built, path)?);
+        }
+    }
+    Ok(counted)
+}
+
+/// The instructions of a path, walked once.
+fn of_path(built: &[Executable], (name, short, long): &(&str, u32, u32)) -> Result<u64, String> {
+    let program = built.first().ok_or("no program was built")?;
+    let [first, second] = [*short, *long].map(|times| collected(&program.file, name, times));
+    let once = second?.saturating_sub(first?) as f64 / f64::from(long - short);
+    Ok(once.round() as u64)
 }
 
 /// The instructions of one run.
