@@ -2,7 +2,7 @@
 //!
 //! - Values of some keys, passwords in URLs, and keys in place of their files: [`of`].
 //! - Values that nobody has read below a key that looks like one of them, because it is misspelled for example: [`doubtful`].
-//! - Of a text that is not read at all, what may be one of them: [`unread`].
+//! - Values that may be one of them, in a text that is not read at all: [`unread`].
 
 use std::ops::Range;
 

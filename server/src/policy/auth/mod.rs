@@ -78,7 +78,7 @@ pub struct Auth {
     named: Arc<Passwords>,
     /// The users from the configuration and those of the password file.
     file: Option<Watched<Passwords>>,
-    /// What was wrong with the password file when it was opened.
+    /// The mistakes in the password file when it was opened.
     mistakes: Vec<Trouble>,
     /// Hashers for the cache's keys: two, for 128 bits.
     keys: [RandomState; 2],
@@ -132,7 +132,7 @@ impl Auth {
         of_file.as_ref().unwrap_or(&self.named).weakness()
     }
 
-    /// What was wrong with the password file when it was opened, with the consequences.
+    /// The mistakes in the password file when it was opened, with their consequences.
     pub fn mistakes(&self) -> &[Trouble] {
         &self.mistakes
     }
