@@ -4,7 +4,7 @@
 //! `unchanged.rs` leaves a step out when nothing that it looks at has changed.
 
 use crate::step::{self, Outcome, cargo};
-use crate::test::{self, LIMIT, Lane, STEPS, Step, Work};
+use crate::test::{self, LIMIT, Lane, STEPS, Step, Work, checking_cargo};
 use crate::{deny, package, tidy, unchanged};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
@@ -87,15 +87,17 @@ pub fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    linted("clippy", cargo().args(["clippy", "--workspace"]).args(test::FEATURES))
+    linted(
+        "clippy",
+        checking_cargo().args(["clippy", "--workspace"]).args(test::FEATURES),
+    )
 }
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
     command.args(["--features", "osier-tracing/otlp"]);
-    command.env("CARGO_TARGET_DIR", test::target_dir());
     linted("clippy-mixing", &mut command)
 }
 
@@ -108,7 +110,7 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
 }
 
 fn rustdoc() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .args(test::FEATURES)

@@ -1,8 +1,8 @@
 //! The steps `features` and `package`: every feature compiles by itself, and every crate can be packaged.
 
-use super::LIMIT;
+use super::{LIMIT, checking_cargo};
 use crate::root;
-use crate::step::{self, Outcome, cargo};
+use crate::step::{self, Outcome};
 use std::time::Duration;
 
 /// A package whose features are tried.
@@ -38,7 +38,7 @@ pub fn features() -> Outcome {
     let (mut count, mut wrong) = (0, vec![]);
     for Package { folder, name, base } in PACKAGES {
         for set in sets(&tried(folder)) {
-            let mut command = cargo();
+            let mut command = checking_cargo();
             command
                 .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
                 .args(["--features", &format!("{base}{set}")]);
@@ -79,7 +79,7 @@ fn sets(features: &[String]) -> Vec<String> {
 
 /// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
 pub fn package() -> Outcome {
-    let mut command = cargo();
+    let mut command = checking_cargo();
     command.args(["package", "--workspace", "--locked", "--no-verify", "--allow-dirty"]);
     for private in PRIVATE {
         command.args(["--exclude", private]);

@@ -1,11 +1,9 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Four threads work, each on one step at a time. One compiles what runs later. One checks the source. One runs tests, which mostly wait.
-//! One runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The
-//! output of a step appears at its end.
-//!
-//! Steps that compile and steps that check share a target directory, which cargo locks: they wait for each other, and neither compiles
-//! macros, build scripts and C code that the other has compiled.
+//! Four threads work, each on one step at a time. One compiles what runs later. One checks the source, in a target directory of its own,
+//! because cargo locks the directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One runs the programs
+//! that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output of a step appears
+//! at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
@@ -23,7 +21,7 @@ pub struct Step {
 /// The parts of a step.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Reads the source, or compiles it, and runs nothing of it.
+    /// Reads the source, or compiles it in the directory of checks, and runs nothing of it.
     Check(fn() -> Outcome),
     /// Compiles and is done.
     Compile(fn() -> Outcome),

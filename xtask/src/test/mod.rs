@@ -268,6 +268,18 @@ pub fn target_dir() -> PathBuf {
     root().join(dir)
 }
 
+/// Where steps that run nothing check the source, beside the builds of the others.
+pub fn checks_dir() -> PathBuf {
+    target_dir().join("checks")
+}
+
+/// `cargo` in [`checks_dir`].
+pub fn checking_cargo() -> Command {
+    let mut command = cargo();
+    command.env("CARGO_TARGET_DIR", checks_dir());
+    command
+}
+
 /// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
 pub fn bench_target_dir() -> PathBuf {
     target_dir().join("bench")
