@@ -449,7 +449,7 @@ pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapse
 ///
 /// ```
 /// osier::run(|| {
-///     let handle = osier::spawn(|| {
+///     let handle = osier::spawn_local(|| {
 ///         osier::shield(|| osier::sleep(std::time::Duration::from_millis(20)));
 ///         "written to disk"
 ///     });
