@@ -12,7 +12,14 @@ use osier_tls::Identity;
 use super::locked;
 
 /// The beginning of the paths of HTTP-01. They are served in the clear, for every host.
-pub const PATH: &str = "/.well-known/acme-challenge/";
+const PATH: &str = "/.well-known/acme-challenge/";
+
+/// The token of a challenge (RFC 8555 section 8.3) in a path, as the client has sent it. No dot can lead out of the folder.
+pub fn token(path: &str) -> Option<&str> {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let token = path.strip_prefix(PATH)?;
+    (!token.is_empty() && token.bytes().all(is_of_token)).then_some(token)
+}
 
 /// The protocol of TLS-ALPN-01.
 pub const PROTOCOL: &[u8] = b"acme-tls/1";
@@ -76,7 +83,7 @@ impl Challenges {
     /// The response of HTTP-01 for a path, as the client has sent it.
     #[inline]
     pub fn text(&self, path: &str) -> Option<String> {
-        let token = path.strip_prefix(PATH)?;
+        let token = token(path)?;
         match self.0.find(Key::Token(token.to_owned()))? {
             Response::Text(text) => Some(text),
             Response::Identity(_) => None,

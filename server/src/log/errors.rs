@@ -134,7 +134,7 @@ impl ErrorLog {
             text,
             report,
         };
-        let _ = self.lock().say(&line, Instant::now());
+        self.lock().say(&line, Instant::now());
     }
 
     /// Writes the lines that wait, and how many were left out. Lines logged later go to standard error.
@@ -197,7 +197,7 @@ impl Queue {
                 text: format_args!("error log: {text}"),
                 report,
             };
-            let _ = stderr.say(&line, Instant::now());
+            stderr.say(&line, Instant::now());
         });
         Ok(Some(Queue {
             writer: Writer::start(out, true, report)?,
@@ -523,7 +523,7 @@ mod tests {
             text: format_args!("{text}"),
             report: "",
         };
-        let _ = log.say(&line, now);
+        log.say(&line, now);
     }
 
     fn about() -> About<'static> {

@@ -19,7 +19,8 @@ const HOLDERS: [&str; 2] = ["auth", "binding"];
 const REDIS: &str = "redis";
 
 /// Marks of a key in PEM form and of a JWK.
-const MARKS: [&str; 2] = ["-----BEGIN ", "\"kty\""];
+const MARKS: [&str; 2] = [PEM, "\"kty\""];
+const PEM: &str = "-----BEGIN ";
 
 /// The secrets of a table.
 pub fn of(text: &str, table: &DeTable<'_>) -> Vec<Range<usize>> {
@@ -53,7 +54,7 @@ fn collect(text: &str, key: &str, value: &Spanned<DeValue<'_>>, found: &mut Vec<
 }
 
 /// The places of a value, or of the values in it.
-pub fn leaves(value: &Spanned<DeValue<'_>>) -> Vec<Range<usize>> {
+fn leaves(value: &Spanned<DeValue<'_>>) -> Vec<Range<usize>> {
     match value.get_ref() {
         DeValue::Table(table) => table.values().flat_map(leaves).collect(),
         DeValue::Array(items) => items.iter().flat_map(leaves).collect(),
@@ -96,23 +97,29 @@ pub fn unread(text: &str) -> Vec<Range<usize>> {
     let (mut start, mut open, mut before) = (0, None, "");
     let (mut is_secret, mut is_pem) = (false, false);
     for line in text.split_inclusive('\n') {
-        let is_header = open.is_none() && line.trim_start().starts_with('[');
+        // A line of a list may begin with a bracket, too.
+        let is_header = open.is_none() && !goes_on(before) && line.trim_start().starts_with('[');
         is_secret = names_secret(line) || (is_secret && !is_header);
         let named = named(line);
         // The line may go on with a value: it shows a key only if that has its '='.
-        let goes_on = before.ends_with(['=', '[', '{', ',']) && !line[..named].contains('=');
+        let is_value = goes_on(before) && !line[..named].contains('=');
         let hidden = match is_secret {
-            true if open.is_some() || goes_on || is_pem => Some(0..line.len()),
+            true if open.is_some() || is_value || is_pem => Some(0..line.len()),
             true => Some(named..line.len()),
             false => password(line),
         };
         found.extend(hidden.map(|hidden| start + hidden.start..start + hidden.end));
         open = open_string(line, open);
-        is_pem = ((is_pem && !is_header) || line.contains("-----BEGIN ")) && !line.contains("-----END ");
+        is_pem = ((is_pem && !is_header) || line.contains(PEM)) && !line.contains("-----END ");
         start += line.len();
         before = line.trim_end();
     }
     found
+}
+
+/// Whether a value goes on behind a line.
+fn goes_on(line: &str) -> bool {
+    line.ends_with(['=', '[', '{', ','])
 }
 
 /// Whether a line has the name of a secret, with a slip of the pen or without, or the beginning of a key.
@@ -215,6 +222,7 @@ mod tests {
                 "a = [\n  \"b=c\",\n  b64,\n  { c = \"d\"\n",
                 "a = *\n********\n******\n  { c = ***\n",
             ),
+            ("a = [\n[\"b\"],\n[\"c\"]\n", "a = *\n******\n*****\n"),
             ("secret =\nhunter2\nb 2\n", "secret =\n*******\nb *\n"),
             (
                 "a = \"\"\"\nb = 1\n\"\"\" # \"\"\"\nb = 1\n",

@@ -225,9 +225,11 @@ impl Sites {
             config.remove_listener(index);
         }
         if self.started.0.landlock {
-            let found = osier::unblock(move || (startup::denied(&mut config), config));
-            config = found.1;
-            found.0.map_or(Ok(()), Err)?;
+            let denied;
+            (denied, config) = osier::unblock(move || (startup::denied(&mut config), config));
+            if let Some(why) = denied {
+                return Err(why);
+            }
         }
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());

@@ -33,7 +33,7 @@ use osier_web::http::StatusCode;
 use osier_web::wrap::cache::Store;
 use osier_web::{Answer, Request, Response, Served};
 
-use crate::certificates::challenges::{PATH as CHALLENGES, PROTOCOL};
+use crate::certificates::challenges::{self, PROTOCOL};
 use crate::certificates::{Certificates, SiteCertificate};
 use crate::handler::{Handler, METHODS, Opened, without_port};
 use crate::log::access::AccessLog;
@@ -138,7 +138,7 @@ impl Snapshot {
         }
         if let Some(to_https) = site.to_https
             && !request.is_https()
-            && !request.path().starts_with(CHALLENGES)
+            && challenges::token(request.path()).is_none()
         {
             return site.around.refuse(request, to_https.redirect(request)).into();
         }

@@ -432,6 +432,9 @@ fn the_clear_is_redirected_and_browsers_are_told_to_stay() {
         "/.well-known/acme-challenge",
         "/.well-known/other",
         "/x/.well-known/acme-challenge/token",
+        "/.well-known/acme-challenge/",
+        "/.well-known/acme-challenge/../../a.txt",
+        "/.well-known/acme-challenge/%2e%2e/%2e%2e/a.txt",
     ] {
         assert_eq!(sites.get("example.org", path).status, 301, "{path}");
     }
