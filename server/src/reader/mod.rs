@@ -746,7 +746,7 @@ impl<'s> Section<'s> {
 }
 
 /// Whether the system refuses to this user what `access` says.
-fn is_refused(path: &Path, access: Access) -> bool {
+pub fn is_refused(path: &Path, access: Access) -> bool {
     matches!(
         rustix::fs::access(path, access),
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)

@@ -15,7 +15,6 @@ use osier_web::Listener;
 use osier_web::upgrade::Upgrade;
 use osier_web::wrap::session::CookieKeys;
 use rustix::fs::{Access, Mode, access};
-use rustix::io::Errno;
 
 use crate::certificates::shared::{Shared, random_keys};
 use crate::certificates::{Certificates, state};
@@ -31,6 +30,7 @@ use crate::process::pid_file::PidFile;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
+use crate::reader::is_refused;
 
 use super::arrival::{self, Confinement};
 
@@ -512,7 +512,7 @@ fn served(config: &mut Config) -> impl Iterator<Item = &mut PathBuf> {
 
 /// Whether the permissions of a folder let this user read and enter it, or nothing is there. Landlock has no say in this.
 fn may_read(folder: &Path) -> bool {
-    access(folder, Access::READ_OK | Access::EXEC_OK) != Err(Errno::ACCESS)
+    !is_refused(folder, Access::READ_OK | Access::EXEC_OK)
 }
 
 /// Whether request bodies may have to be stored in files.
