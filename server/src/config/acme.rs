@@ -1,5 +1,8 @@
 //! Reads `[acme]`, and `acme` of a site, which replaces single keys of it.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use osier_web::http::Uri;
 use toml::de::DeValue;
 
@@ -26,9 +29,18 @@ pub fn read(section: Section<'_>, under: &Settings) -> Settings {
     let kinds = section.parsed_list("challenges", |text| {
         Kind::of(text).ok_or("it is \"http-01\", \"tls-alpn-01\" or \"dns-01\"")
     });
-    let dns = section
-        .string("dns")
-        .and_then(|text| section.as_file(&text, "names are not proved by DNS"));
+    let dns = section.string("dns").and_then(|text| {
+        let path = section.as_file(&text, "names are not proved by DNS")?;
+        if is_no_program(&path) {
+            let source = section.source();
+            let text_of = format!(
+                "'{shown}' is not executable, so names are not proved by DNS: chmod +x {shown}",
+                shown = source.shown(&path)
+            );
+            source.warning(&text.span, text_of);
+        }
+        Some(path)
+    });
     let ask = text(
         "ask",
         is_http_url,
@@ -133,6 +145,12 @@ fn binding(table: &Section<'_>) -> Option<Binding> {
         id: id?.value,
         secret: secret?.value,
     })
+}
+
+/// Whether a file is there that nobody may run.
+fn is_no_program(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|found| found.permissions().mode() & 0o111 == 0)
 }
 
 fn is_http_url(text: &str) -> bool {

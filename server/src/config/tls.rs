@@ -7,6 +7,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use toml::de::DeValue;
 
+use crate::certificates::acme::order::Kind;
 use crate::certificates::acme::settings as acme;
 use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
@@ -307,7 +308,9 @@ pub fn check_site(
         source.problem(place, text);
     }
     if let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate {
-        auto_hosts(source, site, settings, places.tls.as_ref().unwrap_or(at));
+        let at = places.tls.as_ref().unwrap_or(at);
+        auto_hosts(source, site, settings, at);
+        challenges(source, settings, (is_plain, https.is_some()), at);
     }
     if let (Some(CertificateFrom::Files(files)), Some((cert_at, key_at))) = (&site.tls.certificate, &places.files) {
         let hosts: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
@@ -343,6 +346,26 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
             );
         }
     }
+}
+
+/// Warns of chosen proofs that no listener of the site can give. A proxy in front may pass them on to another one.
+fn challenges(source: &Source<'_>, settings: &acme::Settings, (is_plain, has_tls): (bool, bool), at: &Range<usize>) {
+    let can = |kind: &Kind| match kind {
+        Kind::Http01 => is_plain,
+        Kind::TlsAlpn01 => has_tls,
+        Kind::Dns01 => true,
+    };
+    if settings.kinds.is_empty() || settings.kinds.iter().any(can) {
+        return;
+    }
+    let needs = match settings.kinds.contains(&Kind::Http01) {
+        true => "\"http-01\" needs one without 'tls', which clients reach as port 80",
+        false => "\"tls-alpn-01\" needs one with 'tls', which clients reach as port 443",
+    };
+    source.warning(
+        at,
+        format!("no listener of this site can give its 'challenges': {needs}"),
+    );
 }
 
 /// Warns of everything that is wrong with a certificate. The site serves another one meanwhile, so nothing here is a mistake.

@@ -20,6 +20,9 @@ use super::{http2, log, policy, route, shared, tls};
 /// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost unit.
 const MEMORY_LEAST: u64 = 1 << 20;
 
+/// The least limit of a request's head, in bytes.
+const HEAD_LEAST: u64 = 64;
+
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     // The text, the table and the source share one lifetime here, because all are borrowed for this call.
@@ -228,8 +231,8 @@ fn listen(section: Section<'_>) -> ListenAt {
             usize::try_from(bytes).unwrap_or(usize::MAX)
         });
         let read = Limits {
-            request_line: head.size("request_line").map_or(default.request_line, size),
-            head_bytes: head.size("bytes").map_or(default.head_bytes, size),
+            request_line: size_of_head(&head, "request_line", default.request_line),
+            head_bytes: size_of_head(&head, "bytes", default.head_bytes),
             // The parser's own tables have 100 fields.
             header_count: head.integer("fields", 1..=100).map_or(default.header_count, size),
             ..default
@@ -265,6 +268,21 @@ fn listen(section: Section<'_>) -> ListenAt {
         name_at,
         sound,
     }
+}
+
+/// Reads a limit of a request's head. One that no browser keeps to is a mistake, such as a lost unit.
+fn size_of_head(head: &Section<'_>, key: &'static str, default: usize) -> usize {
+    let Some(bytes) = head.size(key) else { return default };
+    if bytes < HEAD_LEAST
+        && let Some(value) = head.any(key)
+    {
+        let given = head.show(value);
+        let text = format!(
+            "'{key}' must be at least {HEAD_LEAST} bytes, not {given}: the requests of browsers would be refused"
+        );
+        head.source().problem(&value.span(), text);
+    }
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Reads a site. The only site of a file answers for every host unless the file says otherwise.
@@ -315,6 +333,9 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named, acme: &acme:
 
 fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
     let mut pages = Vec::new();
+    if section.items().is_empty() {
+        section.problem("'error_pages' names no page: write one, 404 = \"404.html\" for example, or leave it out");
+    }
     for (status, path) in section.entries() {
         let code = status
             .value

@@ -1,13 +1,12 @@
 //! `redirect`: sends the client to another address, made from the request.
 
-use std::net::Ipv6Addr;
-
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::policy::authority;
 use crate::policy::path::encoding;
 use crate::reader::Section;
 
@@ -167,30 +166,9 @@ fn check_host(url: &str) -> Result<(), String> {
     let end = ends.iter().filter_map(|end| url.find(end)).min();
     // The host of a request is a host.
     let authority = url[..end.unwrap_or(url.len())].replace("{host}", "host");
-    let is_port =
-        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (authority.as_str(), None),
-    };
-    // A password may stand before an '@', and no message shows it.
-    if let Some(port) = port.filter(|port| !is_port(port) && !port.contains('@')) {
-        return Err(format!("'{port}' is not a port (1 to 65535)"));
-    }
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let ip = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let is_host = match ip {
-        Some(ip) => ip.parse::<Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.bytes().all(is_name),
-    };
-    match is_host && !authority.contains('@') {
-        true => Ok(()),
-        false => Err(
-            "a client must not choose where a redirect leads: write a host behind the scheme, \"https://example.org/\" or \
-             \"https://{host}/\" for example"
-                .into(),
-        ),
-    }
+    let no_host = "a client must not choose where a redirect leads: write a host behind the scheme, \"https://example.org/\" or \
+                   \"https://{host}/\" for example";
+    authority::check(&authority).map_err(|mistake| mistake.text(no_host))
 }
 
 /// Reduces leading slashes to one. A browser reads "//host" and "/\host" as the address of another server.

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod auth;
+pub mod authority;
 pub mod backend_tls;
 pub mod cache;
 pub mod client;

@@ -199,7 +199,7 @@ fn the_first_of_two_keys_is_named() {
         ),
         (
             "[[site]]\nhost = \"a\"\nlog = \"json\"\n[[site.route]]\nproxy = { host = \"b\", to = \"a:1\" }\n\
-             [[site]]\nhost = \"b\"\nerror_pages = {}\ncors = { origins = \"*\", headers = \"host\" }\nhost = \"c\"\n@route\n",
+             [[site]]\nhost = \"b\"\nerror_pages = { 404 = \"404.html\" }\ncors = { origins = \"*\", headers = \"host\" }\nhost = \"c\"\n@route\n",
             &["10:1: 'host' is set twice; the first is in line 7"],
         ),
         (
@@ -418,4 +418,55 @@ fn captures_are_counted() {
         "[[site]]\n[[site.route]]\nrewrite = {rule}\n[[site.route]]\nfiles = \"www\"\n"
     ));
     assert!(found[0].contains("has 1 group, and none of that name"), "{found:?}");
+}
+
+#[test]
+fn settings_that_can_do_nothing_are_mistakes() {
+    run(&[
+        (
+            "@site\nerror_pages = {}\n@route\n",
+            &["3:15: 'error_pages' names no page: write one, 404 = \"404.html\" for example, or leave it out"],
+        ),
+        (
+            "[[listen]]\naddress = \":80\"\nhead = { bytes = 1, request_line = \"0\" }\n@site\n@route\n",
+            &[
+                "3:18: 'bytes' must be at least 64 bytes, not the number 1: the requests of browsers would be refused",
+                "3:36: 'request_line' must be at least 64 bytes, not \"0\": the requests of browsers would be refused",
+            ],
+        ),
+    ]);
+}
+
+/// Checks a file with a certificate from an authority, and returns its warnings.
+fn warnings_of_acme(acme: &str, listeners: &str) -> Vec<String> {
+    let (status, printed) = check(&format!(
+        "[acme]\n{acme}\n{listeners}[[site]]\nhost = \"example.org\"\ntls = \"auto\"\n[[site.route]]\nfiles = \"www\"\n"
+    ));
+    assert_eq!(status, 0, "{printed}");
+    let lines = printed.lines().filter_map(|line| line.split_once(": warning: "));
+    lines.map(|(_, warning)| warning.to_string()).collect()
+}
+
+#[test]
+fn challenges_that_cannot_be_answered_are_a_warning() {
+    let (plain, https) = (
+        "[[listen]]\naddress = \":80\"\n",
+        "[[listen]]\naddress = \":443\"\ntls = true\n",
+    );
+    let both = format!("{plain}{https}");
+    let of_http = "no listener of this site can give its 'challenges': \"http-01\" needs one without 'tls', which clients reach as port 80";
+    for (challenges, listeners, expected) in [
+        ("\"http-01\"", https, &[of_http][..]),
+        ("\"http-01\"", &both, &[]),
+        ("\"tls-alpn-01\"", https, &[]),
+        ("[\"http-01\", \"tls-alpn-01\"]", https, &[]),
+    ] {
+        let found = warnings_of_acme(&format!("challenges = {challenges}"), listeners);
+        assert_eq!(found, expected, "{challenges}");
+    }
+    let found = warnings_of_acme("dns = \"users\"", &both);
+    assert_eq!(
+        found,
+        ["'DIR/users' is not executable, so names are not proved by DNS: chmod +x DIR/users"]
+    );
 }

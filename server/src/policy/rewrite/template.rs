@@ -3,6 +3,7 @@
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
 
+use crate::policy::authority;
 use crate::policy::path::encoding;
 use crate::reader::template;
 
@@ -115,6 +116,9 @@ impl Url {
                         "the host of {text:?} must be there and hold no capture and no '@': write a '/' before the first capture"
                     ));
                 }
+                let no_host =
+                    format!("'{host}' is not a host; an international name is written in its ASCII form, \"xn--…\"");
+                authority::check(host).map_err(|mistake| mistake.text(&no_host))?;
                 let origin = format!("{scheme}{host}");
                 (
                     origin,
@@ -149,7 +153,7 @@ impl Url {
             Ok(parse(text, pattern)?.into_iter().map(encode).collect())
         };
         Ok(Url {
-            origin: percent_encode(origin.as_bytes(), URL).to_string(),
+            origin,
             path: read(path)?,
             query: query.map(read).transpose()?,
         })
