@@ -1,4 +1,4 @@
-//! The steps `features` and `package`: every feature compiles by itself, and every crate can be packaged.
+//! The steps `features-*` and `package`: every feature compiles by itself, and every crate can be packaged.
 
 use super::{LIMIT, checking_cargo};
 use crate::root;
@@ -17,8 +17,8 @@ const fn package_in(folder: &'static str, name: &'static str) -> Package {
     Package { folder, name, base: "" }
 }
 
-/// The packages whose features are tried.
-const PACKAGES: &[Package] = &[
+/// The packages whose features are tried, each in a step of its own.
+const PACKAGES: [Package; 5] = [
     package_in("poll", "osier-poll"),
     package_in("http", "osier-http"),
     package_in("runtime", "osier"),
@@ -30,33 +30,47 @@ const PACKAGES: &[Package] = &[
     package_in("web", "osier-web"),
 ];
 
+/// The names of the steps.
+pub const STEPS: [&str; 5] = [
+    "features-poll",
+    "features-http",
+    "features-osier",
+    "features-tls",
+    "features-web",
+];
+
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
 const SLOW: &str = "aws-lc-rs";
 
-/// Checks each crate without features, with each feature alone, and with all of them.
-pub fn features() -> Outcome {
+/// Checks a crate without features, with each feature alone, and with all of them.
+pub fn features<const PACKAGE: usize>() -> Outcome {
+    let Package { folder, name, base } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
-    for Package { folder, name, base } in PACKAGES {
-        for set in sets(&tried(folder)) {
-            let mut command = checking_cargo();
-            command
-                .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
-                .args(["--features", &format!("{base}{set}")]);
-            // A warning is a sign of code that only another feature uses.
-            let mut has_warning = false;
-            let ok = step::run(&mut command, LIMIT, |line| {
-                has_warning |= line.starts_with("warning");
-                true
-            });
-            count += 1;
-            if !ok || has_warning {
-                wrong.push(format!("{name} with {base}{set}"));
-            }
+    for set in sets(&tried(folder)) {
+        let mut command = checking_cargo();
+        command
+            .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
+            .args(["--features", &format!("{base}{set}")]);
+        // A warning is a sign of code that only another feature uses.
+        let mut has_warning = false;
+        let ok = step::run(&mut command, LIMIT, |line| {
+            has_warning |= line.starts_with("warning");
+            true
+        });
+        count += 1;
+        if !ok || has_warning {
+            wrong.push(format!("{name} with {base}{set}"));
         }
     }
     Outcome {
         complaints: wrong.clone(),
-        ..Outcome::one_check("features", wrong.is_empty(), count, "sets of features", Duration::ZERO)
+        ..Outcome::one_check(
+            STEPS[PACKAGE],
+            wrong.is_empty(),
+            count,
+            "sets of features",
+            Duration::ZERO,
+        )
     }
 }
 
