@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testkit::free_port;
 
 const ROUTES: &str =
     "[[site]]\ndefault = true\n[[site.route]]\npath = \"/fixed\"\nrespond = \"@\"\n[[site.route]]\nfiles = \"www\"\n";
@@ -123,12 +124,6 @@ fn what_a_client_has_used_of_its_rate_is_not_forgotten() {
 }
 
 /// Two listeners of fixed ports; asked of the system a moment before.
-fn two_ports() -> [u16; 2] {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listeners = [free(), free()];
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
 fn listeners(ports: &[u16], answer: &str) -> String {
     let listen = ports
         .iter()
@@ -139,7 +134,7 @@ fn listeners(ports: &[u16], answer: &str) -> String {
 
 #[test]
 fn listeners_come_stay_and_go() {
-    let ports @ [first, second] = two_ports();
+    let ports @ [first, second] = [free_port(), free_port()];
     let folder = Sites::folder();
     let content = crate::support::pattern(32 << 20);
     folder.write("www/large.bin", &content);
@@ -183,7 +178,7 @@ fn listeners_come_stay_and_go() {
 fn a_listener_that_cannot_be_bound_leaves_everything_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let [first, _] = two_ports();
+    let first = free_port();
     let sites = Sites::start(&listeners(&[first], "old"));
     let said = sites.reload(&listeners(&[first, port], "new"));
     assert!(
@@ -219,7 +214,7 @@ fn what_only_a_start_can_change_is_said() {
 
 #[test]
 fn other_settings_of_a_listener_count_for_who_comes() {
-    let [port, _] = two_ports();
+    let port = free_port();
     let file = |settings: &str, drain: &str, answer: &str| {
         format!(
             "drain = \"{drain}\"\n[[listen]]\nname = \"web\"\naddress = \"127.0.0.1:{port}\"\n{settings}{}",
