@@ -11,7 +11,7 @@ use osier_tls::Identity;
 
 use super::locked;
 
-/// The beginning of the paths of HTTP-01. They are served in the clear, for every host.
+/// The beginning of the paths of HTTP-01. Every listener answers them, for every host.
 const PATH: &str = "/.well-known/acme-challenge/";
 
 /// The token of a challenge (RFC 8555 section 8.3) in a path, as the client has sent it. No dot can lead out of the folder.

@@ -99,7 +99,13 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
 /// Finds the listeners of each site, and hosts and default sites that are there twice.
 ///
 /// `is_implied` says that the file names no listener: the listeners are the default ones.
-pub fn sites(source: &Source<'_>, listeners: &[ListenAt], is_implied: bool, sites: Vec<SiteAt>) -> Vec<Site> {
+/// `is_shared` says that other machines answer for the same certificates.
+pub fn sites(
+    source: &Source<'_>,
+    listeners: &[ListenAt],
+    (is_implied, is_shared): (bool, bool),
+    sites: Vec<SiteAt>,
+) -> Vec<Site> {
     // The place of the site that serves a host on a listener.
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
@@ -168,6 +174,9 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], is_implied: bool, site
                 .map(|&listener| &listeners[listener].listener)
                 .collect();
             tls::check_site(source, &own, &site, (&places, &at), !listen.is_empty());
+        }
+        if !is_shared && listeners.iter().all(|listener| listener.listener.tls.is_some()) {
+            tls::challenges(source, &site, (&places, &at));
         }
         folders_of_caches(source, &mut folders, &site.policies, &at);
         for read in &routes {

@@ -308,9 +308,7 @@ pub fn check_site(
         source.problem(place, text);
     }
     if let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate {
-        let at = places.tls.as_ref().unwrap_or(at);
-        auto_hosts(source, site, settings, at);
-        challenges(source, settings, (is_plain, https.is_some()), at);
+        auto_hosts(source, site, settings, places.tls.as_ref().unwrap_or(at));
     }
     if let (Some(CertificateFrom::Files(files)), Some((cert_at, key_at))) = (&site.tls.certificate, &places.files) {
         let hosts: Vec<String> = site.hosts.iter().map(Host::to_string).collect();
@@ -348,24 +346,18 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
     }
 }
 
-/// Warns of chosen proofs that no listener of the site can give. A proxy in front may pass them on to another one.
-fn challenges(source: &Source<'_>, settings: &acme::Settings, (is_plain, has_tls): (bool, bool), at: &Range<usize>) {
-    let can = |kind: &Kind| match kind {
-        Kind::Http01 => is_plain,
-        Kind::TlsAlpn01 => has_tls,
-        Kind::Dns01 => true,
+/// Warns of a proof that needs requests in the clear where nothing listens for them. Every listener answers for every site.
+pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Range<usize>)) {
+    let settings = match &site.tls.certificate {
+        Some(CertificateFrom::Auto(settings)) => settings,
+        _ => return,
     };
-    if settings.kinds.is_empty() || settings.kinds.iter().any(can) {
+    if settings.kinds.is_empty() || settings.kinds.iter().any(|kind| *kind != Kind::Http01) {
         return;
     }
-    let needs = match settings.kinds.contains(&Kind::Http01) {
-        true => "\"http-01\" needs one without 'tls', which clients reach as port 80",
-        false => "\"tls-alpn-01\" needs one with 'tls', which clients reach as port 443",
-    };
-    source.warning(
-        at,
-        format!("no listener of this site can give its 'challenges': {needs}"),
-    );
+    let text = "the challenge \"http-01\" comes to port 80 in the clear, and every listener has 'tls': add [[listen]] with address = \":80\", \
+                or allow \"tls-alpn-01\"";
+    source.warning(places.tls.as_ref().unwrap_or(at), text);
 }
 
 /// Warns of everything that is wrong with a certificate. The site serves another one meanwhile, so nothing here is a mistake.

@@ -20,8 +20,8 @@ use super::{http2, log, policy, route, shared, tls};
 /// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost unit.
 const MEMORY_LEAST: u64 = 1 << 20;
 
-/// The least limit of a request's head, in bytes.
-const HEAD_LEAST: u64 = 64;
+const SHORTEST_LINE: &str = "GET / HTTP/1.1";
+const SHORTEST_HEAD: &str = "GET / HTTP/1.0\r\n\r\n";
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -100,7 +100,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         listeners.extend(defaults);
     }
     check::listeners(source, &listeners, admin.as_ref());
-    let sites = check::sites(source, &listeners, nowhere, sites);
+    let sites = check::sites(source, &listeners, (nowhere, shared.is_some()), sites);
     Config {
         user,
         group,
@@ -231,8 +231,8 @@ fn listen(section: Section<'_>) -> ListenAt {
             usize::try_from(bytes).unwrap_or(usize::MAX)
         });
         let read = Limits {
-            request_line: size_of_head(&head, "request_line", default.request_line),
-            head_bytes: size_of_head(&head, "bytes", default.head_bytes),
+            request_line: size_of_head(&head, "request_line", SHORTEST_LINE).unwrap_or(default.request_line),
+            head_bytes: size_of_head(&head, "bytes", SHORTEST_HEAD).unwrap_or(default.head_bytes),
             // The parser's own tables have 100 fields.
             header_count: head.integer("fields", 1..=100).map_or(default.header_count, size),
             ..default
@@ -270,19 +270,17 @@ fn listen(section: Section<'_>) -> ListenAt {
     }
 }
 
-/// Reads a limit of a request's head. One that no browser keeps to is a mistake, such as a lost unit.
-fn size_of_head(head: &Section<'_>, key: &'static str, default: usize) -> usize {
-    let Some(bytes) = head.size(key) else { return default };
-    if bytes < HEAD_LEAST
+/// Reads a limit of a request's head. One below the shortest request is a mistake, such as a lost unit.
+fn size_of_head(head: &Section<'_>, key: &'static str, shortest: &str) -> Option<usize> {
+    let bytes = head.size(key)?;
+    if bytes < shortest.len() as u64
         && let Some(value) = head.any(key)
     {
-        let given = head.show(value);
-        let text = format!(
-            "'{key}' must be at least {HEAD_LEAST} bytes, not {given}: the requests of browsers would be refused"
-        );
+        let (least, given) = (shortest.len(), head.show(value));
+        let text = format!("'{key}' must be at least {least} bytes, not {given}: no request is shorter");
         head.source().problem(&value.span(), text);
     }
-    usize::try_from(bytes).unwrap_or(usize::MAX)
+    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Reads a site. The only site of a file answers for every host unless the file says otherwise.

@@ -11,7 +11,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// The text of the mistake, or `host` if it is the host. It shows neither user nor password.
+    /// The text of the mistake, or `host` if it is the host. A port has no password in it.
     pub fn text(self, host: &str) -> String {
         match self {
             Mistake::Port(port) => format!("'{port}' is not a port (1 to 65535)"),

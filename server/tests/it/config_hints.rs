@@ -430,17 +430,17 @@ fn settings_that_can_do_nothing_are_mistakes() {
         (
             "[[listen]]\naddress = \":80\"\nhead = { bytes = 1, request_line = \"0\" }\n@site\n@route\n",
             &[
-                "3:18: 'bytes' must be at least 64 bytes, not the number 1: the requests of browsers would be refused",
-                "3:36: 'request_line' must be at least 64 bytes, not \"0\": the requests of browsers would be refused",
+                "3:18: 'bytes' must be at least 18 bytes, not the number 1: no request is shorter",
+                "3:36: 'request_line' must be at least 14 bytes, not \"0\": no request is shorter",
             ],
         ),
     ]);
 }
 
-/// Checks a file with a certificate from an authority, and returns its warnings.
-fn warnings_of_acme(acme: &str, listeners: &str) -> Vec<String> {
+/// Checks a file with a certificate from an authority, and returns its warnings. `more` stands before the site, whose keys are `keys`.
+fn warnings_of_acme(acme: &str, more: &str, keys: &str) -> Vec<String> {
     let (status, printed) = check(&format!(
-        "[acme]\n{acme}\n{listeners}[[site]]\nhost = \"example.org\"\ntls = \"auto\"\n[[site.route]]\nfiles = \"www\"\n"
+        "[acme]\n{acme}\n{more}[[site]]\nhost = \"example.org\"\ntls = \"auto\"\n{keys}[[site.route]]\nfiles = \"www\"\n"
     ));
     assert_eq!(status, 0, "{printed}");
     let lines = printed.lines().filter_map(|line| line.split_once(": warning: "));
@@ -448,23 +448,28 @@ fn warnings_of_acme(acme: &str, listeners: &str) -> Vec<String> {
 }
 
 #[test]
-fn challenges_that_cannot_be_answered_are_a_warning() {
-    let (plain, https) = (
-        "[[listen]]\naddress = \":80\"\n",
-        "[[listen]]\naddress = \":443\"\ntls = true\n",
-    );
+fn a_challenge_that_nothing_listens_for_is_a_warning() {
+    let plain = "[[listen]]\naddress = \":80\"\nname = \"plain\"\n";
+    let https = "[[listen]]\naddress = \":443\"\nname = \"tls\"\ntls = true\n";
     let both = format!("{plain}{https}");
-    let of_http = "no listener of this site can give its 'challenges': \"http-01\" needs one without 'tls', which clients reach as port 80";
-    for (challenges, listeners, expected) in [
-        ("\"http-01\"", https, &[of_http][..]),
-        ("\"http-01\"", &both, &[]),
-        ("\"tls-alpn-01\"", https, &[]),
-        ("[\"http-01\", \"tls-alpn-01\"]", https, &[]),
+    // Another site's listener answers, and so does another machine.
+    let other = format!("{both}[[site]]\ndefault = true\nlisten = \"plain\"\n[[site.route]]\nrespond = 404\n");
+    let shared = format!("[shared]\nredis = \"redis://127.0.0.1:6379\"\n{https}");
+    let of_http = "the challenge \"http-01\" comes to port 80 in the clear, and every listener has 'tls': add [[listen]] with \
+                   address = \":80\", or allow \"tls-alpn-01\"";
+    for (challenges, more, keys, expected) in [
+        ("\"http-01\"", https, "", &[of_http][..]),
+        ("\"http-01\"", &both, "", &[]),
+        ("\"http-01\"", &other, "listen = \"tls\"\n", &[]),
+        ("\"http-01\"", &shared, "", &[]),
+        ("\"tls-alpn-01\"", https, "", &[]),
+        ("[\"http-01\", \"tls-alpn-01\"]", https, "", &[]),
     ] {
-        let found = warnings_of_acme(&format!("challenges = {challenges}"), listeners);
-        assert_eq!(found, expected, "{challenges}");
+        let mut found = warnings_of_acme(&format!("challenges = {challenges}"), more, keys);
+        found.retain(|warning| warning.contains("challenge"));
+        assert_eq!(found, expected, "{challenges} {more}");
     }
-    let found = warnings_of_acme("dns = \"users\"", &both);
+    let found = warnings_of_acme("dns = \"users\"", &both, "");
     assert_eq!(
         found,
         ["'DIR/users' is not executable, so names are not proved by DNS: chmod +x DIR/users"]

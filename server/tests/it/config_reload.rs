@@ -123,7 +123,7 @@ fn what_a_client_has_used_of_its_rate_is_not_forgotten() {
     assert_eq!(sites.get("x", "/rated").status, 200);
 }
 
-/// Two listeners of fixed ports; asked of the system a moment before.
+/// A file with listeners of these ports.
 fn listeners(ports: &[u16], answer: &str) -> String {
     let listen = ports
         .iter()

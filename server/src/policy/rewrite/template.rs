@@ -116,8 +116,11 @@ impl Url {
                         "the host of {text:?} must be there and hold no capture and no '@': write a '/' before the first capture"
                     ));
                 }
-                let no_host =
-                    format!("'{host}' is not a host; an international name is written in its ASCII form, \"xn--…\"");
+                let remedy = match host.is_ascii() {
+                    true => "write a name or an address, \"https://example.org/\" for example",
+                    false => "write its ASCII form, \"xn--…\"",
+                };
+                let no_host = format!("'{host}' is not a host: {remedy}");
                 authority::check(host).map_err(|mistake| mistake.text(&no_host))?;
                 let origin = format!("{scheme}{host}");
                 (

@@ -480,8 +480,12 @@ fn rules_that_cannot_be_are_named_all_at_once() {
         (redirect("^/(.*)$", "https:///x"), "must be there"),
         (redirect("^/a$", "https://example.org:65536/"), "'65536' is not a port"),
         (redirect("^/a$", "https://example.org:/"), "'' is not a port"),
-        (redirect("^/a$", "https://[::1/"), "'[::1' is not a host"),
-        (redirect("^/a$", "https://exämple.org/"), "in its ASCII form"),
+        (redirect("^/a$", "https://[::1/"), "'[::1' is not a host: write a name"),
+        (
+            redirect("^/a$", "https://{host}/"),
+            "'{host}' is not a host: write a name",
+        ),
+        (redirect("^/a$", "https://exämple.org/"), "write its ASCII form"),
         (redirect("^/(.*)$", "javascript:alert(1)"), "must begin with one '/'"),
         (
             rule("^/a$", To::Redirect("/b".into(), 200)),
