@@ -1,8 +1,8 @@
 //! Leaves out CI steps whose inputs have not changed.
 //!
 //! The inputs of a step are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
-//! repository its folder, for another one its version. Some steps have more folders and files. The manifest of the workspace is an input
-//! of every step. The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
+//! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
+//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`). The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
 //! [`EARLIER`] older than the current one, because the commits of one day's work belong together. If git does not know
 //! the commit, everything counts as changed, so `OSIER_CI_BASE=none` runs every step.
 
@@ -26,24 +26,32 @@ const fn rule(step: &'static str, packages: &'static [&'static str], paths: &'st
 }
 
 const RULES: &[Rule] = &[
-    rule("poll-backend", &["osier-poll", "osier"], &["xtask/src/test/mod.rs"]),
+    rule("poll-backend", &["osier-poll", "osier"], &[]),
     rule("miri", &["osier-queue"], &["xtask/src/test/miri.rs"]),
-    rule("loom", &["osier-queue"], &["xtask/src/test/mod.rs"]),
-    rule("valgrind", &["osier-coro"], &["xtask/src/test/mod.rs"]),
+    rule("loom", &["osier-queue"], &[]),
+    rule("valgrind", &["osier-coro"], &[]),
     rule(
         "instructions",
         &["osier-web"],
         &[
-            "bench/counts",
-            "bench/Cargo.toml",
             "bench/Cargo.lock",
+            "bench/Cargo.toml",
+            "bench/counts",
+            "bench/instructions.txt",
+            "server/src/metrics/series.rs",
             "xtask/src/test/instructions",
         ],
     ),
     rule(
         "fuzz",
         &["osier-http", "osier-queue", "testkit"],
-        &["fuzz", "xtask/src/test/fuzz.rs"],
+        &[
+            "fuzz",
+            "web/src/conn/handover",
+            "web/src/ws",
+            "web/tests/it/ws_table",
+            "xtask/src/test/fuzz.rs",
+        ],
     ),
     rule("mixing", &["osier-web"], MIXING),
     rule("mixing-docs", &["osier-web"], MIXING),
@@ -57,16 +65,23 @@ const RULES: &[Rule] = &[
 ];
 
 const MIXING: &[&str] = &[
-    "mixing",
-    "integrations",
-    "examples/arena",
     "docs/mixing.md",
-    "xtask/src/test/mod.rs",
+    "examples/arena",
+    "integrations",
+    "mixing",
+    "xtask/src/ci.rs",
 ];
 const FEATURES: &[&str] = &["xtask/src/test/features.rs"];
 
-/// Inputs of every step.
-const ALWAYS: [&str; 2] = ["Cargo.toml", ".cargo"];
+/// Inputs of every step: the manifest of the workspace, and the commands of the steps.
+const ALWAYS: [&str; 6] = [
+    ".cargo",
+    "Cargo.toml",
+    "xtask/src/peers.rs",
+    "xtask/src/step",
+    "xtask/src/test/executables.rs",
+    "xtask/src/test/mod.rs",
+];
 
 const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
 
@@ -78,19 +93,26 @@ pub fn steps() -> Vec<Outcome> {
     let folders = folders();
     let same = RULES.iter().filter(|rule| {
         let inputs = below(&now, rule.packages);
-        let mut diff = Command::new("git");
-        diff.args(["diff", "--quiet", &base, "HEAD", "--"])
-            .args(ALWAYS)
-            .args(rule.paths);
-        diff.args(inputs.iter().filter_map(|block| folders.get(name(block))));
-        step::succeeds(&mut diff) && below(&before, rule.packages) == inputs
+        let own = inputs.iter().filter_map(|block| folders.get(name(block)));
+        let paths = own.map(String::as_str).chain(ALWAYS).chain(rule.paths.iter().copied());
+        are_unchanged(&base, &paths.collect::<Vec<_>>()) && below(&before, rule.packages) == inputs
     });
     same.map(|rule| {
         let packages = rule.packages.join(", ");
-        let why = format!("{packages} and all below as in {base} (OSIER_CI_BASE=none runs it)");
+        let why = format!("{packages} and all below as in {base} (OSIER_CI_BASE=none runs all steps)");
         Outcome::skipped(rule.step, why)
     })
     .collect()
+}
+
+/// Whether these folders and files are as in `base`, with everything that is not committed.
+fn are_unchanged(base: &str, paths: &[&str]) -> bool {
+    let mut diff = Command::new("git");
+    diff.args(["diff", "--quiet", base, "--"]).args(paths);
+    let mut new = Command::new("git");
+    new.args(["ls-files", "--others", "--exclude-standard", "--"])
+        .args(paths);
+    step::succeeds(&mut diff) && step::output(&mut new).trim().is_empty()
 }
 
 /// The folders of the crates of this repository, by name.
@@ -156,6 +178,7 @@ fn below<'a>(lock: &'a str, packages: &[&'a str]) -> BTreeSet<&'a str> {
 mod tests {
     use super::*;
     use crate::test::STEPS;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn each_rule_is_about_a_step_and_inputs_that_exist() {
@@ -171,6 +194,56 @@ mod tests {
                 assert!(below(&lock, &[package]).iter().any(|block| name(block) == *package));
             }
         }
+    }
+
+    /// The files that the sources in a folder take from elsewhere by name.
+    fn taken(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                taken(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for before in ["#[path = \"", "include_str!(\"", "include_bytes!(\"", "include!(\""] {
+                    let names = text.split(before).skip(1).filter_map(|rest| rest.split('"').next());
+                    found.extend(names.filter_map(|name| folder.join(name).canonicalize().ok()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_an_input_takes_from_elsewhere_is_an_input() {
+        let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+        let (folders, root) = (folders(), root().canonicalize().unwrap());
+        let mut taken_by_all = 0;
+        for rule in RULES {
+            let blocks = below(&lock, rule.packages);
+            let own = blocks.iter().filter_map(|block| folders.get(name(block)));
+            let inputs: Vec<PathBuf> = own
+                .map(String::as_str)
+                .chain(rule.paths.iter().copied())
+                .map(|path| root.join(path))
+                .collect();
+            for folder in rule
+                .paths
+                .iter()
+                .map(|path| root.join(path))
+                .filter(|path| path.is_dir())
+            {
+                let mut found = vec![];
+                taken(&folder, &mut found);
+                taken_by_all += found.len();
+                for file in found {
+                    assert!(
+                        inputs.iter().any(|input| file.starts_with(input)),
+                        "{}: {file:?}",
+                        rule.step
+                    );
+                }
+            }
+        }
+        assert!(taken_by_all > 10, "{taken_by_all}");
     }
 
     #[test]
