@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: Osier and its rivals on this machine, in one call, in turn.
 //!
-//! Method: the server is pinned to one core and the load to another. Each round runs Osier and then every rival, so other
-//! work of the machine affects all of them in the same way. The figure is the **ratio** of Osier to a rival in one round;
-//! the table shows its median and its spread. Time per request is CPU time of the server as the operating system counts
+//! Method: the server is pinned to one core and the load to another. Each round runs Osier and every rival, every
+//! second round in the reverse order, so other work of the machine, and what one leaves behind, affect all of them in the same way. The figure
+//! is the **ratio** of Osier to a rival in one round; the table shows its median and its spread. Time per request is CPU time of the server as the operating system counts
 //! it, because on two cores the load generator is the bottleneck. A row that could not be measured appears with the
 //! reason. A row that Osier loses appears like any other.
 //!
