@@ -2,7 +2,9 @@
 //!
 //! The inputs of a step are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
 //! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
-//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`). The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
+//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`).
+//!
+//! The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
 //! [`EARLIER`] older than the current one, because the commits of one day's work belong together. If git does not know
 //! the commit, everything counts as changed, so `OSIER_CI_BASE=none` runs every step.
 
@@ -93,8 +95,7 @@ pub fn steps() -> Vec<Outcome> {
     let folders = folders();
     let same = RULES.iter().filter(|rule| {
         let inputs = below(&now, rule.packages);
-        let own = inputs.iter().filter_map(|block| folders.get(name(block)));
-        let paths = own.map(String::as_str).chain(ALWAYS).chain(rule.paths.iter().copied());
+        let paths = of(&folders, &inputs).chain(ALWAYS).chain(rule.paths.iter().copied());
         are_unchanged(&base, &paths.collect::<Vec<_>>()) && below(&before, rule.packages) == inputs
     });
     same.map(|rule| {
@@ -128,6 +129,12 @@ fn folders() -> BTreeMap<String, String> {
             Some((name(&manifest).to_string(), folder.to_string()))
         })
         .collect()
+}
+
+/// The folders of those packages of a lock file that are of this repository.
+fn of<'a>(folders: &'a BTreeMap<String, String>, blocks: &'a BTreeSet<&str>) -> impl Iterator<Item = &'a str> {
+    let own = blocks.iter().filter_map(|block| folders.get(name(block)));
+    own.map(String::as_str)
 }
 
 /// The value of the first `name` in a manifest or in a block of a lock file.
@@ -219,9 +226,7 @@ mod tests {
         let mut taken_by_all = 0;
         for rule in RULES {
             let blocks = below(&lock, rule.packages);
-            let own = blocks.iter().filter_map(|block| folders.get(name(block)));
-            let inputs: Vec<PathBuf> = own
-                .map(String::as_str)
+            let inputs: Vec<PathBuf> = of(&folders, &blocks)
                 .chain(rule.paths.iter().copied())
                 .map(|path| root.join(path))
                 .collect();
@@ -250,12 +255,11 @@ mod tests {
     fn the_folders_below_a_crate_are_its_inputs() {
         let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
         let folders = folders();
-        let of = |package| {
+        let below = |package| {
             let blocks = below(&lock, &[package]);
-            let own = blocks.iter().filter_map(|block| folders.get(name(block)));
-            own.cloned().collect::<BTreeSet<String>>()
+            of(&folders, &blocks).map(String::from).collect::<BTreeSet<_>>()
         };
-        let (web, poll) = (of("osier-web"), of("osier-poll"));
+        let (web, poll) = (below("osier-web"), below("osier-poll"));
         for folder in [
             "web", "http", "runtime", "tls", "coro", "queue", "poll", "macros", "testkit",
         ] {

@@ -103,7 +103,8 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
 pub fn sites(
     source: &Source<'_>,
     listeners: &[ListenAt],
-    (is_implied, is_shared): (bool, bool),
+    is_implied: bool,
+    is_shared: bool,
     sites: Vec<SiteAt>,
 ) -> Vec<Site> {
     // The place of the site that serves a host on a listener.

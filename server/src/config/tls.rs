@@ -348,11 +348,10 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
 
 /// Warns of a proof that needs requests in the clear where nothing listens for them. Every listener answers for every site.
 pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Range<usize>)) {
-    let settings = match &site.tls.certificate {
-        Some(CertificateFrom::Auto(settings)) => settings,
-        _ => return,
+    let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
+        return;
     };
-    if settings.kinds.is_empty() || settings.kinds.iter().any(|kind| *kind != Kind::Http01) {
+    if settings.kinds != [Kind::Http01] {
         return;
     }
     let text = "the challenge \"http-01\" comes to port 80 in the clear, and every listener has 'tls': add [[listen]] with address = \":80\", \

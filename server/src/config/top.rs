@@ -48,7 +48,8 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     }
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
-    let memory = memory(&top);
+    let unless = "; leave it out for nine tenths of the system's memory";
+    let memory = top.size_at_least("memory", MEMORY_LEAST, "\"1MiB\"", unless);
     // `include.rs` has read the files. A mistake in the value is noted here.
     let _ = top.strings("include");
     let drain = top.duration("drain").unwrap_or(DRAIN);
@@ -100,7 +101,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         listeners.extend(defaults);
     }
     check::listeners(source, &listeners, admin.as_ref());
-    let sites = check::sites(source, &listeners, (nowhere, shared.is_some()), sites);
+    let sites = check::sites(source, &listeners, nowhere, shared.is_some(), sites);
     Config {
         user,
         group,
@@ -122,22 +123,6 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         sites,
         includes: Vec::new(),
     }
-}
-
-/// Reads the memory limit.
-fn memory(top: &Section<'_>) -> Option<u64> {
-    let bytes = top.size("memory")?;
-    if bytes >= MEMORY_LEAST {
-        return Some(bytes);
-    }
-    if let Some(value) = top.any("memory") {
-        let given = top.show(value);
-        let text = format!(
-            "'memory' must be at least \"1MiB\", not {given}; leave it out for nine tenths of the system's memory"
-        );
-        top.source().problem(&value.span(), text);
-    }
-    None
 }
 
 /// Reads `pid_file`. A missing folder is only a warning: a service manager may make it right before the start.
@@ -272,14 +257,8 @@ fn listen(section: Section<'_>) -> ListenAt {
 
 /// Reads a limit of a request's head. One below the shortest request is a mistake, such as a lost unit.
 fn size_of_head(head: &Section<'_>, key: &'static str, shortest: &str) -> Option<usize> {
-    let bytes = head.size(key)?;
-    if bytes < shortest.len() as u64
-        && let Some(value) = head.any(key)
-    {
-        let (least, given) = (shortest.len(), head.show(value));
-        let text = format!("'{key}' must be at least {least} bytes, not {given}: no request is shorter");
-        head.source().problem(&value.span(), text);
-    }
+    let shown = format!("{} bytes", shortest.len());
+    let bytes = head.size_at_least(key, shortest.len() as u64, &shown, ": no request is shorter")?;
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 

@@ -327,6 +327,19 @@ impl<'s> Section<'s> {
         bytes
     }
 
+    /// Reads a size of at least `least` bytes, which a message calls `shown`. `why` is the end of that message.
+    pub fn size_at_least(&self, key: &'static str, least: u64, shown: &str, why: &str) -> Option<u64> {
+        let bytes = self.size(key)?;
+        if bytes >= least {
+            return Some(bytes);
+        }
+        if let Some(value) = self.any(key) {
+            let text = format!("'{key}' must be at least {shown}, not {}{why}", self.show(value));
+            self.source.problem(&value.span(), text);
+        }
+        None
+    }
+
     /// Reads one of a few words.
     pub fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         let value = self.any(key)?;

@@ -1,50 +1,59 @@
 //! The steps `features-*` and `package`: every feature compiles by itself, and every crate can be packaged.
 
-use super::{LIMIT, checking_cargo};
+use super::{LIMIT, Step, Work, checking_cargo};
 use crate::root;
 use crate::step::{self, Outcome};
 use std::time::Duration;
 
-/// A package whose features are tried.
+/// A package whose features are tried, in a step of its own.
 struct Package {
+    step: &'static str,
     folder: &'static str,
     name: &'static str,
     /// Features of every set, because the package does not compile without them.
     base: &'static str,
 }
 
-const fn package_in(folder: &'static str, name: &'static str) -> Package {
-    Package { folder, name, base: "" }
+const fn package_in(step: &'static str, folder: &'static str, name: &'static str) -> Package {
+    Package {
+        step,
+        folder,
+        name,
+        base: "",
+    }
 }
 
-/// The packages whose features are tried, each in a step of its own.
 const PACKAGES: [Package; 5] = [
-    package_in("poll", "osier-poll"),
-    package_in("http", "osier-http"),
-    package_in("runtime", "osier"),
+    package_in("features-poll", "poll", "osier-poll"),
+    package_in("features-http", "http", "osier-http"),
+    package_in("features-osier", "runtime", "osier"),
     // It needs a provider of cryptography.
     Package {
         base: "ring,",
-        ..package_in("tls", "osier-tls")
+        ..package_in("features-tls", "tls", "osier-tls")
     },
-    package_in("web", "osier-web"),
+    package_in("features-web", "web", "osier-web"),
 ];
 
-/// The names of the steps.
-pub const STEPS: [&str; 5] = [
-    "features-poll",
-    "features-http",
-    "features-osier",
-    "features-tls",
-    "features-web",
-];
+/// The step of a package.
+pub const fn step<const PACKAGE: usize>() -> Step {
+    Step {
+        name: PACKAGES[PACKAGE].step,
+        work: Work::Check(features::<PACKAGE>),
+    }
+}
 
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
 const SLOW: &str = "aws-lc-rs";
 
 /// Checks a crate without features, with each feature alone, and with all of them.
-pub fn features<const PACKAGE: usize>() -> Outcome {
-    let Package { folder, name, base } = &PACKAGES[PACKAGE];
+fn features<const PACKAGE: usize>() -> Outcome {
+    let Package {
+        step,
+        folder,
+        name,
+        base,
+    } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
     for set in sets(&tried(folder)) {
         let mut command = checking_cargo();
@@ -64,13 +73,7 @@ pub fn features<const PACKAGE: usize>() -> Outcome {
     }
     Outcome {
         complaints: wrong.clone(),
-        ..Outcome::one_check(
-            STEPS[PACKAGE],
-            wrong.is_empty(),
-            count,
-            "sets of features",
-            Duration::ZERO,
-        )
+        ..Outcome::one_check(step, wrong.is_empty(), count, "sets of features", Duration::ZERO)
     }
 }
 
@@ -136,6 +139,14 @@ mod tests {
     #[test]
     fn each_feature_is_tried_alone_and_with_all_others() {
         assert_eq!(sets(&["a", "b"].map(String::from)), ["", "a,b", "a", "b"]);
+    }
+
+    #[test]
+    fn each_package_has_its_step() {
+        for package in &PACKAGES {
+            let of = super::super::STEPS.iter().filter(|step| step.name == package.step);
+            assert_eq!(of.count(), 1, "{}", package.step);
+        }
     }
 
     #[test]
