@@ -225,6 +225,28 @@ pub const FOR_BENCH: &[Peer] = &[
     },
 ];
 
+/// The programs of `cargo xtask package`: the load and the backends of a server whose code is counted.
+pub const FOR_PACKAGES: &[Peer] = &[
+    Peer {
+        program: "wrk",
+        package: "wrk",
+        purpose: "requests of a profile",
+        is_large: false,
+    },
+    Peer {
+        program: "h2load",
+        package: "nghttp2-client",
+        purpose: "requests of a profile by HTTP/2",
+        is_large: false,
+    },
+    Peer {
+        program: "php-fpm",
+        package: "php-fpm",
+        purpose: "scripts of a profile",
+        is_large: false,
+    },
+];
+
 /// The programs of `cargo xtask upgrade`.
 pub const FOR_UPGRADE: &[Peer] = &[
     Peer {
@@ -320,6 +342,14 @@ pub fn php_fpm() -> Option<std::path::PathBuf> {
     names
         .filter(|path| path.to_string_lossy().starts_with("/usr/sbin/php-fpm"))
         .max()
+}
+
+/// A port of 127.0.0.1 that nothing listens on.
+pub fn free_port() -> Result<u16, String> {
+    let bound = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound
+        .map(|addr| addr.port())
+        .map_err(|error| format!("no free port: {error}"))
 }
 
 /// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`.

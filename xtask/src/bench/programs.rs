@@ -4,7 +4,7 @@
 //! every rival the features that any of them needs. A package that does not build ends the bench, because an old binary may still exist.
 
 use super::Plan;
-use crate::{root, step, test};
+use crate::{package, root, step, test};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,20 @@ use std::time::Duration;
 /// The name of the server's own binary. The programs of `bench/` have the other names.
 pub const SERVER: &str = "osier";
 
+/// The name of the server that a package holds.
+pub const PACKAGED: &str = "osier-packaged";
+
 /// The names of what this run has built. A binary that was not built now may be an old one.
 static BUILT: OnceLock<BTreeSet<String>> = OnceLock::new();
+
+/// The binary of a package, once it is built.
+static PACKAGED_AT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Builds these programs, and ours of them in the other checkout too if there is one.
 pub fn build(plan: &Plan, programs: &BTreeSet<&str>) -> Result<(), String> {
     let known = packages()?;
     let mut packages = BTreeSet::new();
-    for name in programs.iter().filter(|name| **name != SERVER) {
+    for name in programs.iter().filter(|name| ![SERVER, PACKAGED].contains(*name)) {
         packages.insert(
             known
                 .get(*name)
@@ -43,6 +49,10 @@ pub fn build(plan: &Plan, programs: &BTreeSet<&str>) -> Result<(), String> {
         {
             build_package(package, dir, &bench, "bench/Cargo.toml")?;
         }
+    }
+    if programs.contains(PACKAGED) {
+        let path = package::server()?;
+        let _ = PACKAGED_AT.set(path);
     }
     // A process makes one run.
     let _ = BUILT.set(programs.iter().map(|name| name.to_string()).collect());
@@ -114,6 +124,9 @@ pub fn with_programs_of<T>(other: &Path, body: impl FnOnce() -> T) -> T {
 pub fn program(name: &str) -> PathBuf {
     let is_built = BUILT.get().is_some_and(|built| built.contains(name));
     assert!(is_built, "a row uses {name} and does not name it");
+    if let Some(path) = PACKAGED_AT.get().filter(|_| name == PACKAGED) {
+        return path.clone();
+    }
     let other = CHECKOUT.with_borrow(Clone::clone);
     let target = match (name, other) {
         (SERVER, Some(other)) => other.join("target"),

@@ -1,9 +1,11 @@
-//! Builds the server for a package: the release profile, without a path of this machine in the binary.
+//! Builds the server for a package: the release profile, optimised for what it does most (`profile.rs`), without a path of this
+//! machine in the binary.
 
+use super::profile::{self, Build};
 use crate::step::{self, Outcome, cargo};
 use crate::test::{host, target_dir};
 use crate::{peers, root};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ pub const SYSTEMS: &[System] = &[
 /// # Errors
 /// The outcome of a step that cannot go on.
 pub fn native(step: &str) -> Result<PathBuf, Box<Outcome>> {
-    finish(step, &mut command(), dist().join("build/release/osier"))
+    optimised(step, &host(), |_| {})
 }
 
 /// Builds a static server.
@@ -65,19 +67,35 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
             system.compilers.join(", ")
         ));
     };
-    let mut build = command();
-    build.args(["--target", target]);
     let variable = target.replace('-', "_");
-    build.env(format!("CC_{variable}"), compiler);
-    // The target brings the C library with it; the linker of another processor only has to know the instructions.
-    if !is_native {
-        build.env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), compiler);
+    optimised(step, target, |build| {
+        build.env(format!("CC_{variable}"), compiler);
+        // The target brings the C library with it; the linker of another processor only has to know the instructions.
+        if !is_native {
+            build.env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), compiler);
+        }
+    })
+}
+
+/// Builds the server, and twice where it runs here: the first one counts.
+fn optimised(step: &str, target: &str, prepare: impl Fn(&mut Command)) -> Result<PathBuf, Box<Outcome>> {
+    let built = |folder: &str, kind: Option<&Build>| {
+        let folder = dist().join(folder);
+        let mut build = command(&folder, target, kind);
+        prepare(&mut build);
+        finish(step, &mut build, folder.join(target).join("release/osier"))
+    };
+    if !profile::runs_here(target) {
+        return built("build", None);
     }
-    finish(
-        step,
-        &mut build,
-        dist().join("build").join(target).join("release/osier"),
-    )
+    let counting = built("counting", Some(&Build::Counting))?;
+    match profile::of(step, &counting, &dist().join("training").join(target)) {
+        Ok(profile) => built("build", profile.map(Build::Guided).as_ref()),
+        Err(why) => Err(Box::new(Outcome {
+            complaints: vec![why],
+            ..Outcome::one_check(step, false, 0, "files", Duration::ZERO)
+        })),
+    }
 }
 
 /// Builds a server whose help text can be read here: quickly, with the profile of the tests.
@@ -96,11 +114,13 @@ pub fn speaker(step: &str) -> Result<PathBuf, Box<Outcome>> {
     finish(step, &mut build, target_dir().join("debug/osier"))
 }
 
-fn command() -> Command {
+fn command(folder: &Path, target: &str, kind: Option<&Build>) -> Command {
     let mut command = cargo();
     command.args(["build", "--release", "--locked", "--package", "osier-server"]);
-    command.arg("--target-dir").arg(dist().join("build"));
-    command.env("CARGO_ENCODED_RUSTFLAGS", remaps().join("\x1f"));
+    // With a target, the options are not for build scripts.
+    command.args(["--target", target]).arg("--target-dir").arg(folder);
+    let options = remaps().into_iter().chain(kind.map(Build::option));
+    command.env("CARGO_ENCODED_RUSTFLAGS", options.collect::<Vec<_>>().join("\x1f"));
     command
 }
 

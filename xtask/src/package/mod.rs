@@ -11,10 +11,12 @@ mod deb;
 mod epoch;
 mod help;
 mod manual;
+mod profile;
 mod roff;
 mod stage;
 mod tarball;
 mod texts;
+mod training;
 
 use crate::step::{self, Outcome};
 use crate::test::{self, Executable, Step, Work, target_dir};
@@ -58,6 +60,14 @@ pub fn main(wanted: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Builds the server of a package for this machine, for the bench.
+///
+/// # Errors
+/// One line that says that there is none.
+pub fn server() -> Result<std::path::PathBuf, String> {
+    build::native("package").map_err(|outcome| format!("the server of a package: {} failed", outcome.name))
 }
 
 /// Writes `SHA256SUMS` of every package that is there.

@@ -4,7 +4,7 @@
 //! the row, and its line says why.
 //!
 //! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
-//! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy,
+//! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy, `packaged.rs` the server of a package,
 //! `downloads.rs` short responses beside long ones, `cold.rs` beside files that are not in memory, `workers.rs` a second worker, `scale.rs` many of one thing, `php.rs` scripts,
 //! `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a public benchmark.
 
@@ -15,6 +15,7 @@ mod downloads;
 mod http2;
 mod json;
 mod micro;
+mod packaged;
 mod php;
 mod plain;
 mod proxy;
@@ -102,6 +103,7 @@ fn all(plan: &Plan) -> Vec<Row<'_>> {
         codings::rows(plan),
         php::rows(plan),
         proxy::rows(plan),
+        packaged::rows(plan),
         downloads::rows(plan),
         cold::rows(plan),
         workers::rows(plan),
@@ -325,7 +327,10 @@ mod tests {
         let named = super::programs(&plan, &all(&plan));
         assert!(named.len() > 30, "{named:?}");
         for name in named {
-            assert!(name == programs::SERVER || packages.contains_key(name), "{name}");
+            assert!(
+                [programs::SERVER, programs::PACKAGED].contains(&name) || packages.contains_key(name),
+                "{name}"
+            );
         }
     }
 }

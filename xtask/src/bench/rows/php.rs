@@ -15,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// DESIGN.md: against nginx in the same mode.
-const GOAL: Option<f64> = Some(0.85);
+pub(super) const GOAL: Option<f64> = Some(0.85);
 
 /// As many as `load::requests` opens connections.
-const PROCESSES: usize = 64;
+pub(super) const PROCESSES: usize = 64;
 
 const SCRIPT: &str = "<?php header('Content-Type: text/plain'); header('Content-Length: 13'); echo 'Hello, World!';";
 
@@ -84,7 +84,7 @@ fn null(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
     })
 }
 
-fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
+pub(super) fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
     let root = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
         let config = nginx::php(&plan.scratch, &root, &fpm.socket, kept, port)?;
@@ -93,13 +93,13 @@ fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
 }
 
 /// A php-fpm; ended by its drop.
-struct Fpm {
+pub(super) struct Fpm {
     child: Child,
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 impl Fpm {
-    fn start(plan: &Plan) -> Result<Fpm, String> {
+    pub(super) fn start(plan: &Plan) -> Result<Fpm, String> {
         let fpm = peers::php_fpm().ok_or("php-fpm: not installed")?;
         let (socket, config) = (plan.scratch.join("fpm.sock"), plan.scratch.join("fpm.conf"));
         // Opened for all: nginx changes its user when root starts it.

@@ -13,8 +13,8 @@ use crate::bench::server::{Server, haproxy, nginx};
 use std::path::Path;
 
 /// The goals for small responses.
-const OF_NGINX: Option<f64> = Some(0.85);
-const OF_HAPROXY: Option<f64> = Some(0.95);
+pub(super) const OF_NGINX: Option<f64> = Some(0.85);
+pub(super) const OF_HAPROXY: Option<f64> = Some(0.95);
 
 /// Both sizes.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
@@ -63,7 +63,7 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
     }
 }
 
-fn backend(plan: &Plan) -> Result<Server, String> {
+pub(super) fn backend(plan: &Plan) -> Result<Server, String> {
     let site = site(plan);
     Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::files(&plan.scratch, &site, port)?)
@@ -82,13 +82,13 @@ fn null(plan: &Plan, backend: u16) -> Result<Server, String> {
     })
 }
 
-fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
+pub(super) fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::proxy(&plan.scratch, port, backend)?)
     })
 }
 
-fn behind_haproxy(plan: &Plan, backend: u16) -> Result<Server, String> {
+pub(super) fn behind_haproxy(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("haproxy"), |port| {
         haproxy::proxy(&plan.scratch, port, backend)
     })

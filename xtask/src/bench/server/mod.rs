@@ -7,9 +7,10 @@ pub mod nginx;
 pub mod postgres;
 
 use super::{Plan, pinned_to};
+use crate::peers::free_port;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -243,13 +244,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-pub fn free_port() -> Result<u16, String> {
-    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    bound
-        .map(|addr| addr.port())
-        .map_err(|error| format!("no free port: {error}"))
 }
 
 /// The sum of some "Key: N kB" lines of a file of `/proc`, in bytes.

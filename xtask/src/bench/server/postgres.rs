@@ -46,7 +46,7 @@ impl Postgres {
             }
             command
         };
-        let (port, data) = (super::free_port()?, folder.join("data"));
+        let (port, data) = (crate::peers::free_port()?, folder.join("data"));
         let mut initdb = as_user(Command::new(program("initdb")?));
         initdb.args([
             "--auth=trust",

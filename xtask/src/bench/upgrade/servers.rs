@@ -5,8 +5,9 @@
 use super::{output, write};
 use crate::bench::programs::osier;
 use crate::bench::rows::secure::certificate_files;
-use crate::bench::server::{Server, free_port, nginx};
+use crate::bench::server::{Server, nginx};
 use crate::bench::{Plan, pinned};
+use crate::peers::free_port;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,0 +1,130 @@
+//! The rows about the server that a package holds: `osier` with a configuration, beside nginx and HAProxy as Debian packages them.
+//!
+//! A package is optimised with a profile (`package/profile.rs`), `cargo build --release` is not. Both take part, so a
+//! row shows what the profile gives, too. The programs of `bench/` that other rows measure have no profile.
+
+use super::php::{self, Fpm};
+use super::proxy::{self, OF_HAPROXY, OF_NGINX};
+use super::{BELOW, Contestant, HELLO, Row, Sample, contestant, sample, site};
+use crate::bench::Plan;
+use crate::bench::load::{self, Asked};
+use crate::bench::programs::{PACKAGED, SERVER, program};
+use crate::bench::server::{Server, nginx};
+use std::path::Path;
+
+/// None against another checkout, whose package is not built.
+pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
+    match plan.against {
+        Some(_) => vec![],
+        None => vec![hello(plan), file(plan), proxied(plan), scripts(plan)],
+    }
+}
+
+fn hello(plan: &Plan) -> Row<'_> {
+    let under_load = move |server: Server| {
+        server.check("/", HELLO)?;
+        load::requests(plan, &server, Asked::path("/")).map(sample)
+    };
+    let route = "respond = { body = \"Hello, World!\" }";
+    let rivals = vec![contestant("nginx", BELOW, move || under_load(of_files(plan)?))];
+    row(
+        plan,
+        "hello",
+        move |binary| under_load(osier(plan, binary, route)?),
+        rivals,
+    )
+}
+
+fn file(plan: &Plan) -> Row<'_> {
+    const BYTES: usize = 100;
+    let under_load = move |server: Server| {
+        let path = format!("/{BYTES}.bin");
+        server.check(&path, &super::file(plan, BYTES)?)?;
+        load::requests(plan, &server, Asked::path(&path)).map(sample)
+    };
+    let ours = move |binary: &'static str| {
+        let route = format!("files = {:?}", site(plan).display().to_string());
+        under_load(osier(plan, binary, &route)?)
+    };
+    let rivals = vec![contestant("nginx", Some(0.65), move || under_load(of_files(plan)?))];
+    row(plan, "file of 100 B", ours, rivals)
+}
+
+fn proxied(plan: &Plan) -> Row<'_> {
+    let under_load = move |start: &dyn Fn(u16) -> Result<Server, String>| {
+        let backend = proxy::backend(plan)?;
+        let server = start(backend.port)?;
+        server.check("/", HELLO)?;
+        load::requests(plan, &server, Asked::path("/")).map(sample)
+    };
+    let ours = move |binary| under_load(&|backend| osier(plan, binary, &format!("proxy = \"127.0.0.1:{backend}\"")));
+    let rivals = vec![
+        contestant("nginx", OF_NGINX, move || {
+            under_load(&|port| proxy::behind_nginx(plan, port))
+        }),
+        contestant("HAProxy", OF_HAPROXY, move || {
+            under_load(&|port| proxy::behind_haproxy(plan, port))
+        }),
+    ];
+    row(plan, "proxied hello", ours, rivals)
+}
+
+fn scripts(plan: &Plan) -> Row<'_> {
+    let under_load = move |start: &dyn Fn(&Fpm) -> Result<Server, String>| {
+        let fpm = Fpm::start(plan)?;
+        let server = start(&fpm)?;
+        server.check("/hello.php", HELLO)?;
+        load::requests(plan, &server, Asked::path("/hello.php")).map(sample)
+    };
+    let ours = move |binary| {
+        under_load(&|fpm| {
+            let root = site(plan).display().to_string();
+            let socket = format!("unix:{}", fpm.socket.display());
+            let route = format!(
+                "fastcgi = {{ root = {root:?}, to = {socket:?}, keep = {} }}",
+                php::PROCESSES
+            );
+            osier(plan, binary, &route)
+        })
+    };
+    let nginx = move || under_load(&|fpm| php::behind_nginx(plan, fpm, php::PROCESSES));
+    let rivals = vec![contestant("nginx", php::GOAL, nginx)];
+    row(plan, "PHP hello, kept connections", ours, rivals)
+}
+
+fn row<'a>(
+    plan: &'a Plan,
+    name: &str,
+    ours: impl Fn(&'static str) -> Result<Sample, String> + Copy + 'a,
+    rivals: Vec<Contestant<'a>>,
+) -> Row<'a> {
+    let of = |name, binary| contestant(name, None, move || ours(binary)).needs(&[binary]);
+    Row {
+        name: format!("server: {name}"),
+        unit: "µs CPU/request",
+        rounds: plan.rounds,
+        bound: None,
+        load: &[],
+        ours: vec![of("package", PACKAGED), of("release build", SERVER)],
+        rivals,
+    }
+}
+
+/// One of the two servers of ours with one route.
+fn osier(plan: &Plan, binary: &str, route: &str) -> Result<Server, String> {
+    Server::start(plan, &program(binary), |port| {
+        let config = plan.scratch.join(format!("packaged-{port}.toml"));
+        let text = format!(
+            "workers = 1\nlog = false\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n[[site]]\ndefault = true\n[[site.route]]\n{route}\n"
+        );
+        std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
+        Ok(vec![config.into()])
+    })
+}
+
+fn of_files(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        nginx::args(plan, nginx::files(&plan.scratch, &site, port)?)
+    })
+}
