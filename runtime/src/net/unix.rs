@@ -63,9 +63,9 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `ConnectionRefused`, `PermissionDenied`; `InvalidInput` for a path that is too long.
+    /// `NotFound`, `ConnectionRefused`, `PermissionDenied`; `InvalidInput` for a path of more than 108 bytes or with a NUL.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        UnixStream::connect_to(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
+        UnixStream::connect_to(&of_path(path.as_ref())?)
     }
 
     /// Connects to this address.
@@ -110,7 +110,7 @@ impl UnixStream {
     ///
     /// The errors of [`connect`](UnixStream::connect).
     pub fn connect_async<P: AsRef<Path>>(path: P) -> impl Future<Output = io::Result<UnixStream>> + Send + use<P> {
-        let addr = SocketAddrUnix::new(path.as_ref());
+        let addr = of_path(path.as_ref());
         async { UnixStream::connect_to_async(addr?).await }
     }
 
@@ -183,9 +183,10 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if the path exists, even as the file of a listener that is gone. Also the system's other errors.
+    /// `AddrInUse` if the path exists, even as the file of a listener that is gone; `InvalidInput` for a path of more than
+    /// 108 bytes or with a NUL. Also the system's other errors.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
-        UnixListener::listen(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
+        UnixListener::listen(&of_path(path.as_ref())?)
     }
 
     /// Listens on this address.
@@ -247,6 +248,9 @@ fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(Unix
     ))
 }
 
+/// The size of `sun_path`.
+const PATH_BYTES: u32 = if cfg!(target_os = "linux") { 108 } else { 104 };
+
 /// The pause after the first attempt to connect to a listener whose backlog is full. No poller reports room in a
 /// backlog.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -294,9 +298,13 @@ impl UnixDatagram {
     }
 
     /// Makes a socket file at this path and binds a socket to it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`UnixListener::bind`].
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         let fd = socket(SocketType::DGRAM)?;
-        rustix::net::bind(&fd, &SocketAddrUnix::new(path.as_ref())?)?;
+        rustix::net::bind(&fd, &of_path(path.as_ref())?)?;
         Ok(UnixDatagram::new(fd))
     }
 
@@ -310,7 +318,7 @@ impl UnixDatagram {
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::net::connect(
             self.0.watched.fd().of_system(),
-            &SocketAddrUnix::new(path.as_ref())?,
+            &of_path(path.as_ref())?,
         )?)
     }
 
@@ -331,7 +339,7 @@ impl UnixDatagram {
 
     /// Sends a datagram to the socket at this path.
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
-        let addr = SocketAddrUnix::new(path.as_ref())?;
+        let addr = of_path(path.as_ref())?;
         self.0.send(|fd| call::send_to(fd, buf, &addr))
     }
 }
@@ -356,7 +364,7 @@ impl UnixDatagram {
 
     /// [`send_to`](UnixDatagram::send_to) as a future.
     pub fn send_to_async<P: AsRef<Path>>(&self, buf: &[u8], path: P) -> impl Future<Output = io::Result<usize>> + Send {
-        let addr = SocketAddrUnix::new(path.as_ref());
+        let addr = of_path(path.as_ref());
         async move {
             let addr = addr?;
             self.0.send_async(|fd| call::send_to(fd, buf, &addr)).await
@@ -393,9 +401,24 @@ fn peer(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {
     from_rustix(rustix::net::getpeername(fd)?)
 }
 
+/// The address of this path.
+fn of_path(path: &Path) -> io::Result<SocketAddrUnix> {
+    let bytes = path.as_os_str().len();
+    SocketAddrUnix::new(path).map_err(|error| {
+        let reason = match bytes > PATH_BYTES as usize {
+            true => format!("it has {bytes} bytes, and the system takes at most {PATH_BYTES}"),
+            false => error.to_string(),
+        };
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("the path {path:?} cannot name a Unix socket: {reason}"),
+        )
+    })
+}
+
 fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
     if let Some(path) = addr.as_pathname() {
-        return Ok(SocketAddrUnix::new(path)?);
+        return of_path(path);
     }
     #[cfg(target_os = "linux")]
     if let Some(name) = std::os::linux::net::SocketAddrExt::as_abstract_name(addr) {
@@ -411,7 +434,6 @@ fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
 /// cannot represent it, and rustix panics on it, so it becomes an unnamed address, as an empty one does.
 fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
     const FAMILY_BYTES: u32 = 2;
-    const PATH_BYTES: u32 = if cfg!(target_os = "linux") { 108 } else { 104 };
     if addr
         .as_ref()
         .is_some_and(|addr| addr.address_family() != AddressFamily::UNIX)

@@ -98,9 +98,30 @@ fn names_of_all_kinds() {
             UnixStream::connect("/nowhere/at/all").unwrap_err().kind(),
             ErrorKind::NotFound
         );
+    });
+}
+
+#[test]
+fn a_path_that_is_too_long_is_invalid_input_that_names_it() {
+    on(1).run(|| {
         let long = "x".repeat(200);
-        assert!(UnixStream::connect(&long).is_err());
-        assert!(UnixListener::bind(&long).is_err());
+        let datagrams = UnixDatagram::unbound().unwrap();
+        for error in [
+            UnixStream::connect(&long).unwrap_err(),
+            osier::block_on(UnixStream::connect_async(&long)).unwrap_err(),
+            UnixListener::bind(&long).unwrap_err(),
+            UnixDatagram::bind(&long).unwrap_err(),
+            datagrams.connect(&long).unwrap_err(),
+            datagrams.send_to(b"lost", &long).unwrap_err(),
+            osier::block_on(datagrams.send_to_async(b"lost", &long)).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&long) && text.contains("200 bytes"), "{text}");
+        }
+        let error = UnixStream::connect("a\0b").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(r"a\0b"), "{error}");
     });
 }
 
