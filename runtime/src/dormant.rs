@@ -33,9 +33,13 @@ pub use crate::worker::resting::{AfterBurst, Cause, Dormant};
 /// # Panics
 ///
 /// Outside of a runtime.
+#[track_caller]
 pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io::Result<()> {
     let entry = connection.source().watched().own_here()?;
-    adopt(connection, entry, deadline).unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
+    match adopt(connection, entry, deadline) {
+        Some(adopted) => adopted,
+        None => no_runtime("osier::dormant::park_local"),
+    }
 }
 
 /// Leaves a connection to this worker, which calls its [`Dormant::wake`] with [`Cause::Readable`] soon, whether or not there is something to
@@ -56,10 +60,14 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
 /// # Panics
 ///
 /// Outside of a runtime.
+#[track_caller]
 pub fn start_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io::Result<()> {
     let entry = connection.source().watched().entry();
     entry.try_again(Direction::Read);
-    adopt(connection, entry, deadline).unwrap_or_else(|| no_runtime("osier::dormant::start_local"))
+    match adopt(connection, entry, deadline) {
+        Some(adopted) => adopted,
+        None => no_runtime("osier::dormant::start_local"),
+    }
 }
 
 fn adopt(connection: Box<dyn Dormant>, entry: &'static Entry, deadline: Option<Instant>) -> Option<io::Result<()>> {

@@ -100,6 +100,7 @@ pub fn worker() -> Option<usize> {
 ///
 /// On a worker outside of a fiber: in a future, a callback or a destructor that the loop runs.
 #[inline(always)]
+#[track_caller]
 pub fn yield_now() {
     match context::here(&Anchor) {
         Caller::Fiber(core, worker) => {
@@ -233,14 +234,29 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let worker = self.worker;
-        let (job, handle) = packet::packet(self.header(), body);
-        let index = context::worker(|here| match worker {
-            None => here.spawn(job),
-            Some(index) => here.scheduler.spawn_on(index, job),
+        // A closure has no caller: a panic in one would point here. What panics looks before the packet is made, so that the
+        // caller's place need not outlast the calls below.
+        let place = Location::caller();
+        let spawned = context::worker(|here| {
+            let worker = self.worker;
+            let workers = here.scheduler.workers();
+            if let Some(index) = worker.filter(|&index| index >= workers) {
+                return Err((index, workers));
+            }
+            let (job, handle) = packet::packet(self.header(place), body);
+            match worker {
+                None => here.spawn(job),
+                Some(index) => here.scheduler.spawn_on(index, job),
+            }
+            Ok(handle)
         });
-        index.unwrap_or_else(|| no_runtime("osier::spawn"));
-        handle
+        match spawned {
+            Some(Ok(handle)) => handle,
+            Some(Err((index, workers))) => {
+                panic!("spawn on worker {index}: the runtime has workers 0 to {}", workers - 1)
+            }
+            None => no_runtime("osier::spawn"),
+        }
     }
 
     /// Spawns a fiber as [`spawn_local`] does.
@@ -254,22 +270,24 @@ impl Builder {
         F: FnOnce() -> T + 'static,
         T: 'static,
     {
-        let worker = self.worker;
-        let (job, handle) = packet::packet_local(self.header(), body);
+        let place = Location::caller();
         let spawned = context::worker(|here| {
-            assert!(
-                worker.is_none_or(|index| index == here.index),
-                "spawn_local starts on the worker that calls it"
-            );
+            if self.worker.is_some_and(|index| index != here.index) {
+                return None;
+            }
+            let (job, handle) = packet::packet_local(self.header(place), body);
             here.spawn_local(job);
+            Some(handle)
         });
-        spawned.unwrap_or_else(|| no_runtime("osier::spawn_local"));
-        handle
+        match spawned {
+            Some(Some(handle)) => handle,
+            Some(None) => panic!("spawn_local starts on the worker that calls it"),
+            None => no_runtime("osier::spawn_local"),
+        }
     }
 
-    #[track_caller]
-    fn header(self) -> Header {
-        Header::named(Location::caller(), self.name, self.stack_bytes)
+    fn header(self, place: &'static Location<'static>) -> Header {
+        Header::named(place, self.name, self.stack_bytes)
     }
 }
 
@@ -336,6 +354,10 @@ where
 /// # Panics
 ///
 /// Outside of a runtime.
+#[track_caller]
 pub fn workers() -> usize {
-    context::worker(|worker| worker.scheduler.workers()).unwrap_or_else(|| no_runtime("osier::workers"))
+    match context::worker(|worker| worker.scheduler.workers()) {
+        Some(workers) => workers,
+        None => no_runtime("osier::workers"),
+    }
 }

@@ -72,8 +72,10 @@ pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
 /// # Panics
 ///
 /// If the body does; if a child whose handle was not joined did; in a future or callback on a worker.
+#[track_caller]
 pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
-    context::caller(|caller| assert!(!matches!(caller, Caller::Worker), "{NOT_HERE}"));
+    let may_wait = context::caller(|caller| !matches!(caller, Caller::Worker));
+    assert!(may_wait, "{NOT_HERE}");
     let scope = Scope {
         shared: Arc::default(),
         scope: PhantomData,
@@ -118,9 +120,16 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        let (job, handle) = self.packet(body);
-        context::worker(|worker| worker.spawn(job)).unwrap_or_else(|| no_runtime("Scope::spawn"));
-        handle
+        let place = Location::caller();
+        let spawned = context::worker(|worker| {
+            let (job, handle) = self.packet(Header::new(place), body);
+            worker.spawn(job);
+            handle
+        });
+        match spawned {
+            Some(handle) => handle,
+            None => no_runtime("Scope::spawn"),
+        }
     }
 
     /// Spawns as [`spawn_local`](crate::spawn_local) does, for a closure that borrows.
@@ -130,9 +139,10 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + 'scope,
         T: 'scope,
     {
-        let (job, handle) = self.packet(body);
-        context::worker(|worker| worker.spawn_local(job)).unwrap_or_else(|| no_runtime("Scope::spawn_local"));
-        handle
+        match self.spawn_here(Header::new(Location::caller()), body) {
+            Some(handle) => handle,
+            None => no_runtime("Scope::spawn_local"),
+        }
     }
 
     /// Spawns as [`spawn_local`](Scope::spawn_local) does, a fiber with settings: a name or a larger stack.
@@ -158,9 +168,10 @@ impl<'scope> Scope<'scope, '_> {
             builder.worker.is_none(),
             "spawn_local_with starts on the worker that calls it"
         );
-        let (job, handle) = self.packet_of(builder.header(), body);
-        context::worker(|worker| worker.spawn_local(job)).unwrap_or_else(|| no_runtime("Scope::spawn_local_with"));
-        handle
+        match self.spawn_here(builder.header(Location::caller()), body) {
+            Some(handle) => handle,
+            None => no_runtime("Scope::spawn_local_with"),
+        }
     }
 
     /// Asks every child of the scope to end, those to come included.
@@ -173,16 +184,21 @@ impl<'scope> Scope<'scope, '_> {
         Arc::clone(&self.shared)
     }
 
-    #[track_caller]
-    fn packet<F, T>(&'scope self, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
+    /// Spawns on this worker. `None` outside of a runtime.
+    #[inline]
+    fn spawn_here<F, T>(&'scope self, header: Header, body: F) -> Option<ScopedJoinHandle<'scope, T>>
     where
         F: FnOnce() -> T + 'scope,
         T: 'scope,
     {
-        self.packet_of(Header::new(Location::caller()), body)
+        context::worker(|worker| {
+            let (job, handle) = self.packet(header, body);
+            worker.spawn_local(job);
+            handle
+        })
     }
 
-    fn packet_of<F, T>(&'scope self, header: Header, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
+    fn packet<F, T>(&'scope self, header: Header, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
     where
         F: FnOnce() -> T + 'scope,
         T: 'scope,

@@ -240,8 +240,11 @@ impl Builder {
         F::Output: Send + 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| Task::new(worker.scheduler.task(worker.index, self.name, place, future)))
-            .unwrap_or_else(|| no_runtime("osier::spawn_future"))
+        let task = context::worker(|worker| worker.scheduler.task(worker.index, self.name, place, future));
+        match task {
+            Some(task) => Task::new(task),
+            None => no_runtime("osier::spawn_future"),
+        }
     }
 
     /// Spawns a task as [`spawn_future_local`] does.
@@ -252,8 +255,11 @@ impl Builder {
         F::Output: 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| Task::new(worker.scheduler.local_task(worker.index, self.name, place, future)))
-            .unwrap_or_else(|| no_runtime("osier::spawn_future_local"))
+        let task = context::worker(|worker| worker.scheduler.local_task(worker.index, self.name, place, future));
+        match task {
+            Some(task) => Task::new(task),
+            None => no_runtime("osier::spawn_future_local"),
+        }
     }
 }
 

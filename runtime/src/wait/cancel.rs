@@ -429,6 +429,7 @@ impl Frames {
 /// # Panics
 ///
 /// Outside of a fiber, where nothing could end the body.
+#[track_caller]
 pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let on_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     assert!(

@@ -52,12 +52,9 @@ impl Scheduler {
         self.queues.iter().map(|worker| worker.remote)
     }
 
-    /// Queues a job for one worker.
+    /// Queues a job for the worker `index`, which there must be.
     pub(crate) fn spawn_on(&self, index: usize, job: Job) {
-        let workers = self.workers();
-        let worker = self.queues.get(index);
-        let worker =
-            worker.unwrap_or_else(|| panic!("spawn on worker {index}: the runtime has workers 0 to {}", workers - 1));
+        let worker = &self.queues[index];
         worker.arrivals.push(job);
         worker.remote.ring();
     }

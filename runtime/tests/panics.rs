@@ -1,0 +1,78 @@
+//! Panics: a misuse points at the caller and says what to do.
+//!
+//! The tests share a process with no others, because they set its panic hook.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::Once;
+use std::time::Duration;
+
+use osier::{Runtime, fiber};
+
+thread_local! {
+    /// The place and the text of the last panic of this thread.
+    static LAST: RefCell<(String, String)> = RefCell::default();
+}
+
+/// Runs `body`, which must panic at a place in this file. Returns the panic's text.
+fn misuse(body: impl FnOnce()) -> String {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            let text = info.payload_as_str().unwrap_or_default().to_owned();
+            LAST.set((place, text));
+            before(info);
+        }));
+    });
+    assert!(catch_unwind(AssertUnwindSafe(body)).is_err());
+    let (place, text) = LAST.take();
+    assert!(place.starts_with(file!()), "{text:?} at {place}");
+    text
+}
+
+#[test]
+fn a_call_outside_of_a_runtime_points_at_the_caller() {
+    for text in [
+        misuse(|| drop(osier::spawn(|| ()))),
+        misuse(|| drop(osier::spawn_local(|| ()))),
+        misuse(|| drop(fiber::Builder::new().name("lost").spawn(|| ()))),
+        misuse(|| drop(osier::spawn_future(async {}))),
+        misuse(|| drop(osier::spawn_future_local(async {}))),
+        misuse(|| assert_eq!(fiber::workers(), 0)),
+    ] {
+        assert!(
+            text.starts_with("osier::") && text.contains("outside of a runtime"),
+            "{text}"
+        );
+    }
+    osier::scope(|s| {
+        for text in [
+            misuse(|| drop(s.spawn(|| ()))),
+            misuse(|| drop(s.spawn_local(|| ()))),
+            misuse(|| drop(s.spawn_local_with(fiber::Builder::new(), || ()))),
+        ] {
+            assert!(
+                text.starts_with("Scope::spawn") && text.contains("outside of a runtime"),
+                "{text}"
+            );
+        }
+    });
+    let text = misuse(|| assert!(osier::timeout(Duration::from_secs(1), || ()).is_err()));
+    assert!(text.contains("osier::timeout outside of a fiber"), "{text}");
+}
+
+#[test]
+fn a_worker_that_is_not_there_points_at_the_caller() {
+    Runtime::builder().workers(2).build().unwrap().run(|| {
+        let text = misuse(|| drop(fiber::Builder::new().worker(99).spawn(|| ())));
+        assert!(text.contains("worker 99") && text.contains("0 to 1"), "{text}");
+        let elsewhere = 1 - fiber::worker().unwrap();
+        let text = misuse(|| drop(fiber::Builder::new().worker(elsewhere).spawn_local(|| ())));
+        assert!(
+            text.contains("spawn_local starts on the worker that calls it"),
+            "{text}"
+        );
+    });
+}
