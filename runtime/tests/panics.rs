@@ -5,8 +5,10 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use osier::sync::{Semaphore, broadcast, mpmc, mpsc};
+use osier::time::{interval, interval_at};
 use osier::{Runtime, fiber};
 
 thread_local! {
@@ -75,4 +77,32 @@ fn a_worker_that_is_not_there_points_at_the_caller() {
             "{text}"
         );
     });
+}
+
+#[test]
+fn a_value_out_of_range_is_named_with_its_limit() {
+    let most = Semaphore::MAX_PERMITS.to_string();
+    for (text, parts) in [
+        (misuse(|| drop(mpsc::channel::<u8>(0))), ["bound of 0", &most]),
+        (misuse(|| drop(mpmc::channel::<u8>(0))), ["bound of 0", &most]),
+        (
+            misuse(|| drop(broadcast::channel::<u8>(0))),
+            ["capacity of 0", &(usize::MAX / 2).to_string()],
+        ),
+        (
+            misuse(|| drop(broadcast::channel::<u8>(usize::MAX))),
+            [&format!("capacity of {}", usize::MAX), &(usize::MAX / 2).to_string()],
+        ),
+        (
+            misuse(|| drop(Semaphore::new(usize::MAX))),
+            ["Semaphore::MAX_PERMITS", &most],
+        ),
+        (misuse(|| drop(interval(Duration::ZERO))), ["period", "zero"]),
+        (
+            misuse(|| drop(interval_at(Instant::now(), Duration::ZERO))),
+            ["period", "zero"],
+        ),
+    ] {
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}: {parts:?}");
+    }
 }

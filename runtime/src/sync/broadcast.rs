@@ -32,7 +32,13 @@ use super::block;
 /// # Panics
 ///
 /// If `capacity` is 0 or more than half of `usize::MAX`.
+#[track_caller]
 pub fn channel<T: Clone>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let most = usize::MAX / 2;
+    assert!(
+        (1..=most).contains(&capacity),
+        "a channel capacity of {capacity}: it must be 1 to {most}"
+    );
     let (sender, receiver) = tokio::channel(capacity);
     (Sender(sender), Receiver(receiver))
 }

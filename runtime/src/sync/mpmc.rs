@@ -35,6 +35,7 @@ use super::receiver::{receiver, try_receive};
 /// # Panics
 ///
 /// If `bound` is 0 or more than [`Semaphore::MAX_PERMITS`](super::Semaphore::MAX_PERMITS).
+#[track_caller]
 pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
@@ -57,6 +58,7 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     halves(None)
 }
 
+#[track_caller]
 fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
     let channel = with_bound(bound);
     (Sender(Arc::clone(&channel)), Receiver(channel))

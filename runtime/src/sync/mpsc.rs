@@ -42,6 +42,7 @@ use crate::wait::at_once;
 /// # Panics
 ///
 /// If `bound` is 0 or more than [`Semaphore::MAX_PERMITS`](super::Semaphore::MAX_PERMITS).
+#[track_caller]
 pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
@@ -61,6 +62,7 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     halves(None)
 }
 
+#[track_caller]
 fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
     let channel = with_bound(bound);
     (
@@ -69,6 +71,7 @@ fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
     )
 }
 
+#[track_caller]
 pub(super) fn with_bound<T>(bound: Option<usize>) -> Arc<Channel<T>> {
     if let Some(bound) = bound {
         let most = Semaphore::MAX_PERMITS;

@@ -33,6 +33,11 @@ use super::block_for_permit;
 #[derive(Debug)]
 pub struct Semaphore(tokio::sync::Semaphore);
 
+const _: () = assert!(
+    Semaphore::MAX_PERMITS == 2305843009213693951,
+    "the message of Semaphore::new names it"
+);
+
 impl Semaphore {
     /// The most permits that a semaphore can have.
     pub const MAX_PERMITS: usize = tokio::sync::Semaphore::MAX_PERMITS;
@@ -42,7 +47,13 @@ impl Semaphore {
     /// # Panics
     ///
     /// If `permits` is more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+    #[track_caller]
     pub const fn new(permits: usize) -> Semaphore {
+        // A `const fn` cannot put `permits` into the message.
+        assert!(
+            permits <= Semaphore::MAX_PERMITS,
+            "a semaphore has at most Semaphore::MAX_PERMITS permits, which is 2305843009213693951"
+        );
         Semaphore(tokio::sync::Semaphore::const_new(permits))
     }
 

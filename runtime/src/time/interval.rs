@@ -31,6 +31,7 @@ use crate::block_on;
 /// # Panics
 ///
 /// If `period` is zero.
+#[track_caller]
 pub fn interval(period: Duration) -> Interval {
     interval_at(now(), period)
 }
@@ -40,6 +41,7 @@ pub fn interval(period: Duration) -> Interval {
 /// # Panics
 ///
 /// If `period` is zero.
+#[track_caller]
 pub fn interval_at(start: Instant, period: Duration) -> Interval {
     assert!(!period.is_zero(), "an interval's period must be longer than zero");
     Interval {
