@@ -1,15 +1,16 @@
-//! Panics: a misuse points at the caller and says what to do.
+//! Panics: a misuse points at the caller and says what to do, and a line names the task that panicked.
 //!
 //! The tests share a process with no others, because they set its panic hook.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::process::Stdio;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use osier::sync::{Semaphore, broadcast, mpmc, mpsc};
 use osier::time::{interval, interval_at};
-use osier::{Runtime, fiber};
+use osier::{Runtime, fiber, future};
 
 thread_local! {
     /// The place and the text of the last panic of this thread.
@@ -105,4 +106,53 @@ fn a_value_out_of_range_is_named_with_its_limit() {
     ] {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}: {parts:?}");
     }
+}
+
+const CHILD: &str = "OSIER_TEST_CHILD";
+
+#[test]
+fn a_task_that_panics_is_named() {
+    if std::env::var_os(CHILD).is_some() {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            let billing = future::Builder::new().name("billing");
+            let billing = billing.spawn(async { panic!("no money") });
+            assert!(billing.join().is_err());
+            let unnamed = osier::spawn_future(async { panic!("no name") });
+            println!("the unnamed task is {}", unnamed.id());
+            assert!(unnamed.join().is_err());
+            assert!(osier::spawn(|| panic!("no task")).join().is_err());
+        });
+        return;
+    }
+    let output = testkit::this_test()
+        .args([
+            "--exact",
+            "a_task_that_panics_is_named",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    let id = stdout
+        .split_once("the unnamed task is ")
+        .expect("its id")
+        .1
+        .lines()
+        .next()
+        .unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("osier: in ")).collect();
+    let [billing, unnamed, fiber] = lines[..] else {
+        panic!("{text}")
+    };
+    assert!(
+        billing.starts_with("osier: in task ") && billing.ends_with(" 'billing'"),
+        "{text}"
+    );
+    assert_eq!(unnamed, format!("osier: in task {id}"), "{text}");
+    assert!(fiber.starts_with("osier: in fiber "), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing.
+//! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing, or the task.
 //!
 //! A destructor that panics while its fiber unwinds aborts the process. The line comes before that, and says who had
 //! cancelled the fiber.
@@ -7,6 +7,7 @@ use std::panic;
 use std::sync::Once;
 use std::thread;
 
+use crate::future;
 use crate::worker::context;
 use crate::worker::core::{Core, ShortId};
 
@@ -22,9 +23,17 @@ pub(crate) fn name_the_fiber() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             before(info);
-            context::core(say);
+            if context::core(say).is_none() {
+                say_task();
+            }
         }));
     });
+}
+
+fn say_task() {
+    let Some(task) = future::current() else { return };
+    let name = task.name().map(|name| format!(" '{name}'")).unwrap_or_default();
+    eprintln!("osier: in task {}{name}", task.id());
 }
 
 fn say(core: &Core<'_>) {
