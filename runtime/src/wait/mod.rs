@@ -130,7 +130,8 @@ pub(crate) enum Stop {
 }
 
 /// The error text of a call that would have to wait on a worker but not on a fiber.
-pub(crate) const NOT_HERE: &str = "blocking call inside a future or callback: spawn a fiber for it";
+pub(crate) const NOT_HERE: &str =
+    "blocking call inside a future or callback: await its _async twin, or spawn a fiber for it";
 
 impl From<Stop> for io::Error {
     fn from(stop: Stop) -> io::Error {
