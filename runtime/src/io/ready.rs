@@ -17,7 +17,8 @@ use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
 /// Waits until `fd` can be read from: there are bytes, or their end, or an error to be read. Any descriptor that can be
-/// polled will do: a pipe, a terminal, an eventfd, a timer, a socket that a C library made.
+/// polled will do: a pipe, a terminal, an eventfd, a timer, a socket that a C library made. A regular file or a directory
+/// is always ready and cannot be waited for ([`fs`](crate::fs) is for them).
 ///
 /// Nothing is read, and nothing of the descriptor is changed. Others may wait for it and read from it at the same time,
 /// here or in other processes, so a read that follows may still find nothing.
@@ -54,7 +55,8 @@ pub fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
     ready(fd, Interest::READABLE, deadline).map(drop)
 }
 
-/// Waits until `fd` can be written to, as [`readable`] does for reading: there is room, or an error to be met.
+/// Waits until `fd` can be written to, as [`readable`] does for reading: there is room, or an error to be met. A regular
+/// file or a directory is always ready and cannot be waited for.
 ///
 /// # Suspends
 ///
@@ -179,7 +181,7 @@ fn poll_now(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<PollFlags> {
 pub(crate) fn always_ready(fd: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::fs::FileType;
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
-        FileType::RegularFile | FileType::Directory => Err(rustix::io::Errno::PERM.into()),
+        FileType::RegularFile | FileType::Directory => Err(descriptor::refused()),
         _ => Ok(()),
     }
 }

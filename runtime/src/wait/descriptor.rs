@@ -322,11 +322,20 @@ impl Entry {
                 poller.add(&double, token, interest, Mode::Oneshot)?;
                 self.double = Some(double);
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(refused()),
             added => added?,
         }
         (self.registered, self.armed) = (true, interest);
         Ok(())
     }
+}
+
+/// The error for a descriptor that epoll refuses.
+pub(crate) fn refused() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the descriptor is always ready, as that of a file or a directory is: nothing can wait for it",
+    )
 }
 
 fn concerns(interest: Interest, ready: Ready) -> bool {

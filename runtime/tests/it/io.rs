@@ -148,7 +148,9 @@ fn misuse_is_an_error_value() {
     let check = || {
         let file = Temporary::new("regular", 10);
         for fd in [file.file.as_fd(), File::open("/").unwrap().as_fd()] {
-            assert_eq!(readable(fd, None).unwrap_err().kind(), ErrorKind::PermissionDenied);
+            let error = readable(fd, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+            assert!(error.to_string().contains("always ready"), "{error}");
             assert_eq!(writable(fd, late()).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         let (reader, _writer) = io::pipe().unwrap();
