@@ -69,6 +69,9 @@ fn a_runtime_that_cannot_be_built_leaves_nothing() {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains(&format!("{workers} workers")), "{error}");
     }
+    let error = Runtime::builder().name("a\0b").build().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(error.to_string().contains(r#""a\0b""#), "{error}");
     assert_eq!((entries("/proc/self/fd"), threads_called("osier-")), before);
 }
 

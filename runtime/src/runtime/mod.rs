@@ -211,7 +211,7 @@ impl Builder {
         self
     }
 
-    /// Names the threads: `name-0`, `name-1` and so on.
+    /// Names the threads: `name-0`, `name-1` and so on. [`build`](Builder::build) fails for a name with a NUL.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.settings.name = name.into();
         self
@@ -291,8 +291,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for no workers or more than a runtime can have; the system's errors for threads, descriptors and
-    /// memory.
+    /// `InvalidInput` for no workers or more than a runtime can have, and for a name with a NUL; the system's errors for
+    /// threads, descriptors and memory.
     pub fn build(self) -> io::Result<Runtime> {
         let workers = self
             .workers
@@ -302,6 +302,13 @@ impl Builder {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("{workers} workers: a runtime has 1 to {limit}; set Builder::workers"),
+            ));
+        }
+        let name = &self.settings.name;
+        if name.contains('\0') {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the name {name:?}: a thread's name has no NUL; set Builder::name"),
             ));
         }
         #[cfg(feature = "inspect")]
