@@ -249,7 +249,7 @@ pub enum Work {
 
 impl Work {
     /// The calls that keep the worker free. Only a fiber may wait, so a task or a callback spawns one.
-    fn advice(&self) -> &'static str {
+    pub(crate) fn advice(&self) -> &'static str {
         match self {
             Work::Fiber { .. } => {
                 "let osier::unblock() run what blocks, and call osier::fiber::give_way() in what computes"

@@ -35,8 +35,9 @@ use crate::worker::threads::{Settings, Threads};
 ///
 /// Dropping it shuts it down. Every fiber is cancelled and joined, for at most the [`shutdown
 /// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that does not end
-/// in time is reported, and its stack is leaked. (The threads of the process-wide pool behind
-/// [`unblock`](crate::unblock) end when they have been idle for a while.)
+/// in time is reported, and its stack is leaked. A worker whose fiber never returns to the loop, because it blocks the
+/// thread or computes, is waited for one second longer; then it is reported, and its thread is left behind. (The threads
+/// of the process-wide pool behind [`unblock`](crate::unblock) end when they have been idle for a while.)
 ///
 /// ```
 /// let runtime = osier::Runtime::builder().workers(2).build()?;

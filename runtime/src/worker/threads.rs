@@ -16,6 +16,8 @@ use osier_poll::Poller;
 use osier_queue::Idle;
 use osier_queue::clock::Member;
 
+#[cfg(feature = "inspect")]
+use crate::inspect::watchdog;
 use crate::wait::socket;
 use crate::worker::Worker;
 use crate::worker::affinity::{pin_thread, start_thread};
@@ -194,8 +196,10 @@ impl Drop for Threads {
             }
             if !thread.is_finished() {
                 let name = thread.thread().name().unwrap_or("unnamed");
+                let (work, advice) = work_of(self.scheduler.remote(index));
                 eprintln!(
-                    "osier: worker '{name}' runs a fiber that did not come back within {limit:?} of the shutdown; it is left behind"
+                    "osier: worker '{name}' has not turned its loop {limit:?} after the shutdown began, and is left behind: it runs {work}; \
+                     {advice}"
                 );
                 continue;
             }
@@ -217,6 +221,21 @@ impl Drop for Threads {
             }
         }
     }
+}
+
+/// The work of a worker that does not end, and the calls that would let it.
+#[cfg(feature = "inspect")]
+fn work_of(remote: &Remote) -> (String, &'static str) {
+    let work = watchdog::work(remote);
+    (work.to_string(), work.advice())
+}
+
+#[cfg(not(feature = "inspect"))]
+fn work_of(_: &Remote) -> (&'static str, &'static str) {
+    (
+        "a fiber, a task or a callback that does not return",
+        "let osier::unblock() run what blocks, and call osier::fiber::give_way() in what computes",
+    )
 }
 
 fn message(payload: &(dyn Any + Send)) -> &str {
