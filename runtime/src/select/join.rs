@@ -108,6 +108,9 @@ pub fn wait<P: Parts>(parts: Pin<&mut P>) -> P::Outputs {
 /// The futures are polled in turn on this fiber, so they wait at the same time but compute one after the other. Spawn
 /// work that is for several workers. Errors are outputs: nothing ends early because of one.
 ///
+/// A call inside a future that suspends, such as [`sleep`](crate::sleep) in an `async` block, suspends the fiber in the
+/// middle of a poll: no other future is polled meanwhile. Use the call's `_async` twin.
+///
 /// ```
 /// osier::run(|| {
 ///     let words = osier::spawn(|| "two words");

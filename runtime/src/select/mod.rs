@@ -80,6 +80,9 @@ pub mod __private {
 /// When several futures are ready at once, each has its turn: the polling starts at another arm each time. With
 /// `biased;` before the arms it always starts at the first.
 ///
+/// A call inside an arm that suspends, such as [`sleep`](crate::sleep) in an `async` block, suspends the fiber in the
+/// middle of a poll: no other arm and no time limit is looked at meanwhile. Use the call's `_async` twin.
+///
 /// The futures are made in the order in which they are written. They are gone before a body runs, so a body may use the
 /// values that they borrowed, and `?`, `return`, `break` and `continue` work in it.
 ///

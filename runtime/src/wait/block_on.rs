@@ -17,6 +17,9 @@ use crate::worker::context::hold;
 
 /// Waits for a future. A fiber suspends until it is ready, a plain thread blocks.
 ///
+/// A call inside the future that suspends, such as [`sleep`](crate::sleep), suspends the calling fiber in the middle of a
+/// poll: whatever else the future waits for is not looked at meanwhile. Use the call's `_async` twin.
+///
 /// ```
 /// osier::run(|| {
 ///     assert_eq!(osier::block_on(async { 1 + 1 }), 2);
