@@ -157,7 +157,7 @@ impl WorkQueue {
         count
     }
 
-    /// Runs as much as is queued now, on the iterating thread. Queued that this pushes waits for the next turn.
+    /// Runs as much as is queued now, on the iterating thread. Work that it pushes waits for the next turn.
     pub(super) fn dispatch_round(&self) {
         for _ in 0..self.len() {
             let Some(work) = self.pop() else { return };

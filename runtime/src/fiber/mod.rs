@@ -114,13 +114,12 @@ pub fn yield_now() {
     }
 }
 
-/// Lets every fiber and future of this worker run that is ready or whose event has come, then goes on: for work in pieces of a tenth of a
-/// millisecond or more, such as compressing or sending what is large.
+/// Suspends the fiber until the worker has polled for events and run everything that was ready or became ready. It is for long work in
+/// pieces of a tenth of a millisecond or more, such as compressing a file.
 ///
-/// Fibers that [`yield_now`] take turns with each other, and the worker looks for events when some time is over. One that gives way goes on
-/// after such a look, when all that it has found has run, with whatever that wakes or spawns. It goes on alone: another that has given way
-/// does so after the next look. So a short task waits for one piece of such work, however many fibers are at it. Where others keep the worker
-/// busy, one that has given way goes on each millisecond all the same. The price is a system call for each piece, about 0.3 us.
+/// At most one such fiber resumes per turn of the worker's loop. So a short task waits for one piece of long work, however many fibers do
+/// it. Where others keep the worker busy, one such fiber resumes each millisecond all the same. Each call costs a system call, about 0.3 us.
+/// [`yield_now`] costs less: its fibers take turns with all that are ready, and the worker polls for events only now and then.
 ///
 /// ```
 /// osier::run(|| {

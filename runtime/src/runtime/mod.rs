@@ -247,11 +247,14 @@ impl Builder {
         self
     }
 
-    /// Sets how long a turn of a worker's loop may take before the watchdog writes a line to stderr that names the
-    /// worker and the fiber that it runs, with the words of [`fiber::describe`](crate::fiber::describe). On Linux the
-    /// worker's backtrace follows, and the fibers of that worker that refer to the std lock that it waits for. So do the
-    /// fibers of other workers that wait for a lock of [`sync`](crate::sync) that it holds. `None` means for ever. Unless set, it is what the environment variable `OSIER_WATCHDOG` says (`1s`, `500ms`, `off`), or 1 s in
-    /// debug builds and for ever in release builds.
+    /// Sets how long a turn of a worker's loop may take before the watchdog reports the worker on stderr. `None` means for ever.
+    ///
+    /// A line names the worker and the fiber that it runs, with the words of [`fiber::describe`](crate::fiber::describe). Other
+    /// lines name fibers of other workers that wait for a lock of [`sync`](crate::sync) that it holds. On Linux a line names each
+    /// fiber of the worker that refers to the std lock that the worker waits for, and the worker's backtrace follows.
+    ///
+    /// Unless set, it is what the environment variable `OSIER_WATCHDOG` says (`1s`, `500ms`, `off`). Without the variable it is 1 s
+    /// in debug builds and for ever in release builds.
     ///
     /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays. For the
     /// backtrace it interrupts the worker with SIGURG, once for each report.
@@ -271,7 +274,7 @@ impl Builder {
         self
     }
 
-    /// Lives in the time of this clock, instead of the machine's monotonic one: for tests, which then wait for no time.
+    /// Takes every time from this clock instead of the machine's. It is for tests, which then need not wait.
     ///
     /// ```
     /// use osier::time::VirtualClock;

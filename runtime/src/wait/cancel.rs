@@ -28,7 +28,7 @@ use crate::worker::context::{self, Caller, now};
 /// The blocking calls of a cancelled fiber go on working for this long while it unwinds.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// So many unwindings of one fiber without an end of what they aim at are worth a line.
+/// After this many unwindings of one fiber that did not leave their frame, a line is written.
 const SWALLOWED: u32 = 16;
 
 /// The fiber was cancelled. `io::Error::get_ref` gives this value for an error that a blocking call returned for that

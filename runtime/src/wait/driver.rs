@@ -27,7 +27,7 @@ use crate::worker::threads::{Settings, Threads};
 
 /// The number of wakers that are taken out under one hold of the lock.
 const BATCH: usize = 32;
-/// The tick of no timer.
+/// The value of `next` while no timer is set.
 const NEVER: u64 = u64::MAX;
 
 pub(crate) struct Timers {

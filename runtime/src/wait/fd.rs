@@ -30,7 +30,7 @@ impl Opened {
         }
     }
 
-    /// The descriptor, or a stand-in for the simulated socket, which is closed.
+    /// The descriptor. A simulated socket is closed, and a stand-in returned.
     pub(crate) fn into_fd(self) -> OwnedFd {
         match self {
             Opened::System(fd) => fd,

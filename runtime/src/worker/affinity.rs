@@ -1,14 +1,14 @@
 //! Pinning a thread to a processor.
 //!
-//! Threads and child processes inherit that from the thread that starts them. Ours are started by [`start_thread`] and [`unpinned`], and
+//! Threads and child processes inherit the affinity of the thread that starts them. Ours are started by [`start_thread`] and [`unpinned`], and
 //! run where the process may.
 
 use std::io;
 use std::num::NonZero;
 use std::thread;
 
-/// The number of processors that this process may use, as [`std::thread::available_parallelism`] gives it, and that also on a worker that
-/// is [pinned](crate::Builder::pin) to one of them.
+/// The number of processors that this process may use, as [`std::thread::available_parallelism`] gives it. The answer is the same on a
+/// worker that is [pinned](crate::Builder::pin) to one of them.
 ///
 /// ```
 /// assert!(osier::available_parallelism()?.get() >= 1);
@@ -60,8 +60,8 @@ mod pinned {
 
     /// Runs `start`, which starts a child process. The child may run where this thread could before it was pinned.
     ///
-    /// So may this thread for the time of the call, which costs a pinned one three system calls. A hook that unpins the child before it becomes
-    /// the program would need `unsafe`, and keeps std from its fast way to start one.
+    /// This thread may run there too during the call. That costs a pinned thread three system calls. A pre-exec hook would need `unsafe` and
+    /// disable std's fast spawn.
     #[cfg(feature = "process")]
     pub(crate) fn unpinned<T>(start: impl FnOnce() -> T) -> T {
         struct Pins(CpuSet);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A fiber sets the pointer to its own core when it starts and each time its suspension returns. The loop clears the
-//! pointer when the switch comes back. Nothing else writes it.
+//! pointer when the switch comes back, and `Core::enter` when the fiber ends. `enter_worker` puts it aside and restores it.
+//! Nothing else writes it.
 //!
 //! # Safety
 //!
@@ -51,8 +52,8 @@ thread_local! {
 pub(crate) enum Caller<'a> {
     /// A fiber: a call that must wait suspends it.
     Fiber(&'a Core<'a>, &'a Worker),
-    /// A worker between fibers (a waker's code, a dormant hook), or a fiber that polls for another driver, which it
-    /// must not leave set for its neighbours. A call that must wait fails.
+    /// A worker between fibers (a waker's code, a dormant hook), or a fiber that polls leaves for another driver: suspending
+    /// would leave that driver set for other fibers. A call that must wait fails.
     Worker,
     /// Any other thread, and a panic hook wherever it runs. A call that must wait blocks the thread.
     Thread,

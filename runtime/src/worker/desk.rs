@@ -3,7 +3,7 @@
 //! # Protocol
 //! A desk lies beside its worker's inbox and is never freed. The worker alone writes the numbers: a relaxed load and a relaxed
 //! store, most of them once per turn of its loop. Readers may see numbers that are out of date and of different turns.
-//! Questions are left under a lock: push, set `asked`, ring. The worker takes them with its inbox, and looks at `asked` once
+//! To leave a question, push it under the lock, then set `asked`, then ring the worker. The worker takes them with its inbox, and looks at `asked` once
 //! more after it has announced that it sleeps.
 
 use std::panic::Location;

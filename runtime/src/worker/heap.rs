@@ -24,7 +24,7 @@ use crate::worker::trimmers::Trimmed;
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
 
-/// The number of tenants that are few after a trim.
+/// Fewer tenants than this count as few. A trim that leaves more is repeated.
 const FEW: usize = 16;
 
 /// The bytes from pools that are worth a trim.
@@ -52,7 +52,7 @@ impl Count {
         }
     }
 
-    /// Whether few have been left since the last look.
+    /// Whether a trim is worth it: the number has stayed at or below half of its maximum since the last look.
     fn is_due(&self, number: usize) -> bool {
         let lately = self.lately.replace(number).max(number);
         let most = self.most.get().max(lately);

@@ -60,7 +60,7 @@ impl Hooks {
     pub(crate) fn run(&self) -> bool {
         let innermost = self.innermost.get();
         if innermost.is_null() {
-            // A hook that is about to suspend asks, or a fiber without hooks.
+            // Called by a hook that is about to suspend, or on a fiber without hooks.
             self.suspended.set(true);
             return false;
         }

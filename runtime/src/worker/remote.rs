@@ -84,7 +84,8 @@ pub(crate) struct RemoteSlot {
 }
 
 impl RemoteSlot {
-    /// Whether the slot has a tenant. After 2^28 tenants of one slot the answer may be wrong: it is for diagnostics.
+    /// Whether the slot has a tenant. After 2^27 tenants of one slot, each of which takes two
+    /// generations, the answer may be wrong: it is for diagnostics.
     pub(crate) fn is_occupied(&self) -> bool {
         self.generation.load(Ordering::Relaxed) % 2 == 1
     }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Clone and drop are free, and waking is a table look-up ([`crate::worker::remote`]). A word is stale when the slot
-//! was freed, its generation moved on, or the worker is gone. A stale word wakes nothing, or, after 2²⁸ reuses of one
-//! slot, wakes the wrong tenant spuriously. Every leaf tolerates a spurious wake-up.
+//! was freed, its generation moved on, or the worker is gone. A stale word wakes nothing, or, after 2²⁷ reuses of one
+//! slot (a tenant takes two generations), wakes the wrong tenant spuriously. Every leaf tolerates a spurious wake-up.
 //!
 //! # Safety
 //!
