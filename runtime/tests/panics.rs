@@ -110,9 +110,59 @@ fn a_value_out_of_range_is_named_with_its_limit() {
 
 const CHILD: &str = "OSIER_TEST_CHILD";
 
+/// Runs this test again in a child process, which calls `body`. Returns its stdout and the lines on stderr that say who has
+/// panicked.
+fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(String, Vec<String>)> {
+    if std::env::var_os(CHILD).is_some() {
+        body();
+        return None;
+    }
+    let output = testkit::this_test()
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    let lines = text.lines().filter(|line| line.starts_with("osier: in "));
+    Some((
+        String::from_utf8(output.stdout).unwrap(),
+        lines.map(String::from).collect(),
+    ))
+}
+
+#[test]
+fn an_interrupt_is_a_reason_of_its_own() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            let _ = catch_unwind(|| panic!("in a destructor"));
+        }
+    }
+    let Some((_, lines)) = in_a_child("an_interrupt_is_a_reason_of_its_own", || {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            let interrupt = osier::sync::Interrupt::new();
+            interrupt.set();
+            let guarded = interrupt.guard(|| {
+                let _panics = Panics;
+                osier::sleep(Duration::from_secs(60)); // is cancelled at once
+            });
+            assert!(guarded.is_err());
+        });
+    }) else {
+        return;
+    };
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains("while it was cancelled: its interrupt was set"),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn a_task_that_panics_is_named() {
-    if std::env::var_os(CHILD).is_some() {
+    let Some((stdout, lines)) = in_a_child("a_task_that_panics_is_named", || {
         Runtime::builder().workers(1).build().unwrap().run(|| {
             let billing = future::Builder::new().name("billing");
             let billing = billing.spawn(async { panic!("no money") });
@@ -122,37 +172,18 @@ fn a_task_that_panics_is_named() {
             assert!(unnamed.join().is_err());
             assert!(osier::spawn(|| panic!("no task")).join().is_err());
         });
+    }) else {
         return;
-    }
-    let output = testkit::this_test()
-        .args([
-            "--exact",
-            "a_task_that_panics_is_named",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(CHILD, "1")
-        .stdout(Stdio::piped())
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{text}");
-    let id = stdout
-        .split_once("the unnamed task is ")
-        .expect("its id")
-        .1
-        .lines()
-        .next()
-        .unwrap();
-    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("osier: in ")).collect();
-    let [billing, unnamed, fiber] = lines[..] else {
-        panic!("{text}")
+    };
+    let id = stdout.split_once("the unnamed task is ").expect("its id").1;
+    let id = id.lines().next().unwrap();
+    let [billing, unnamed, fiber] = &lines[..] else {
+        panic!("{lines:?}")
     };
     assert!(
         billing.starts_with("osier: in task ") && billing.ends_with(" 'billing'"),
-        "{text}"
+        "{billing}"
     );
-    assert_eq!(unnamed, format!("osier: in task {id}"), "{text}");
-    assert!(fiber.starts_with("osier: in fiber "), "{text}");
+    assert_eq!(*unnamed, format!("osier: in task {id}"));
+    assert!(fiber.starts_with("osier: in fiber "), "{fiber}");
 }

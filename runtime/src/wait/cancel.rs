@@ -149,6 +149,7 @@ pub(crate) enum Reason {
     Root,
     Timeout,
     Gone,
+    Interrupt,
 }
 
 impl fmt::Display for Reason {
@@ -157,6 +158,8 @@ impl fmt::Display for Reason {
             Reason::Root => "its handle, its scope or its runtime ended it",
             Reason::Timeout => "its time limit passed",
             Reason::Gone => "the client left",
+            // For a client that is not a socket it means the same.
+            Reason::Interrupt => "its interrupt was set, as when a client leaves",
         })
     }
 }
@@ -360,7 +363,8 @@ impl Frames {
         let reason = depth.checked_sub(1).and_then(|index| frames.get(index));
         self.unwinds.set(Some(match reason.map(|frame| &frame.kind) {
             Some(Kind::Timeout { .. }) => Reason::Timeout,
-            Some(Kind::Gone { .. } | Kind::Interrupt(_)) => Reason::Gone,
+            Some(Kind::Gone { .. }) => Reason::Gone,
+            Some(Kind::Interrupt(_)) => Reason::Interrupt,
             Some(Kind::Shield) | None => Reason::Root,
         }));
         drop(frames);
