@@ -315,8 +315,8 @@ impl<'a> Core<'a> {
         let doing = self.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
         let (id, place) = (ShortId(self.id), self.header.place);
         eprintln!(
-            "osier: fiber {id}{name}{doing} spawned at {place} is cancelled and goes on: it catches the unwinding; pass \
-             payloads of osier::Cancelled::is_payload on by std::panic::resume_unwind"
+            "osier: fiber {id}{name}{doing} spawned at {place} is cancelled and goes on: it catches the cancellation; pass \
+             payloads for which osier::Cancelled::is_payload returns true to std::panic::resume_unwind"
         );
     }
 
