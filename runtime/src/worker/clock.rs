@@ -2,8 +2,8 @@
 //!
 //! Every time in a runtime is an [`Instant`]. On a virtual clock it is the clock's start plus the time that the clock has moved since.
 //! So deadlines, sleeps and timeouts have the same types on both. A worker reads its [`Clock`] once per turn of its loop, and `now`
-//! in `worker/context.rs` reads it at each call. [`osier_queue::clock`] has the protocol of the jump. This module has the worker's
-//! part in it.
+//! in `worker/context.rs` reads it at each call. [`osier_queue::clock`] has the protocol by which a clock moves by itself. This
+//! module has the worker's part in it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use osier_queue::clock::{self, Member, Sleeper};
 
 use crate::worker::stamp::Stamp;
 
-/// How long a worker with a poller that watches something looks at it before it says that there is nothing: bytes between
-/// two sockets of this machine may still be on their way through the kernel.
+/// How long a worker polls its descriptors before it reports that it is idle: bytes between two sockets of this machine may
+/// still be on their way through the kernel.
 const ON_THEIR_WAY: Duration = Duration::from_millis(1);
 
 /// A clock for tests: it stands still until it is moved, and moves by itself when nobody has anything to do.
@@ -37,10 +37,10 @@ const ON_THEIR_WAY: Duration = Duration::from_millis(1);
 /// # When it moves by itself
 ///
 /// When every worker of every runtime on it has nothing that is ready, nothing that others have sent it, and a poller that
-/// reports nothing, the clock jumps to the earliest deadline. The clock does not see the outside of its runtimes: a
-/// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. Then the jump is only a guess, and comes too
-/// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [turn the jump off](VirtualClock::auto_advance) and
-/// [advance](VirtualClock::advance) by hand. Sockets between two fibers on the clock are seen.
+/// reports nothing, the clock moves to the earliest deadline. The clock does not see the outside of its runtimes: a
+/// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. While it waits for these, it moves too
+/// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [keep it](VirtualClock::auto_advance) from moving by itself
+/// and [advance](VirtualClock::advance) it by hand. Sockets between two fibers on the clock are seen.
 ///
 /// Work on the pool holds the clock until its result is taken: [`unblock`](crate::unblock()), files, names that are looked up.
 ///
@@ -100,7 +100,7 @@ impl VirtualClock {
         self.0.advance(step);
     }
 
-    /// Whether the clock moves by itself when nobody has anything to do; it does by default.
+    /// Sets whether the clock moves by itself when nothing can run. On by default.
     pub fn auto_advance(&self, on: bool) {
         self.0.set_automatic(on);
     }
@@ -180,8 +180,8 @@ impl Clock {
         }
     }
 
-    /// Before the worker sleeps: how long it is to look at its poller first, which may watch something. `None`: it may
-    /// sleep. `is_due` says whether a timer needs the turn.
+    /// How long to poll before sleeping. `None`: sleep. `is_due` says whether a timer needs the turn, `watches` whether the
+    /// poller watches anything.
     #[inline]
     pub(crate) fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
         match self {
@@ -203,7 +203,7 @@ pub(crate) struct Seat {
 impl Seat {
     fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
         // No look of the round: the timer may only move to a lower level of its wheel, which wakes nobody. Then the clock is about to
-        // jump, and the outside has not been asked.
+        // move by itself, and the outside has not been asked.
         if is_due() {
             return Some(Duration::ZERO);
         }
