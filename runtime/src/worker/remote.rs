@@ -1,4 +1,4 @@
-//! The part of a worker that other threads may touch: its inbox of wake-ups, its parker, the doorbell of its poller,
+//! The part of a worker that other threads may touch: its inbox of wake-ups, its parker, its poller, which rings it,
 //! and the timers and descriptors that leaves register (`wait/driver.rs`).
 //!
 //! A [`Remote`] is never freed. When its runtime ends it goes to a free list and serves a later worker. So a waker,
@@ -104,7 +104,7 @@ impl RemoteSlot {
 }
 
 impl Remote {
-    /// Claims a remote for a worker that starts, whose doorbell is `poller` and whose time begins at `epoch`. Returns
+    /// Claims a remote for a worker that starts, with its `poller`, and whose time begins at `epoch`. Returns
     /// `None` when the process has [`WORKERS_MAX`].
     pub(crate) fn claim(poller: Arc<Poller>, epoch: Instant) -> Option<&'static Remote> {
         let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -141,13 +141,13 @@ impl Remote {
         remote.forgets_closed.store(can.forgets_closed, Ordering::Relaxed);
         remote.watches.store(false, Ordering::Relaxed);
         remote.timers.restart(epoch);
-        *remote.doorbell() = Some(poller);
+        *remote.poller() = Some(poller);
         Some(remote)
     }
 
     /// Gives the remote back. Late wake-ups may still reach it, and do nothing.
     pub(crate) fn release(&self) {
-        *self.doorbell() = None;
+        *self.poller() = None;
         // A leaf that waits here for time or for a descriptor registers with another driver.
         self.timers.forget_all();
         self.descriptors.forget_all();
@@ -161,14 +161,14 @@ impl Remote {
     /// Removes the poller: a simulation drives this worker. The first wait for a descriptor makes another one.
     #[cfg(feature = "sim")]
     pub(crate) fn unplug(&self) {
-        *self.doorbell() = None;
+        *self.poller() = None;
         self.plugs.store(true, Ordering::Relaxed);
     }
 
     /// Takes the events of the poller that a simulated worker has got, without a wait. Returns whether there were any.
     #[cfg(feature = "sim")]
     pub(crate) fn poll_now(&self, events: &mut osier_poll::Events) -> bool {
-        let poller = self.doorbell().clone();
+        let poller = self.poller().clone();
         let mut any = false;
         if let Some(poller) = poller
             && poller.wait(events, Some(std::time::Duration::ZERO)).is_ok()
@@ -184,7 +184,7 @@ impl Remote {
     /// Makes the worker look at its queues. The caller has put something into one of them.
     pub(crate) fn ring(&self) {
         if self.parker.unpark()
-            && let Some(poller) = &*self.doorbell()
+            && let Some(poller) = &*self.poller()
         {
             // An eventfd write fails only when its counter is full, and then the poller is awake already.
             let _ = poller.notify();
@@ -211,11 +211,11 @@ impl Remote {
     /// Runs `with` on the poller of the worker, unless the worker has ended.
     pub(crate) fn with_poller<T>(&self, with: impl FnOnce(&Poller) -> T) -> Option<T> {
         self.watches.store(true, Ordering::Relaxed);
-        let mut doorbell = self.doorbell();
-        if doorbell.is_none() && self.plugs.load(Ordering::Relaxed) {
-            *doorbell = Poller::new().ok().map(Arc::new);
+        let mut poller = self.poller();
+        if poller.is_none() && self.plugs.load(Ordering::Relaxed) {
+            *poller = Poller::new().ok().map(Arc::new);
         }
-        doorbell.as_deref().map(with)
+        poller.as_deref().map(with)
     }
 
     pub(crate) fn slot(&self, index: u32) -> Option<&RemoteSlot> {
@@ -232,7 +232,7 @@ impl Remote {
         self.slots.get_or_make(index, |_| RemoteSlot::default())
     }
 
-    fn doorbell(&self) -> std::sync::MutexGuard<'_, Option<Arc<Poller>>> {
+    fn poller(&self) -> std::sync::MutexGuard<'_, Option<Arc<Poller>>> {
         self.poller.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
