@@ -25,13 +25,13 @@ const LOOKS: u32 = 4;
 
 static WATCHDOG: Watchdog = Watchdog {
     watched: Mutex::new(Vec::new()),
-    come: Condvar::new(),
+    changed: Condvar::new(),
 };
 
 struct Watchdog {
     watched: Mutex<Vec<Watched>>,
     /// Notified when a worker comes or goes.
-    come: Condvar,
+    changed: Condvar,
 }
 
 struct Watched {
@@ -92,7 +92,7 @@ pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> Watch {
         phase: 1,
         looks: 0,
     });
-    WATCHDOG.come.notify_one();
+    WATCHDOG.changed.notify_one();
     Watch(remote)
 }
 
@@ -114,10 +114,13 @@ impl Watchdog {
         loop {
             let next = watched.iter().map(|watched| watched.left).min();
             let Some(next) = next else {
-                watched = self.come.wait(watched).unwrap_or_else(|poisoned| poisoned.into_inner());
+                watched = self
+                    .changed
+                    .wait(watched)
+                    .unwrap_or_else(|poisoned| poisoned.into_inner());
                 continue;
             };
-            let waited = self.come.wait_timeout(watched, next);
+            let waited = self.changed.wait_timeout(watched, next);
             let (woken, timeout) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
             watched = woken;
             // A new worker gets its first look together with the next look at another one.

@@ -29,7 +29,7 @@ static POOL: Pool = Pool::new();
 struct Pool {
     state: Mutex<State>,
     /// Wakes one idle thread for each job.
-    come: Condvar,
+    changed: Condvar,
 }
 
 struct State {
@@ -80,7 +80,7 @@ impl Pool {
         };
         Pool {
             state: Mutex::new(state),
-            come: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Pool {
             return Err(io::Error::new(error.kind(), text));
         }
         drop(state);
-        self.come.notify_one();
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Pool {
                 state = self.state();
                 state.idle += 1;
             }
-            let waited = self.come.wait_timeout(state, IDLE);
+            let waited = self.changed.wait_timeout(state, IDLE);
             let timeout;
             (state, timeout) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
             if timeout.timed_out() && state.jobs.is_empty() {

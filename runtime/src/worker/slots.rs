@@ -298,9 +298,9 @@ pub(crate) struct Slots {
     made: Cell<u32>,
     live: Cell<usize>,
     /// The ready queue.
-    ready: Line,
+    ready: SlotQueue,
     /// Slots of fibers that give way: one of them is resumed in each turn of the worker, when all others have run.
-    giving_way: Line,
+    giving_way: SlotQueue,
     /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
     /// The times when the noted slots of the ready queue were queued, in the order of that queue.
@@ -310,15 +310,15 @@ pub(crate) struct Slots {
 }
 
 /// A queue of slots of the table that it stands beside, in [`Slots`]. It leads through the slots, so it is never full and allocates nothing.
-struct Line {
+struct SlotQueue {
     head: Cell<*const Slot>,
     tail: Cell<*const Slot>,
     len: Cell<u32>,
 }
 
-impl Line {
-    fn new() -> Line {
-        Line {
+impl SlotQueue {
+    fn new() -> SlotQueue {
+        SlotQueue {
             head: Cell::new(ptr::null()),
             tail: Cell::new(ptr::null()),
             len: Cell::new(0),
@@ -369,8 +369,8 @@ impl Slots {
             free: std::cell::RefCell::default(),
             made: Cell::new(0),
             live: Cell::new(0),
-            ready: Line::new(),
-            giving_way: Line::new(),
+            ready: SlotQueue::new(),
+            giving_way: SlotQueue::new(),
             current: Cell::new(ptr::null()),
             wakes: std::cell::RefCell::default(),
             woken: Cell::new(None),
