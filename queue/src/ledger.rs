@@ -208,9 +208,9 @@ impl Ledger {
 }
 
 /// The changes that a thread has not added to the shared sums yet.
-struct Untold([Cell<isize>; ACCOUNTS]);
+struct Unsettled([Cell<isize>; ACCOUNTS]);
 
-impl Untold {
+impl Unsettled {
     fn settle(&self) {
         for (account, cell) in self.0.iter().enumerate() {
             match cell.take() {
@@ -221,21 +221,21 @@ impl Untold {
     }
 }
 
-impl Drop for Untold {
+impl Drop for Unsettled {
     fn drop(&mut self) {
         self.settle();
     }
 }
 
 thread_local! {
-    static UNTOLD: Untold = const { Untold([const { Cell::new(0) }; ACCOUNTS]) };
+    static UNSETTLED: Unsettled = const { Unsettled([const { Cell::new(0) }; ACCOUNTS]) };
 }
 
 #[inline]
 fn change(account: u8, change: isize) {
     let account = usize::from(account);
-    let told = UNTOLD.try_with(|untold| {
-        let cell = &untold.0[account];
+    let kept = UNSETTLED.try_with(|unsettled| {
+        let cell = &unsettled.0[account];
         let sum = cell.get().wrapping_add(change);
         if sum.unsigned_abs() < BATCH_BYTES {
             cell.set(sum);
@@ -245,7 +245,7 @@ fn change(account: u8, change: isize) {
         }
     });
     // The thread ends, and its cells are gone.
-    if told.is_err() {
+    if kept.is_err() {
         LEDGER.add(account, change);
     }
 }
@@ -253,5 +253,5 @@ fn change(account: u8, change: isize) {
 /// Adds all charges of this thread to the shared sums.
 pub fn settle() {
     // A thread settles when it ends.
-    let _ = UNTOLD.try_with(Untold::settle);
+    let _ = UNSETTLED.try_with(Unsettled::settle);
 }
