@@ -113,7 +113,7 @@ impl Budget {
         usize::try_from(self.held.load(Ordering::Relaxed) as isize).unwrap_or(0)
     }
 
-    /// The level now: four loads.
+    /// The level now.
     #[inline]
     pub fn pressure(&self) -> Pressure {
         self.level(self.held.load(Ordering::Relaxed))

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   fiber, once                                  canceller, any thread
-//!     start:  word = its word                      request:  flags |= REQUESTED   (acquire)
-//!             flags += STARTED   (release)                   STARTED was set: load word, wake it
+//!     start:  word = its word                      request:  flags |= REQUESTED   (acquire and release)
+//!             flags += STARTED   (acquire and release)       STARTED was set: load word, wake it
 //!             REQUESTED was set: do not run
 //! ```
 //!

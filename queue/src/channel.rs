@@ -41,8 +41,8 @@ use crate::wakers::wake_both;
 /// The word of a waiter that was woken because the other side has ended. Every other waiter has the word 0.
 const ENDED: u64 = 1;
 
-/// Tries to take a mutex that another thread has, before this thread sleeps: 16 pauses of the processor before the first, twice as many
-/// before each next. A model needs none.
+/// How often a thread tries a held mutex before it blocks. It spins 16 times before the first try and twice as long before each next. Loom
+/// does not spin.
 const TRIES: u32 = if cfg!(loom) { 0 } else { 7 };
 
 /// The channel takes no more values: it has no receiver, or it was closed.
@@ -165,8 +165,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Waits for the mutex, longer with each try. Meanwhile the core that has it takes it some times more, and the cache lines do not go to
-    /// and fro with each value.
+    /// Waits for the mutex, longer with each try. Backing off lets the holder take it several times in a row, so the cache lines move less.
     #[cold]
     fn lock_contended<'a>(&'a self, taken: TryLockError<MutexGuard<'a, State<T>>>) -> MutexGuard<'a, State<T>> {
         drop(taken);
@@ -198,7 +197,7 @@ impl<T> Channel<T> {
         self.watchers.waiter()
     }
 
-    /// The list of its [`receiver`](Self::receiver) nodes.
+    /// The list that [`receiver`](Self::receiver) nodes join.
     pub fn receivers(&self) -> &WaitList {
         &self.receivers
     }

@@ -1,4 +1,4 @@
-//! The traits of an error in one row for each of its texts.
+//! `Display` and `Error` for an error type, one line per message.
 
 /// Implements `Display` and `Error` for an error: with a text for each pattern, or with one text.
 ///

@@ -73,8 +73,8 @@ impl Event {
 
     /// Stores SET, under the lock.
     fn keep(&self) {
-        // No store comes between a swap and the value it read, so a store that follows a set by the lock also follows its taking. loom
-        // does not know that: it would show a taker of both sets only the first. So under loom the store is a swap.
+        // In modification order a swap directly follows the store it read. A later set, ordered by the lock, therefore follows the swap.
+        // loom does not model this: it would show a taker of both sets only the first. So under loom the store is a swap.
         match cfg!(loom) {
             false => self.state.store(true, Ordering::Release),
             true => drop(self.state.swap(true, Ordering::AcqRel)),

@@ -42,13 +42,14 @@ impl Group {
         self.children.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Starts a child as `word`. Returns false if the group was cancelled before; then nobody may have woken this word.
+    /// Starts a child as `word`. Returns false if the group was cancelled. The canceller may have missed this word, so the child must not
+    /// run.
     pub fn start(&self, word: u64) -> bool {
         self.running().insert(word);
         !self.is_cancelled()
     }
 
-    /// Counts a child less, which was started as `word` or never. It must have given up everything that it borrowed.
+    /// Counts one child less. `word` is `None` if it never started. It must have given up everything that it borrowed.
     pub fn leave(&self, word: Option<u64>) {
         if let Some(word) = word {
             self.running().remove(&word);

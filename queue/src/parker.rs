@@ -57,7 +57,8 @@ impl Parker {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the owner has announced a sleep that nobody has ended. Any thread may ask. Ordered after the end of the sleep.
+    /// Whether the owner has announced a sleep that nobody has ended. Any thread may ask. After the answer false, the owner looks at its
+    /// queues before it blocks, and sees in them everything that the caller pushed before this call.
     pub fn is_prepared(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed)

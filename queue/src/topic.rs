@@ -222,7 +222,7 @@ impl<T> Feed<T> {
         false
     }
 
-    /// Unsubscribes from a topic. Its messages stay in the queue.
+    /// Unsubscribes from a topic. Queued messages of the topic stay. Returns false if the feed was not subscribed.
     pub fn part(self: &Arc<Self>, topic: &Arc<Topic<T>>) -> bool {
         let mut state = self.lock();
         let Some(index) = state.topics.iter().position(|(joined, _)| Arc::ptr_eq(joined, topic)) else {
@@ -430,7 +430,8 @@ impl<T> TopicState<T> {
 }
 
 impl<T: Clone> Topic<T> {
-    /// Pushes a clone of `value` into every feed. Returns the number of feeds that took it, also those that dropped another message for it.
+    /// Pushes a clone of `value` into every feed. Returns the number of feeds that took it, including those that dropped another message for
+    /// it.
     ///
     /// # Panics
     ///

@@ -59,9 +59,9 @@ use std::task::{Context, Poll, Waker};
 const IDLE: usize = 0;
 /// The node is in the list. Only the lock's holder may end this state.
 const WAITING: usize = 1;
-/// The node was unlinked and woken by `wake_one`. Another waiter could have had the grant.
+/// The node was unlinked and woken by `wake_one`, `hand_over` or `grant_one`. Another waiter could have had the grant.
 const GRANTED_ONE: usize = 2;
-/// The node was unlinked and woken by `wake_all`.
+/// The node was unlinked and woken by `wake_all` or `wake_where`.
 const GRANTED_ALL: usize = 3;
 
 /// The number of wakers that `wake_all` takes out under one hold of the lock.
@@ -648,7 +648,7 @@ impl<'list> Waiter<'list> {
 impl Drop for Waiter<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Most nodes never waited. Models and miri always take the long way, for the check in it.
+        // Most nodes never waited. Models and debug builds, and so miri, always take the long way, for the check in it.
         if cfg!(any(loom, debug_assertions)) || !self.is_idle() {
             self.leave();
         }
