@@ -61,7 +61,7 @@ const IDLE: usize = 0;
 const WAITING: usize = 1;
 /// The node was unlinked and woken by `wake_one`, `hand_over` or `grant_one`. Another waiter could have had the grant.
 const GRANTED_ONE: usize = 2;
-/// The node was unlinked and woken by `wake_all` or `wake_where`.
+/// The node was unlinked and woken by `wake_all`, `wake_linked` or `wake_where`.
 const GRANTED_ALL: usize = 3;
 
 /// The number of wakers that `wake_all` takes out under one hold of the lock.
