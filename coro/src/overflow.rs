@@ -9,8 +9,8 @@
 //! # Safety
 //!
 //! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
-//! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, sigaction, raise
-//! and abort. It neither locks nor allocates. Last, code of the program describes the coroutine. That code may do more than a handler may:
+//! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, signal, raise and
+//! abort, or the previous handler. It neither locks nor allocates. Last, code of the program describes the coroutine. That code may do more than a handler may:
 //! a fault in it ends the process, and so does an alarm after a second.
 #![allow(unsafe_code)]
 
@@ -52,7 +52,8 @@ thread_local! {
 /// Prepares this thread to report stack overflows. It gives the thread an alternative signal stack, unless it has a large enough one,
 /// and installs the process's handler once. The signal stack is freed when the thread ends. A repeated call costs a nanosecond.
 ///
-/// A program that installs its own SIGSEGV handler later replaces this one, unless it calls the previous handler for other faults.
+/// A SIGSEGV handler that the program installs later disables the report, unless it calls the previous handler for faults that are not its
+/// own.
 ///
 /// # Errors
 ///

@@ -28,8 +28,8 @@ use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
-/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a single page without a
-/// fault, but over this much only if it is larger still.
+/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a C frame can skip a guard of one page without a
+/// fault. It can skip this one only if it is larger than 64 KiB.
 pub const GUARD_BYTES: usize = 64 * 1024;
 
 /// The most regions of a process. At 1 GiB each they would fill 4 TiB, 16 million stacks of 256 KiB.

@@ -54,8 +54,9 @@ pub struct Config {
     /// Address space of one stack in bytes, its guard of [`GUARD_BYTES`] included; rounded up to a power of two
     /// between [`MIN_STACK_BYTES`] and [`MAX_STACK_BYTES`]. A stack costs memory only for the pages it has touched.
     pub stack_bytes: usize,
-    /// Address space that is mapped at a time, in bytes, rounded up to a power of two that holds at least one stack. Below RLIMIT_AS it is at
-    /// most a 64th of that, and all stacks together take at most half of it: an allocation that fails ends the process, a stack does not.
+    /// Address space that is mapped at a time, in bytes, rounded up to a power of two that holds at least one stack. Under a limit of
+    /// the address space (RLIMIT_AS) a region takes at most 1/64 of it and all stacks half, because a failed allocation ends the process and
+    /// a missing stack is only an error.
     pub region_bytes: usize,
     /// Kind of the guards.
     pub guard: Guard,
@@ -159,7 +160,8 @@ impl Stack {
     /// The stack of the slot that ends at `top`. It is made once per slot.
     fn of_slot(top: NonZeroUsize, class: Class, guard: Guard) -> Stack {
         debug_assert_eq!(top.get() & TAG_BITS, 0);
-        // By the slot's number in its region (plus a constant).
+        // By the slot's number in its region, plus an offset. The offset grows by one after so many slots as pages make up a slot,
+        // because a page lies between two slots.
         let colour = top.get() / class.stack_bytes() % COLOURS * size_of::<Label>();
         Stack(top | usize::from(class.0) | colour | if guard == Guard::Auto { 0 } else { GUARD_BIT })
     }
