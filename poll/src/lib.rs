@@ -36,18 +36,20 @@
 //! uses the first driver that the system has.
 //!
 //! # The back-end's contract
-//! A back-end is one file with these functions. Only `poller.rs` tells the back-ends apart.
+//! A back-end is one file with these items. Only `poller.rs` and `events.rs` tell the back-ends apart.
 //!
-//! | function | contract |
+//! | item | contract |
 //! |---|---|
+//! | `IS_THERE: bool` | epoll only: whether the system has it |
 //! | `new() -> io::Result<Self>` | creates a close-on-exec poller that contains its wake-up |
 //! | `capabilities(&self) -> Capabilities` | says what it can do beyond the minimum |
 //! | `add(&self, fd, Token, Interest, Mode)` | registers; `AlreadyExists` if registered already |
 //! | `modify(&self, fd, Token, Interest, Mode)` | replaces all three and re-arms a one-shot; `NotFound` if not registered |
 //! | `delete(&self, fd)` | removes: no later `wait` reports it; `NotFound` if not registered |
-//! | `wait(&self, room, Option<Duration>)` | blocks until an event, a notification or the timeout; a signal may end it too |
+//! | `wait(&self, &mut Vec<_>, room, Option<Duration>)` | blocks until an event, a notification or the timeout; a signal may end it too. It fills at most `room` places; epoll has no such parameter, and fills the spare capacity |
 //! | `notify(&self)` | ends one `wait`, the running or the next one; many notifications may become one |
-//! | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one |
+//! | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one; epoll always has, and returns a plain `BorrowedFd` |
+//! | `event(&RawEvent) -> Event` | epoll only, a function of the file: translates an event that the kernel wrote |
 //!
 //! - The minimum is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then disarmed until
 //!   `modify`. A mode that is not in [`Capabilities`] is refused with `Unsupported`.
