@@ -2,18 +2,17 @@
 //!
 //! ```text
 //!   key          space · scheme · host in lower case · canonical path · query as sent
-//!   particular   the path as sent, if it has an odd spelling; fields that applications read instead of the key
+//!   particular   the path as sent, unless it is spelled as usual; fields that applications read instead of the key
 //!   vary         the fields that the stored response names
 //! ```
 //!
 //! One meaning has one key, so a purge finds every spelling of a path. A backend may still answer two
-//! spellings differently, so a response answers only the spelling that it was fetched for. The same
-//! holds for fields that some applications believe more than the target ([`OVERRIDES`]): what one
-//! client says there is never sent to another that does not say it. Programs behind CGI, WSGI or Rack read a
-//! `_` in a name as a hyphen, so every field with one is a particular too.
+//! spellings differently, so a response answers only the spelling that it was fetched for. Exactly one spelling, the
+//! usual one, is no particular. The same holds for fields that some applications believe more than the target
+//! ([`OVERRIDES`]): what one client says there is never sent to another that does not say it. Programs behind CGI,
+//! WSGI or Rack read a `_` in a name as a hyphen, so every field with one is a particular too.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use osier_http::Headers;
 use osier_http::path::Path;
@@ -66,7 +65,8 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
         request.query(),
         key,
     );
-    if !path.is_as_sent() && as_usually_sent(path.canonical()) != path.sent() {
+    // A path that is sent in its canonical form is spelled as usual.
+    if !path.is_as_sent() && !is_usually_sent(&path) {
         particular.extend_from_slice(path.sent().as_bytes());
         particular.push(END);
     }
@@ -123,18 +123,17 @@ pub fn write_host(space: u64, is_https: bool, host: &str, key: &mut Vec<u8>) {
     key.push(END);
 }
 
-/// A canonical path as browsers send it: what may not stand in a request line is escaped.
-fn as_usually_sent(canonical: &str) -> String {
-    let mut sent = String::with_capacity(canonical.len() + 8);
-    for byte in canonical.bytes() {
-        match byte {
-            b' ' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | b'#' | b'?' => {
-                write!(sent, "%{byte:02X}").expect("a string takes it");
-            }
-            byte => sent.push(char::from(byte)),
-        }
-    }
-    sent
+/// Whether a path is spelled as usual: canonical, but for the bytes that no request target can hold. They are escaped. Other bytes
+/// that browsers escape, such as `<`, would give two spellings an empty particular: a client may send them raw, too.
+fn is_usually_sent(path: &Path<'_>) -> bool {
+    let mut sent = path.sent().bytes();
+    let is_spelled_so = path.canonical().bytes().all(|byte| match byte {
+        b' ' => sent.by_ref().take(3).eq(*b"%20"),
+        b'#' => sent.by_ref().take(3).eq(*b"%23"),
+        b'?' => sent.by_ref().take(3).eq(*b"%3F"),
+        byte => sent.next() == Some(byte),
+    });
+    is_spelled_so && sent.next().is_none()
 }
 
 /// A field that a stored response varies by, and its value in the request that fetched it. `None` if
@@ -263,17 +262,28 @@ mod tests {
     }
 
     #[test]
-    fn browsers_escape_what_a_request_line_cannot_hold() {
-        for (canonical, sent) in [
-            ("/a", "/a"),
-            ("/a b", "/a%20b"),
-            ("/caf%C3%A9", "/caf%C3%A9"),
-            ("/a%2Fb", "/a%2Fb"),
-            ("/{x}", "/%7Bx%7D"),
-            ("/a:b", "/a:b"),
+    fn one_spelling_of_a_path_is_usual() {
+        for (usual, others) in [
+            ("/a", &["//a", "/%61"][..]),
+            ("/a%20b", &["/a%20%62", "/%61%20b", "//a%20b"]),
+            ("/caf%C3%A9", &["/caf%c3%a9"]),
+            ("/a%2Fb", &["/a%2fb"]),
+            ("/a%3Fb%23", &["/a%3fb%23"]),
+            ("/{x}", &["/%7Bx%7D", "/%7Bx}", "/{x%7D"]),
+            ("/<\">", &["/%3C%22%3E"]),
+            ("/a:b", &["/a%3Ab"]),
         ] {
-            assert_eq!(as_usually_sent(canonical), sent);
-            assert_eq!(Path::parse(sent).unwrap().canonical(), canonical);
+            let is_usual = |sent| {
+                let path = Path::parse(sent).unwrap();
+                assert_eq!(path.canonical(), Path::parse(usual).unwrap().canonical(), "{sent}");
+                // No path that is sent in its canonical form gets to the second question.
+                assert!(!path.is_as_sent() || is_usually_sent(&path), "{sent}");
+                is_usually_sent(&path)
+            };
+            assert!(is_usual(usual), "{usual}");
+            for other in others {
+                assert!(!is_usual(other), "{other}");
+            }
         }
     }
 

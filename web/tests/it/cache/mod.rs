@@ -223,6 +223,26 @@ fn nobody_gets_what_another_client_has_put_into_a_response() {
 }
 
 #[test]
+fn a_raw_path_and_an_escaped_one_have_responses_of_their_own() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, request| {
+            answer(200, "cache-control: max-age=60", request.path())
+        });
+        for raw in ['"', '<', '>', '\\', '^', '`', '{', '|', '}'] {
+            let escaped = format!("/a%{:02X}", u32::from(raw));
+            let raw = format!("/a{raw}");
+            for (first, second) in [(&raw, &escaped), (&escaped, &raw)] {
+                for path in [first, second, first] {
+                    assert_eq!(send(&world.client, &format!("GET {path}")).text(), path);
+                }
+                send(&world.client, &format!("POST {first}"));
+                assert_eq!(world.stats().entries, 0, "{first}");
+            }
+        }
+    });
+}
+
+#[test]
 fn a_304_that_nobody_has_asked_for_says_nothing_about_others() {
     on_clock(|| {
         let world = World::new(Options::default(), |_, request| match request.header("if_none_match") {
