@@ -341,6 +341,7 @@ fn exchange(
         worker: local.worker.clone(),
         peer,
         is_proxied: false,
+        is_encrypted: false,
         local: None,
         body: RefCell::new(body),
         received: RefCell::new(Vec::new()),

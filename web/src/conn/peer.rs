@@ -46,6 +46,8 @@ pub(crate) struct Memory {
     pub(crate) peer: SocketAddr,
     /// Whether a trusted proxy has named the address.
     pub(crate) is_proxied: bool,
+    /// Whether the client of the request that this one is made for uses TLS.
+    pub(crate) is_encrypted: bool,
     /// The address at which the client reached the server.
     pub(crate) local: Option<SocketAddr>,
     /// Body of the request, as the client sends it.
@@ -105,7 +107,11 @@ impl<'w> Peer<'w> {
 
     /// Whether the bytes of the connection are encrypted.
     pub(crate) fn is_encrypted(self) -> bool {
-        self.link().is_some_and(|link| link.transport.plain().is_none())
+        match self.end {
+            End::Link(link) => link.transport.plain().is_none(),
+            End::Stream(stream) => stream.link().transport.plain().is_none(),
+            End::Memory(memory) => memory.is_encrypted,
+        }
     }
 
     /// The TLS of the connection.

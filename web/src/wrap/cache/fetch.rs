@@ -89,6 +89,7 @@ pub struct Job {
     worker: Rc<Worker>,
     peer: SocketAddr,
     is_proxied: bool,
+    is_encrypted: bool,
     local: Option<SocketAddr>,
     marks: Marks,
     states: States,
@@ -124,6 +125,7 @@ impl Job {
             worker: Rc::clone(request.body.worker()),
             peer: request.body.peer(),
             is_proxied: request.body.is_proxied(),
+            is_encrypted: request.body.client().is_encrypted(),
             local: request.body.local_addr(),
             marks: {
                 // Log lines of the handler and of the client's request have one id.
@@ -184,6 +186,7 @@ impl Job {
             worker: Rc::clone(&self.worker),
             peer: self.peer,
             is_proxied: self.is_proxied,
+            is_encrypted: self.is_encrypted,
             local: self.local,
             body: RefCell::new(Box::new(io::empty())),
             received: RefCell::default(),
