@@ -461,8 +461,8 @@ fn the_clear_is_redirected_and_browsers_are_told_to_stay() {
     );
 }
 
-/// Answers one request with its head.
-fn echo(listener: TcpListener) {
+/// Answers each request with its head. `fields` go into each response.
+fn echo(listener: TcpListener, fields: &'static str) {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut client = Client::over(stream.unwrap());
@@ -470,7 +470,11 @@ fn echo(listener: TcpListener) {
                 while let Some(head) = client.receive_head_of_request() {
                     let head = head.replace("\r\n", "\n");
                     client.send_raw(
-                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len()).as_bytes(),
+                        format!(
+                            "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{head}",
+                            head.len()
+                        )
+                        .as_bytes(),
                     );
                 }
             });
@@ -501,7 +505,7 @@ fn backends_are_told_which_certificate_a_client_has_shown() {
     );
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = backend.local_addr().unwrap();
-    echo(backend);
+    echo(backend, "");
     let fpm = Fpm::start(folder.path(), Listen::Unix, "pm = static\npm.max_children = 2\n");
     let fastcgi = fpm.as_ref().map(|fpm| {
         format!(
@@ -588,6 +592,68 @@ fn backends_are_told_which_certificate_a_client_has_shown() {
     );
     assert!(curl(&sites, "example.org", &[]).unwrap().is_err());
     assert!(curl(&sites, "example.org", &ann).unwrap().is_ok());
+}
+
+#[test]
+fn what_a_cache_stores_for_a_certificate_is_not_for_others() {
+    let (folder, authority) = folder();
+    let clients = Authority::new("the clients");
+    folder.write("clients.pem", &clients.pem);
+    authority.write(&folder, "site", &["example.org"]);
+    let (cert, key) = clients.sign(&["ann"]);
+    write(&folder, "ann", &cert, &key);
+    folder.write(
+        "app/index.php",
+        "<?php header('Cache-Control: max-age=600'); echo 'verify=', $_SERVER['SSL_CLIENT_VERIFY'] ?? 'unset', ' https=', $_SERVER['HTTPS'] ?? 'unset';",
+    );
+    let fpm = Fpm::start(folder.path(), Listen::Unix, "pm = static\npm.max_children = 2\n");
+    let fastcgi = fpm.as_ref().map(|fpm| {
+        format!(
+            "[[site.route]]\npath = \"/index.php\"\nfastcgi = {{ to = \"{}\", root = \"app\" }}\n",
+            fpm.address
+        )
+    });
+    let mut text = listeners("{ client_ca = \"clients.pem\", client = \"optional\" }")
+        + "[[site]]\ndefault = true\ncache = true\ntls = { cert = \"site.pem\", key = \"site.key\" }\n"
+        + &fastcgi.unwrap_or_default();
+    for (path, fields) in [
+        ("/own", "Cache-Control: max-age=600\r\n"),
+        ("/public", "Cache-Control: public, max-age=600\r\n"),
+    ] {
+        let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+        text += &format!(
+            "[[site.route]]\npath = \"{path}\"\nproxy = \"{}\"\n",
+            backend.local_addr().unwrap()
+        );
+        echo(backend, fields);
+    }
+    let sites = Sites::start_in(folder, &text);
+    let ann = ["--cert", "ann.pem", "--key", "ann.key"];
+    let get = |path, more: &[&str]| {
+        let reply = curl(&sites, "example.org", &[more, &["--request-target", path]].concat())?;
+        Some(reply.unwrap().to_ascii_lowercase())
+    };
+    let Some(first) = get("/own", &ann) else {
+        return;
+    };
+    assert!(
+        first.contains("\nclient-cert: :") && first.contains("\nx-forwarded-proto: https\n"),
+        "{first}"
+    );
+    let other = get("/own", &[]).unwrap();
+    assert!(
+        other.contains("fwd=miss; stored") && !other.contains("client-cert"),
+        "{other}"
+    );
+    assert!(get("/own", &[]).unwrap().contains("osier; hit"));
+    assert!(get("/public", &ann).unwrap().contains("fwd=miss; stored"));
+    assert!(get("/public", &[]).unwrap().contains("osier; hit"));
+    if fpm.is_some() {
+        for (more, said) in [(&ann[..], "success"), (&[], "none"), (&[], "none")] {
+            let reply = get("/index.php", more).unwrap();
+            assert!(reply.contains(&format!("verify={said} https=on\n")), "{reply}");
+        }
+    }
 }
 
 #[test]

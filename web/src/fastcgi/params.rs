@@ -66,7 +66,8 @@ pub struct Fixed {
 }
 
 /// Parameters that code before the handler adds to one request, in its [`extensions`](crate::Request::extensions): what it knows about
-/// the client's certificate, for example. [`Options::params`](super::Options::params) of the same name replace them.
+/// the client's certificate, for example. [`Options::params`](super::Options::params) of the same name replace them. A cache in
+/// between passes them on with the request that fetches the response for many.
 ///
 /// No name may begin with `HTTP_`: such parameters are the fields of the request.
 #[derive(Clone, Debug, Default)]

@@ -11,17 +11,13 @@ pub struct Asked {
     /// `If-None-Match` or `If-Modified-Since`.
     pub has_conditions: bool,
     pub has_range: bool,
-    pub has_authorization: bool,
     /// Why the cache neither answers the request nor stores its response, if that is so.
     pub bypass: Option<&'static str>,
 }
 
 impl Asked {
     pub fn of(request: &Request<'_>, options: &Options) -> Asked {
-        let mut asked = Asked {
-            has_authorization: options.is_authenticated,
-            ..Asked::default()
-        };
+        let mut asked = Asked::default();
         let mut has_directives = false;
         for (name, value) in request.headers() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -33,7 +29,6 @@ impl Asked {
                 19 if is("if-unmodified-since") => asked.bypass = Some("bypass"),
                 // A host that applications could believe, beside addresses that say nothing to them.
                 9 if is("forwarded") && names_host(value) => asked.bypass = Some("bypass"),
-                13 if is("authorization") => asked.has_authorization = true,
                 13 if is("cache-control") => has_directives = true,
                 13 if is("if-none-match") => asked.has_conditions = true,
                 17 if is("if-modified-since") => asked.has_conditions = true,
@@ -53,6 +48,22 @@ impl Asked {
         }
         asked
     }
+}
+
+/// Whether the handler may know who the client is: by `Authorization`, by a function around the cache, or by the client's certificate.
+/// The response is shared only if it says so (RFC 9111 section 3.5).
+pub fn has_credentials(request: &Request<'_>, options: &Options) -> bool {
+    options.is_authenticated || request.header("authorization").is_some() || has_certificate(request)
+}
+
+#[cfg(feature = "tls")]
+fn has_certificate(request: &Request<'_>) -> bool {
+    request.tls().is_some_and(|tls| tls.peer_certificates().len() > 0)
+}
+
+#[cfg(not(feature = "tls"))]
+fn has_certificate(_: &Request<'_>) -> bool {
+    false
 }
 
 /// Whether a cookie has one of these names. A `*` at the end of a name stands for any text. PHP reads `.`, a space and `[` in

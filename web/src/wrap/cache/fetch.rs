@@ -12,7 +12,9 @@
 //! The fetch outlives that client. Its head lacks what is between one client and this server: conditions,
 //! ranges, the fields of the connection. `Accept-Encoding` is in its normal form, by which responses are
 //! stored. The handler sees the client's address and the states of the router, but neither the route's
-//! parameters nor the extensions of the request: a stored response must not depend on them.
+//! parameters nor the extensions of the request: a stored response must not depend on them. Parameters for FastCGI
+//! are the exception, because applications expect them on every request. A certificate that they tell of is a
+//! credential, so the response is shared only if it says so.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -27,6 +29,7 @@ use osier_http::{
     BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots, connection_names,
 };
 
+use super::asked::has_credentials;
 use super::entry::{Entry, Meta, Stored};
 use super::fill::{Bytes, Fill};
 use super::flight::{Flight, Outcome};
@@ -80,7 +83,7 @@ pub struct Job {
     key: Box<[u8]>,
     particular: Box<[u8]>,
     stale: Option<Arc<Entry>>,
-    has_authorization: bool,
+    has_credentials: bool,
     target: String,
     host: String,
     fields: FieldLines,
@@ -93,6 +96,7 @@ pub struct Job {
     local: Option<SocketAddr>,
     marks: Marks,
     states: States,
+    extensions: Extensions,
     hand: Hand,
 }
 
@@ -117,7 +121,7 @@ impl Job {
             key: wanted.key.into(),
             particular: wanted.particular.into(),
             stale: stale.cloned(),
-            has_authorization: cache.options.is_authenticated || request.header("authorization").is_some(),
+            has_credentials: has_credentials(request, &cache.options),
             target,
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
@@ -133,6 +137,7 @@ impl Job {
                 request.marks.clone()
             },
             states: request.states.clone(),
+            extensions: fetched_extensions(request),
             hand: Hand::default(),
         }
     }
@@ -207,7 +212,7 @@ impl Job {
                 &self.marks.received,
             ),
             marks: &self.marks,
-            extensions: Extensions::new(),
+            extensions: self.extensions.clone(),
             changes: &changes,
             states: &self.states,
             mount: 0,
@@ -296,7 +301,7 @@ impl Job {
         // and one that it has forced although the stored one is fresh say nothing about other requests.
         let now = osier::time::coarse_now();
         let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
-        let says_more = !self.has_authorization
+        let says_more = !self.has_credentials
             && (status.as_u16() < 400 || matches!(status.as_u16(), 404 | 410))
             && status != StatusCode::NOT_MODIFIED
             && !self.stale.as_ref().is_some_and(is_forced);
@@ -345,7 +350,7 @@ impl Job {
         judge(
             status,
             &facts,
-            self.has_authorization,
+            self.has_credentials,
             (delay, osier::time::system_now()),
             rules,
         )
@@ -576,6 +581,16 @@ fn fetched_fields(request: &Request<'_>) -> FieldLines {
         let _ = fields.push("accept-encoding", normal);
     }
     fields
+}
+
+/// The extensions of a request that a fetch has too.
+fn fetched_extensions(request: &Request<'_>) -> Extensions {
+    let mut extensions = Extensions::new();
+    #[cfg(feature = "fastcgi")]
+    if let Some(params) = request.extensions().get::<crate::fastcgi::RequestParams>() {
+        extensions.insert(params.clone());
+    }
+    extensions
 }
 
 /// Whether two tags are the same, by the weak comparison.

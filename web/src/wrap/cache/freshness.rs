@@ -109,8 +109,8 @@ pub enum Refusal {
     Status,
     NoStore,
     Private,
-    /// The request had an `Authorization`, and the response does not allow to store it.
-    Authorization,
+    /// The request had credentials, and the response does not say that it may be shared.
+    Credentials,
     SetCookie,
     /// `Vary: *`
     Vary,
@@ -127,7 +127,7 @@ pub enum Refusal {
 pub fn judge(
     status: StatusCode,
     facts: &Facts<'_>,
-    has_authorization: bool,
+    has_credentials: bool,
     (delay, now): (Duration, SystemTime),
     rules: &Rules,
 ) -> Result<Freshness, Refusal> {
@@ -144,8 +144,8 @@ pub fn judge(
         return Err(Refusal::Private);
     }
     let is_shared = directives.public || directives.must_revalidate || directives.s_maxage.is_some();
-    if has_authorization && !is_shared {
-        return Err(Refusal::Authorization);
+    if has_credentials && !is_shared {
+        return Err(Refusal::Credentials);
     }
     if facts.sets_cookie && !rules.drop_set_cookie {
         return Err(Refusal::SetCookie);
@@ -312,7 +312,7 @@ mod tests {
     /// Each row: what RFC 9111 says, the response, whether the request had credentials, the outcome.
     #[test]
     fn what_may_be_stored() {
-        use Refusal::{Authorization, NoStore, NotFresh, Private, SetCookie, Status, Vary};
+        use Refusal::{Credentials, NoStore, NotFresh, Private, SetCookie, Status, Vary};
         for (rule, status, text, authorization, expected) in [
             ("3: explicit freshness", 200, "Cache-Control: max-age=60", false, None),
             (
@@ -357,7 +357,7 @@ mod tests {
                 200,
                 "Cache-Control: max-age=60",
                 true,
-                Some(Authorization),
+                Some(Credentials),
             ),
             ("3.5: public", 200, "Cache-Control: public, max-age=60", true, None),
             (
@@ -373,7 +373,7 @@ mod tests {
                 200,
                 "Cache-Control: proxy-revalidate, max-age=60",
                 true,
-                Some(Authorization),
+                Some(Credentials),
             ),
             (
                 "5.2.2.3: must-understand, a known status",

@@ -25,9 +25,9 @@
 //! Complete responses to GET that say how long they are fresh, by `Cache-Control: s-maxage` or `max-age`
 //! or by `Expires`, or whose status has a [default](Rules::default_ttl), or that can be validated.
 //! `no-store`, `private`, `Vary: *`, `Set-Cookie`, and `Authorization` in the request keep a response out,
-//! as RFC 9111 says. Nothing but the response decides: whether a path ends in `.css` does not matter. A
-//! backend that sends a private page without a word about caching, and an operator who gives every 200 a
-//! default lifetime, publish that page.
+//! as RFC 9111 says. A certificate of the client counts as `Authorization`. Nothing but the response decides:
+//! whether a path ends in `.css` does not matter. A backend that sends a private page without a word about
+//! caching, and an operator who gives every 200 a default lifetime, publish that page.
 //!
 //! # What a request gets
 //!
@@ -206,7 +206,8 @@ impl Cache {
         &self.0.store
     }
 
-    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor extensions.
+    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor extensions, apart
+    /// from `fastcgi::RequestParams`: a response that depends on them must not say that it may be shared.
     pub fn around<F, R>(&self, handler: F) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -361,7 +362,7 @@ impl Cache {
     ) -> Option<Response> {
         let Inner { store, options, .. } = &*self.0;
         let joined = osier::time::coarse_now();
-        let join = match asked.has_authorization {
+        let join = match asked::has_credentials(request, options) {
             // What is for these credentials alone says nothing about other requests.
             true => store.join_alone(wanted),
             false => store.join(wanted, &request.headers(), joined),
