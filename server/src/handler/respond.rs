@@ -11,7 +11,7 @@ use toml::de::DeValue;
 
 use crate::reader::Section;
 
-use super::template::{Escape, Template};
+use super::template::{Escape, Template, is_script};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form};
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -101,6 +101,14 @@ impl Configured for Respond {
                 Err("it is not a media type, \"text/html; charset=utf-8\" for example")
             }
         });
+        if let (Some(kind), Some(text)) = (&content_type, &body)
+            && is_script(&kind.value)
+            && text.value.fixed().is_none()
+            && let Some(at) = table.key("body")
+        {
+            let text = "a field of the request in a script is not escaped, and whoever links to the script chooses it: send JSON, or a fixed text";
+            table.source().warning(&at, text);
+        }
         table.finish();
         Some(Respond {
             status,

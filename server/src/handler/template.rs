@@ -120,18 +120,29 @@ impl Field {
     }
 }
 
+/// Whether a media type is that of a script. No escaping makes a value safe wherever it may stand in one.
+pub fn is_script(content_type: &str) -> bool {
+    let essence = essence(content_type);
+    let subtype = essence.split_once('/').map_or("", |(_, subtype)| subtype);
+    subtype.contains("javascript") || subtype.contains("ecmascript") || matches!(subtype, "jscript" | "livescript")
+}
+
+/// The type and the subtype in lower case. It ends where it does for browsers, also if the `;` of a parameter is missing.
+fn essence(content_type: &str) -> String {
+    let essence = content_type.trim_start().split([';', ' ', ',', '(']).next();
+    essence.unwrap_or_default().to_ascii_lowercase()
+}
+
 impl Escape {
     /// The escaping for a media type.
     pub fn of(content_type: &str) -> Escape {
-        let essence = content_type
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_ascii_lowercase();
+        let essence = essence(content_type);
         match essence.as_str() {
-            "text/html" | "application/xhtml+xml" | "image/svg+xml" | "text/xml" | "application/xml" => Escape::Html,
-            json if json == "application/json" || json.ends_with("+json") => Escape::Json,
+            // Browsers parse all of these as markup, and run scripts in some.
+            "text/html" | "text/xml" | "application/xml" | "text/xsl" => Escape::Html,
+            xml if xml.ends_with("+xml") => Escape::Html,
+            "application/json" | "text/json" => Escape::Json,
+            json if json.ends_with("+json") => Escape::Json,
             _ => Escape::Not,
         }
     }
@@ -182,11 +193,26 @@ mod tests {
         for (kind, escape) in [
             ("text/html", Escape::Html),
             ("TEXT/HTML ; charset=utf-8", Escape::Html),
+            ("text/html charset=utf-8", Escape::Html),
             ("image/svg+xml", Escape::Html),
+            ("application/mathml+xml", Escape::Html),
+            ("application/RSS+XML; charset=utf-8", Escape::Html),
+            ("application/atom+xml", Escape::Html),
+            ("text/xsl", Escape::Html),
             ("application/problem+json", Escape::Json),
+            ("text/json", Escape::Json),
             ("text/plain", Escape::Not),
         ] {
             assert_eq!(Escape::of(kind), escape, "{kind}");
+        }
+        for (kind, expected) in [
+            ("text/javascript; charset=utf-8", true),
+            ("application/x-javascript", true),
+            ("text/ecmascript", true),
+            ("application/json", false),
+            ("text/plain", false),
+        ] {
+            assert_eq!(is_script(kind), expected, "{kind}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A `respond` route: its body holds fields of the request, and no value from a client becomes markup.
 
-use crate::support::Reply;
 use crate::support::sites::Sites;
+use crate::support::{Folder, Reply, check};
 
 fn text(reply: &Reply) -> (u16, &str) {
     (reply.status, reply.text())
@@ -47,6 +47,29 @@ fn a_response_holds_fields_of_the_request() {
     );
     let head = sites.ask("HEAD", "x", "/text", &[]);
     assert_eq!((head.status, head.text()), (201, ""));
+}
+
+#[test]
+fn a_field_of_the_request_in_a_script_is_a_warning() {
+    let respond = |kind: &str, body: &str| {
+        let folder = Folder::new();
+        let route = format!("respond = {{ content_type = \"{kind}\", body = \"{body}\" }}\n");
+        folder.write(
+            "site.toml",
+            format!("[[site]]\ndefault = true\n[[site.route]]\n{route}"),
+        );
+        check(&folder, &["site.toml"])
+    };
+    let (code, said) = respond("text/javascript; charset=utf-8", "hello('$query')");
+    assert!(
+        code == Some(0)
+            && said.contains("site.toml:4:")
+            && said.contains("warning: a field of the request in a script"),
+        "{said}"
+    );
+    for (kind, body) in [("text/javascript", "hello('$$$$')"), ("application/json", "'$query'")] {
+        assert_eq!(respond(kind, body), (Some(0), String::new()));
+    }
 }
 
 #[test]
