@@ -518,7 +518,7 @@ impl Conn {
             return self.close(CloseReason::Evicted);
         }
         let server = &self.link.worker.server;
-        let time = server.timeouts.header.min(server.rates.head_time(partial.filled));
+        let time = server.rates.head_time(partial.filled, server.timeouts.header);
         let deadline = partial.since.checked_add(time);
         self.set_stage(Stage::Head(partial));
         AfterBurst::Sleep(deadline)

@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 /// The least rates of clients, in bytes a second. 0 means none. See [`Server::rates`](crate::Server::rates).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Rate of a request head. Then 408 and close. [`Timeouts::header`](crate::Timeouts::header) bounds the head, too. Default: 500.
+    /// Least rate of a request head, from its first byte on. A slower client gets 408 and is closed.
+    /// [`Timeouts::header`](crate::Timeouts::header) bounds the head, too. Default: 500.
     pub head: u32,
-    /// Rate of a request body that a handler reads, over each [`Timeouts::body`](crate::Timeouts::body) of waiting. Then the read
-    /// fails with `TimedOut`. Default: 500.
+    /// Least rate of a request body that a handler reads, over each [`Timeouts::body`](crate::Timeouts::body) of waiting. The read
+    /// fails with `TimedOut` if the client is slower. Default: 500.
     pub body: u32,
-    /// Rate at which the client takes a response, over each [`Timeouts::write`](crate::Timeouts::write) of waiting. Then close.
-    /// Default: 500.
+    /// Least rate at which the client takes a response, over each [`Timeouts::write`](crate::Timeouts::write) of waiting. A slower
+    /// client is closed. Default: 500.
     pub response: u32,
     /// The part of each time that does not count, at most half of the time. Default: 10 s.
     pub grace: Duration,
@@ -58,15 +59,21 @@ impl Rates {
         self.least(self.response, timeout)
     }
 
-    /// The time for a head of which this many bytes have arrived, from its first byte on.
-    pub(crate) fn head_time(&self, received: usize) -> Duration {
+    /// The time for a head of which this many bytes have arrived, from its first byte on. At most the timeout.
+    pub(crate) fn head_time(&self, received: usize, timeout: Duration) -> Duration {
         match self.head {
-            0 => Duration::MAX,
+            0 => timeout,
             rate => {
                 let earned = received as u64 * 1000 / u64::from(rate);
-                self.grace.saturating_add(Duration::from_millis(earned))
+                let time = self.grace(timeout).saturating_add(Duration::from_millis(earned));
+                time.min(timeout)
             }
         }
+    }
+
+    /// The part of the timeout that does not count.
+    fn grace(&self, timeout: Duration) -> Duration {
+        self.grace.min(timeout / 2)
     }
 
     /// An endless timeout demands no bytes.
@@ -74,7 +81,7 @@ impl Rates {
         if timeout > LONGEST {
             return 0;
         }
-        let counted = timeout - self.grace.min(timeout / 2);
+        let counted = timeout - self.grace(timeout);
         u64::try_from(counted.as_millis())
             .unwrap_or(u64::MAX)
             .saturating_mul(rate.into())
@@ -137,8 +144,27 @@ mod tests {
         );
         assert_eq!(rates.body_bytes(Duration::MAX), 0, "for ever");
         assert_eq!(Rates::OFF.response_bytes(seconds(30)), 0);
-        assert_eq!(rates.head_time(0), seconds(10));
-        assert_eq!(rates.head_time(1000), seconds(12));
-        assert_eq!(Rates::OFF.head_time(1), Duration::MAX);
+    }
+
+    #[test]
+    fn each_byte_of_a_head_earns_time_within_the_timeout() {
+        let seconds = Duration::from_secs;
+        let rates = Rates::default();
+        for (received, timeout, time) in [
+            (0, 60, 10),
+            (1000, 60, 12),
+            // The grace is at most half of the timeout.
+            (0, 10, 5),
+            (1000, 10, 7),
+            (30_000, 10, 10),
+        ] {
+            assert_eq!(
+                rates.head_time(received, seconds(timeout)),
+                seconds(time),
+                "{received} bytes, {timeout} s"
+            );
+        }
+        assert_eq!(rates.head_time(1000, Duration::MAX), seconds(12), "for ever");
+        assert_eq!(Rates::OFF.head_time(1, seconds(10)), seconds(10));
     }
 }

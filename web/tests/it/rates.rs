@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use osier::net::TcpStream;
@@ -170,12 +171,21 @@ fn a_body_that_drips_over_tls_is_cut_off() {
 }
 
 #[test]
-fn a_head_that_drips_is_cut_off_before_a_long_timeout() {
-    on_virtual_time(|| {
-        let timeouts = Timeouts {
-            header: 600 * SECOND,
-            ..Timeouts::default()
-        };
+fn a_head_that_drips_is_cut_off_before_its_timeout() {
+    let long = Timeouts {
+        header: 600 * SECOND,
+        ..Timeouts::default()
+    };
+    for (timeouts, expected) in [
+        (long, 10 * SECOND..12 * SECOND),
+        (Timeouts::default(), 5 * SECOND..7 * SECOND),
+    ] {
+        drip_a_head(timeouts, &expected);
+    }
+}
+
+fn drip_a_head(timeouts: Timeouts, expected: &Range<Duration>) {
+    on_virtual_time(move || {
         with_server(Server::new(counting()).timeouts(timeouts), |address| {
             let mut stream = connect(address);
             stream.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
@@ -188,7 +198,7 @@ fn a_head_that_drips_is_cut_off_before_a_long_timeout() {
             };
             assert!(answer[..count].starts_with(b"HTTP/1.1 408 "));
             let time = now() - start;
-            assert!((10 * SECOND..12 * SECOND).contains(&time), "cut off after {time:?}");
+            assert!(expected.contains(&time), "cut off after {time:?}");
         });
     });
 }
