@@ -442,7 +442,7 @@ impl<'a> WebSocket<'a> {
 
     async fn flush_async(&mut self) -> io::Result<()> {
         let (outbox, mut out) = (&mut self.outbox, self.io.transport().polled());
-        let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
+        let mut late = Sleep::new(self.timing.close_within);
         poll_fn(|cx| match poll_flush(outbox, &mut out, cx) {
             Poll::Ready(done) => Poll::Ready(done),
             Poll::Pending => Pin::new(&mut late)
@@ -465,7 +465,7 @@ impl<'a> WebSocket<'a> {
     /// Reads and discards bytes, so that no reset overtakes the close frame.
     async fn linger(&mut self) {
         let mut left = LINGER_BYTES;
-        let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
+        let mut late = Sleep::new(self.timing.close_within);
         let mut read = self.io.transport().polled();
         let mut buffer = buffers::take(Size::K16);
         poll_fn(|cx| {

@@ -118,6 +118,28 @@ fn what_comes_behind_the_handshake_is_not_lost() {
 }
 
 #[test]
+fn a_client_that_breaks_the_rules_ends_a_session_whose_times_are_endless() {
+    let options = || ws::Options {
+        close_within: Duration::MAX,
+        ping_after: Duration::MAX,
+        pong_within: Duration::MAX,
+        ..options()
+    };
+    let fiber = move |request: &mut Request<'_>| options().upgrade(request, |socket| socket.read().map(drop));
+    let dormant = move |request: &mut Request<'_>| options().upgrade_dormant(request, Echo);
+    let site = site(Router::new().get(STYLES[0], fiber).get(STYLES[1], dormant));
+    for style in STYLES {
+        let mut peer = Peer::open(site.addr, style);
+        // The opcode is reserved.
+        peer.send(&masked(0x83, b""));
+        let got = peer.frame().expect("a close frame");
+        assert_eq!(got.1.get(..2), Some(&1002_u16.to_be_bytes()[..]), "{style}: {got:?}");
+        peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        peer.expect_end();
+    }
+}
+
+#[test]
 fn the_handshake_is_strict() {
     let site = echoes();
     let ask = |change: &dyn Fn(String) -> String| site.ask(&change(handshake("/fiber")));
