@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::io;
 use std::panic::resume_unwind;
 
-use http::StatusCode;
+use http::{StatusCode, Version};
 use osier::Cancelled;
 use osier_http::Reply;
 
@@ -39,6 +39,14 @@ fn bad(reason: &'static str) -> Response {
 pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<Option<Sender>, Response> {
     if request.head.has_options() && forwarded::lists_too_many(request.headers()) {
         return Err(bad("a Connection field that lists too many names"));
+    }
+    if request.version() == Version::HTTP_2
+        && let Some(protocol) = request.head.upgrade()
+        && !protocol.eq_ignore_ascii_case(b"websocket")
+    {
+        // RFC 9220 section 3. No `Upgrade` to a backend of HTTP/1.1 begins these: their streams carry capsules (RFC 9297).
+        let response = Response::new(StatusCode::NOT_IMPLEMENTED);
+        return Err(response.because("an extended CONNECT with a protocol other than websocket"));
     }
     let mut sender = Sender::new(request.head.body());
     if outgoing::is_streamed(settings, request) {

@@ -196,12 +196,16 @@ fn a_websocket_in_a_stream_is_a_connection_of_its_client() {
 }
 
 fn open_websocket(client: &mut Client, path: &str) -> StreamId {
+    open_protocol(client, path, "websocket")
+}
+
+fn open_protocol(client: &mut Client, path: &str, protocol: &str) -> StreamId {
     let target = Outgoing {
         method: "CONNECT",
         scheme: "http",
         authority: "test",
         path,
-        protocol: Some("websocket"),
+        protocol: Some(protocol),
     };
     client.until("the settings", |client| client.machine.takes_extended_connect());
     client.open(&target, &[("sec-websocket-version", b"13")], false)
@@ -397,6 +401,19 @@ fn the_proxy_takes_websockets_to_backends_of_http_1() {
     client.body(stream, b"hello", true);
     let reply = client.reply(stream);
     assert_eq!((reply.text(), reply.reset), ("begunhello", None));
+}
+
+#[test]
+fn the_proxy_refuses_protocols_that_an_upgrade_does_not_begin() {
+    let backend = Backend::answering("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+    let site = serve(backend.proxy());
+    let mut client = Client::connect(site.addr);
+    for protocol in ["connect-udp", "connect-ip", "webtransport"] {
+        let stream = open_protocol(&mut client, "/udp", protocol);
+        assert_eq!(client.reply(stream).status, 501, "{protocol}");
+    }
+    assert_eq!(backend.accepted(), 0);
+    assert_eq!(client.get("/").status, 404);
 }
 
 #[test]
