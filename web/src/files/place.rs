@@ -27,7 +27,7 @@ pub(crate) struct Place {
     /// Abilities of the kernel, once a folder was opened.
     abilities: OnceLock<Abilities>,
     began: Instant,
-    /// Nanoseconds from `began` to the last look. [`NEVER`] before the first one.
+    /// Nanoseconds from `began` to the last look. `open` is the first one.
     looked: AtomicU64,
     /// Changes with the root. Entries of caches carry it.
     generation: AtomicU64,
@@ -37,8 +37,6 @@ pub(crate) struct Place {
     looking: Mutex<()>,
     links: Arc<Links>,
 }
-
-const NEVER: u64 = u64::MAX;
 
 /// The error for a folder that is not there. The response is a 503.
 #[derive(Debug)]
@@ -106,7 +104,7 @@ impl Place {
     pub fn generation(&self, now: Instant) -> Option<u64> {
         let looked = self.looked.load(Ordering::Acquire);
         let age = self.since_began(now).saturating_sub(looked);
-        (looked != NEVER && age < FRESH.as_nanos() as u64).then(|| self.generation.load(Ordering::Relaxed))
+        (age < FRESH.as_nanos() as u64).then(|| self.generation.load(Ordering::Relaxed))
     }
 
     /// The folder that the path leads to, and its generation.
@@ -195,7 +193,7 @@ impl Place {
     }
 
     fn since_began(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(NEVER - 1)
+        u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -223,22 +221,22 @@ mod tests {
     }
 
     /// Makes the next use look.
-    fn expire(place: &Place) {
-        place.looked.store(NEVER, Ordering::Release);
+    fn expire(place: &mut Place) {
+        place.began -= FRESH;
     }
 
     #[test]
     fn a_replaced_folder_is_found_and_an_equal_one_is_kept() {
         let folder = Folder::new();
         folder.write("www/a", "1");
-        let place = Place::open(&folder.path().join("www"), false, Symlinks::Inside).unwrap();
+        let mut place = Place::open(&folder.path().join("www"), false, Symlinks::Inside).unwrap();
         assert_eq!(text(&place, "a"), "1");
-        expire(&place);
+        expire(&mut place);
         assert_eq!(text(&place, "a"), "1");
         assert_eq!(place.generation.load(Ordering::Relaxed), 0);
         std::fs::remove_dir_all(folder.path().join("www")).unwrap();
         folder.write("www/a", "2");
-        expire(&place);
+        expire(&mut place);
         assert_eq!(text(&place, "a"), "2");
         assert_eq!(place.generation.load(Ordering::Relaxed), 1);
     }
@@ -251,22 +249,22 @@ mod tests {
             Place::open(&path, false, Symlinks::Inside).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
-        let place = Place::open(&path, true, Symlinks::Inside).unwrap();
+        let mut place = Place::open(&path, true, Symlinks::Inside).unwrap();
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&lines);
         place.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
         for _ in 0..3 {
-            expire(&place);
+            expire(&mut place);
             assert_eq!(text(&place, "a"), "absent");
         }
         folder.write("www/a", "1");
         for _ in 0..3 {
-            expire(&place);
+            expire(&mut place);
             assert_eq!(text(&place, "a"), "1");
         }
         std::fs::remove_dir_all(&path).unwrap();
         for _ in 0..3 {
-            expire(&place);
+            expire(&mut place);
             assert_eq!(text(&place, "a"), "absent");
         }
         let lines = lines.lock().unwrap();
@@ -282,14 +280,14 @@ mod tests {
         let folder = Folder::new();
         folder.write("www/a", "1");
         let path = folder.path().join("www");
-        let place = Place::open(&path, false, Symlinks::Inside).unwrap();
+        let mut place = Place::open(&path, false, Symlinks::Inside).unwrap();
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&lines);
         place.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
         std::fs::rename(&path, folder.path().join("aside")).unwrap();
         // A link to itself: an error that says nothing about a folder.
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        expire(&place);
+        expire(&mut place);
         assert_eq!(text(&place, "a"), "1");
         assert_eq!(place.generation.load(Ordering::Relaxed), 0);
         assert!(
@@ -298,7 +296,7 @@ mod tests {
         );
         std::fs::remove_file(&path).unwrap();
         folder.write("www/a", "2");
-        expire(&place);
+        expire(&mut place);
         assert_eq!(text(&place, "a"), "2");
     }
 
