@@ -108,8 +108,8 @@ fn carries_requests(protocols: &[u8]) -> bool {
         })
 }
 
-/// Whether the request may be sent a second time: the backend has taken no byte of it, or the method is idempotent, the whole
-/// body is here and no byte of a response has arrived.
+/// Whether the request may be sent a second time: the backend has taken no byte of it; or the whole body is here, and the method is
+/// idempotent and no byte of a response has arrived, or the backend has declared the request unprocessed.
 fn may_repeat(failure: &Failure, sender: &Sender, is_idempotent: bool) -> bool {
     let is_repeatable = is_idempotent && sender.can_restart();
     let Failure::Backend(_, why) = failure else {

@@ -12,7 +12,7 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
-use super::{INTERIM_MAX, NoHead, patiently};
+use super::{HEADS_MAX, NoHead, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
@@ -30,7 +30,7 @@ pub(in crate::proxy) struct Http1Response {
     /// The backend keeps the connection open.
     keep: bool,
     progress: Rc<Progress>,
-    /// The request is sent meanwhile. The read timeout does not count before it was sent completely.
+    /// Set while the request is still being sent. The read timeout counts from the end of the request.
     is_sending: bool,
 }
 
@@ -86,7 +86,7 @@ impl Http1Response {
         look: impl FnOnce(&Reply<'_>) -> T,
     ) -> Result<T, NoHead> {
         let mut begun = false;
-        for _ in 0..INTERIM_MAX {
+        for _ in 0..HEADS_MAX {
             let mut outline = ReplyOutline::new();
             let (length, is_usual) = self.find_head(limits, &mut outline, &mut begun)?;
             let head = &self.buffer[self.unread.start..self.unread.start + length];
@@ -121,7 +121,7 @@ impl Http1Response {
             if !self.unread.is_empty() {
                 *begun = true;
                 let received = &self.buffer[self.unread.clone()];
-                // Once: a head that arrives byte by byte is scanned on from where it was.
+                // Only at the first look. A head in pieces is left to the scanner, which resumes.
                 if std::mem::take(&mut is_first_look)
                     && let Some(end) = outline.find(received, limits)
                 {

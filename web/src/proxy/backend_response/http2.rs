@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use osier_http::{Limits, Method, Reject, Reply};
 
-use super::{INTERIM_MAX, NoHead, patiently};
+use super::{HEADS_MAX, NoHead, patiently};
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
@@ -66,7 +66,7 @@ impl Http2Response {
             let begun = interims > 0 || error.kind() == io::ErrorKind::InvalidData;
             NoHead::Broken { error, begun }
         };
-        while interims < INTERIM_MAX {
+        while interims < HEADS_MAX {
             let taken = self.stream().and_then(Stream::take_head);
             let (head, end) = match taken.map_err(|error| broken(error, interims))? {
                 Some(taken) => taken,

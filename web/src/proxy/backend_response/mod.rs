@@ -19,8 +19,8 @@ use http1::Http1Response;
 #[cfg(feature = "h2")]
 use http2::Http2Response;
 
-/// The most interim responses before the final response.
-const INTERIM_MAX: usize = 16;
+/// The most heads of one response, the final one included.
+const HEADS_MAX: usize = 16;
 
 pub(super) enum BackendResponse {
     Http1(Http1Response),
