@@ -5,7 +5,7 @@ use osier_web::wrap::jwt::{self as tokens, Algorithm};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::handler::upstream::{address, expect};
+use crate::handler::upstream::{address, warn_if_missing};
 use crate::log::operator::Say;
 use crate::policy::backend_tls::BackendTls;
 use crate::policy::forward_auth::{self, Parts, Settings};
@@ -102,7 +102,7 @@ fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<Se
         value: address,
         span: at.span,
     };
-    expect(section.source(), &address.span, &address.value);
+    warn_if_missing(section.source(), &address.span, &address.value);
     Some(Server { address, path, is_tls })
 }
 

@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{Backends, expect, place, timeouts};
+use super::upstream::{Backends, place, timeouts, warn_if_missing};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +44,7 @@ impl Configured for Proxy {
         let table = match form(section, "proxy", value, "the upstream's address")? {
             Form::Short(text) => {
                 let server = section.understand("proxy", text, |text| place(section.source(), text))?;
-                expect(section.source(), &server.span, &server.value.address);
+                warn_if_missing(section.source(), &server.span, &server.value.address);
                 return Some(Proxy {
                     backends: Backends::one(server.value),
                     options: Options::default(),

@@ -24,7 +24,7 @@ const MAX_KEPT: u64 = 100_000;
 /// The most backends that an upstream takes.
 const BACKENDS_MAX: usize = 64;
 
-/// The backends of a gateway. None for the gateway's own default.
+/// The backends of a gateway. A field that is `None` keeps the gateway's default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Backends {
     list: Vec<(Address, BackendOptions)>,
@@ -144,8 +144,8 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
     let list: Vec<(At<Place>, BackendOptions)> = read.collect();
     let scheme = list.first().map_or(Scheme::Http, |(first, _)| first.value.scheme);
     for (index, (place, options)) in list.iter().enumerate() {
-        let (address, before) = (place, &list[..index]);
-        expect(source, &place.span, &place.value.address);
+        let before = &list[..index];
+        warn_if_missing(source, &place.span, &place.value.address);
         if before
             .iter()
             .any(|(other, _)| other.value.address == place.value.address)
@@ -165,7 +165,7 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
         let id = options.id.as_ref();
         if let Some(id) = id.filter(|_| before.iter().any(|(_, other)| other.id.as_ref() == id)) {
             source.problem(
-                &address.span,
+                &place.span,
                 format!("two backends have the 'id' \"{id}\"; give each its own"),
             );
         }
@@ -238,7 +238,7 @@ fn weight(table: &Section<'_>) -> Option<u32> {
 }
 
 /// Notes a warning for a Unix socket that does not exist yet.
-pub fn expect(source: &Source<'_>, at: &Range<usize>, address: &Address) {
+pub fn warn_if_missing(source: &Source<'_>, at: &Range<usize>, address: &Address) {
     if let Address::Unix(path) = address
         && super::is_missing(path)
     {
@@ -273,7 +273,7 @@ const H2C: &str = "h2c://";
 struct Remedies {
     /// How to write it.
     forms: &'static str,
-    /// Where a path belongs that stands in it.
+    /// The hint after an address that contains a path.
     path: &'static str,
 }
 
