@@ -64,7 +64,7 @@ pub(crate) struct Awaiting {
 }
 
 impl Awaiting {
-    /// Whether the client is slower than its rate. If not, the connection begins to rest.
+    /// Begins a rest. Returns whether the client was slower than its rate before it.
     pub(crate) fn is_too_slow(&mut self, rates: &Rates, timeout: Duration) -> bool {
         self.since = osier::time::coarse_now();
         self.pace.is_too_slow(rates, timeout) && !self.may_be_slow

@@ -1,5 +1,6 @@
 //! The buffers that a worker keeps for later requests: one pool per thread, by size, each size
-//! bounded. A worker drops the buffers that nobody has needed for about a second.
+//! bounded. A worker drops the buffers that nobody has needed for about a second. It keeps the vectors for heads, which
+//! are 64 KiB at most.
 //!
 //! Connections to backends, bodies in transfer and WebSockets take a buffer while they run and give
 //! it back. A buffer belongs to its taker alone. Nothing of the pool is borrowed across a

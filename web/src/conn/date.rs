@@ -37,7 +37,8 @@ impl DateCache {
         &self.line
     }
 
-    /// The head of a 200 with the current date and this content type. `None` if there are many others.
+    /// The head of a 200 with the current date and this content type. `None` if as many heads as are kept
+    /// have other content types.
     #[inline]
     pub(crate) fn template(&mut self, content_type: Option<&'static str>) -> Option<&mut HeadTemplate> {
         let is_same = |known: Option<&'static str>| match (known, content_type) {

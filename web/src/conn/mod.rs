@@ -135,7 +135,7 @@ enum Stage {
     Linger(Linger),
     Sending(Box<Sending>),
     Awaiting(Box<Awaiting>, Option<Instant>),
-    /// Not HTTP from the first wake-up on. The request came from a test.
+    /// Hands the socket to its protocol at the first wake-up: after an upgrade in a test, or a session that came from the old process.
     Begins(Takeover, Extensions),
     /// No longer HTTP.
     Session(Taken),
@@ -219,7 +219,7 @@ impl Conn {
             true => FRESH_GRACE,
             false => patience,
         };
-        // The first bytes of a client mostly come right behind its connection. Those of a balancer are read by calls that wait.
+        // Most clients send at once, so the first read comes before the poller. A PROXY header is read by calls that wait.
         let opened = match is_trusted {
             true => osier::dormant::park_local(conn, after(patience)),
             false => osier::dormant::start_local(conn, after(patience)),
@@ -241,7 +241,7 @@ impl Conn {
         let ours = Stream::from(ours);
         ours.set_read_timeout(Some(RESTING))?;
         ours.set_write_timeout(Some(worker.server.timeouts.write))?;
-        // Its end stops counting it for its client.
+        // Dropping the connection gives this count back.
         if !worker.server.admit(peer) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -797,7 +797,7 @@ impl Conn {
         }
     }
 
-    /// Whether the end of a rest is not the end of the connection's time.
+    /// Whether the connection continues when its rest times out.
     fn goes_on_at_deadline(&self) -> bool {
         match self.stage.as_deref() {
             Some(Stage::Begins(..) | Stage::Awaiting(..)) => true,

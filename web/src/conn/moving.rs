@@ -295,8 +295,8 @@ fn stage_of(
         bytes,
         filled,
         scanner: HeadScanner::new(),
-        // The record does not say it. A client that sends the preface instead of a later head, and is moved within its first four
-        // bytes, speaks HTTP/2 from there on. It alone is concerned.
+        // The record does not have it. A client that is moved within the first four bytes of a later head can switch to HTTP/2 by
+        // sending its preface there. Only that client is affected.
         is_first: true,
         since: osier::time::coarse_now(),
     };

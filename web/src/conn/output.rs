@@ -630,7 +630,7 @@ pub(crate) trait Outlet: Write {
     }
 }
 
-/// Copies a part of a file that is in the kernel's cache, as its bytes have just been written.
+/// Copies a part of a file. It is in the page cache, because it has just been written.
 #[cfg(feature = "sendfile")]
 fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let mut piece = vec![0; LARGE];

@@ -263,8 +263,8 @@ impl Pace {
         })
     }
 
-    /// Makes a call that waits for bytes of a body for a time. The stack shrinks during a wait of [`PATIENCE`], and as often while
-    /// bytes come one by one.
+    /// Makes a call that waits for bytes of a body for a time. The stack is shrunk once a wait lasts [`PATIENCE`], and once in each
+    /// [`PATIENCE`] while bytes trickle in.
     fn wait<T>(&mut self, link: &Link, mut within: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
         let now = osier::time::coarse_now();
         let shrunk = *self.shrunk.get_or_insert(now);

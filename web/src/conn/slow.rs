@@ -112,7 +112,7 @@ pub(crate) struct Watch {
     is_running: Cell<bool>,
     /// When the watch wakes.
     wakes: Cell<Option<Stamp>>,
-    /// Set for one that is due before that.
+    /// Set when a request is added that is due before `wakes`.
     earlier: Arc<Event>,
 }
 

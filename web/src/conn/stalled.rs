@@ -82,7 +82,7 @@ impl<C: Connection> Stalled<C> {
             .iter_mut()
             .filter(|noted| now.since(noted.since) >= PATIENCE)
             .filter_map(|noted| {
-                // Whatever comes of it, the next look is the first one.
+                // The measurement begins anew, whether or not this connection is closed.
                 noted.since = now;
                 let link = noted.link.upgrade()?;
                 (link.unacknowledged() == noted.unacknowledged).then_some(link)

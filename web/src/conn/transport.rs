@@ -417,7 +417,7 @@ impl Write for &Transport {
         }
     }
 
-    /// Waits until the socket has taken all bytes. Only after a write that took too long can some wait.
+    /// Waits until the socket has taken all bytes. Bytes wait only after a write that timed out.
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
         match self {

@@ -485,8 +485,8 @@ impl Worker {
     }
 
     /// Closes up to `count` connections that wait for their next request, and returns how many. Each
-    /// is the one that has been idle longest among [`SAMPLE`] connections, where a list of any length
-    /// costs the same. A request that has just arrived is still served.
+    /// is the one that has been idle longest among a sample of [`SAMPLE`], so the cost does not depend
+    /// on the number of connections. A request that has just arrived is still served.
     pub(crate) fn evict(&self, count: usize) -> usize {
         self.evict_where(count, Phase::is_idle)
     }

@@ -224,8 +224,8 @@ impl Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// Serves pages as [`Files::embedded`] does, with `options`. `index`, `listing`, `hidden` and
-    /// `precompressed` have no effect.
+    /// Serves pages as [`Files::embedded`] does, with `options`. What concerns a folder has no effect: `index`, `listing`, `hidden`,
+    /// `precompressed`, `symlinks`, `may_be_missing` and `in_memory`.
     ///
     /// # Errors
     ///

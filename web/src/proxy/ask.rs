@@ -1,6 +1,6 @@
 //! One GET to a backend by this server itself, with the whole response in memory.
 //!
-//! Another policy asks a backend a question about a request, and its own request waits for the answer. So time and size have bounds.
+//! A policy for authentication asks a backend about a request, which waits for the answer. So time and size are bounded.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::upstream::attempt::{Failed, Unanswered};
 use crate::upstream::carrier::Carrier;
 use crate::upstream::{Unavailable, Upstream};
 
-/// The time beyond the limit in which a response that drips in byte by byte is cut.
+/// Extra time before the exchange is cut. Read timeouts alone do not end a response that drips in.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The bounds of one question.

@@ -136,7 +136,7 @@ pub(super) fn make(
         backend.close_after();
     }
     let mut received = Vec::new();
-    // A response in memory needs none.
+    // Only a relayed body needs bounds.
     let bounds = || settings.bounds(head.is_stream);
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {

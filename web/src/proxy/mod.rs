@@ -125,8 +125,11 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// # Retries
 ///
 /// A request is sent a second time, on a new connection and to another backend if there is one, when the connection breaks before
-/// the first byte of the response. In addition, either no byte of the request was sent, or the method is idempotent
-/// (RFC 9110 9.2.2) and this server has the whole body.
+/// the first byte of the response, and one of these holds:
+///
+/// - No byte of the request was sent.
+/// - The method is idempotent (RFC 9110 9.2.2), and this server has the whole body.
+/// - A backend of HTTP/2 has declared the request unprocessed, and this server has the whole body. The method may be any.
 ///
 /// # Slow clients
 ///
@@ -180,8 +183,8 @@ pub struct Options {
     /// 64 KiB, and one piece more. Default: 256 KiB.
     pub read_ahead: usize,
     /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than
-    /// [`read_ahead`](Options::read_ahead) wait. 0 for none, and none without [`buffer`](Options::buffer) and for event streams,
-    /// gRPC and `X-Accel-Buffering: no`: the backend then waits for the client. Default: 1 GiB.
+    /// [`read_ahead`](Options::read_ahead) wait. 0 means none. Without [`buffer`](Options::buffer) there is no file either, nor for
+    /// event streams, gRPC and `X-Accel-Buffering: no`: the backend then waits for the client. Default: 1 GiB.
     pub read_ahead_file: u64,
     /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A gRPC call is passed on
     /// as it comes. On by default.

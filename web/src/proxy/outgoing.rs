@@ -77,7 +77,7 @@ pub(super) fn write_head(
         let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
         let is_replaced =
             (id.is_some() && is_same_name(name, id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
-        // A policy may call the user's field as those of proxies are called: X-Forwarded-User.
+        // A policy may set a field that is named like a proxy's, such as X-Forwarded-User.
         let is_set = || request.changes.adds(name) && !forwarded::is_added(name);
         forwarded::passes(name, is_trusted || is_set()) && !is_replaced && !is_named()
     });
@@ -101,7 +101,7 @@ pub(super) fn write_head(
     }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;
-        // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's answer to this one is not of interest.
+        // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's `Sec-WebSocket-Accept` is not checked.
         if request.version() == http::Version::HTTP_2 && request.header("sec-websocket-key").is_none() {
             head.header("sec-websocket-key", &websocket_key())?;
         }
@@ -135,8 +135,8 @@ pub(super) fn is_https(settings: &Settings, request: &Request<'_>) -> bool {
     forwarded::is_https(&request.headers(), is_trusted(settings, request), request.is_https())
 }
 
-/// Whether the body is passed on while the client sends it. The two sides of a gRPC call talk to each other. Over HTTP/1.1 there are no
-/// such calls: a client that names that type would hold a connection of the backend for as long as it likes.
+/// Whether the body is passed on while the client sends it. The two sides of a gRPC call talk to each other. A backend of HTTP/1.1 serves
+/// no gRPC, so there the body is received first: a client that only names the type could hold a connection for as long as it likes.
 pub(super) fn is_streamed(settings: &Settings, request: &Request<'_>) -> bool {
     !settings.options.buffer || (settings.upstream.speaks_http2() && grpc::is_call(request))
 }

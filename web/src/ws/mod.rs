@@ -23,9 +23,9 @@
 //! is not UTF-8, and limit the size of frames and messages. A [`Frame`] is a message that is
 //! encoded once for all its receivers.
 //!
-//! The graceful shutdown of the server closes WebSockets with code 1001, in both styles: an idle one and
-//! one that reads at once, one that only sends after [`Options::close_within`]. A handler that waits for
-//! something else also waits for [`Request::shutdown`].
+//! At graceful shutdown the server closes the WebSockets of both styles with code 1001: those that are idle
+//! or read at once, and one that only sends after [`Options::close_within`]. A handler that waits for
+//! something else has to wait for [`Request::shutdown`], too.
 //!
 //! No extension is negotiated. `permessage-deflate` needs a compressor of hundreds of kilobytes per
 //! connection, and a compressed frame could not be shared. The handshake of a client that offers an
