@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bytes ─▶ shake_hands ─┬─ few in this turn ─▶ try_handshake ─▶ idle, or rest until readable or writable
-//!                         └─ others ─▶ Line, at rest ─▶ called, PER_TURN a turn ─▶ try_handshake
+//!                         └─ others ─▶ HandshakeQueue, at rest ─▶ called, PER_TURN a turn ─▶ try_handshake
 //! ```
 //!
 //! A handshake whose certificate is being ordered tries again at rest, every [`RETRY`] until its time is over. It gives up where
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use osier::dormant::AfterBurst;
 
 use crate::conn::close::CloseReason;
-use crate::conn::line::Line;
+use crate::conn::handshake_queue::HandshakeQueue;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::transport::Transport;
 use crate::conn::{Conn, Stage, after};
@@ -39,11 +39,11 @@ pub(super) struct Handshake {
     place: Place,
 }
 
-/// The place of a handshake in the line of its worker.
+/// The place of a handshake in the queue of its worker.
 enum Place {
     /// It waits for its client.
     None,
-    /// It joins the line with the next poll.
+    /// It joins the queue with the next poll.
     Last,
     Numbered(u64),
     /// Its certificate is being ordered.
@@ -53,15 +53,15 @@ enum Place {
 }
 
 /// One of the handshakes of a worker that wait for certificates.
-struct Deferred(Rc<Line>);
+struct Deferred(Rc<HandshakeQueue>);
 
 impl Deferred {
     /// `None` if there are too many already.
-    fn one_more(line: &Rc<Line>) -> Option<Deferred> {
-        let count = line.deferred.get();
+    fn one_more(queue: &Rc<HandshakeQueue>) -> Option<Deferred> {
+        let count = queue.deferred.get();
         (count < DEFERRED).then(|| {
-            line.deferred.set(count + 1);
-            Deferred(line.clone())
+            queue.deferred.set(count + 1);
+            Deferred(queue.clone())
         })
     }
 }
@@ -81,15 +81,15 @@ impl Handshake {
         }
     }
 
-    fn has_been_called(&self, line: &Line) -> bool {
-        matches!(self.place, Place::Numbered(number) if line.has_called(number))
+    fn has_been_called(&self, queue: &HandshakeQueue) -> bool {
+        matches!(self.place, Place::Numbered(number) if queue.has_called(number))
     }
 
-    /// Ready once a handshake in line is called.
-    pub(super) fn poll_called(&mut self, line: &Line, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready once a queued handshake is called.
+    pub(super) fn poll_called(&mut self, queue: &HandshakeQueue, cx: &mut Context<'_>) -> Poll<()> {
         match self.place {
-            Place::Last => self.place = Place::Numbered(line.join(cx.waker())),
-            Place::Numbered(_) if self.has_been_called(line) => return Poll::Ready(()),
+            Place::Last => self.place = Place::Numbered(queue.join(cx.waker())),
+            Place::Numbered(_) if self.has_been_called(queue) => return Poll::Ready(()),
             Place::None | Place::Numbered(_) | Place::Deferred { .. } => {}
         }
         Poll::Pending
@@ -105,11 +105,11 @@ impl Handshake {
 }
 
 impl Conn {
-    /// Goes on with the handshake, as far as bytes have arrived. It may have to stand in line before.
+    /// Goes on with the handshake, as far as bytes have arrived. It may have to wait in the queue before.
     pub(super) fn shake_hands(&mut self, handshake: Handshake) -> AfterBurst {
         let (link, deadline) = (self.link.clone(), handshake.deadline);
-        let line = &link.worker.handshakes;
-        let has_turn = handshake.has_been_called(line) || line.admits();
+        let queue = &link.worker.handshakes;
+        let has_turn = handshake.has_been_called(queue) || queue.admits();
         if !has_turn {
             self.set_stage(Stage::Handshake(Handshake {
                 deadline,
@@ -131,7 +131,7 @@ impl Conn {
             }
             Err(error) if osier_tls::Error::of(&error).is_some_and(osier_tls::Error::is_deferred) => {
                 drop(handshake);
-                match Deferred::one_more(line) {
+                match Deferred::one_more(queue) {
                     Some(counted) => self.defer(counted, deadline),
                     None => self.refuse_client(&error),
                 }

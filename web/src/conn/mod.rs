@@ -36,10 +36,10 @@ pub(crate) mod frames;
 pub(crate) mod handover;
 #[cfg(feature = "tls")]
 mod handshake;
+#[cfg(feature = "tls")]
+pub(crate) mod handshake_queue;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
-#[cfg(feature = "tls")]
-pub(crate) mod line;
 pub(crate) mod listed;
 pub(crate) mod log;
 #[cfg(feature = "upgrade")]

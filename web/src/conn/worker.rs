@@ -25,7 +25,7 @@ use crate::conn::date::DateCache;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::line::Leaving;
 #[cfg(feature = "tls")]
-use crate::conn::line::Line;
+use crate::conn::handshake_queue::HandshakeQueue;
 use crate::conn::listed::{ConnectionInfo, ConnectionState};
 use crate::conn::log::record::Record;
 use crate::conn::protocol::Protocol;
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     #[cfg(feature = "h2")]
     outputs: RefCell<Shelf<Vec<u8>>>,
     #[cfg(feature = "tls")]
-    pub(crate) handshakes: Rc<Line>,
+    pub(crate) handshakes: Rc<HandshakeQueue>,
     /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,

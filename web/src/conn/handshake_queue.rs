@@ -1,7 +1,7 @@
-//! The line of a worker's handshakes.
+//! The queue of a worker's handshakes.
 //!
 //! A TLS handshake signs, which costs as much as twenty short requests. So a worker makes only [`PER_TURN`] steps before it runs its
-//! other fibers and reads from other clients. Further handshakes stand in line, at rest, until a fiber calls them. That fiber exists
+//! other fibers and reads from other clients. Further handshakes wait in the queue, at rest, until a fiber calls them. That fiber exists
 //! while there are steps.
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ const PER_TURN: usize = 4;
 
 /// The handshakes of a worker that wait for others.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct HandshakeQueue {
     /// Steps made since the fiber that calls has had its turn.
     made: Cell<usize>,
     /// Whether the calling fiber exists. It does while steps are made.
@@ -23,11 +23,11 @@ pub(crate) struct Line {
     called: Cell<u64>,
     /// The handshakes that have not been called, in the order of their numbers. Some may have ended.
     waiting: RefCell<VecDeque<Waker>>,
-    /// Handshakes that wait for their certificates, outside of the line.
+    /// Handshakes that wait for their certificates, outside of the queue.
     pub(super) deferred: Cell<usize>,
 }
 
-impl Line {
+impl HandshakeQueue {
     /// Whether a handshake may make a step now. Counts the step if so.
     pub(super) fn admits(self: &Rc<Self>) -> bool {
         if self.made.get() >= PER_TURN || !self.waiting.borrow().is_empty() {
@@ -52,7 +52,7 @@ impl Line {
         self.called.get() + waiting.len() as u64 - 1
     }
 
-    /// Calls the handshakes in line, a few each time that the other fibers have had their turn.
+    /// Calls the handshakes in the queue, a few each time that the other fibers have had their turn.
     ///
     /// # Suspends
     ///
@@ -82,13 +82,13 @@ impl Line {
 }
 
 /// The calling fiber. Its drop calls all that are left, also if there was no stack for the fiber.
-struct Calling(Rc<Line>);
+struct Calling(Rc<HandshakeQueue>);
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        let line = &self.0;
-        line.is_calling.set(false);
-        line.made.set(0);
-        line.call(usize::MAX);
+        let queue = &self.0;
+        queue.is_calling.set(false);
+        queue.made.set(0);
+        queue.call(usize::MAX);
     }
 }
