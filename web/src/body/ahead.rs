@@ -32,7 +32,7 @@ use osier_http::is_field;
 use super::spool::{Held, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
-use crate::conn::peer::PATIENCE;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::unnamed::{Unnamed, in_folder};
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
@@ -414,7 +414,7 @@ impl Queue<'_> {
                         None => {
                             state.starving = true;
                             drop(state);
-                            if !self.filled.wait_timeout(PATIENCE) {
+                            if !self.filled.wait_timeout(SLOW_AFTER) {
                                 out.shrink();
                                 self.filled.wait();
                             }

@@ -35,7 +35,7 @@ use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
 use crate::conn::close::CloseReason;
-use crate::conn::peer::{PATIENCE, Sink};
+use crate::conn::peer::{SLOW_AFTER, Sink};
 use crate::conn::rest::Rest;
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::{FilePart, LeftFile};
@@ -408,7 +408,7 @@ impl<'c> Output<'c> {
 
 /// Time after which a client that takes nothing is slow, given the write timeout.
 fn patience(limit: Option<Duration>) -> Duration {
-    limit.map_or(PATIENCE, |limit| PATIENCE.min(limit / 2))
+    limit.map_or(SLOW_AFTER, |limit| SLOW_AFTER.min(limit / 2))
 }
 
 #[cfg(feature = "sendfile")]

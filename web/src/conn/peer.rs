@@ -148,7 +148,7 @@ impl<'w> Peer<'w> {
 
     /// Whether the next response ends the connection.
     #[inline]
-    pub(crate) fn is_leaving(self) -> bool {
+    pub(crate) fn closes_after_response(self) -> bool {
         #[cfg(feature = "upgrade")]
         match self.worker.closes.get() {
             Closes::None => {}
@@ -225,7 +225,7 @@ fn while_open<T>(stream: &dyn ClientStream, body: impl FnOnce() -> T) -> io::Res
 }
 
 /// Time after which a client is slow. Waiting for it costs as little memory as possible from then on.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// The pace of a client that sends a request's body.
 pub(crate) struct Pace {
@@ -263,12 +263,12 @@ impl Pace {
         })
     }
 
-    /// Makes a call that waits for bytes of a body for a time. The stack is shrunk once a wait lasts [`PATIENCE`], and once in each
-    /// [`PATIENCE`] while bytes trickle in.
+    /// Makes a call that waits for bytes of a body for a time. The stack is shrunk once a wait lasts [`SLOW_AFTER`], and once in each
+    /// [`SLOW_AFTER`] while bytes trickle in.
     fn wait<T>(&mut self, link: &Link, mut within: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
         let now = osier::time::coarse_now();
         let shrunk = *self.shrunk.get_or_insert(now);
-        if now.saturating_duration_since(shrunk) >= PATIENCE {
+        if now.saturating_duration_since(shrunk) >= SLOW_AFTER {
             self.shrink(now);
         }
         let server = &link.worker.server;
@@ -276,13 +276,13 @@ impl Pace {
         if self.span.is_too_slow(&server.rates, body) && !self.may_be_slow {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let waited = match within(PATIENCE.min(body)) {
+        let waited = match within(SLOW_AFTER.min(body)) {
             // The kernel's own ETIMEDOUT means that the connection is dead.
             Err(error)
-                if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() && body > PATIENCE =>
+                if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() && body > SLOW_AFTER =>
             {
                 self.shrink(osier::time::coarse_now());
-                within(body - PATIENCE)
+                within(body - SLOW_AFTER)
             }
             done => done,
         };

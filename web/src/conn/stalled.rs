@@ -5,8 +5,8 @@
 //! Near the limit it closes the connections for which that number has long been the same, the oldest connections first:
 //!
 //! ```text
-//!   memory is short: look ── LOOK ──▶ look ── LOOK ──▶ look …        the number is the same for PATIENCE, near the limit: close,
-//!                    note what has changed, and when                 a few at a time
+//!   memory is short: look ── LOOK ──▶ look ── LOOK ──▶ look …     the number is the same for STALLED_AFTER, near the limit: close,
+//!                    note what has changed, and when              a few at a time
 //! ```
 //!
 //! The numbers are the kernel's, so nothing is noted for a response while there is enough memory. A client that reads a long response has
@@ -19,7 +19,7 @@ use std::time::Duration;
 use osier::time::Stamp;
 
 /// Time in which a client must take a byte while memory is short.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(200);
@@ -70,7 +70,7 @@ impl<C: Connection> Stalled<C> {
     fn close_at(&mut self, now: Stamp, links: &[Rc<C>], count: usize) -> usize {
         let pause = self.looked.map_or(Duration::MAX, |looked| now.since(looked));
         if pause >= LOOK {
-            if pause >= PATIENCE {
+            if pause >= STALLED_AFTER {
                 // What was noted when memory was short before says nothing.
                 self.noted.clear();
             }
@@ -80,7 +80,7 @@ impl<C: Connection> Stalled<C> {
         let stalled = self
             .noted
             .iter_mut()
-            .filter(|noted| now.since(noted.since) >= PATIENCE)
+            .filter(|noted| now.since(noted.since) >= STALLED_AFTER)
             .filter_map(|noted| {
                 // The measurement begins anew, whether or not this connection is closed.
                 noted.since = now;
@@ -182,12 +182,12 @@ mod tests {
                 turn.set(turn.get() + 1);
                 links[0].unacknowledged.set(1000 + turn.get() / 100 % 2);
             };
-            assert_eq!(checks(&mut stalled, &links, PATIENCE, reads), 0);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER, reads), 0);
             assert_eq!(checks(&mut stalled, &links, LOOK, reads), 2);
             let closed = [0, 1, 2].map(|at: usize| links[at].is_closed.get());
             assert_eq!(closed, [false, true, true]);
-            assert_eq!(checks(&mut stalled, &links, 10 * PATIENCE, reads), 0);
-            assert_eq!(checks(&mut stalled, &links, PATIENCE + LOOK, || {}), 1);
+            assert_eq!(checks(&mut stalled, &links, 10 * STALLED_AFTER, reads), 0);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER + LOOK, || {}), 1);
         });
     }
 
@@ -195,15 +195,15 @@ mod tests {
     fn one_that_comes_later_is_noted_soon_and_old_notes_say_nothing() {
         with_clock(|| {
             let (links, mut stalled) = (clients(2), Stalled::default());
-            assert_eq!(checks(&mut stalled, &links[..1], PATIENCE / 2, || {}), 0);
-            assert_eq!(checks(&mut stalled, &links, PATIENCE / 2 + LOOK, || {}), 1);
+            assert_eq!(checks(&mut stalled, &links[..1], STALLED_AFTER / 2, || {}), 0);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER / 2 + LOOK, || {}), 1);
             assert!(links[0].is_closed.get());
-            assert_eq!(checks(&mut stalled, &links, PATIENCE / 2 + LOOK, || {}), 1);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER / 2 + LOOK, || {}), 1);
 
             let (links, mut stalled) = (clients(1), Stalled::default());
-            assert_eq!(checks(&mut stalled, &links, PATIENCE / 2, || {}), 0);
-            osier::sleep(2 * PATIENCE);
-            assert_eq!(checks(&mut stalled, &links, PATIENCE / 2, || {}), 0);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER / 2, || {}), 0);
+            osier::sleep(2 * STALLED_AFTER);
+            assert_eq!(checks(&mut stalled, &links, STALLED_AFTER / 2, || {}), 0);
         });
     }
 }

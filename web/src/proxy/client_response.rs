@@ -218,7 +218,7 @@ fn send_and_relay(
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
-    backend.while_sending();
+    backend.mark_sending();
     // A backend that does not read the rest may still answer. A failing client ends the connection.
     let send = move || match sender.send(body, &carrier) {
         Ok(()) => None,

@@ -217,7 +217,7 @@ fn send_and_await(
     upgrade: Option<&[u8]>,
 ) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
-    backend.while_sending();
+    backend.mark_sending();
     request.body.invite().map_err(Failure::of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;

@@ -43,7 +43,7 @@ impl Burst<'_> {
             self.observe(Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
-        let closing = !can_go_on || response.close || self.peer.is_leaving();
+        let closing = !can_go_on || response.close || self.peer.closes_after_response();
         let exchange = if closing {
             head.exchange().closing()
         } else {
@@ -77,7 +77,7 @@ impl Burst<'_> {
                 return None;
             }
             body.welcome();
-            let exchange = match response.close || self.peer.is_leaving() {
+            let exchange = match response.close || self.peer.closes_after_response() {
                 true => head.exchange().closing(),
                 false => head.exchange(),
             };

@@ -591,7 +591,9 @@ impl<'b> Burst<'b> {
         *place = (arrived.at + unread.start, arrived.at + unread.end);
         match done {
             Ok(true) => None,
-            Ok(false) if body.is_done() && unread.is_empty() && (!head.keep_alive() || self.peer.is_leaving()) => {
+            Ok(false)
+                if body.is_done() && unread.is_empty() && (!head.keep_alive() || self.peer.closes_after_response()) =>
+            {
                 Some(Step::Done(After::End(CloseReason::LastResponse)))
             }
             Ok(false) => Some(Step::Done(After::Linger(body.close_reason()))),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::keeper;
 use super::ticket::Ticket;
-use crate::conn::peer::PATIENCE;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::transport::Transport;
 use crate::{Address, Stream};
 
@@ -51,7 +51,7 @@ impl Lease {
     ///
     /// Until then.
     pub(crate) fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
-        let patience = limit.min(PATIENCE);
+        let patience = limit.min(SLOW_AFTER);
         if self.transport.wait_readable_for(patience)? {
             return Ok(true);
         }

@@ -49,7 +49,7 @@ impl Http1Response {
     }
 
     /// Notes that the request is still being sent.
-    pub(super) fn while_sending(&mut self) {
+    pub(super) fn mark_sending(&mut self) {
         self.is_sending = true;
     }
 

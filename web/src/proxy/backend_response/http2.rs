@@ -34,7 +34,7 @@ impl Http2Response {
         }
     }
 
-    pub(super) fn while_sending(&mut self) {
+    pub(super) fn mark_sending(&mut self) {
         self.is_sending = true;
     }
 

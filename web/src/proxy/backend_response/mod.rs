@@ -64,8 +64,8 @@ impl BackendResponse {
     }
 
     /// Notes that the request is still being sent.
-    pub(super) fn while_sending(&mut self) {
-        each!(self, response => response.while_sending());
+    pub(super) fn mark_sending(&mut self) {
+        each!(self, response => response.mark_sending());
     }
 
     /// Notes that the connection cannot serve another request.

@@ -245,7 +245,11 @@ impl Connection {
     fn reset_stalled(&mut self) -> Result<(), Error> {
         let now = osier::time::coarse_now();
         loop {
-            let held = self.shared.machine.borrow_mut().reset_stalled(stalled::PATIENCE, now)?;
+            let held = self
+                .shared
+                .machine
+                .borrow_mut()
+                .reset_stalled(stalled::STALLED_AFTER, now)?;
             match held {
                 Some(event) => self.handle(event),
                 None => break,

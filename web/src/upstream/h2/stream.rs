@@ -9,7 +9,7 @@ use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
 
 use super::answer::{Answer, Cut};
 use super::connection::Connection;
-use crate::conn::peer::PATIENCE;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
 use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
@@ -160,7 +160,7 @@ impl Stream {
     /// `TimedOut` after the read timeout.
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         let limit = self.read_timeout.get();
-        let (inlet, patience) = (&self.answer.inlet, limit.min(PATIENCE));
+        let (inlet, patience) = (&self.answer.inlet, limit.min(SLOW_AFTER));
         while !self.answer.is_readable() {
             if inlet.arrived.wait_timeout(patience) {
                 continue;
