@@ -424,13 +424,16 @@ impl Conn {
             }),
             outcome => output.settle().map_or(After::Gone, |()| outcome),
         };
-        let outcome = match outcome {
+        let give = |input: Input, output: Output<'_>| {
+            worker.give_buffers(Buffers {
+                input: input.bytes,
+                output: output.into_buffer(),
+            });
+        };
+        let next = match outcome {
             After::Send(unsent) => {
                 let received = input.bytes[input.start..input.end].into();
-                worker.give_buffers(Buffers {
-                    input: input.bytes,
-                    output: output.into_buffer(),
-                });
+                give(input, output);
                 return self.rest_until_writable(Box::new(Sending {
                     unsent,
                     received,
@@ -438,61 +441,50 @@ impl Conn {
                 }));
             }
             After::Receive(awaiting) => {
-                worker.give_buffers(Buffers {
-                    input: input.bytes,
-                    output: output.into_buffer(),
-                });
+                give(input, output);
                 return self.rest_until_received(awaiting);
             }
-            After::Gone => {
-                // It may be an eviction that has ended the burst.
-                let next = self.close(output.close_reason());
-                worker.give_buffers(Buffers {
-                    input: input.bytes,
-                    output: output.into_buffer(),
-                });
-                return next;
+            After::Taken(takeover, extensions) => {
+                link.end();
+                let unread = input.bytes[input.start..input.end].to_vec();
+                give(input, output);
+                return self.take_over(takeover, extensions, unread);
             }
-            outcome => outcome,
-        };
-
-        link.end();
-        if let After::Taken(takeover, extensions) = outcome {
-            let unread = input.bytes[input.start..input.end].to_vec();
-            worker.give_buffers(Buffers {
-                input: input.bytes,
-                output: output.into_buffer(),
-            });
-            return self.take_over(takeover, extensions, unread);
-        }
-        let next = match outcome {
+            // It may be an eviction that has ended the burst.
+            After::Gone => self.close(output.close_reason()),
             After::End(reason) => {
+                link.end();
                 if is_held {
                     // A close alone would drop these bytes if the client has sent more meanwhile.
                     let _ = link.socket().shutdown(Shutdown::Write);
                 }
                 self.close(reason)
             }
-            After::Gone | After::Taken(..) | After::Send(_) | After::Receive(_) => unreachable!("taken above"),
-            After::Linger(reason) => self.linger(reason),
-            // After this shutdown, bytes that have already arrived are still read and whole
-            // requests served. Then the end is read.
-            After::Wait(_) if worker.draining.get() && link.socket().shutdown(Shutdown::Read).is_err() => {
-                self.close(CloseReason::Shutdown)
+            After::Linger(reason) => {
+                link.end();
+                self.linger(reason)
             }
-            // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112
-            // section 2.2).
-            After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
-            After::Wait(scanner) if input.start < input.end => {
-                self.rest_in_head(&input.bytes[input.start..input.end], scanner, false)
+            After::Wait(scanner) => {
+                link.end();
+                self.wait(&input.bytes[input.start..input.end], scanner)
             }
-            After::Wait(_) => self.sleep(),
         };
-        worker.give_buffers(Buffers {
-            input: input.bytes,
-            output: output.into_buffer(),
-        });
+        give(input, output);
         next
+    }
+
+    /// Waits for the next request, of which these bytes have arrived. The scanner has seen them.
+    #[inline]
+    fn wait(&mut self, received: &[u8], scanner: HeadScanner) -> AfterBurst {
+        // After this shutdown, bytes that have already arrived are still read and whole requests served. Then the end is read.
+        if self.link.worker.draining.get() && self.link.socket().shutdown(Shutdown::Read).is_err() {
+            return self.close(CloseReason::Shutdown);
+        }
+        match received {
+            // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112 section 2.2).
+            [] | b"\r\n" => self.sleep(),
+            _ => self.rest_in_head(received, scanner, false),
+        }
     }
 
     /// Rests in the middle of a head, of which these bytes have arrived. The scanner has seen them.
