@@ -28,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The smallest region that is tried before the lack of address space is reported.
 const MIN_REGION_BYTES: usize = 4 << 20;
 
-/// Under a limit of the address space, one region takes at most 1/32 of what is allowed for stacks.
+/// One region takes at most 1/32 of the address space that a limit allows for stacks.
 const PARTS: usize = 32;
 
 static SHARED: Mutex<[[Shelf; CLASSES]; 2]> = Mutex::new([const { [const { Shelf::new() }; CLASSES] }; 2]);

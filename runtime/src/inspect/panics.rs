@@ -7,9 +7,9 @@ use std::panic;
 use std::sync::Once;
 use std::thread;
 
-use crate::future;
 use crate::worker::context;
 use crate::worker::core::{Core, ShortId};
+use crate::worker::running::{RUNNING, VALUES};
 
 static INSTALLED: Once = Once::new();
 
@@ -31,9 +31,13 @@ pub(crate) fn name_the_fiber() {
 }
 
 fn say_task() {
-    let Some(task) = future::current() else { return };
-    let name = task.name().map(|name| format!(" '{name}'")).unwrap_or_default();
-    eprintln!("osier: in task {}{name}", task.id());
+    let id = RUNNING.with(|running| running.id.get());
+    if id == 0 {
+        return;
+    }
+    let name = VALUES.with(|values| values.name.borrow().clone());
+    let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
+    eprintln!("osier: in task {id}{name}");
 }
 
 fn say(core: &Core<'_>) {

@@ -318,7 +318,7 @@ impl Builder {
         #[cfg(feature = "inspect")]
         panics::name_the_fiber();
         share_heaps();
-        let threads = Threads::start(&self.settings, workers, self.watch()?)?;
+        let threads = Threads::start(&self.settings, workers, self.watch()?, describe)?;
         Ok(Runtime { threads })
     }
 
@@ -336,4 +336,17 @@ impl Builder {
     fn watch(&self) -> io::Result<fn(&'static Remote)> {
         Ok(|_| ())
     }
+}
+
+#[cfg(feature = "inspect")]
+fn describe(remote: &Remote) -> String {
+    let work = watchdog::work(remote);
+    format!("{work}; {}", work.advice())
+}
+
+#[cfg(not(feature = "inspect"))]
+fn describe(_: &Remote) -> String {
+    "a fiber, a task or a callback that does not return; let osier::unblock() run what blocks, and call \
+     osier::fiber::give_way() in what computes"
+        .into()
 }

@@ -227,12 +227,13 @@ fn outside() -> io::Result<&'static Remote> {
             name: "osier-driver".into(),
             ..Settings::default()
         };
-        let threads = Threads::start(&settings, 1, drop).map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("the driver of futures outside of a runtime cannot start: {error}"),
-            )
-        })?;
+        let threads =
+            Threads::start(&settings, 1, drop, |_| "timers and descriptors of futures".into()).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("the driver of futures outside of a runtime cannot start: {error}"),
+                )
+            })?;
         let _ = THREADS.set(threads);
     }
     Ok(THREADS.get().expect("set under the lock").scheduler.remote(0))

@@ -16,8 +16,6 @@ use osier_poll::Poller;
 use osier_queue::Idle;
 use osier_queue::clock::Member;
 
-#[cfg(feature = "inspect")]
-use crate::inspect::watchdog;
 use crate::wait::socket;
 use crate::worker::Worker;
 use crate::worker::affinity::{pin_thread, start_thread};
@@ -61,7 +59,11 @@ pub(crate) struct Threads {
     pub(crate) scheduler: Arc<Scheduler>,
     threads: Vec<thread::JoinHandle<()>>,
     progress: Arc<Progress>,
+    describe: Describe,
 }
+
+/// Says what a worker runs that does not end, and which calls would let it.
+pub(crate) type Describe = fn(&Remote) -> String;
 
 /// How far the threads are.
 #[derive(Default)]
@@ -116,11 +118,12 @@ impl Drop for Ends {
 }
 
 impl Threads {
-    /// Starts the workers. Each thread keeps what `watch` returns for as long as its worker runs.
+    /// Starts the workers. Each thread keeps what `watch` returns for as long as its worker runs. A shutdown uses `describe`.
     pub(crate) fn start<W>(
         settings: &Settings,
         workers: usize,
         watch: impl Fn(&'static Remote) -> W + Clone + Send + 'static,
+        describe: Describe,
     ) -> io::Result<Threads> {
         let (scheduler, vacancies) = prepare(
             settings,
@@ -131,6 +134,7 @@ impl Threads {
             scheduler: Arc::clone(&scheduler),
             threads: Vec::with_capacity(workers),
             progress: Arc::clone(&progress),
+            describe,
         };
         for (index, vacancy) in vacancies.into_iter().enumerate() {
             let scheduler = Arc::clone(&scheduler);
@@ -196,10 +200,9 @@ impl Drop for Threads {
             }
             if !thread.is_finished() {
                 let name = thread.thread().name().unwrap_or("unnamed");
-                let (work, advice) = work_of(self.scheduler.remote(index));
+                let work = (self.describe)(self.scheduler.remote(index));
                 eprintln!(
-                    "osier: worker '{name}' has not turned its loop {limit:?} after the shutdown began, and is left behind: it runs {work}; \
-                     {advice}"
+                    "osier: worker '{name}' has not turned its loop {limit:?} after the shutdown began, and is left behind: it runs {work}"
                 );
                 continue;
             }
@@ -221,21 +224,6 @@ impl Drop for Threads {
             }
         }
     }
-}
-
-/// The work of a worker that does not end, and the calls that would let it.
-#[cfg(feature = "inspect")]
-fn work_of(remote: &Remote) -> (String, &'static str) {
-    let work = watchdog::work(remote);
-    (work.to_string(), work.advice())
-}
-
-#[cfg(not(feature = "inspect"))]
-fn work_of(_: &Remote) -> (&'static str, &'static str) {
-    (
-        "a fiber, a task or a callback that does not return",
-        "let osier::unblock() run what blocks, and call osier::fiber::give_way() in what computes",
-    )
 }
 
 fn message(payload: &(dyn Any + Send)) -> &str {
