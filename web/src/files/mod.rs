@@ -224,7 +224,7 @@ impl Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// Serves pages as [`Files::embedded`] does, with `options`. What concerns a folder has no effect: `index`, `listing`, `hidden`,
+    /// Serves pages as [`Files::embedded`] does, with `options`. Options about a folder have no effect: `index`, `listing`, `hidden`,
     /// `precompressed`, `symlinks`, `may_be_missing` and `in_memory`.
     ///
     /// # Errors
