@@ -133,52 +133,14 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
         DeValue::Array(items) => items.iter().collect(),
         _ => vec![value],
     };
-    let source = table.source();
-    if items.is_empty() {
-        source.problem(
-            &value.span(),
-            format!("'{key}' is an empty list; leave it out, or name something"),
-        );
-    }
     let read = items.iter().copied().filter_map(|item| backend(table, key, item, http));
     let list: Vec<(At<Place>, BackendOptions)> = read.collect();
     let scheme = list.first().map_or(Scheme::Http, |(first, _)| first.value.scheme);
-    for (index, (place, options)) in list.iter().enumerate() {
-        let before = &list[..index];
-        warn_if_missing(source, &place.span, &place.value.address);
-        if before
-            .iter()
-            .any(|(other, _)| other.value.address == place.value.address)
-        {
-            let text = format!("'{}' is named twice", place.value.address);
-            source.problem(&place.span, text);
-        }
-        if place.value.scheme != scheme {
-            let mixed = match (scheme, place.value.scheme) {
-                (Scheme::Http, scheme) | (scheme, _) => scheme.text(),
-            };
-            let text = format!(
-                "some backends have {mixed} and others do not: write it before all addresses of 'to', or before none"
-            );
-            source.problem(&place.span, text);
-        }
-        let id = options.id.as_ref();
-        if let Some(id) = id.filter(|_| before.iter().any(|(_, other)| other.id.as_ref() == id)) {
-            source.problem(
-                &place.span,
-                format!("two backends have the 'id' \"{id}\"; give each its own"),
-            );
-        }
+    let source = table.source();
+    for (index, backend) in list.iter().enumerate() {
+        check_backend(source, backend, &list[..index], scheme);
     }
-    if !list.is_empty() && list.len() == items.len() && list.iter().all(|(_, options)| options.backup) {
-        let text = format!("every backend of '{key}' is a backup; remove 'backup' from at least one");
-        source.problem(&value.span(), text);
-    }
-    if list.len() > BACKENDS_MAX {
-        let text = format!(
-            "'{key}' names {} backends; at most {BACKENDS_MAX} are possible",
-            list.len()
-        );
+    if let Some(text) = mistake_of_list(key, items.len(), &list) {
         source.problem(&value.span(), text);
     }
     let list = list.into_iter();
@@ -186,6 +148,49 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
         list.map(|(place, options)| (place.value.address, options)).collect(),
         scheme,
     )
+}
+
+/// Notes what is wrong with one backend beside those `before` it, the first of which has `scheme`.
+fn check_backend(
+    source: &Source<'_>,
+    (place, options): &(At<Place>, BackendOptions),
+    before: &[(At<Place>, BackendOptions)],
+    scheme: Scheme,
+) {
+    let At { value, span } = place;
+    warn_if_missing(source, span, &value.address);
+    if before.iter().any(|(other, _)| other.value.address == value.address) {
+        source.problem(span, format!("'{}' is named twice", value.address));
+    }
+    if value.scheme != scheme {
+        let mixed = match (scheme, value.scheme) {
+            (Scheme::Http, scheme) | (scheme, _) => scheme.text(),
+        };
+        let text = format!(
+            "some backends have {mixed} and others do not: write it before all addresses of 'to', or before none"
+        );
+        source.problem(span, text);
+    }
+    if let Some(id) = &options.id
+        && before.iter().any(|(_, other)| other.id.as_ref() == Some(id))
+    {
+        source.problem(span, format!("two backends have the 'id' \"{id}\"; give each its own"));
+    }
+}
+
+/// What is wrong with a list of `named` backends as a whole. `list` holds those that could be read.
+fn mistake_of_list(key: &str, named: usize, list: &[(At<Place>, BackendOptions)]) -> Option<String> {
+    if named == 0 {
+        return Some(format!("'{key}' is an empty list; leave it out, or name something"));
+    }
+    let count = list.len();
+    if count > BACKENDS_MAX {
+        return Some(format!(
+            "'{key}' names {count} backends; at most {BACKENDS_MAX} are possible"
+        ));
+    }
+    let are_all_backups = count == named && list.iter().all(|(_, options)| options.backup);
+    are_all_backups.then(|| format!("every backend of '{key}' is a backup; remove 'backup' from at least one"))
 }
 
 /// Reads one backend: its address, or a table with its address and options.
