@@ -178,7 +178,7 @@ fn check_backend(
     }
 }
 
-/// What is wrong with a list of `named` backends as a whole. `list` holds those that could be read.
+/// The mistake of a list of `named` backends as a whole, if there is one. `list` holds those that could be read.
 fn mistake_of_list(key: &str, named: usize, list: &[(At<Place>, BackendOptions)]) -> Option<String> {
     if named == 0 {
         return Some(format!("'{key}' is an empty list; leave it out, or name something"));
