@@ -238,9 +238,10 @@ impl Builder {
         let place = Location::caller();
         let spawned = context::worker(|here| {
             let worker = self.worker;
-            let workers = here.scheduler.workers();
-            if let Some(index) = worker.filter(|&index| index >= workers) {
-                return Err((index, workers));
+            if let Some(index) = worker
+                && index >= here.scheduler.workers()
+            {
+                return Err((index, here.scheduler.workers()));
             }
             let (job, handle) = packet::packet(self.header(place), body);
             match worker {
