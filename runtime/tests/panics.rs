@@ -4,7 +4,6 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
-use std::process::Stdio;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -105,21 +104,10 @@ fn a_value_out_of_range_is_named_with_its_limit() {
     }
 }
 
-const CHILD: &str = "OSIER_TEST_CHILD";
-
 /// Runs this test again in a child process, which calls `body`. Returns its stdout and the lines on stderr that say who has
 /// panicked.
 fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(String, Vec<String>)> {
-    if std::env::var_os(CHILD).is_some() {
-        body();
-        return None;
-    }
-    let output = testkit::this_test()
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .stdout(Stdio::piped())
-        .output()
-        .unwrap();
+    let output = testkit::in_a_child(test, body)?;
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
     let lines = text.lines().filter(|line| line.starts_with("osier: in "));

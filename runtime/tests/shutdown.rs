@@ -99,26 +99,12 @@ fn wakers_outlive_their_runtime_harmlessly() {
     assert_eq!(kept.lock().unwrap().len(), 6);
 }
 
-const CHILD: &str = "OSIER_TEST_CHILD";
-
 /// Runs this test again in a child process, which calls `body`. Returns its exit status and its stderr.
 fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(std::process::ExitStatus, String)> {
-    if std::env::var_os(CHILD).is_some() {
-        body();
-        return None;
-    }
-    // The tests that count would count the child's pipe.
+    // The tests that count would count the child's pipes.
     let _alone = ALONE.lock();
-    let mut child = testkit::this_test()
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    Some((child.wait().unwrap(), text))
+    let output = testkit::in_a_child(test, body)?;
+    Some((output.status, String::from_utf8(output.stderr).unwrap()))
 }
 
 #[test]

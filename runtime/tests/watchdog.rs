@@ -12,16 +12,7 @@ const CHILD: &str = "OSIER_TEST_CHILD";
 
 /// Returns what this test writes to stderr in a child process. Returns `None` in that process.
 fn stderr_of(test: &str, body: impl FnOnce()) -> Option<String> {
-    if std::env::var_os(CHILD).is_some() {
-        body();
-        return None;
-    }
-    let output = testkit::this_test()
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .stdout(Stdio::null())
-        .output()
-        .unwrap();
+    let output = testkit::in_a_child(test, body)?;
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
     Some(text)

@@ -25,7 +25,7 @@ pub use cgroup::MemoryGroup;
 pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};
-pub use program::{Program, find, free_port, is_emulated, this_test};
+pub use program::{Program, find, free_port, in_a_child, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
 pub use seeds::seeds;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -141,6 +141,21 @@ pub fn this_test() -> Command {
     let mut command = Command::new(program);
     command.args(words).arg(executable);
     command
+}
+
+/// Runs the test of that name again in a child process, which calls `body`. Returns what the child has printed, and `None` in the child.
+///
+/// # Panics
+/// Panics if the child cannot be started.
+pub fn in_a_child(test: &str, body: impl FnOnce()) -> Option<Output> {
+    const CHILD: &str = "OSIER_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        body();
+        return None;
+    }
+    let mut child = this_test();
+    child.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    Some(child.env(CHILD, "1").output().expect("the test executable starts"))
 }
 
 /// Whether an emulator runs this test.
