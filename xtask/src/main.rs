@@ -11,6 +11,7 @@ mod deny;
 mod package;
 mod peers;
 mod quick;
+mod running;
 mod sim;
 mod step;
 mod test;

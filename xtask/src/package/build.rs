@@ -41,12 +41,19 @@ pub const SYSTEMS: &[System] = &[
     },
 ];
 
+impl System {
+    /// Whether its servers run on this machine.
+    pub fn runs_here(&self) -> bool {
+        host().starts_with(self.processor)
+    }
+}
+
 /// Builds the server for this machine.
 ///
 /// # Errors
 /// The outcome of a step that cannot go on.
 pub fn native(step: &str) -> Result<PathBuf, Box<Outcome>> {
-    optimised(step, &host(), |_| {})
+    optimised(step, &host(), true, |_| {})
 }
 
 /// Builds a static server.
@@ -59,7 +66,7 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
     if !step::succeeds(Command::new("rustup").args(["target", "add", target])) {
         return skipped(format!("rustup cannot install {target}"));
     }
-    let is_native = host().starts_with(system.processor);
+    let is_native = system.runs_here();
     let mut compilers = system.compilers.iter().filter(|name| is_native || **name != "cc");
     let Some(compiler) = compilers.find(|name| peers::is_there(name)) else {
         return skipped(format!(
@@ -68,7 +75,7 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
         ));
     };
     let variable = target.replace('-', "_");
-    optimised(step, target, |build| {
+    optimised(step, target, is_native, |build| {
         build.env(format!("CC_{variable}"), compiler);
         // The target brings the C library with it; the linker of another processor only has to know the instructions.
         if !is_native {
@@ -78,14 +85,19 @@ pub fn fixed(step: &str, system: &System) -> Result<PathBuf, Box<Outcome>> {
 }
 
 /// Builds the server, and twice where it runs here: the first one counts.
-fn optimised(step: &str, target: &str, prepare: impl Fn(&mut Command)) -> Result<PathBuf, Box<Outcome>> {
+fn optimised(
+    step: &str,
+    target: &str,
+    runs_here: bool,
+    prepare: impl Fn(&mut Command),
+) -> Result<PathBuf, Box<Outcome>> {
     let built = |folder: &str, kind: Option<&Build>| {
         let folder = dist().join(folder);
         let mut build = command(&folder, target, kind);
         prepare(&mut build);
         finish(step, &mut build, folder.join(target).join("release/osier"))
     };
-    if !profile::runs_here(target) {
+    if !runs_here {
         return built("build", None);
     }
     let counting = built("counting", Some(&Build::Counting))?;

@@ -73,12 +73,6 @@ pub fn of(step: &str, binary: &Path, folder: &Path) -> Result<Option<PathBuf>, S
     }
 }
 
-/// Whether servers for that target run on this machine.
-pub fn runs_here(target: &str) -> bool {
-    let processor = |target: &str| target.split('-').next().unwrap_or_default().to_string();
-    processor(target) == processor(&host()) && target.contains("linux")
-}
-
 /// The program of the toolchain that makes one profile of all counts.
 fn merger() -> Option<PathBuf> {
     let sysroot = step::output(Command::new("rustc").args(["--print", "sysroot"]));

@@ -5,7 +5,6 @@ use super::epoch;
 use super::stage::Stage;
 use crate::root;
 use crate::step::{self, Outcome};
-use crate::test::host;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,8 +19,7 @@ pub fn package(system: &System) -> Outcome {
         Err(outcome) => return *outcome,
     };
     // The help text comes from a binary that runs here.
-    let runs_here = host().starts_with(system.processor);
-    let speaker = if runs_here {
+    let speaker = if system.runs_here() {
         Ok(binary.clone())
     } else {
         build::speaker(&step)

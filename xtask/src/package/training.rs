@@ -4,11 +4,12 @@
 //! WebSockets are the clients and backends, on loopback. The server proxies to a second one of the same binary.
 
 use crate::peers::{self, free_port};
+use crate::running::{Fpm, Running};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Seconds of each kind of request. A profile counts how often code runs, and a second is some 10,000 requests.
@@ -19,20 +20,17 @@ pub fn train(binary: &Path, folder: &Path) -> Result<(), String> {
     let ports = [free_port()?, free_port()?, free_port()?];
     write_site(folder, ports)?;
     let fpm = peers::php_fpm().ok_or("php-fpm: not installed")?;
-    let mut scripts = Command::new(fpm);
-    // -R: as root it runs scripts only when asked to.
-    scripts.args(["-F", "-R", "-y", "fpm.conf"]);
-    let _scripts = Running::start(folder, &mut scripts)?;
+    let _scripts = Fpm::start(Command::new(fpm), folder, CONNECTIONS)?;
     let server = |file| {
         let mut server = Command::new(binary);
-        server.arg(file).env("LLVM_PROFILE_FILE", folder.join("%p.profraw"));
-        Running::start(folder, &mut server)
+        server.arg(folder.join(file));
+        Running::start(server.env("LLVM_PROFILE_FILE", folder.join("%p.profraw")))
     };
     let mut backend = server("backend.toml")?;
     let mut site = server("site.toml")?;
-    for port in ports {
-        wait_for(port)?;
-    }
+    backend.wait_for(ports[2])?;
+    site.wait_for(ports[0])?;
+    site.wait_for(ports[1])?;
     load(folder, ports)?;
     converse(ports[0])?;
     // The profile is written by an orderly exit.
@@ -40,7 +38,7 @@ pub fn train(binary: &Path, folder: &Path) -> Result<(), String> {
     backend.stop()
 }
 
-/// The pages, the script, and the configurations of the two servers and of php-fpm.
+/// The pages, the scripts, and the configurations of the two servers.
 fn write_site(folder: &Path, [plain, tls, backend]: [u16; 3]) -> Result<(), String> {
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
@@ -57,16 +55,9 @@ fn write_site(folder: &Path, [plain, tls, backend]: [u16; 3]) -> Result<(), Stri
     write("www/app.js", PROSE.repeat(40 * 1024 / PROSE.len()).as_bytes())?;
     write("www/large.bin", &[b'x'; 1 << 20])?;
     for script in ["www/hello.php", "www/kept.php"] {
-        write(script, SCRIPT.as_bytes())?;
+        write(script, Fpm::HELLO.as_bytes())?;
     }
     let shown = folder.display();
-    let pool = format!(
-        "[global]\nerror_log = {shown}/fpm.log\n[www]\nlisten = {shown}/fpm.sock\npm = static\npm.max_children = {CONNECTIONS}\n"
-    );
-    // As root, php-fpm changes its user, which does not exist everywhere.
-    let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let user = if is_root { "user = root\ngroup = root\n" } else { "" };
-    write("fpm.conf", format!("{pool}{user}").as_bytes())?;
     let backend_site = format!(
         "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{backend}\"\n[[site]]\ndefault = true\n[[site.route]]\nrespond = {{ body = \"Hello, World!\" }}\n"
     );
@@ -81,8 +72,6 @@ fn write_site(folder: &Path, [plain, tls, backend]: [u16; 3]) -> Result<(), Stri
 
 const PROSE: &str =
     "A coroutine suspends where it would wait, and resumes where it has stopped; its thread runs others meanwhile. ";
-
-const SCRIPT: &str = "<?php header('Content-Type: text/plain'); header('Content-Length: 13'); echo 'Hello, World!';";
 
 const SITE: &str = r#"workers = 1
 state = "{folder}/state"
@@ -135,7 +124,7 @@ files = "{folder}/www"
 log = false
 "#;
 
-const CONNECTIONS: u32 = 64;
+const CONNECTIONS: usize = 64;
 
 /// The requests over HTTP/1.1: options of `wrk`, and the path.
 const PLAIN: &[(&[&str], &str)] = &[
@@ -205,7 +194,7 @@ fn load(folder: &Path, [plain, tls, _]: [u16; 3]) -> Result<(), String> {
 fn converse(port: u16) -> Result<(), String> {
     let guest = |number: usize| -> std::io::Result<()> {
         let mut guest = TcpStream::connect(("127.0.0.1", port))?;
-        guest.set_read_timeout(Some(Duration::from_millis(20)))?;
+        guest.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(
             guest,
             "GET /chat?room=room-{} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -213,6 +202,13 @@ fn converse(port: u16) -> Result<(), String> {
             number % 4
         )?;
         let mut received = [0; 16 * 1024];
+        let mut status = [0; 12];
+        guest.read_exact(&mut status)?;
+        if status != *b"HTTP/1.1 101" {
+            let text = format!("answered {:?} instead of 101", String::from_utf8_lossy(&status));
+            return Err(std::io::Error::other(text));
+        }
+        guest.set_read_timeout(Some(Duration::from_millis(20)))?;
         for word in 0..50u8 {
             // A final text frame. A mask of zeros leaves the text as it is.
             let text = [b"hello there ".as_slice(), &[b'a' + word % 26]].concat();
@@ -229,55 +225,4 @@ fn converse(port: u16) -> Result<(), String> {
         guests.try_for_each(|guest| guest.join().expect("a guest does not panic"))
     });
     ended.map_err(|error| format!("chat: {error}"))
-}
-
-fn wait_for(port: u16) -> Result<(), String> {
-    let patience = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        if Instant::now() > patience {
-            return Err(format!("nothing listens on port {port} after 30 s"));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// A program that is stopped at the latest by its drop.
-struct Running {
-    child: Child,
-    name: String,
-}
-
-impl Running {
-    fn start(folder: &Path, command: &mut Command) -> Result<Running, String> {
-        let name = command.get_program().display().to_string();
-        command.current_dir(folder);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
-        Ok(Running { child, name })
-    }
-
-    /// Asks it to end, and waits until it has.
-    fn stop(&mut self) -> Result<(), String> {
-        let kill = format!("kill {}", self.child.id());
-        let _ = Command::new("sh").args(["-c", &kill]).status();
-        let patience = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < patience {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("{}: ended with {status}", self.name)),
-                _ => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
-        Err(format!("{}: does not stop within 30 s", self.name))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) && self.stop().is_err() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
 }

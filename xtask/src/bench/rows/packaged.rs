@@ -3,13 +3,14 @@
 //! A package is optimised with a profile (`package/profile.rs`), `cargo build --release` is not. Both take part, so a
 //! row shows what the profile gives, too. The programs of `bench/` that other rows measure have no profile.
 
-use super::php::{self, Fpm};
+use super::php;
 use super::proxy::{self, OF_HAPROXY, OF_NGINX};
 use super::{BELOW, Contestant, HELLO, Row, Sample, contestant, sample, site};
 use crate::bench::Plan;
 use crate::bench::load::{self, Asked};
 use crate::bench::programs::{PACKAGED, SERVER, program};
 use crate::bench::server::{Server, nginx};
+use crate::running::Fpm;
 use std::path::Path;
 
 /// None against another checkout, whose package is not built.
@@ -71,7 +72,7 @@ fn proxied(plan: &Plan) -> Row<'_> {
 
 fn scripts(plan: &Plan) -> Row<'_> {
     let under_load = move |start: &dyn Fn(&Fpm) -> Result<Server, String>| {
-        let fpm = Fpm::start(plan)?;
+        let fpm = php::fpm(plan)?;
         let server = start(&fpm)?;
         server.check("/hello.php", HELLO)?;
         load::requests(plan, &server, Asked::path("/hello.php")).map(sample)

@@ -10,17 +10,14 @@ use crate::bench::programs::program;
 use crate::bench::server::{Server, nginx};
 use crate::bench::{Plan, pinned};
 use crate::peers;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use crate::running::Fpm;
+use std::path::Path;
 
 /// DESIGN.md: against nginx in the same mode.
 pub(super) const GOAL: Option<f64> = Some(0.85);
 
 /// As many as `load::requests` opens connections.
 pub(super) const PROCESSES: usize = 64;
-
-const SCRIPT: &str = "<?php header('Content-Type: text/plain'); header('Content-Length: 13'); echo 'Hello, World!';";
 
 /// All of them.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
@@ -49,7 +46,7 @@ fn served<'a>(
     start: impl Fn(&Fpm) -> Result<Server, String> + 'a,
 ) -> Contestant<'a> {
     let run = move || -> Result<Sample, String> {
-        let fpm = Fpm::start(plan)?;
+        let fpm = fpm(plan)?;
         let server = start(&fpm)?;
         server.check("/hello.php", HELLO)?;
         load::requests(plan, &server, Asked::path("/hello.php")).map(sample)
@@ -92,54 +89,10 @@ pub(super) fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server
     })
 }
 
-/// A php-fpm; ended by its drop.
-pub(super) struct Fpm {
-    child: Child,
-    pub(super) socket: PathBuf,
-}
-
-impl Fpm {
-    pub(super) fn start(plan: &Plan) -> Result<Fpm, String> {
-        let fpm = peers::php_fpm().ok_or("php-fpm: not installed")?;
-        let (socket, config) = (plan.scratch.join("fpm.sock"), plan.scratch.join("fpm.conf"));
-        // Opened for all: nginx changes its user when root starts it.
-        let text = format!(
-            "[global]\nerror_log = {}\ndaemonize = no\n[bench]\nlisten = {}\nlisten.mode = 0666\npm = static\npm.max_children = {PROCESSES}\n",
-            plan.scratch.join("fpm.log").display(),
-            socket.display()
-        );
-        let write = |path: &Path, text: &str| {
-            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        write(&config, &text)?;
-        write(&site(plan).join("hello.php"), SCRIPT)?;
-        let mut command = pinned(plan.cores.1, &fpm);
-        // -R: as root it runs scripts only when asked to; it changes nothing for other users.
-        command.args(["-F", "-R", "-y"]).arg(&config);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("php-fpm: {error}"))?;
-        let fpm = Fpm { child, socket };
-        let patience = Instant::now() + Duration::from_secs(10);
-        while std::os::unix::net::UnixStream::connect(&fpm.socket).is_err() {
-            if Instant::now() > patience {
-                return Err(format!("php-fpm: does not listen on {}", fpm.socket.display()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(fpm)
-    }
-}
-
-impl Drop for Fpm {
-    fn drop(&mut self) {
-        // Politely: it ends its processes only then.
-        let kill = format!("kill {}", self.child.id());
-        let _ = Command::new("sh").args(["-c", &kill]).status();
-        let patience = Instant::now() + Duration::from_secs(5);
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a php-fpm on the core of the load, and writes the script.
+pub(super) fn fpm(plan: &Plan) -> Result<Fpm, String> {
+    let program = peers::php_fpm().ok_or("php-fpm: not installed")?;
+    let script = site(plan).join("hello.php");
+    std::fs::write(&script, Fpm::HELLO).map_err(|error| format!("{}: {error}", script.display()))?;
+    Fpm::start(pinned(plan.cores.1, &program), &plan.scratch, PROCESSES)
 }
