@@ -6,7 +6,6 @@ mod given;
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
