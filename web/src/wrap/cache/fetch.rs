@@ -584,13 +584,18 @@ fn fetched_fields(request: &Request<'_>) -> FieldLines {
 }
 
 /// The extensions of a request that a fetch has too.
+#[cfg(feature = "fastcgi")]
 fn fetched_extensions(request: &Request<'_>) -> Extensions {
     let mut extensions = Extensions::new();
-    #[cfg(feature = "fastcgi")]
     if let Some(params) = request.extensions().get::<crate::fastcgi::RequestParams>() {
         extensions.insert(params.clone());
     }
     extensions
+}
+
+#[cfg(not(feature = "fastcgi"))]
+fn fetched_extensions(_: &Request<'_>) -> Extensions {
+    Extensions::new()
 }
 
 /// Whether two tags are the same, by the weak comparison.
