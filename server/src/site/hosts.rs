@@ -11,17 +11,17 @@ const LONGEST: usize = 255;
 /// The sites of one listener.
 #[derive(Debug, Default)]
 pub struct Hosts {
-    exact: HashMap<Box<str>, usize>,
+    exact: HashMap<Box<[u8]>, usize>,
     /// Sites by the text after the `*.`.
-    below: HashMap<Box<str>, usize>,
+    below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
 }
 
 impl Hosts {
     pub fn add(&mut self, host: &Host, site: usize) {
         match host {
-            Host::Exact(name) => self.exact.insert(name.as_str().into(), site),
-            Host::Below(name) => self.below.insert(name.as_str().into(), site),
+            Host::Exact(name) => self.exact.insert(name.as_bytes().into(), site),
+            Host::Below(name) => self.below.insert(name.as_bytes().into(), site),
         };
     }
 
@@ -52,7 +52,7 @@ impl Hosts {
         let lower = lower.get_mut(..name.len())?;
         lower.copy_from_slice(name.as_bytes());
         lower.make_ascii_lowercase();
-        let name = str::from_utf8(lower).ok()?;
+        let name = &*lower;
         if let Some(site) = self.exact.get(name) {
             return Some(*site);
         }
@@ -60,11 +60,11 @@ impl Hosts {
             return None;
         }
         let mut rest = name;
-        while let Some((_, parent)) = rest.split_once('.') {
-            if let Some(site) = self.below.get(parent) {
+        while let Some(dot) = rest.iter().position(|&byte| byte == b'.') {
+            rest = &rest[dot + 1..];
+            if let Some(site) = self.below.get(rest) {
                 return Some(*site);
             }
-            rest = parent;
         }
         None
     }

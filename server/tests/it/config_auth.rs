@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use crate::config_proxy::https_backend;
-use crate::support::sites::{Sites, wait_for};
+use crate::support::sites::Sites;
 use std::io::{Read, Write};
 
 /// A server that answers each request, whose head is its argument, and closes the connection.
@@ -228,18 +228,12 @@ fn a_failed_login_names_the_client_as_fail2ban_reads_it() {
     unix.write_all(request.as_bytes()).unwrap();
     unix.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
-    wait_for("the line of the Unix socket", || {
-        sites.said().contains("authentication failed: client unix, user \"\"")
-    });
+    sites.wait_until_said("authentication failed: client unix, user \"\"");
     let both = sites.addresses[1];
     let mut mapped = TcpStream::connect(("127.0.0.1", both.port())).unwrap();
     mapped.write_all(request.as_bytes()).unwrap();
     reply.clear();
     mapped.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
-    wait_for("the line of an IPv4 client of an IPv6 socket", || {
-        sites
-            .said()
-            .contains("authentication failed: client 127.0.0.1, user \"\"")
-    });
+    sites.wait_until_said("authentication failed: client 127.0.0.1, user \"\"");
 }

@@ -78,7 +78,7 @@ fn a_backup_steps_in_and_a_backend_comes_back() {
         "",
     ));
     assert_eq!(asked(&sites, 4), "bbbb");
-    wait_for("the line", || sites.said().contains("is out for 50ms"));
+    sites.wait_until_said("is out for 50ms");
     named_at(lost, "a");
     wait_for("the primary", || asked(&sites, 1) == "a");
     assert_eq!(asked(&sites, 10), "a".repeat(10));

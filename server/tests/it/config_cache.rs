@@ -240,7 +240,7 @@ fn a_dead_backend_is_covered_by_what_is_stored() {
         reply.field("cache-status").unwrap().contains("fwd-status=502"),
         "{reply:?}"
     );
-    wait_for("the line", || sites.said().contains("a stored response is sent"));
+    sites.wait_until_said("a stored response is sent");
     assert_eq!(sites.get("x", "/b").status, 502);
 }
 

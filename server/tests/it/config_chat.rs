@@ -157,9 +157,7 @@ fn two_servers_are_one_house_over_redis() {
     assert_eq!(String::from_utf8_lossy(&ada.2).matches("\"the end\"").count(), 1);
     // What is no line of a chat is dropped, with a word to the operator.
     broker.ask("PUBLISH house nonsense");
-    wait_for("the word", || {
-        one.said().contains("in \"house\": it is not of the room's type")
-    });
+    one.wait_until_said("in \"house\": it is not of the room's type");
     // The route is gone: so is the listener at the broker, when the last guest is.
     assert!(
         two.reload("[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n")
@@ -206,7 +204,5 @@ fn a_chat_goes_on_without_its_broker() {
     ada.expect("\"count\":2");
     ada.say("hello");
     bob.expect("\"text\":\"hello\"");
-    wait_for("the line", || {
-        sites.said().contains("osier: redis 127.0.0.1:1 is unreachable")
-    });
+    sites.wait_until_said("osier: redis 127.0.0.1:1 is unreachable");
 }

@@ -108,8 +108,7 @@ fn a_level_leaves_out_what_is_less_serious() {
         client.send_raw(b"GET /\x01 HTTP/1.1\r\n\r\n");
         assert_eq!(client.receive("GET").status, 400);
         sites.get("x", "/dead");
-        wait_for("the error", || sites.said().contains(" failed: "));
-        let said = sites.said();
+        let said = sites.wait_until_said(" failed: ");
         assert_eq!(said.contains("was refused with 400"), has_refusal, "{level}: {said}");
         assert_eq!(said.contains(" info "), has_refusal, "{level}: {said}");
     }

@@ -221,8 +221,7 @@ fn a_failure_names_the_backend_once_and_the_request_by_its_id() {
     let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nproxy = \"127.0.0.1:1\"\n");
     let reply = sites.get("x", "/x");
     assert_eq!((reply.status, reply.text()), (502, "502 Bad Gateway\n"));
-    wait_for("the line", || sites.said().contains("failed"));
-    let said = sites.said();
+    let said = sites.wait_until_said("failed");
     let line = said.lines().find(|line| line.contains("failed")).unwrap();
     let (about, rest) = line.split_once(" osier: GET /x failed: ").unwrap();
     let id = about.split_once(" id=").unwrap().1;

@@ -76,12 +76,7 @@ fn rates_lists_logs_and_templates_see_the_client() {
     // "ada:wrong"
     let wrong = "Authorization: Basic YWRhOndyb25n";
     assert_eq!(ask(&sites, "/secret", &[&of("6.6.6.6, 192.0.2.1"), wrong]).0, 401);
-    wait_for("the failed login", || {
-        sites
-            .said()
-            .contains("authentication failed: client 192.0.2.1, user \"ada\"")
-    });
-    let said = sites.said();
+    let said = sites.wait_until_said("authentication failed: client 192.0.2.1, user \"ada\"");
     let line = said
         .lines()
         .find(|line| line.contains("authentication failed"))

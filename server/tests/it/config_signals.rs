@@ -34,9 +34,7 @@ fn usr1_opens_logs_anew() {
     wait_for("the first line", || lines(&log).contains("/first"));
     fs::rename(&log, &old).unwrap();
     sites.server.signal(Signal::USR1);
-    wait_for("the new file", || {
-        sites.said().contains("osier: the log files are open anew")
-    });
+    sites.wait_until_said("osier: the log files are open anew");
     sites.get("x", "/second");
     wait_for("the second line", || lines(&log).contains("/second"));
     assert!(!lines(&old).contains("/second"));

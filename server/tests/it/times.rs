@@ -44,8 +44,7 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     let mut client = sites.connect();
     send(&mut client, "GET", "x", "/slow", &[]);
     // The backend has not answered.
-    wait_for("the line", || sites.said().contains(" so far ("));
-    let said = sites.said();
+    let said = sites.wait_until_said(" so far (");
     let line = said.lines().find(|line| line.contains(" so far (")).unwrap();
     assert!(line.contains(" warning ") && line.contains(" id="), "{line}");
     assert!(

@@ -87,14 +87,11 @@ fn one_upgrade_at_a_time_and_a_shutdown_ends_it() {
         Pid::from_raw(id)
     });
     sites.signal(Signal::USR2);
-    wait_for("the refusal", || {
-        sites
-            .0
-            .said()
-            .contains("upgrade: another upgrade is under way; this process goes on")
-    });
+    sites
+        .0
+        .wait_until_said("upgrade: another upgrade is under way; this process goes on");
     sites.signal(Signal::HUP);
-    wait_for("the delay", || sites.0.said().contains("SIGHUP waits"));
+    sites.0.wait_until_said("SIGHUP waits");
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
     sites.signal(Signal::TERM);
     sites.first_has_ended();
@@ -119,9 +116,7 @@ fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
     let old = sites.id();
     let new = sites.upgrade();
     kill(old, Signal::TERM);
-    wait_for("the end of the handover", || {
-        sites.0.said().contains("and this one ends")
-    });
+    sites.0.wait_until_said("and this one ends");
     // The old process finishes the request.
     assert!(!in_flight.end());
     sites.first_has_ended();
@@ -139,9 +134,7 @@ fn a_shutdown_of_the_new_process_ends_the_old_one() {
     let new = sites.upgrade();
     sites.signal(Signal::TERM);
     wait_for("the end of the new process", || has_ended(new));
-    wait_for("the end of the handover", || {
-        sites.0.said().contains("and this one ends")
-    });
+    sites.0.wait_until_said("and this one ends");
     assert!(!in_flight.end());
     sites.first_has_ended();
     assert!(!sites.0.said().contains("serves again"), "{}", sites.0.said());
@@ -166,7 +159,7 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     fs::write(sites.0.folder.join("site.toml"), one).unwrap();
     let new = sites.upgrade();
     kill(new, Signal::KILL);
-    wait_for("the old process", || sites.0.said().contains("this one serves again"));
+    sites.0.wait_until_said("this one serves again");
     assert_eq!(sites.id(), old);
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
     ask_unix(&mut UnixStream::connect(&socket).unwrap());

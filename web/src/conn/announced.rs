@@ -1,6 +1,7 @@
 //! The PROXY header of a trusted balancer, which comes before the first request, and in the clear before TLS.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::time::Instant;
 
 use osier::dormant::AfterBurst;
@@ -25,77 +26,95 @@ pub(super) struct Announced {
 /// A full input buffer is enough to decide whether the bytes are a PROXY header.
 const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 
+enum Found {
+    /// All bytes so far, which end inside the header.
+    Part(Vec<u8>),
+    /// The whole header, and the place of the bytes behind it in the buffer. Empty with TLS.
+    Whole(Range<usize>),
+}
+
 impl Conn {
     /// Reads a part of a balancer's header, and any bytes behind it.
-    pub(super) fn announced(&mut self, mut announced: Announced) -> AfterBurst {
+    pub(super) fn announced(&mut self, announced: Announced) -> AfterBurst {
         let link = self.link.clone();
         let mut buffers = link.worker.take_buffers();
-        let held = announced.bytes.len();
-        buffers.input[..held].copy_from_slice(&announced.bytes);
-        // The header comes in the clear. Bytes behind it stay in the socket if they are encrypted.
-        let received = match link.transport.plain() {
-            Some(mut stream) => stream.read(&mut buffers.input[held..]),
-            None => link.socket().peek(&mut buffers.input[held..]),
-        };
-        let filled = match received {
-            Ok(count @ 1..) => held + count,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
-            _ => {
-                link.worker.give_buffers(buffers);
-                return self.close(CloseReason::Client);
-            }
-        };
-        let input = &buffers.input[..filled];
-        let http = match proxy_protocol::parse(input) {
-            Ok(Some(header)) => {
-                if let Addresses::Inet { source, .. } = header.addresses
-                    && !link.set_proxied(source)
-                {
-                    link.worker.give_buffers(buffers);
-                    Link::abandon(link.socket());
-                    return self.close(CloseReason::ClientLimit);
-                }
-                header.length..filled
-            }
-            Ok(None) => {
-                announced.bytes = input.to_vec();
-                if link.transport.plain().is_none() && skip(link.socket(), filled - held).is_err() {
-                    link.worker.give_buffers(buffers);
-                    return self.close(CloseReason::Client);
-                }
-                link.worker.give_buffers(buffers);
-                let timeouts = &link.worker.server.timeouts;
-                let time = if filled == 0 { timeouts.idle } else { timeouts.header };
-                announced.deadline = announced.deadline.filter(|_| held > 0).or_else(|| after(time));
-                let deadline = announced.deadline;
-                self.set_stage(Stage::Announced(announced));
-                return AfterBurst::Sleep(deadline);
-            }
-            Err(malformed) => {
-                link.worker.give_buffers(buffers);
-                let peer = link.peer();
-                let text = format_args!("closed a connection from the trusted peer {peer}: {malformed}");
-                let record = Record::new(Level::Warning, text).of_client(peer, false);
-                link.worker.server.log(&record);
-                return self.close(CloseReason::ProtocolError);
-            }
-        };
-        #[cfg(feature = "tls")]
-        if link.transport.plain().is_none() {
-            link.worker.give_buffers(buffers);
-            return match skip(link.socket(), http.start - held) {
-                Ok(()) => self.shake_hands(Handshake::until(after(link.worker.server.timeouts.handshake))),
-                Err(_) => self.close(CloseReason::Client),
-            };
-        }
-        let count = http.len();
-        buffers.input.copy_within(http, 0);
-        if count > 0 {
-            return self.first_burst(buffers, count);
+        let found = find_header(&link, &mut buffers.input, &announced.bytes);
+        if let Ok(Found::Whole(http)) = &found
+            && !http.is_empty()
+        {
+            buffers.input.copy_within(http.clone(), 0);
+            return self.first_burst(buffers, http.len());
         }
         link.worker.give_buffers(buffers);
-        self.sleep()
+        let timeouts = &link.worker.server.timeouts;
+        match found {
+            Ok(Found::Part(bytes)) => {
+                let time = if bytes.is_empty() {
+                    timeouts.idle
+                } else {
+                    timeouts.header
+                };
+                let begun = announced.deadline.filter(|_| !announced.bytes.is_empty());
+                let deadline = begun.or_else(|| after(time));
+                self.set_stage(Stage::Announced(Announced { bytes, deadline }));
+                AfterBurst::Sleep(deadline)
+            }
+            #[cfg(feature = "tls")]
+            Ok(Found::Whole(_)) if link.transport.plain().is_none() => {
+                self.shake_hands(Handshake::until(after(timeouts.handshake)))
+            }
+            Ok(Found::Whole(_)) => self.sleep(),
+            Err(reason) => self.close(reason),
+        }
     }
+}
+
+/// Reads behind the `held` bytes of the header. It comes in the clear; with TLS, the bytes behind it stay in the socket.
+///
+/// # Errors
+///
+/// Why the connection closes.
+fn find_header(link: &Link, input: &mut [u8], held: &[u8]) -> Result<Found, CloseReason> {
+    input[..held.len()].copy_from_slice(held);
+    let free = &mut input[held.len()..];
+    let received = match link.transport.plain() {
+        Some(mut stream) => stream.read(free),
+        None => link.socket().peek(free),
+    };
+    let filled = match received {
+        Ok(count @ 1..) => held.len() + count,
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => held.len(),
+        _ => return Err(CloseReason::Client),
+    };
+    let skip_up_to = |place: usize| match link.transport.plain() {
+        Some(_) => Ok(()),
+        None => skip(link.socket(), place - held.len()).map_err(|_| CloseReason::Client),
+    };
+    let header = match proxy_protocol::parse(&input[..filled]) {
+        Ok(Some(header)) => header,
+        Ok(None) => {
+            skip_up_to(filled)?;
+            return Ok(Found::Part(input[..filled].to_vec()));
+        }
+        Err(malformed) => {
+            let peer = link.peer();
+            let text = format_args!("closed a connection from the trusted peer {peer}: {malformed}");
+            let record = Record::new(Level::Warning, text).of_client(peer, false);
+            link.worker.server.log(&record);
+            return Err(CloseReason::ProtocolError);
+        }
+    };
+    if let Addresses::Inet { source, .. } = header.addresses
+        && !link.set_proxied(source)
+    {
+        Link::abandon(link.socket());
+        return Err(CloseReason::ClientLimit);
+    }
+    skip_up_to(header.length)?;
+    Ok(Found::Whole(match link.transport.plain() {
+        Some(_) => header.length..filled,
+        None => 0..0,
+    }))
 }
 
 /// Takes `count` bytes that have arrived out of the socket.

@@ -190,31 +190,26 @@ fn read(
         ..Limits::DEFAULT
     };
     let look = |reply: &Reply<'_>| {
+        const UNFIT: &str = "a status or a Connection field that cannot be passed on";
         let status = StatusCode::from_u16(reply.status()).ok();
-        let status = status.filter(|status| *status != StatusCode::SWITCHING_PROTOCOLS)?;
+        let status = status.filter(|status| *status != StatusCode::SWITCHING_PROTOCOLS);
+        let status = status.ok_or(UNFIT)?;
         if forwarded::lists_too_many(reply.headers()) {
-            return None;
+            return Err(UNFIT);
         }
         let mut fields = FieldLines::new();
         for (name, value) in passing(reply) {
             // The strict parser accepts only fields that can be written.
             let _ = fields.push(name, value);
         }
-        Some((status, fields, reply.body()))
+        Ok((status, fields, reply.body()))
     };
     let found = response.read_head(&limits, Method::Get, |_| {}, look);
-    let (status, fields, length) = match found {
-        Ok(Some(head)) => head,
-        Ok(None) => {
-            return Err(Failure::Malformed(
-                "a status or a Connection field that cannot be passed on",
-            ));
-        }
-        Err(NoHead::Broken { error, begun }) => return Err(Failure::Io { error, begun }),
-        Err(NoHead::TooEarly) => return Err(Failure::Malformed("it came before the request")),
-        Err(NoHead::Refused(reject)) => return Err(Failure::Malformed(reject.reason())),
-        Err(NoHead::TooManyInterims) => return Err(Failure::Malformed("too many interim responses")),
-    };
+    let (status, fields, length) = found.map_err(|reason| match reason {
+        NoHead::Broken { error, begun } => Failure::Io { error, begun },
+        NoHead::TooEarly => Failure::Malformed("it came before the request"),
+        NoHead::Malformed(reason) => Failure::Malformed(reason),
+    })?;
     if let Some(carrier) = response.carrier() {
         carrier.ticket().answered();
     }

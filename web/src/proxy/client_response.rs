@@ -33,9 +33,9 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads the head. `upgrade` is the list of protocols that the client has asked for.
-    pub(super) fn of(reply: &Reply<'_>, upgrade: Option<&[u8]>) -> Result<Head, Why> {
-        let status = StatusCode::from_u16(reply.status()).map_err(|_| Why::Malformed("a status nobody can send"))?;
+    /// Reads the head. `upgrade` is the list of protocols that the client has asked for. The error says why it cannot be passed on.
+    pub(super) fn of(reply: &Reply<'_>, upgrade: Option<&[u8]>) -> Result<Head, &'static str> {
+        let status = StatusCode::from_u16(reply.status()).map_err(|_| "a status nobody can send")?;
         let protocol = reply.upgrade().filter(|chosen| {
             let asked = upgrade.unwrap_or_default().split(|&byte| byte == b',');
             asked
@@ -43,10 +43,10 @@ impl Head {
                 .any(|asked| asked.eq_ignore_ascii_case(chosen))
         });
         if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
-            return Err(Why::Malformed("a change of protocol that was not asked for"));
+            return Err("a change of protocol that was not asked for");
         }
         if reply.has_options() && forwarded::lists_too_many(reply.headers()) {
-            return Err(Why::Malformed("a Connection field that lists too many names"));
+            return Err("a Connection field that lists too many names");
         }
         let mut fields = FieldLines::new();
         fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
@@ -155,16 +155,7 @@ pub(super) fn make(
         in_memory(received, backend.take_trailers())
     } else if let ReplyLength::Known(length @ ..=SMALL) = head.body {
         // Bounded by SMALL.
-        let (mut filled, length) = (received.len(), length as usize);
-        received.resize(length, 0);
-        while filled < length {
-            match backend.read(&mut received[filled..]).map_err(fail)? {
-                0 => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
-                count => filled += count,
-            }
-        }
-        // The end of a stream may come behind the last byte.
-        backend.read(&mut [0]).map_err(fail)?;
+        read_up_to(length as usize, &mut backend, &mut received).map_err(fail)?;
         in_memory(received, backend.take_trailers())
     } else {
         let length = match head.body {
@@ -183,6 +174,21 @@ pub(super) fn make(
     response.of_backend = true;
     response.body = Body { kind, text: None };
     Ok(response)
+}
+
+/// Reads the rest of a body of this length, and its end.
+fn read_up_to(length: usize, backend: &mut BackendResponse, body: &mut Vec<u8>) -> io::Result<()> {
+    let mut filled = body.len();
+    body.resize(length, 0);
+    while filled < length {
+        match backend.read(&mut body[filled..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => filled += count,
+        }
+    }
+    // The end of a stream may come behind the last byte.
+    backend.read(&mut [0])?;
+    Ok(())
 }
 
 /// A body that is in memory. The length of one with a trailer is not announced: HTTP/1.1 has trailers behind chunks only.

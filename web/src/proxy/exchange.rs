@@ -10,9 +10,10 @@ use osier::Cancelled;
 use osier_http::Reply;
 
 use super::backend_response::{BackendResponse, NoHead};
+use super::client_response::{self, Head};
 use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
-use super::{Settings, client_response, forwarded, grpc, outgoing};
+use super::{Settings, forwarded, grpc, outgoing};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
 use crate::upstream::carrier::Carrier;
 use crate::{IntoResponse, Request, Response};
@@ -136,75 +137,83 @@ fn attempt(
     set.map_err(|error| of_backend(&carrier, Why::Unsent(error)))?;
 
     sender.collect(&mut request.body).map_err(Failure::of_client)?;
-    let whole = match sender.send_collected(&carrier) {
-        Ok(whole) => whole,
-        Err(Unsent::Backend(error)) => {
-            let why = match carrier.is_unprocessed() {
-                true => Why::Unprocessed(error),
-                false => Why::Unsent(error),
-            };
-            blame(&carrier, &why);
-            return Err(of_backend(&carrier, why));
-        }
-        Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(Failure::of_client(error)),
-    };
+    let whole = sender
+        .send_collected(&carrier)
+        .map_err(|unsent| not_sent(&carrier, unsent))?;
     let mut backend = BackendResponse::new(carrier, sender.progress());
     let found = match whole {
-        true => {
-            let (asked, output) = (request.head, request.body.output());
-            let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
-            backend.read_head(&settings.limits, asked.method(), interim, |reply| {
-                client_response::Head::of(reply, upgrade)
-            })
-        }
+        true => read_head(settings, request, &mut backend, upgrade),
         false => send_and_await(settings, request, sender, &mut backend, upgrade)?,
     };
     let carrier = backend.carrier().expect("the response's body has not been read");
-    let why = match found {
-        Ok(Ok(head)) => {
-            carrier.ticket().answered();
-            return client_response::make(settings, request, sender, backend, head);
-        }
-        Ok(Err(why)) => why,
-        Err(NoHead::Broken { error, .. }) if Cancelled::is(&error) => return Err(Failure::Cancelled(error)),
-        Err(NoHead::Broken { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
+    let head = found.map_err(|reason| not_answered(settings, carrier, reason))?;
+    carrier.ticket().answered();
+    client_response::make(settings, request, sender, backend, head)
+}
+
+fn read_head(
+    settings: &Settings,
+    request: &mut Request<'_>,
+    backend: &mut BackendResponse,
+    upgrade: Option<&[u8]>,
+) -> Result<Head, NoHead> {
+    let (asked, output) = (request.head, request.body.output());
+    let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
+    backend.read_head(&settings.limits, asked.method(), interim, |reply| {
+        Head::of(reply, upgrade)
+    })
+}
+
+#[cold]
+fn not_sent(carrier: &Carrier, unsent: Unsent) -> Failure {
+    match unsent {
+        Unsent::Backend(error) if carrier.is_unprocessed() => blame(carrier, Why::Unprocessed(error)),
+        Unsent::Backend(error) => blame(carrier, Why::Unsent(error)),
+        Unsent::Cancelled(error) | Unsent::Client(error) => Failure::of_client(error),
+    }
+}
+
+#[cold]
+fn not_answered(settings: &Settings, carrier: &Carrier, reason: NoHead) -> Failure {
+    let why = match reason {
+        NoHead::Broken { error, .. } if Cancelled::is(&error) => return Failure::Cancelled(error),
+        NoHead::Broken { error, .. } if error.kind() == io::ErrorKind::TimedOut => {
             Why::TooLate(settings.options.first_byte)
         }
-        Err(NoHead::TooEarly) => {
+        NoHead::Broken { error, .. } if carrier.is_unprocessed() => Why::Unprocessed(error),
+        NoHead::Broken { error, begun } => Why::Broken { error, begun },
+        NoHead::TooEarly => {
             let error = io::Error::new(
                 io::ErrorKind::InvalidData,
                 "it has answered the request before this one twice",
             );
             Why::Broken { error, begun: false }
         }
-        Err(NoHead::Broken { error, .. }) if carrier.is_unprocessed() => Why::Unprocessed(error),
-        Err(NoHead::Broken { error, begun }) => Why::Broken { error, begun },
-        Err(NoHead::Refused(reject)) => Why::Malformed(reject.reason()),
-        Err(NoHead::TooManyInterims) => Why::Malformed("too many interim responses"),
+        NoHead::Malformed(reason) => Why::Malformed(reason),
     };
-    blame(carrier, &why);
-    Err(of_backend(carrier, why))
+    blame(carrier, why)
 }
 
-/// Counts the failure against the backend. A reused connection that ends before the response says nothing about the backend, so
+/// Counts the failure against the backend, and returns it. A reused connection that ends before the response says nothing about the backend, so
 /// it is not counted. A request that an HTTP/2 backend has declared unprocessed is not counted either.
-fn blame(carrier: &Carrier, why: &Why) {
+fn blame(carrier: &Carrier, why: Why) -> Failure {
     let ticket = carrier.ticket();
-    let is_stale = match why {
+    let is_stale = match &why {
         Why::Broken { begun: false, .. } | Why::Unsent(_) => ticket.is_reused(),
         Why::Unprocessed(_) => true,
         _ => false,
     };
-    let is_late = match why {
+    let is_late = match &why {
         Why::TooLate(_) => true,
         Why::Unsent(error) => error.kind() == io::ErrorKind::TimedOut,
         _ => false,
     };
     match is_late {
         _ if is_stale => {}
-        true => ticket.timed_out(why),
-        false => ticket.failed(why),
+        true => ticket.timed_out(&why),
+        false => ticket.failed(&why),
     }
+    of_backend(carrier, why)
 }
 
 /// Sends the rest of the request on another fiber while this one waits for the response's head. Stops the other fiber when the
@@ -215,7 +224,7 @@ fn send_and_await(
     sender: &mut Sender,
     backend: &mut BackendResponse,
     upgrade: Option<&[u8]>,
-) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
+) -> Result<Result<Head, NoHead>, Failure> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
     backend.mark_sending();
     request.body.invite().map_err(Failure::of_client)?;
@@ -226,7 +235,7 @@ fn send_and_await(
         || {
             let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
             backend.read_head(&settings.limits, asked.method(), interim, |reply| {
-                client_response::Head::of(reply, upgrade)
+                Head::of(reply, upgrade)
             })
         },
     );

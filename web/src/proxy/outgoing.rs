@@ -26,20 +26,14 @@ pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Result<C
         .as_ref()
         .and_then(|(prefix, with)| Some((with.as_str(), path.strip_prefix(prefix)?)));
     let is_origin = request.head.form() == Form::Origin;
-    Ok(match replaced {
-        None if is_origin => Cow::Borrowed(request.target()),
-        None => with_query(path.sent().to_owned(), request.query()),
-        Some(("", "")) => with_query("/".to_owned(), request.query()),
-        Some((with, rest)) => with_query(format!("{with}{rest}"), request.query()),
-    })
-}
-
-fn with_query<'r>(mut path: String, query: Option<&str>) -> Cow<'r, str> {
-    if let Some(query) = query {
-        path.push('?');
-        path.push_str(query);
-    }
-    Cow::Owned(path)
+    let (first, second) = match replaced {
+        None if is_origin => return Ok(Cow::Borrowed(request.target())),
+        None => (path.sent(), ""),
+        Some(("", "")) => ("/", ""),
+        Some(parts) => parts,
+    };
+    let (mark, query) = request.query().map_or(("", ""), |query| ("?", query));
+    Ok(Cow::Owned([first, second, mark, query].concat()))
 }
 
 /// Appends the head for the backend at `address` to `out`.
@@ -58,12 +52,7 @@ pub(super) fn write_head(
         false => request.client_ip(),
     };
     let asked = request.host().unwrap_or_default();
-    let host = match (&settings.options.host, address) {
-        (Host::Preserve, _) => asked,
-        (Host::Fixed(host), _) => host,
-        (Host::Backend, Address::Tcp(host)) => host,
-        (Host::Backend, _) => "localhost",
-    };
+    let host = backend_host(settings, asked, address);
     let mut head = RequestWriter::begin(out, request.method(), target, host)?;
     let has_options = request.head.has_options();
     let (id, trace) = (request.forwarded_id(), request.forwarded_trace());
@@ -100,13 +89,29 @@ pub(super) fn write_head(
         head.take_trailers();
     }
     if let Some(protocol) = upgrade {
-        head.upgrade(protocol)?;
-        // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's `Sec-WebSocket-Accept` is not checked.
-        if request.version() == http::Version::HTTP_2 && request.header("sec-websocket-key").is_none() {
-            head.header("sec-websocket-key", &websocket_key())?;
-        }
+        write_upgrade(&mut head, request, protocol)?;
     }
     head.finish(request.head.body());
+    Ok(())
+}
+
+/// The Host field for the backend at `address`. `asked` is the client's.
+fn backend_host<'h>(settings: &'h Settings, asked: &'h str, address: &'h Address) -> &'h str {
+    match (&settings.options.host, address) {
+        (Host::Preserve, _) => asked,
+        (Host::Fixed(host), _) => host,
+        (Host::Backend, Address::Tcp(host)) => host,
+        (Host::Backend, _) => "localhost",
+    }
+}
+
+#[cold]
+fn write_upgrade(head: &mut RequestWriter<'_>, request: &Request<'_>, protocol: &[u8]) -> Result<(), HeaderError> {
+    head.upgrade(protocol)?;
+    // A WebSocket over HTTP/2 has no key (RFC 8441 section 5). The backend's `Sec-WebSocket-Accept` is not checked.
+    if request.version() == http::Version::HTTP_2 && request.header("sec-websocket-key").is_none() {
+        head.header("sec-websocket-key", &websocket_key())?;
+    }
     Ok(())
 }
 

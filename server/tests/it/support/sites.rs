@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub use testkit::eventually as wait_for;
 
-use super::{Client, Folder, Reply, Server, Signal, osier, urls};
+use super::{Client, DEADLINE, Folder, Reply, Server, Signal, osier, urls};
 
 /// Serves `site.toml` in a folder of its own; what it says goes to a file there.
 pub struct Sites {
@@ -58,6 +60,19 @@ impl Sites {
     /// The server's standard error so far.
     pub fn said(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
+    }
+
+    /// Waits until the server has said this. Returns all that it has said.
+    pub fn wait_until_said(&self, text: &str) -> String {
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let said = self.said();
+            if said.contains(text) {
+                return said;
+            }
+            assert!(Instant::now() < give_up, "{text:?} is not in:\n{said}");
+            thread::sleep(Duration::from_millis(5)); // between two looks at the file
+        }
     }
 
     /// Changes the file, sends SIGHUP, and waits until the server has said what became of it; that is returned.

@@ -12,7 +12,7 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
-use super::{HEADS_MAX, NoHead, patiently};
+use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
@@ -77,13 +77,14 @@ impl Http1Response {
         self.carrier.take().map(|carrier| (carrier, received))
     }
 
-    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`.
+    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`, whose error says
+    /// why it cannot be passed on.
     pub(super) fn read_head<T>(
         &mut self,
         limits: &Limits,
         asked: Method<'_>,
         mut interim: impl FnMut(&Reply<'_>),
-        look: impl FnOnce(&Reply<'_>) -> T,
+        look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
         let mut begun = false;
         for _ in 0..HEADS_MAX {
@@ -93,19 +94,18 @@ impl Http1Response {
             self.unread.start += length;
             let mut slots: Slots = Slots::new();
             let reply = match is_usual {
-                true => Reply::outlined(head, &outline, asked),
-                false => Reply::parse(head, &mut slots, limits, asked),
+                true => Reply::outlined(head, &outline, asked)?,
+                false => Reply::parse(head, &mut slots, limits, asked)?,
             };
-            let reply = reply.map_err(NoHead::Refused)?;
             if reply.is_interim() {
                 interim(&reply);
                 continue;
             }
             self.decoder = BodyDecoder::of_reply(reply.body(), limits);
             self.keep = reply.keep_alive();
-            return Ok(look(&reply));
+            return look(&reply).map_err(NoHead::Malformed);
         }
-        Err(NoHead::TooManyInterims)
+        Err(TOO_MANY_INTERIMS)
     }
 
     /// Returns the length of the head, and whether `outline` has its parts.
@@ -127,7 +127,7 @@ impl Http1Response {
                 {
                     return Ok((end, true));
                 }
-                if let Some(end) = scanner.scan(received, limits).map_err(NoHead::Refused)? {
+                if let Some(end) = scanner.scan(received, limits)? {
                     return Ok((end, false));
                 }
             }

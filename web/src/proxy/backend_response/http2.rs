@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use osier_http::{Limits, Method, Reject, Reply};
 
-use super::{HEADS_MAX, NoHead, patiently};
+use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, patiently};
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
@@ -58,7 +58,7 @@ impl Http2Response {
         limits: &Limits,
         asked: Method<'_>,
         mut interim: impl FnMut(&Reply<'_>),
-        look: impl FnOnce(&Reply<'_>) -> T,
+        look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
         let mut interims = 0;
         let broken = |error: io::Error, interims| {
@@ -81,16 +81,16 @@ impl Http2Response {
                 .map(|(name, value)| name.len() + value.len() + 4)
                 .sum();
             if bytes > limits.head_bytes {
-                return Err(NoHead::Refused(Reject::HeadTooLarge));
+                return Err(Reject::HeadTooLarge.into());
             }
             let reply = Reply::from_http2(&head, asked, end);
             if !reply.is_interim() {
-                return Ok(look(&reply));
+                return look(&reply).map_err(NoHead::Malformed);
             }
             interim(&reply);
             interims += 1;
         }
-        Err(NoHead::TooManyInterims)
+        Err(TOO_MANY_INTERIMS)
     }
 
     pub(super) fn wait(&mut self) -> io::Result<()> {

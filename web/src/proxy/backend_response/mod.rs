@@ -22,6 +22,8 @@ use http2::Http2Response;
 /// The most heads of one response, the final one included.
 const HEADS_MAX: usize = 16;
 
+const TOO_MANY_INTERIMS: NoHead = NoHead::Malformed("too many interim responses");
+
 pub(super) enum BackendResponse {
     Http1(Http1Response),
     #[cfg(feature = "h2")]
@@ -32,14 +34,17 @@ pub(super) enum BackendResponse {
 #[derive(Debug)]
 pub(super) enum NoHead {
     /// The connection or the stream failed or ended. `begun`: a byte of a response had arrived.
-    Broken {
-        error: io::Error,
-        begun: bool,
-    },
+    Broken { error: io::Error, begun: bool },
     /// The first bytes were sent before the backend got the request.
     TooEarly,
-    Refused(Reject),
-    TooManyInterims,
+    /// The head is not valid HTTP, or cannot be passed on.
+    Malformed(&'static str),
+}
+
+impl From<Reject> for NoHead {
+    fn from(reject: Reject) -> NoHead {
+        NoHead::Malformed(reject.reason())
+    }
 }
 
 macro_rules! each {
@@ -91,7 +96,8 @@ impl BackendResponse {
         }
     }
 
-    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`.
+    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`, whose error says
+    /// why it cannot be passed on.
     ///
     /// # Suspends
     ///
@@ -101,7 +107,7 @@ impl BackendResponse {
         limits: &Limits,
         asked: Method<'_>,
         interim: impl FnMut(&Reply<'_>),
-        look: impl FnOnce(&Reply<'_>) -> T,
+        look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
         each!(self, response => response.read_head(limits, asked, interim, look))
     }

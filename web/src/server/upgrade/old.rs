@@ -36,6 +36,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for accepting fibers to end. A busy worker delays them.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// The longest wait for the end of a process that has closed its socket: the kernel closes that a moment before the process has
+/// ended, and on a busy machine the moment may be seconds. Taking a process that has ended for one that serves would end this one
+/// too.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// The time in which the handover to this process must end by itself, before this process hands over.
 const FINISHING: Duration = Duration::from_secs(3);
 
@@ -529,7 +534,7 @@ fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
     }
 }
 
-/// Waits for the end of a process that ends. One that does not end within a second is killed, and has no status.
+/// Waits for the end of a process that ends. One that does not end in time is killed, and has no status.
 fn wait_or_kill(child: &mut Child) -> Option<ExitStatus> {
     let status = wait_for_end(child).ok().flatten();
     if status.is_none() {
@@ -539,12 +544,12 @@ fn wait_or_kill(child: &mut Child) -> Option<ExitStatus> {
     status
 }
 
-/// Waits for the end of a process, for a second at most. `None` if it goes on.
+/// Waits for the end of a process, for [`ENDING`] at most. `None` if it goes on.
 fn wait_for_end(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
         match child.try_wait()? {
-            None if begun.elapsed() < CLOSING => std::thread::sleep(TICK),
+            None if begun.elapsed() < ENDING => std::thread::sleep(TICK),
             status => return Ok(status),
         }
     }
