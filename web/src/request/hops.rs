@@ -143,8 +143,8 @@ fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     parts.filter(|part| !part.trim_ascii().is_empty())
 }
 
-/// Splits the elements of `Forwarded`. A quote that is never closed quotes nothing: what a proxy has appended behind such a quote of
-/// the client's is an element of its own.
+/// Splits the elements of `Forwarded`. Quotes that are not where the grammar has them quote nothing: what a proxy has appended behind a
+/// quote that its client has left open is an element of its own.
 fn elements(value: &[u8]) -> Vec<&[u8]> {
     match split(value, b',') {
         (elements, true) => elements,
@@ -152,25 +152,36 @@ fn elements(value: &[u8]) -> Vec<&[u8]> {
     }
 }
 
-/// Splits a list, but not inside of quotes. Empty elements are left out. False if the last quote is not closed.
+/// Splits a list, but not inside of quotes. Empty elements are left out. False if a quote does not follow `=`, is not closed, or is
+/// closed before anything but a separator.
 fn split(list: &[u8], separator: u8) -> (Vec<&[u8]>, bool) {
     let (mut parts, mut start) = (Vec::new(), 0);
-    let (mut is_quoted, mut is_escaped) = (false, false);
+    let (mut is_quoted, mut is_escaped, mut is_well_formed) = (false, false, true);
+    // The last byte outside of quotes that is no white space, or a quote.
+    let mut last = 0;
     for (at, &byte) in list.iter().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
-            b'"' => is_quoted = !is_quoted,
-            _ if byte == separator && !is_quoted => {
-                parts.push(&list[start..at]);
-                start = at + 1;
+            b'"' => {
+                is_well_formed &= is_quoted || last == b'=';
+                is_quoted = !is_quoted;
+                last = byte;
             }
-            _ => {}
+            _ if is_quoted || byte.is_ascii_whitespace() => {}
+            _ => {
+                is_well_formed &= last != b'"' || matches!(byte, b',' | b';');
+                last = byte;
+                if byte == separator {
+                    parts.push(&list[start..at]);
+                    start = at + 1;
+                }
+            }
         }
     }
     parts.push(&list[start..]);
     parts.retain(|part| !part.trim_ascii().is_empty());
-    (parts, !is_quoted)
+    (parts, is_well_formed && !is_quoted)
 }
 
 fn unquoted(value: &[u8]) -> Vec<u8> {
@@ -296,6 +307,16 @@ mod tests {
             // The first proxy's client sent the quote, and the proxy appended to it.
             ("for=10.0.0.5;proto=https;x=\", for=1.2.3.4", Some(("1.2.3.4", false))),
             ("for=10.0.0.5;x=\", for=\"[2001:db8::1]\"", Some(("2001:db8::1", false))),
+            // The same, where the proxy's element has quotes of its own, which close and open the client's.
+            (
+                "for=10.0.0.5;x=\", for=\"[2001:db8::1]\";host=\"a\\\"b\"",
+                Some(("2001:db8::1", false)),
+            ),
+            (
+                "for=10.0.0.5;x=a\"b, for=1.2.3.4;host=\"c\", for=10.0.0.1;x=\"d",
+                Some(("1.2.3.4", false)),
+            ),
+            ("for=10.0.0.5;x=\"a\"b\", for=1.2.3.4", Some(("1.2.3.4", false))),
             ("for=_hidden", None),
             ("proto=https", None),
             ("for=\"", None),
