@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use osier::Cancelled;
@@ -34,6 +34,16 @@ pub struct Patience {
     pub between: Duration,
 }
 
+/// How far the backend has responded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heard {
+    Nothing,
+    /// Records without a byte of the response, such as those of the standard error. The script may run.
+    Records,
+    /// Some bytes of the response.
+    Response,
+}
+
 /// Why there is no response, or why it is incomplete.
 #[derive(Debug)]
 pub enum Failure {
@@ -45,8 +55,8 @@ pub enum Failure {
     Spool(io::Error),
     /// The backend did not do this in time.
     TimedOut(&'static str),
-    /// The connection broke or ended. `answered`: some bytes of the response had arrived.
-    Broken { why: io::Error, answered: bool },
+    /// The connection broke or ended.
+    Broken { why: io::Error, heard: Heard },
     /// The records are malformed.
     Malformed(Malformed),
     /// The head is malformed; a detail for the log.
@@ -78,7 +88,9 @@ impl fmt::Display for Failure {
             Failure::Client(why) => write!(f, "{why}"),
             Failure::Spool(why) => write!(f, "the request's body could not be kept: {why}"),
             Failure::TimedOut(what) => write!(f, "the backend {what} in time"),
-            Failure::Broken { why, answered: false } => write!(f, "the connection ended before the response: {why}"),
+            Failure::Broken { why, heard } if *heard < Heard::Response => {
+                write!(f, "the connection ended before the response: {why}")
+            }
             Failure::Broken { why, .. } => write!(f, "the connection ended inside the response: {why}"),
             Failure::Malformed(why) => write!(f, "the backend sent {why}"),
             Failure::Head(why, detail) => write!(f, "{why}{detail}"),
@@ -105,8 +117,10 @@ pub struct Exchange {
     input: Box<[u8]>,
     /// The part of `input` that has not been decoded.
     unread: Range<usize>,
-    /// Some bytes of the response have arrived.
-    answered: bool,
+    heard: Heard,
+    /// When the wait for the next bytes of the response began. Other records do not extend it. `None` while the request is being sent,
+    /// and when bytes have come.
+    waits_since: Option<Instant>,
     /// The backend's status, once the backend has ended the request.
     ended: Option<u32>,
     /// The request asks the backend to leave the connection open.
@@ -126,7 +140,8 @@ impl Exchange {
             decoder: Decoder::new(),
             input: Box::default(),
             unread: 0..0,
-            answered: false,
+            heard: Heard::Nothing,
+            waits_since: None,
             ended: None,
             keep,
             reusable: false,
@@ -150,7 +165,7 @@ impl Exchange {
         let mut stream = lease.transport();
         let mut sent = 0;
         let limited = lease.stream().set_write_timeout(Some(self.patience.between));
-        limited.map_err(|why| (0, Failure::Broken { why, answered: false }))?;
+        limited.map_err(|why| (0, self.broken(why)))?;
         while sent < opening.len() {
             match stream.write(&opening[sent..]) {
                 Ok(count @ 1..) => sent += count,
@@ -185,6 +200,7 @@ impl Exchange {
             self.unread.start += step.consumed;
             match step.event {
                 Some(Event::Stdout(piece)) => {
+                    (self.heard, self.waits_since) = (Heard::Response, None);
                     let end = self.unread.start;
                     return Ok(Some(Said::Piece(end - piece.len()..end)));
                 }
@@ -242,13 +258,11 @@ impl Exchange {
         let lease = self.lease();
         buffers::give(mem::take(&mut self.input));
         loop {
-            // The limit does not count while the body is being sent: the sender has its own limits.
-            let limit = match self.answered {
-                true => self.patience.between,
-                false => self.patience.first_byte,
-            };
             let was_sent = self.sending.is_done();
-            let read = self.read(&lease, limit);
+            let read = match self.time_left(was_sent) {
+                Some(left) => self.read(&lease, left),
+                None => Err(io::ErrorKind::TimedOut.into()),
+            };
             if let Some(failed) = self.sending.failure() {
                 return Err(match failed {
                     Failed::Client(why) => Failure::Client(why),
@@ -258,28 +272,42 @@ impl Exchange {
             }
             match read {
                 Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
-                Ok(_) if !self.answered && lease.is_too_early(self.sending.sent.get()) => {
+                Ok(_) if self.heard == Heard::Nothing && lease.is_too_early(self.sending.sent.get()) => {
                     let why = "the backend has answered the request before this one twice";
                     return Err(self.broken(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 Ok(count) => {
-                    (self.unread, self.answered) = (0..count, true);
+                    (self.unread, self.heard) = (0..count, self.heard.max(Heard::Records));
                     return Ok(());
                 }
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 // The body was still being sent, so the time for the response begins now.
                 Err(why) if why.kind() == io::ErrorKind::TimedOut && !was_sent => {}
                 Err(why) if why.kind() == io::ErrorKind::TimedOut => {
-                    let what = if self.answered {
-                        "did not go on"
-                    } else {
-                        "did not answer"
-                    };
-                    return Err(Failure::TimedOut(what));
+                    return Err(Failure::TimedOut(match self.heard {
+                        Heard::Response => "did not go on",
+                        Heard::Nothing | Heard::Records => "did not answer",
+                    }));
                 }
                 Err(why) => return Err(self.broken(why)),
             }
         }
+    }
+
+    /// The time that is left for the next bytes of the response. It does not count while the body is being sent: the sender has its own
+    /// limits.
+    fn time_left(&mut self, was_sent: bool) -> Option<Duration> {
+        let limit = match self.heard {
+            Heard::Response => self.patience.between,
+            Heard::Nothing | Heard::Records => self.patience.first_byte,
+        };
+        if !was_sent {
+            return Some(limit);
+        }
+        let now = osier::time::now();
+        let since = *self.waits_since.get_or_insert(now);
+        let left = limit.saturating_sub(now.saturating_duration_since(since));
+        Some(left).filter(|left| !left.is_zero())
     }
 
     fn read(&mut self, lease: &Lease, limit: Duration) -> io::Result<usize> {
@@ -297,8 +325,8 @@ impl Exchange {
         if Cancelled::is(&why) {
             return Failure::Cancelled(why);
         }
-        let answered = self.answered;
-        Failure::Broken { why, answered }
+        let heard = self.heard;
+        Failure::Broken { why, heard }
     }
 
     /// Reads and discards the rest on another fiber, so that the backend can finish and the connection can be kept. Stops

@@ -73,7 +73,7 @@ use http::StatusCode;
 use osier_http::fastcgi;
 
 use self::backend_response::BackendResponse;
-use self::exchange::{Exchange, Failure, Patience};
+use self::exchange::{Exchange, Failure, Heard, Patience};
 use self::found::Scripts;
 pub use self::options::Options;
 pub use self::params::RequestParams;
@@ -541,7 +541,13 @@ impl FastCgi {
                 }
                 Err(failed) => failed,
             };
-            let unanswered = matches!(failure, Failure::Broken { answered: false, .. });
+            let unanswered = matches!(
+                failure,
+                Failure::Broken {
+                    heard: Heard::Nothing,
+                    ..
+                }
+            );
             let is_malformed = matches!(failure, Failure::Malformed(_));
             match failure {
                 Failure::TimedOut(_) => lease.timed_out(&failure),

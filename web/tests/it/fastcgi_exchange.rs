@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Instant;
 
 use crate::common::{PATIENCE, Site, eventually};
 use crate::responder::*;
@@ -255,6 +256,58 @@ fn what_takes_too_long_is_a_gateway_timeout() {
     assert_eq!(status, 200);
     assert!(!client.rest().ends_with(b"0\r\n\r\n"), "it ends without an end mark");
     assert_eq!(app.connections(), 5, "none of them is asked for twice");
+}
+
+#[test]
+fn what_is_no_response_gives_the_application_no_more_time() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        let Some((params, _)) = conn.request() else { return };
+        let begin = match params.get("QUERY_STRING") {
+            "stderr" | "empty" => Vec::new(),
+            "head" => stdout(b"A: 1\n"),
+            _ => stdout(b"A: 1\n\nhello"),
+        };
+        let again = match params.get("QUERY_STRING") {
+            "empty" => record(STDOUT, 1, b"", 0),
+            _ => stderr("still here\n"),
+        };
+        let until = Instant::now() + PATIENCE;
+        let mut is_open = conn.send(begin);
+        while is_open && Instant::now() < until {
+            std::thread::sleep(SHORT / 10);
+            is_open = conn.send(&again);
+        }
+    });
+    let site = serve(&folder, &app, impatient());
+    let begun = Instant::now();
+    assert_eq!(site.get("/a.php?stderr").status, 504);
+    assert_eq!(site.get("/a.php?empty").status, 504);
+    assert!(site.logged("did not answer in time"));
+    assert_eq!(site.get("/a.php?head").status, 504);
+    assert!(site.logged("did not go on in time"));
+    let mut client = site.connect();
+    client.send("GET /a.php?body HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert!(!client.rest().ends_with(b"0\r\n\r\n"), "it ends without an end mark");
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_end_after_standard_error_alone_is_no_end_inside_a_response() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        let Some(_) = conn.request() else { return };
+        conn.send(stderr("oh\n"));
+    });
+    let site = serve(&folder, &app, Options::default());
+    assert_eq!(site.get("/a.php").status, 502);
+    assert!(
+        site.logged("the connection ended before the response"),
+        "{:?}",
+        site.log
+    );
+    assert_eq!(app.connections(), 1, "the script has run, so it is not run again");
 }
 
 #[test]
