@@ -9,11 +9,17 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use crate::ClientNetwork;
 use crate::lock;
+
+/// Shortest time between two log lines about the limit.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
@@ -21,7 +27,9 @@ const SHARDS: usize = 16;
 /// The counts of all clients that have connections.
 pub(crate) struct Clients {
     /// Most connections of one client.
-    pub(crate) most: u32,
+    most: u32,
+    /// When a line about the limit was logged last.
+    said: Mutex<Option<Instant>>,
     hasher: RandomState,
     shards: [Mutex<HashMap<ClientNetwork, u32>>; SHARDS],
 }
@@ -30,6 +38,7 @@ impl Clients {
     pub(crate) fn new(most: u32) -> Clients {
         Clients {
             most,
+            said: Mutex::default(),
             hasher: RandomState::new(),
             shards: Default::default(),
         }
@@ -42,6 +51,21 @@ impl Clients {
         let is_admitted = *count < self.most;
         *count += u32::from(is_admitted);
         is_admitted
+    }
+
+    /// Logs that a connection of `client` is reset, once in [`SAY_AGAIN`].
+    #[cold]
+    pub(crate) fn complain(&self, client: SocketAddr, log: impl FnOnce(fmt::Arguments<'_>)) {
+        let now = osier::time::now();
+        let mut said = lock(&self.said);
+        if said.is_none_or(|at| now.saturating_duration_since(at) >= SAY_AGAIN) {
+            *said = Some(now);
+            drop(said);
+            let (most, ip) = (self.most, client.ip());
+            log(format_args!(
+                "{most} connections of one client, {ip}: further ones are reset"
+            ));
+        }
     }
 
     /// Counts one more connection of `client`, whatever the limit is.

@@ -27,7 +27,7 @@ use crate::conn::handover::line::Leaving;
 #[cfg(feature = "tls")]
 use crate::conn::handshake_queue::HandshakeQueue;
 use crate::conn::listed::{ConnectionInfo, ConnectionState};
-use crate::conn::log::record::Record;
+use crate::conn::log::record::{Level, Record};
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
@@ -201,6 +201,14 @@ impl ServerState {
     pub(crate) fn left(&self, index: usize, reason: CloseReason) {
         self.connections[index].all.fetch_sub(1, Ordering::Relaxed);
         self.report(ConnectionEvent::Closed(reason));
+    }
+
+    /// Logs that a client has too many connections, though not for each of them.
+    #[cold]
+    pub(crate) fn complain_of(&self, client: SocketAddr) {
+        if let Some(clients) = &self.clients {
+            clients.complain(client, |text| self.log(&Record::new(Level::Warning, text)));
+        }
     }
 
     /// Reports a connection that is closed at once, because its client has too many.
@@ -715,11 +723,12 @@ impl Link {
         let _ = stream.set_linger(Some(Duration::ZERO));
     }
 
-    /// Sets the client's address that a balancer has named. Returns false, and sets nothing, at the
-    /// limit of connections of that client.
+    /// Sets the client's address that a balancer has named. Returns false, sets nothing and logs that,
+    /// at the limit of connections of that client.
     pub(crate) fn set_proxied(&self, client: SocketAddr) -> bool {
         let clients = self.worker.server.clients.as_ref();
         if clients.is_some_and(|clients| !clients.admit(client.ip().into())) {
+            self.worker.server.complain_of(client);
             return false;
         }
         let proxied = ClientAddr {

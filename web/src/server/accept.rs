@@ -85,11 +85,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
         match listener.accept() {
             Ok((stream, peer)) if !shared.admit(peer) => {
                 refuse(shared, &stream);
-                let most = shared.clients.as_ref().map_or(0, |clients| clients.most);
-                say(format_args!(
-                    "{most} connections of one client, {}: further ones are reset",
-                    peer.ip()
-                ));
+                shared.complain_of(peer);
             }
             Ok((stream, peer)) => {
                 if shared.total() >= shared.max_connections {
