@@ -77,12 +77,18 @@ pub fn escape(line: &mut Vec<u8>, bytes: &[u8], special: &[u8]) {
     }
 }
 
-/// Escapes the inside of a JSON string. Bytes that are not UTF-8 become U+FFFD, because JSON cannot represent them.
+/// Escapes the inside of a JSON string, and in it what [`visible`] escapes. Bytes that are not UTF-8 become U+FFFD, because JSON
+/// cannot represent them.
 pub fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
     for char in String::from_utf8_lossy(bytes).chars() {
         match char {
             '"' | '\\' => line.extend_from_slice(&[b'\\', char as u8]),
-            char if char.is_control() => put(line, format_args!("\\u{:04x}", char as u32)),
+            ' '..='~' => line.push(char as u8),
+            char if char.escape_debug().len() > 1 => {
+                for unit in char.encode_utf16(&mut [0; 2]) {
+                    put(line, format_args!("\\u{unit:04x}"));
+                }
+            }
             char => line.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
@@ -109,6 +115,14 @@ mod tests {
         let shown = |millis| Rfc3339(Duration::from_millis(millis)).to_string();
         assert_eq!(shown(784_111_777_007), "1994-11-06T08:49:37.007Z");
         assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn nothing_invisible_is_left_in_json() {
+        let mut line = Vec::new();
+        escape_json(&mut line, "\u{202e}\u{2028}\u{85}\u{e0001}ä😀'\"".as_bytes());
+        let line = String::from_utf8(line).unwrap();
+        assert_eq!(line, r#"\u202e\u2028\u0085\udb40\udc01ä😀'\""#);
     }
 
     #[test]
