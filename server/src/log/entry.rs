@@ -166,19 +166,17 @@ fn number(took: Option<Duration>, format: impl Fn(Duration) -> String) -> Value<
 /// Formats a line as a template says. An absent value is `-`.
 pub fn template(line: &mut Vec<u8>, template: &Template, entry: &Entry<'_>) {
     for piece in &template.pieces {
-        let (field, is_quoted) = match piece {
+        let (field, separators) = match piece {
             Piece::Text(text) => {
                 line.extend_from_slice(text.as_bytes());
                 continue;
             }
-            Piece::Field(field, is_quoted) => (field, *is_quoted),
+            Piece::Field(field, separators) => (field, separators),
         };
-        let separators: &[u8] = if is_quoted { b"" } else { &template.separators };
         match value(field, entry) {
             Value::Text(bytes) => escape(line, bytes, separators),
             Value::Own(text) | Value::Number(text) => line.extend_from_slice(text.as_bytes()),
             Value::Times(times) => phases(line, &times, "", '='),
-            Value::Request if is_quoted => request(line, entry),
             Value::Request => {
                 let parts = [entry.method, b" ", entry.target, b" ", entry.version.as_bytes()];
                 escape(line, &parts.concat(), separators);
@@ -408,6 +406,11 @@ pub mod tests {
         assert_eq!(
             as_template("$path|ua=$header_user_agent|\"$path\"", &evil),
             r#"/a\x7cb c\x0a\"]|ua=a\" 200 0 \"b\x0d\x0a\x7cx\x3d1|"/a|b c\x0a\"]""#
+        );
+        // Several fields between one pair of quotes have their separators, too.
+        assert_eq!(
+            as_template("\"$header_user_agent|$path\" \"ua=$header_user_agent\"", &evil),
+            r#""a\" 200 0 \"b\x0d\x0a\x7cx=1|/a\x7cb c\x0a\"]" "ua=a\" 200 0 \"b\x0d\x0a|x=1""#
         );
         assert_eq!(as_template("[$path] $status", &evil), r#"[/a|b\x20c\x0a\"\x5d] 200"#);
         assert_eq!(

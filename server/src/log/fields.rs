@@ -1,7 +1,8 @@
 //! The fields of an access-log line that a configuration chooses: a template with `$name`, or a list for a JSON object.
 //!
-//! A value that a client chooses cannot end its field. Between quotes of the template it is escaped as in the combined format.
-//! Elsewhere every separator of the template is escaped in it too: with `$client|$path`, a `|` in the path is `\x7c`.
+//! A value that a client chooses cannot end its field. Alone between quotes of the template it is escaped as in the combined format.
+//! Elsewhere every separator of the template is escaped in it too: with `$client|$path`, a `|` in the path is `\x7c`. Several fields
+//! between one pair of quotes have the separators between these.
 
 use osier_web::Phase;
 
@@ -123,16 +124,39 @@ impl Field {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     pub pieces: Vec<Piece>,
-    /// The separators outside of quotes.
-    pub separators: Vec<u8>,
 }
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     Text(String),
-    /// A field, and whether it stands between quotes.
-    Field(Field, bool),
+    /// A field, and the separators that its value must not contain.
+    Field(Field, Vec<u8>),
+}
+
+/// The fields of a template that the same separators part: those outside of quotes, or those between one pair of quotes.
+#[derive(Default)]
+struct Group {
+    /// Their places among the pieces.
+    fields: Vec<usize>,
+    separators: Vec<u8>,
+}
+
+impl Group {
+    fn add_text(&mut self, byte: u8) {
+        if !byte.is_ascii_alphanumeric() && !self.separators.contains(&byte) {
+            self.separators.push(byte);
+        }
+    }
+
+    /// Gives the separators to the fields.
+    fn finish(self, pieces: &mut [Piece]) {
+        for place in self.fields {
+            if let Piece::Field(_, separators) = &mut pieces[place] {
+                separators.clone_from(&self.separators);
+            }
+        }
+    }
 }
 
 impl Template {
@@ -144,33 +168,37 @@ impl Template {
         if text.contains(|char: char| char.is_control() && char != '\t') {
             return Err("it is one line, without control characters".into());
         }
-        let mut template = Template {
-            pieces: Vec::new(),
-            separators: Vec::new(),
-        };
-        let mut is_quoted = false;
+        let mut pieces = Vec::new();
+        let (mut outside, mut quotes) = (Group::default(), None::<Group>);
         for part in template::parse(text, Field::named)? {
-            template.pieces.push(match part {
-                Part::Name(field) => Piece::Field(field, is_quoted),
+            match part {
+                Part::Name(field) => {
+                    quotes.as_mut().unwrap_or(&mut outside).fields.push(pieces.len());
+                    pieces.push(Piece::Field(field, Vec::new()));
+                }
                 Part::Text(text) => {
                     for byte in text.bytes() {
-                        match byte {
-                            b'"' => is_quoted = !is_quoted,
-                            byte if is_quoted
-                                || byte.is_ascii_alphanumeric()
-                                || template.separators.contains(&byte) => {}
-                            byte => template.separators.push(byte),
+                        match (byte, quotes.take()) {
+                            (b'"', None) => quotes = Some(Group::default()),
+                            // The quotes part a single field from everything else.
+                            (b'"', Some(group)) if group.fields.len() > 1 => group.finish(&mut pieces),
+                            (b'"', Some(_)) => {}
+                            (byte, group) => {
+                                quotes = group;
+                                quotes.as_mut().unwrap_or(&mut outside).add_text(byte);
+                            }
                         }
                     }
-                    Piece::Text(text)
+                    pieces.push(Piece::Text(text));
                 }
-            });
+            }
         }
-        match is_quoted {
+        if quotes.is_some() {
             // Every later field would count as quoted, and separators in its value would stay.
-            true => Err("a '\"' without a second one; write the closing quote, or leave the quote out".into()),
-            false => Ok(template),
+            return Err("a '\"' without a second one; write the closing quote, or leave the quote out".into());
         }
+        outside.finish(&mut pieces);
+        Ok(Template { pieces })
     }
 
     /// Whether a line has this field.
@@ -220,16 +248,17 @@ mod tests {
 
     #[test]
     fn quotes_and_separators_are_seen() {
-        let template = Template::parse("$client [$time] \"$request\" ua=\"$header_user_agent\"|$status").unwrap();
-        let quoted: Vec<bool> = template
+        let form = "$client [$time] \"$request\" ua=\"ua: $header_user_agent\" \"$path, $query;$host\"|$status";
+        let template = Template::parse(form).unwrap();
+        let separators: Vec<&[u8]> = template
             .pieces
             .iter()
             .filter_map(|piece| match piece {
-                Piece::Field(_, quoted) => Some(*quoted),
+                Piece::Field(_, separators) => Some(&**separators),
                 Piece::Text(_) => None,
             })
             .collect();
-        assert_eq!(quoted, [false, false, true, true, false]);
-        assert_eq!(template.separators, b" []=|");
+        let (outside, list, alone): (&[u8], &[u8], &[u8]) = (b" []=|", b", ;", b"");
+        assert_eq!(separators, [outside, outside, alone, alone, list, list, list, outside]);
     }
 }
