@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use osier_web::{Level, Phase, Served, Times};
 
-use super::entry::{Entry, combined, json, json_of, template};
+use super::entry::{Entry, combined, cut, json, json_of, template};
 use super::fields::Field;
 use super::operator::Say;
 use super::settings::{Format, Log, To};
@@ -16,6 +16,9 @@ use super::stderr::stderr;
 use super::syslog;
 use super::text::now;
 use super::writer::{self, Output, Report, Writer};
+
+/// The most bytes of a client's value in a syslog message that would be too long. It is halved until the message is short enough.
+const VALUE_MAX: usize = 2 << 10;
 
 /// The forms of the access log that a command line knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -131,6 +134,21 @@ impl AccessLog {
 
     /// Adds a line.
     pub fn record(&self, entry: &Entry<'_>) {
+        let mut line = self.line(entry);
+        if self.syslog.is_some() {
+            // A message ends at the most bytes, and a client must not push its status out of it.
+            let mut most = VALUE_MAX;
+            while line.len() > syslog::LONGEST && most > 0 {
+                line = self.line(&entry.cut(most, &|name| cut((entry.fields)(name), most)));
+                most /= 2;
+            }
+        }
+        line.push(b'\n');
+        self.writer.push(&line);
+    }
+
+    /// Formats a line without its end.
+    fn line(&self, entry: &Entry<'_>) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);
         if let Some(header) = &self.syslog {
             header.begin(&mut line, Level::Info, entry.time);
@@ -141,8 +159,7 @@ impl AccessLog {
             Format::Json(fields) => json_of(&mut line, fields, entry),
             Format::Template(form) => template(&mut line, form, entry),
         }
-        line.push(b'\n');
-        self.writer.push(&line);
+        line
     }
 
     /// Adds the line of a request whose response has just been sent. `site` is the name of its site.
@@ -180,10 +197,13 @@ impl AccessLog {
 mod tests {
     use super::*;
     use crate::log::entry::tests::ENTRY;
+    use crate::log::fields::Template;
     use crate::log::writer::tests::{Slow, unread};
+    use std::os::unix::net::UnixDatagram;
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
+    use testkit::Folder;
 
     fn json_file(path: &std::path::Path) -> AccessLog {
         let settings = Log {
@@ -258,6 +278,49 @@ mod tests {
         let text = std::fs::read_to_string(moved.join("access.log")).unwrap();
         assert!(text.lines().last().unwrap().contains("\"bytes\":9999"), "{text}");
         std::fs::remove_dir_all(moved).unwrap();
+    }
+
+    #[test]
+    fn a_long_value_does_not_push_the_others_out_of_a_message() {
+        let folder = Folder::new();
+        let socket = folder.join("log");
+        let receiver = UnixDatagram::bind(&socket).unwrap();
+        let template = Template::parse("$target $header_user_agent $status").unwrap();
+        let chosen = ["header_user_agent", "path", "status"].map(|name| Field::named(name).unwrap());
+        let long = vec![0xff; 9000];
+        let entry = Entry {
+            target: &long,
+            path: &long,
+            fields: &|_| &[b'"'; 9000],
+            ..ENTRY
+        };
+        for (format, end) in [
+            (Format::Combined, "\""),
+            (
+                Format::Json(Vec::new()),
+                "\"status\":200,\"bytes\":2326,\"seconds\":1.000042}",
+            ),
+            (Format::Json(chosen.to_vec()), "\"status\":200}"),
+            (Format::Template(template), " 200"),
+        ] {
+            let settings = Log {
+                format,
+                to: To::Syslog(syslog::Settings {
+                    to: syslog::To::Unix(socket.clone()),
+                    format: None,
+                    facility: syslog::DAEMON,
+                    tag: "osier".into(),
+                }),
+            };
+            let log = AccessLog::open(&settings, &Say::new(|_| {})).unwrap().unwrap();
+            log.record(&entry);
+            log.finish();
+            let mut message = vec![0; 2 * syslog::LONGEST];
+            let count = receiver.recv(&mut message).unwrap();
+            let message = String::from_utf8(message[..count].to_vec()).unwrap();
+            assert!(count <= syslog::LONGEST && message.ends_with(end), "{message}");
+            assert!(message.contains(&r#"\""#.repeat(300)), "{message}");
+        }
     }
 
     #[test]

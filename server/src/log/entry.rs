@@ -47,6 +47,38 @@ pub struct Entry<'a> {
     pub id: Option<RequestId>,
 }
 
+impl<'a> Entry<'a> {
+    /// The entry with the first `most` bytes of each value that a client chooses. `fields` returns those of the request's fields.
+    pub fn cut<'c>(&self, most: usize, fields: &'c dyn Fn(&str) -> &'c [u8]) -> Entry<'c>
+    where
+        'a: 'c,
+    {
+        Entry {
+            client: self.client,
+            time: self.time,
+            method: cut(self.method, most),
+            target: cut(self.target, most),
+            path: cut(self.path, most),
+            query: cut(self.query, most),
+            version: self.version,
+            status: self.status,
+            bytes: self.bytes,
+            host: cut(self.host, most),
+            site: self.site,
+            fields,
+            took: self.took,
+            times: self.times,
+            trace: self.trace,
+            id: self.id,
+        }
+    }
+}
+
+/// The first `most` bytes at most.
+pub fn cut(value: &[u8], most: usize) -> &[u8] {
+    &value[..value.len().min(most)]
+}
+
 /// Formats `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
 pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     put(line, format_args!("{} - - [", Client(entry.client)));
