@@ -28,7 +28,7 @@ use osier::inspect::WorkerMetrics;
 use osier_web::http::StatusCode;
 use osier_web::upstream::Upstream;
 use osier_web::wrap::cache::Store;
-use osier_web::{Connections, Protocol, Response, Router};
+use osier_web::{Connections, Protocol, Request, Response, Router};
 
 pub use self::routes::{ROUTES_MAX, Routes};
 pub use self::series::Series;
@@ -110,13 +110,18 @@ impl Admin {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// The router of the admin listener.
-    pub fn router(self: &Arc<Self>) -> Router {
-        let (health, metrics) = (self.clone(), self.clone());
+    /// The router of the admin listener. `may_see` refuses requests for what only the operator may see.
+    pub fn router(
+        self: &Arc<Self>,
+        may_see: impl Fn(&Request<'_>) -> Result<(), Response> + Clone + Send + Sync + 'static,
+    ) -> Router {
+        let (health, metrics, may_see_fibers) = (self.clone(), self.clone(), may_see.clone());
         Router::new()
             .get("/health", move |_| health.health())
-            .get("/metrics", move |_| metrics.metrics())
-            .get("/fibers", fibers::page)
+            .get("/metrics", move |request| may_see(request).map(|()| metrics.metrics()))
+            .get("/fibers", move |request| {
+                may_see_fibers(request).map(|()| fibers::page(request))
+            })
     }
 
     fn health(&self) -> Response {

@@ -143,7 +143,7 @@ fn a_server_of_two_workers_is_counted_on_a_listener_of_its_own() {
                 .on_request(move |served| shown.routes.get(numbers[0]).record_served(served))
                 .bind("127.0.0.1:0")
                 .unwrap();
-            let page = Server::new(admin.router()).bind("127.0.0.1:0").unwrap();
+            let page = Server::new(admin.router(|_| Ok(()))).bind("127.0.0.1:0").unwrap();
             addresses.send((site.local_addr(), page.local_addr(), admin)).unwrap();
             let stops = [site.handle(), page.handle()];
             let fibers = [osier::spawn(|| site.run()), osier::spawn(|| page.run())];

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use osier::JoinHandle;
 use osier_web::upgrade::Upgrade;
-use osier_web::{Listener, Listening, Server, ShutdownHandle, SocketFile, Timeouts};
+use osier_web::{Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts};
 
 use crate::config::Bind;
 use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::run::listeners::{Ending, clones};
+use crate::welcome::guard;
 
 /// The time that in-flight scrapes get at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -49,7 +50,12 @@ impl Bound {
             drain: DRAIN,
             ..Timeouts::default()
         };
-        let server = Server::new(admin.router())
+        let is_local = matches!(bind, Bind::Tcp(address) if address.ip().to_canonical().is_loopback());
+        let may_see = move |request: &Request<'_>| match is_local {
+            true => guard::check_name(request),
+            false => Ok(()),
+        };
+        let server = Server::new(admin.router(may_see))
             .upgradable(upgrade, &bind.to_string())
             .timeouts(timeouts)
             .on_log(move |record| log.record(record, None));

@@ -1,4 +1,5 @@
-//! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody.
+//! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody. `check_name` does a
+//! part of that for an admin listener.
 //!
 //! The address of the connection must be a loopback address; a client of a Unix socket counts as another machine. No header field
 //! widens access. These fields refuse a request:
@@ -8,7 +9,7 @@
 //! - `Sec-Fetch-Site: cross-site` shows that a page of another site made the browser send the request. It is refused
 //!   with `--live-for-all` too.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
@@ -35,6 +36,26 @@ pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
         return Err(refusal("pages of other sites may not read live data\n"));
     }
     Ok(())
+}
+
+/// Checks the name by which a request asks for a listener that only this machine reaches. A page of another site can reach it, too, if
+/// that site has pointed its name to this machine (DNS rebinding). An address, a name of this machine, and a name without a dot, which
+/// is not in the public DNS, are no names of such a site.
+///
+/// # Errors
+/// The 403 response to send otherwise.
+pub fn check_name(request: &Request<'_>) -> Result<(), Response> {
+    let is_address = |host: &str| host.starts_with('[') || host.split(':').next().is_some_and(is_ipv4);
+    match request.host() {
+        Some(host) if host.contains('.') && !is_address(host) && !is_loopback_name(host) => Err(refusal(
+            "this page is for this machine: ask for localhost or an address, not for another name\n",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn is_ipv4(host: &str) -> bool {
+    host.parse::<Ipv4Addr>().is_ok()
 }
 
 fn refusal(why: &'static str) -> Response {

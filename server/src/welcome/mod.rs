@@ -6,7 +6,7 @@
 //! folder, each put into `frame.html`. They load nothing from other servers; their content security policy enforces that.
 
 mod docs;
-mod guard;
+pub mod guard;
 mod live;
 mod requests;
 

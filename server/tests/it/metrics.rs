@@ -38,6 +38,30 @@ pub fn page_of(admin: SocketAddr) -> Page {
     Page::parse(&text_of(admin))
 }
 
+#[test]
+fn another_sites_name_does_not_lead_to_the_pages_of_this_machine() {
+    let sites = Sites::start(&format!("{ADMIN}[[site]]\n[[site.route]]\nrespond = 404\n"));
+    let mut client = Client::new(admin_of(&sites));
+    let mut status = |host: &str, path: &str| {
+        send(&mut client, "GET", host, path, &[]);
+        client.receive("GET").status
+    };
+    for path in ["/metrics", "/fibers"] {
+        for host in ["localhost:9090", "127.0.0.1:9090", "[::1]:9090", "web1", "192.0.2.7"] {
+            assert_eq!(status(host, path), 200, "{host} {path}");
+        }
+        for host in [
+            "example.org",
+            "example.org:9090",
+            "127.0.0.1.example.org",
+            "rebind.test.",
+        ] {
+            assert_eq!(status(host, path), 403, "{host} {path}");
+        }
+    }
+    assert_eq!(status("example.org", "/health"), 200);
+}
+
 /// Waits until the page shows this value.
 fn wait_for_value(admin: SocketAddr, name: &str, labels: &[(&str, &str)], value: f64) {
     let what = format!("{name} {labels:?} {value}");
