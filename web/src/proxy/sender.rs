@@ -165,15 +165,20 @@ impl Sender {
         }
     }
 
-    /// Sends the head and the current piece. Returns whether that was the whole request.
+    /// Sends the head and the current piece, or of that what the open windows of an HTTP/2 stream let through: the backend may
+    /// respond without opening them. Returns whether that was the whole request.
     pub(super) fn send_collected(&mut self, carrier: &Carrier) -> Result<bool, Unsent> {
+        self.send_piece(carrier, false)
+    }
+
+    /// `waits`: for windows.
+    fn send_piece(&mut self, carrier: &Carrier, waits: bool) -> Result<bool, Unsent> {
         let sent = match carrier {
-            Carrier::Bytes(lease) => self.write(lease.transport()),
+            Carrier::Bytes(lease) => self.write(lease.transport()).map(|()| true),
             #[cfg(feature = "h2")]
-            Carrier::Stream(stream) => self.write_to_stream(stream),
+            Carrier::Stream(stream) => self.write_to_stream(stream, waits),
         };
-        sent.map_err(backend)?;
-        self.done = self.read_all;
+        self.done = sent.map_err(backend)? && self.read_all;
         if self.done {
             self.progress.over.set(Some(osier::time::coarse_now()));
         }
@@ -194,7 +199,7 @@ impl Sender {
     }
 
     fn send_rest(&mut self, body: &mut RequestBody<'_>, carrier: &Carrier) -> Result<(), Unsent> {
-        while !self.send_collected(carrier)? {
+        while !self.send_piece(carrier, true)? {
             self.next_piece(body).map_err(|error| match Cancelled::is(&error) {
                 true => Unsent::Cancelled(error),
                 false => Unsent::Client(error),
@@ -224,8 +229,9 @@ impl Sender {
         }
     }
 
+    /// Returns whether the stream has taken the whole piece. If it `waits`, it has.
     #[cfg(feature = "h2")]
-    fn write_to_stream(&mut self, stream: &Stream) -> io::Result<()> {
+    fn write_to_stream(&mut self, stream: &Stream, waits: bool) -> io::Result<bool> {
         if self.head_sent == 0 {
             let end = self.read_all && self.data.is_empty() && self.trailers.is_empty();
             stream.send_head(&self.head, end)?;
@@ -235,15 +241,21 @@ impl Sender {
         loop {
             let data = &self.piece[self.data.clone()][self.data_sent..];
             if self.has_ended_stream || (data.is_empty() && !self.read_all) {
-                return Ok(());
+                return Ok(true);
             }
             let end = self.read_all && self.trailers.is_empty();
             if data.is_empty() && !end {
                 stream.send_trailers(&self.trailers)?;
                 self.has_ended_stream = true;
-                return Ok(());
+                return Ok(true);
             }
-            let count = stream.send(data, end)?;
+            let count = match waits {
+                true => stream.send(data, end)?,
+                false => stream.try_send(data, end)?,
+            };
+            if count == 0 && !data.is_empty() {
+                return Ok(false);
+            }
             self.has_ended_stream = end && count == data.len();
             self.data_sent += count;
             self.progress.taken.update(|taken| taken + count as u64);

@@ -85,14 +85,8 @@ impl Stream {
     ///
     /// `TimedOut`, and the reason why the stream has ended.
     pub(crate) fn send(&self, bytes: &[u8], end: bool) -> io::Result<usize> {
-        let id = self.id.get().ok_or(io::ErrorKind::NotConnected)?;
         loop {
-            if self.answer.inlet.is_reset() {
-                return Err(self.answer.error());
-            }
-            let now = osier::time::coarse_now();
-            let count = self.connection.machine.borrow_mut().send_data(id, bytes, end, now);
-            self.connection.flush_soon();
+            let count = self.try_send(bytes, end)?;
             if count > 0 || bytes.is_empty() {
                 return Ok(count);
             }
@@ -100,6 +94,22 @@ impl Stream {
                 return Err(self.late(self.write_timeout.get()));
             }
         }
+    }
+
+    /// Sends the bytes of the body that the backend takes now, and returns their number. `end` ends the body with the last of them.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the stream has ended.
+    pub(crate) fn try_send(&self, bytes: &[u8], end: bool) -> io::Result<usize> {
+        let id = self.id.get().ok_or(io::ErrorKind::NotConnected)?;
+        if self.answer.inlet.is_reset() {
+            return Err(self.answer.error());
+        }
+        let now = osier::time::coarse_now();
+        let count = self.connection.machine.borrow_mut().send_data(id, bytes, end, now);
+        self.connection.flush_soon();
+        Ok(count)
     }
 
     /// Ends the body with a trailer.

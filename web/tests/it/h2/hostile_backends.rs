@@ -48,6 +48,7 @@ const OK: u8 = 0x88;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PUSH_PROMISE: u8 = 5;
 const PING: u8 = 6;
@@ -55,6 +56,7 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+const NO_ERROR: [u8; 4] = [0; 4];
 
 /// Sends SETTINGS to each connection, waits for a request, and leaves the connection to `attack`.
 fn backend(attack: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> SocketAddr {
@@ -292,4 +294,48 @@ fn a_trailer_does_not_appear_behind_a_later_response() {
     let mut text = String::new();
     client.stream.read_to_string(&mut text).unwrap();
     assert!(text.ends_with("\r\nsecond\r\n0\r\n\r\n"), "{text}");
+}
+
+#[test]
+fn an_early_response_arrives_while_no_window_is_open() {
+    for is_reset in [true, false] {
+        // Answers each request at once, and opens no window again.
+        let addr = backend(move |stream| {
+            let mut id = 1;
+            loop {
+                let mut answer = [
+                    frame(HEADERS, END_HEADERS, id, &[OK]),
+                    frame(DATA, END_STREAM, id, b"early"),
+                ]
+                .concat();
+                if is_reset {
+                    answer.extend(frame(RST_STREAM, 0, id, &NO_ERROR));
+                }
+                let mut head = [0; 9];
+                if stream.write_all(&answer).is_err() {
+                    return;
+                }
+                while head[3] != HEADERS {
+                    let mut payload = Vec::new();
+                    let Ok(()) = stream.read_exact(&mut head) else { return };
+                    let length = u64::from(head[1]) << 8 | u64::from(head[2]);
+                    let _ = stream.take(length).read_to_end(&mut payload);
+                }
+                id = u32::from_be_bytes(head[5..].try_into().unwrap());
+            }
+        });
+        let options = Options {
+            buffer: false,
+            first_byte: PATIENCE / 20,
+            ..Options::default()
+        };
+        let front = serve(Proxy::with(upstream(addr).build().unwrap(), options));
+        for number in 0..8 {
+            let mut client = front.connect();
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 30000\r\n\r\n");
+            client.send([b'x'; 30_000]);
+            let reply = client.reply();
+            assert_eq!((reply.status, reply.text()), (200, "early"), "{number} {:?}", front.log);
+        }
+    }
 }
