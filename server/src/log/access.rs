@@ -17,8 +17,9 @@ use super::syslog;
 use super::text::now;
 use super::writer::{self, Output, Report, Writer};
 
-/// The most bytes of a client's value in a syslog message that would be too long. It is halved until the message is short enough.
-const VALUE_MAX: usize = 2 << 10;
+/// The longest line on standard error. Docker splits longer ones, and the journal those of 48 KiB. The second part would begin with bytes
+/// of a client, which the journal takes for a priority.
+const STDERR_LINE: usize = (16 << 10) - 1;
 
 /// The forms of the access log that a command line knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -55,6 +56,8 @@ pub struct AccessLog {
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
     syslog: Option<syslog::Header>,
+    /// The most bytes of a line that its readers take whole.
+    longest: usize,
 }
 
 impl AccessLog {
@@ -66,9 +69,12 @@ impl AccessLog {
         if settings.format == Format::Off {
             return Ok(None);
         }
-        let (mut path, mut header) = (None, None);
+        let (mut path, mut header, mut longest) = (None, None, usize::MAX);
         let out: Box<dyn Output> = match &settings.to {
-            To::Stderr => Box::new(stderr()),
+            To::Stderr => {
+                longest = STDERR_LINE;
+                Box::new(stderr())
+            }
             To::File(file) => {
                 path = Some(file.clone());
                 match writer::file(file) {
@@ -85,7 +91,7 @@ impl AccessLog {
                 }
             }
             To::Syslog(syslog) => {
-                header = Some(syslog::Header::new(syslog));
+                (header, longest) = (Some(syslog::Header::new(syslog)), syslog::LONGEST);
                 Box::new(syslog::Socket::new(syslog.to.clone()))
             }
         };
@@ -96,6 +102,7 @@ impl AccessLog {
         Ok(Some(AccessLog {
             path,
             syslog: header,
+            longest,
             ..log
         }))
     }
@@ -114,6 +121,7 @@ impl AccessLog {
             writer: Writer::start(out, false, report)?,
             path: None,
             syslog: None,
+            longest: usize::MAX,
         })
     }
 
@@ -135,13 +143,11 @@ impl AccessLog {
     /// Adds a line.
     pub fn record(&self, entry: &Entry<'_>) {
         let mut line = self.line(entry);
-        if self.syslog.is_some() {
-            // A message ends at the most bytes, and a client must not push its status out of it.
-            let mut most = VALUE_MAX;
-            while line.len() > syslog::LONGEST && most > 0 {
-                line = self.line(&entry.cut(most, &|name| cut((entry.fields)(name), most)));
-                most /= 2;
-            }
+        // What follows a long value of a client must not be cut, or begin another line.
+        let mut most = self.longest / 4;
+        while line.len() > self.longest && most > 0 {
+            line = self.line(&entry.cut(most, &|name| cut((entry.fields)(name), most)));
+            most /= 2;
         }
         line.push(b'\n');
         self.writer.push(&line);

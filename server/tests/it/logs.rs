@@ -1,5 +1,6 @@
 //! The access log: every line parses, whatever the client has sent, and no line is missing at the end.
 
+use crate::support::sites::{Sites, wait_for};
 use crate::support::{Folder, Server, Signal};
 use std::io::BufRead;
 
@@ -193,4 +194,34 @@ fn a_pipe_is_a_log_while_somebody_reads_it() {
     assert!(line.contains("\"GET /a.txt?piped HTTP/1.1\" 200"), "{line}");
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
+}
+
+/// Docker splits lines of 16 KiB, the journal those of 48 KiB. A client would choose how the second part begins.
+#[test]
+fn a_line_on_standard_error_is_not_so_long_that_readers_split_it() {
+    let (agent, referer) = (vec![0xff; 12_000], b"\"".repeat(12_000));
+    let fields = [b"User-Agent: ", &*agent, b"\r\nReferer: ", &*referer].concat();
+    let request = [b"GET / HTTP/1.1\r\nHost: x\r\n", &*fields, b"\r\n\r\n"].concat();
+    for (format, end) in [("combined", '"'), ("json", '}')] {
+        let sites = Sites::start(&format!(
+            "log = \"{format}\"\n[[site]]\n[[site.route]]\nrespond = 404\n"
+        ));
+        let mut client = sites.connect();
+        client.send_raw(&request);
+        assert_eq!(client.receive("GET").status, 404);
+        let line = || {
+            sites
+                .said()
+                .lines()
+                .find(|line| line.contains("GET"))
+                .map(str::to_owned)
+        };
+        wait_for("the line", || line().is_some_and(|line| line.ends_with(end)));
+        let line = line().unwrap();
+        assert!(
+            line.len() < 16 << 10 && line.contains(" 404") | line.contains(":404"),
+            "{}",
+            line.len()
+        );
+    }
 }
