@@ -468,10 +468,14 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// A hash of the reason of a failed or refused request. The peer chooses the target, so it is left out. None for every other line.
+/// A hash of the reason of a failed or refused request, or of a connection that was closed for one. The peer chooses the target and its
+/// port, so they are left out. None for every other line.
 fn cause(line: &str) -> Option<u64> {
     let marks = [" failed: ", " was refused with "];
-    let reason = marks.iter().find_map(|mark| Some(line.split_once(mark)?.1))?;
+    let reason = match line.strip_prefix("closed a") {
+        Some(closed) => closed.split_once(": ")?.1,
+        None => marks.iter().find_map(|mark| Some(line.split_once(mark)?.1))?,
+    };
     let mut hasher = DefaultHasher::new();
     reason.hash(&mut hasher);
     Some(hasher.finish())
@@ -604,6 +608,26 @@ mod tests {
         );
         say(&mut log, Level::Info, "reloaded", start + 2 * REPEAT);
         assert_eq!(read_untimed(&mut reader), "info osier: reloaded\n");
+    }
+
+    #[test]
+    fn a_client_that_connects_again_and_again_fills_no_disk() {
+        let (mut log, mut reader) = log();
+        let start = Instant::now();
+        let at = |n: u32| format!("192.0.2.1:{n}");
+        for n in 0..100 {
+            say(&mut log, Level::Info, "closed an HTTP/2 connection: a frame", start);
+            let line = format!("closed a connection from the trusted peer {}: no header", at(n));
+            say(&mut log, Level::Warning, &line, start);
+        }
+        assert_eq!(read_untimed(&mut reader).lines().count(), 2);
+        log.count_repeated(Some(start + REPEAT));
+        let text = read_untimed(&mut reader);
+        let expected = [
+            "info osier: 99 more lines with this cause: closed an HTTP/2 connection: a frame",
+            "warning osier: 99 more lines with this cause: closed a connection from the trusted peer 192.0.2.1:0: no header",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]
