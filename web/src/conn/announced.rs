@@ -11,7 +11,6 @@ use osier_http::proxy_protocol::{self, Addresses};
 use crate::conn::close::CloseReason;
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
-use crate::conn::log::record::{Level, Record};
 use crate::conn::worker::{INPUT_BYTES, Link};
 use crate::conn::{Conn, Stage, after};
 
@@ -97,10 +96,7 @@ fn find_header(link: &Link, input: &mut [u8], held: &[u8]) -> Result<Found, Clos
             return Ok(Found::Part(input[..filled].to_vec()));
         }
         Err(malformed) => {
-            let peer = link.peer();
-            let text = format_args!("closed a connection from the trusted peer {peer}: {malformed}");
-            let record = Record::new(Level::Warning, text).of_client(peer, false);
-            link.worker.server.log(&record);
+            link.complain_of_header(&malformed);
             return Err(CloseReason::ProtocolError);
         }
     };

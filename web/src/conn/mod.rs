@@ -713,12 +713,7 @@ impl Conn {
                 answered.map_or(AfterBurst::End, |()| self.linger(CloseReason::HeaderTimeout))
             }
             Some(Stage::Announced(_)) => {
-                let peer = self.link.peer();
-                let text = format_args!(
-                    "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
-                );
-                let record = Record::new(Level::Warning, text).of_client(peer, false);
-                self.link.worker.server.log(&record);
+                self.link.complain_of_header(&"its PROXY header did not arrive in time");
                 self.close(CloseReason::HeaderTimeout)
             }
             #[cfg(feature = "tls")]

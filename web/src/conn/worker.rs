@@ -5,6 +5,7 @@
 //! Hence `Rc` and `Cell`.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -737,6 +738,22 @@ impl Link {
         };
         self.peer.set(proxied);
         true
+    }
+
+    /// Logs that the connection is closed, because its trusted peer has sent no good PROXY header.
+    #[cold]
+    pub(crate) fn complain_of_header(&self, why: &dyn fmt::Display) {
+        let peer = self.peer();
+        let log = |text| {
+            let record = Record::new(Level::Warning, text).of_client(peer, false);
+            self.worker.server.log(&record);
+        };
+        match peer == NOWHERE {
+            true => log(format_args!(
+                "closed a connection from a trusted peer on a Unix socket: {why}"
+            )),
+            false => log(format_args!("closed a connection from the trusted peer {peer}: {why}")),
+        }
     }
 
     /// Whether a balancer has named the client.

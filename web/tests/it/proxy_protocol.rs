@@ -213,5 +213,9 @@ fn a_unix_peer_is_asked_for_as_nobody() {
     client.read_to_string(&mut reply).unwrap();
     assert!(reply.ends_with("\r\n\r\n192.0.2.7:56324 true"), "{reply}");
     assert_eq!(*asked.lock().unwrap(), [None]);
+    let mut client = UnixStream::connect(&path).unwrap();
+    client.write_all(GET.as_bytes()).unwrap();
+    let closed = "closed a connection from a trusted peer on a Unix socket: no PROXY header where one must be";
+    eventually("a line", || site.logged(closed));
     drop(site);
 }
