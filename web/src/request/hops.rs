@@ -116,22 +116,21 @@ pub(crate) fn forwarded<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> 
     values
         .flat_map(elements)
         .map(|element| {
-            let mut hop = Hop {
-                ip: None,
-                is_https: None,
-            };
+            // Each parameter comes once (RFC 7239 4). A second one may lie in what the hop's client has sent: `host=a;for=...`.
+            let (mut ip, mut is_https) = (None, None);
             for pair in split(element, b';').0 {
                 let Some(at) = pair.iter().position(|&byte| byte == b'=') else {
                     continue;
                 };
                 let (name, value) = (pair[..at].trim_ascii(), unquoted(&pair[at + 1..]));
                 if name.eq_ignore_ascii_case(b"for") {
-                    hop.ip = address(&value);
+                    ip.get_or_insert_with(|| address(&value));
                 } else if name.eq_ignore_ascii_case(b"proto") {
-                    hop.is_https = Some(is_https_scheme(&value));
+                    is_https.get_or_insert_with(|| is_https_scheme(&value));
                 }
             }
-            hop
+            let ip = ip.flatten();
+            Hop { ip, is_https }
         })
         .collect()
 }
@@ -317,6 +316,12 @@ mod tests {
                 Some(("1.2.3.4", false)),
             ),
             ("for=10.0.0.5;x=\"a\"b\", for=1.2.3.4", Some(("1.2.3.4", false))),
+            // Its client sent the host.
+            (
+                "for=1.2.3.4;proto=http;host=a;for=10.0.0.9;proto=https",
+                Some(("1.2.3.4", false)),
+            ),
+            ("for=_hidden;host=a;for=1.2.3.4", None),
             ("for=_hidden", None),
             ("proto=https", None),
             ("for=\"", None),
