@@ -172,6 +172,7 @@ impl Sender {
     }
 
     /// `waits`: for windows.
+    #[cfg_attr(not(feature = "h2"), expect(unused_variables, reason = "only a stream has windows"))]
     fn send_piece(&mut self, carrier: &Carrier, waits: bool) -> Result<bool, Unsent> {
         let sent = match carrier {
             Carrier::Bytes(lease) => self.write(lease.transport()).map(|()| true),
