@@ -1,8 +1,8 @@
 //! Moves connections to another process in an upgrade: the old process collects them, the new one adopts them.
 //!
 //! ```text
-//!   the collecting fiber of each worker ── wake ──▶ a connection at rest ── move_away ──▶ Line ─▶ the new process ─▶ adopt
-//!   the end of a burst ─────────────────────────────────────┘
+//!   the collecting fiber of each worker ─ wake ─▶ a connection at rest ─ move_away ─▶ Dialog ─▶ new process ─▶ adopt
+//!   the end of a burst ───────────────────────────────────┘
 //! ```
 //!
 //! A connection moves on its own fiber, so nothing else touches it. Once its record is queued, this process neither reads from its socket
@@ -25,7 +25,7 @@ use osier_http::HeadScanner;
 
 use crate::conn::announced::Announced;
 use crate::conn::close::CloseReason;
-use crate::conn::handover::line::{BATCH, Leaving, Line, RECORD_MAX};
+use crate::conn::handover::dialog::{BATCH, Dialog, Leaving, RECORD_MAX};
 use crate::conn::handover::record::{Record, Saved};
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
@@ -46,7 +46,7 @@ type Restore<'r> = dyn Fn(&Saved) -> Option<Box<dyn Session>> + 'r;
 
 /// The work of a collecting fiber.
 pub(crate) struct Collecting {
-    pub(crate) line: Arc<Line>,
+    pub(crate) dialog: Arc<Dialog>,
     /// The name of the server.
     pub(crate) server: Arc<str>,
     /// Set to end it.
@@ -64,7 +64,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     let local = Local::here(service);
     let worker = &local.worker;
     worker.leaving.replace(Some(Rc::new(Leaving {
-        line: Arc::clone(&task.line),
+        dialog: Arc::clone(&task.dialog),
         server: task.server,
     })));
     worker.closes.set(Closes::Fixed);
@@ -81,7 +81,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
                 count += 1;
                 if count % BATCH == 0 {
                     osier::yield_now();
-                    task.line.wait_for_room();
+                    task.dialog.wait_for_room();
                 }
             }
         }
@@ -141,7 +141,7 @@ impl Conn {
     /// While a session sends what it has queued.
     #[cold]
     pub(super) fn move_away(&mut self, leaving: &Leaving) -> bool {
-        if !leaving.line.is_open() {
+        if !leaving.dialog.is_open() {
             return false;
         }
         let Ok(socket) = self.link.socket().try_clone() else {
@@ -150,7 +150,7 @@ impl Conn {
         let made = self.record(&leaving.server).and_then(|record| {
             let stays = CannotMove::after(record.session.as_ref());
             // The handover may have ended while the session was sending.
-            match leaving.line.post_connection((record, socket)) {
+            match leaving.dialog.post_connection((record, socket)) {
                 true => Ok(()),
                 false => Err(stays),
             }
@@ -330,7 +330,7 @@ mod tests {
 
     /// Lets a session move that sends so many bytes to a client that reads nothing. Returns how many connections are on their way after
     /// its end here.
-    fn moved(bytes: usize, line: Line) -> usize {
+    fn moved(bytes: usize, dialog: Dialog) -> usize {
         osier::run(move || {
             let timeouts = Timeouts {
                 write: Duration::from_millis(20),
@@ -338,31 +338,31 @@ mod tests {
             };
             let server = Server::new(Router::new()).timeouts(timeouts);
             let local = Local::here(&server.service(osier::workers(), None));
-            let line = Arc::new(line);
+            let dialog = Arc::new(dialog);
             local.worker.leaving.replace(Some(Rc::new(Leaving {
-                line: Arc::clone(&line),
+                dialog: Arc::clone(&dialog),
                 server: "web".into(),
             })));
             let takeover = (Takeover::Rest(Box::new(Talks(bytes))), Extensions::new());
             let _client = Conn::begin_with(takeover, &local, ([127, 0, 0, 1], 1).into()).unwrap();
             // The first burst of the connection comes first.
             let begun = std::time::Instant::now();
-            while !local.worker.is_empty() && (line.is_open() || begun.elapsed() < TICK) {
+            while !local.worker.is_empty() && (dialog.is_open() || begun.elapsed() < TICK) {
                 osier::sleep(Duration::from_millis(1));
             }
-            line.take_back().len()
+            dialog.take_back().len()
         })
     }
 
     #[test]
     fn a_session_that_cannot_send_all_does_not_move() {
-        assert_eq!(moved(10, Line::new()), 1);
-        assert_eq!(moved(64 << 20, Line::new()), 0);
+        assert_eq!(moved(10, Dialog::new()), 1);
+        assert_eq!(moved(64 << 20, Dialog::new()), 0);
     }
 
     #[test]
     fn no_connection_moves_to_a_process_that_is_gone() {
-        let broken = Line::new();
+        let broken = Dialog::new();
         broken.break_off(|| "it has ended".into());
         assert_eq!(moved(10, broken), 0);
     }

@@ -24,7 +24,7 @@ use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
 #[cfg(feature = "upgrade")]
-use crate::conn::handover::line::Leaving;
+use crate::conn::handover::dialog::Leaving;
 #[cfg(feature = "tls")]
 use crate::conn::handshake_queue::HandshakeQueue;
 use crate::conn::listed::{ConnectionInfo, ConnectionState};

@@ -1,8 +1,9 @@
-//! The socket between the two processes: whole messages, with the descriptors that travel with them.
+//! The socket between the two processes. It carries whole messages, each in a frame with its descriptors.
 //!
-//! The descriptors of a frame travel with its first byte, so they have arrived when the frame is whole. The kernel may deliver the bytes of
-//! several frames at once, but the descriptors of one frame alone. Received descriptors wait in a queue with one entry a frame. A process
-//! that may open no more files gets the first ones of a frame, and the kernel closes the others.
+//! The descriptors of a frame travel with its first byte, so they have arrived when the frame is whole. One call may
+//! receive the bytes of several frames, but the descriptors of one frame only. Received descriptors wait in a queue
+//! with one entry for each frame that has some. If this process may not open as many files, it gets the first
+//! descriptors of the frame, and the kernel closes the others.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,7 +22,7 @@ use zeroize::Zeroizing;
 use super::fields::Malformed;
 use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Message};
 
-/// Programs that this process starts do not inherit received descriptors.
+/// On Linux, programs that this process starts do not inherit received descriptors.
 #[cfg(target_os = "linux")]
 const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC.union(RecvFlags::DONTWAIT);
 #[cfg(not(target_os = "linux"))]
@@ -32,7 +33,7 @@ const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 #[cfg(target_vendor = "apple")]
 const SEND: SendFlags = SendFlags::DONTWAIT;
 
-/// Bytes that are received at once.
+/// The most bytes that one call receives.
 const PIECE: usize = 64 << 10;
 
 /// The end that sends. One fiber at a time may use it.
@@ -42,19 +43,22 @@ pub(crate) struct Sending(Arc<Async<UnixStream>>);
 /// The end that receives.
 pub(crate) struct Receiving {
     socket: Arc<Async<UnixStream>>,
+    /// Received bytes from the beginning of a frame on. They may hold keys.
     bytes: Zeroizing<Vec<u8>>,
+    /// The descriptors of the frames in `bytes` that have some.
     passed: VecDeque<Passed>,
 }
 
-/// The descriptors of a frame.
+/// The received descriptors of a frame.
 #[derive(Default)]
 struct Passed {
     descriptors: Vec<OwnedFd>,
-    /// Whether more of them had no room in this process.
+    /// Whether the kernel has closed others, because this process may not open as many files.
     is_cut: bool,
 }
 
-/// A message with its descriptors. Connections may have fewer descriptors than records: the last ones had no room in this process.
+/// A message with its descriptors. [`Message::Connections`] may have fewer descriptors than records: the descriptors of
+/// the last records are missing if this process may not open as many files.
 pub(crate) type Received = (Message, Vec<OwnedFd>);
 
 /// Makes both ends of a socket.
@@ -74,6 +78,10 @@ impl Sending {
     /// # Suspends
     ///
     /// While the other process does not read.
+    ///
+    /// # Errors
+    ///
+    /// The system's errors.
     pub(crate) fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
         // The frame may hold keys.
@@ -104,8 +112,8 @@ impl Receiving {
     ///
     /// # Errors
     ///
-    /// `InvalidData` around a [`Malformed`], `QuotaExceeded` if this process may not open as many files, `UnexpectedEof` within a
-    /// message, and the system's errors.
+    /// `InvalidData` around a [`Malformed`], `QuotaExceeded` if this process may not open as many files,
+    /// `UnexpectedEof` within a message, and the system's errors.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
             if let Some(received) = self.take()? {
@@ -267,7 +275,7 @@ mod tests {
         let mut got = [0];
         UnixStream::from(descriptors.remove(0)).read_exact(&mut got).unwrap();
         assert_eq!(got, *b"4");
-        // Listening sockets and the like are needed all.
+        // An item, such as listening sockets, is worth nothing unless it is whole.
         let item = Message::Item {
             name: "listeners".into(),
             bytes: Vec::new(),

@@ -1,6 +1,6 @@
-//! Encodes numbers, texts and lists as bytes. A reader trusts no length and no count.
+//! Encodes numbers, texts and lists as bytes, and decodes them. The decoder trusts no length and no count.
 
-/// The version of the messages. It changes with every change of their layout.
+/// The version of the messages, raised with every change of their layout.
 pub(crate) const VERSION: u16 = 1;
 
 /// The reason why bytes are not a message.
@@ -12,7 +12,7 @@ pub(crate) enum Malformed {
     Checksum,
     /// The payload does not have the layout of its kind.
     Payload,
-    /// The other process speaks this version, which this one does not.
+    /// The other process speaks this version, and this process does not.
     Version(u16),
 }
 
@@ -97,7 +97,7 @@ impl<'b> Fields<'b> {
             .map_err(|_| Malformed::Payload)
     }
 
-    /// A number of items, and the items. Memory grows with the items that are present, not with the number.
+    /// Reads a count and so many items. Memory grows with the items that are present, not with the count.
     pub(crate) fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Fields<'b>) -> Result<T, Malformed>,

@@ -1,16 +1,17 @@
 //! The messages between the old and the new process of an upgrade, as bytes.
 //!
 //! ```text
-//!   length u32 | kind u8 | descriptors u8 | 0 u16 | CRC-32 of the payload u32 | payload          all numbers little-endian
+//!   length u32 | kind u8 | descriptors u8 | 0 u16 | CRC-32 of the payload u32 | payload      (little-endian numbers)
 //! ```
 //!
-//! The head of a frame and the payload of [`Message::Hello`] never change, so two processes of any versions understand each other that
-//! far. Everything else belongs to [`VERSION`]. A receiver trusts no length and no count.
+//! The head of a frame and the payload of [`Message::Hello`] never change. So a process of any version can tell that
+//! another one speaks another version. Everything else belongs to [`VERSION`]. A receiver trusts no length and no
+//! count.
 
 use super::fields::{Fields, Malformed, VERSION, Writer};
 use super::record::Record;
 
-/// Bytes of the head of a frame.
+/// The bytes of the head of a frame.
 pub(crate) const HEAD_BYTES: usize = 12;
 
 /// The longest payload.
@@ -22,7 +23,8 @@ pub(crate) const DESCRIPTORS_MAX: usize = 128;
 /// The beginning of [`Message::Hello`].
 const MAGIC: [u8; 8] = *b"osier-up";
 
-/// A message. `web/src/server/upgrade/mod.rs` has their order. It may hold keys, so only tests show it.
+/// A message. It may hold keys, so only tests have `Debug`. `web/src/server/upgrade/mod.rs` has the order of the
+/// messages.
 #[cfg_attr(test, derive(Debug))]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -36,7 +38,7 @@ pub(crate) enum Message {
     Ready { servers: Vec<String> },
     /// The new process cannot serve.
     Refused { why: String },
-    /// The new process shall serve.
+    /// The old process lets the new one serve.
     Go,
     /// The new process serves.
     Accepting,
@@ -123,7 +125,7 @@ impl Message {
         }
     }
 
-    /// The frame of the message, which travels with so many descriptors.
+    /// Makes the frame of the message, which travels with this number of descriptors.
     pub(crate) fn encode(&self, descriptors: usize) -> Vec<u8> {
         let mut frame = Writer(vec![0; HEAD_BYTES]);
         match self {
@@ -283,8 +285,8 @@ mod tests {
             let mut frame = encode(&message);
             let at = at.index(frame.len());
             frame[at] ^= bits;
-            // The channel compares the number of descriptors. Two bytes of the head mean nothing yet, and a kind without content may
-            // become another one.
+            // The channel compares the number of descriptors. Two bytes of the head have no meaning yet, and a kind
+            // without a payload may become another one.
             let is_free = matches!(at, 5..=7) || (at == 4 && frame.len() == HEAD_BYTES);
             prop_assert!(is_free || decode(&frame) != Ok(message));
         }

@@ -1,4 +1,5 @@
-//! The properties of the messages that hold for every input, as one function. A proptest and the fuzz target `upgrade` call it.
+//! The properties of the messages that hold for every input, as one function. A proptest and the fuzz target `upgrade`
+//! call it.
 
 use super::format::{FrameHead, HEAD_BYTES, checksum};
 

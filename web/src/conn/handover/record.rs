@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::fields::{Fields, Malformed, Writer};
 
-/// The state of a connection at rest. It may hold keys, so only tests show it.
+/// The state of a connection at rest. It may hold keys, so only tests have `Debug`.
 #[cfg_attr(test, derive(Debug))]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -61,7 +61,7 @@ impl Saved {
     }
 }
 
-/// At least the bytes of flags, addresses and lengths.
+/// An upper bound for the bytes of flags, addresses and lengths.
 const FIXED_BYTES: usize = 64;
 
 const IS_PROXIED: u8 = 1;

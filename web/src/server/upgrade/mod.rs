@@ -93,8 +93,8 @@ use osier::net::{TcpListener, UnixListener};
 use osier::sync::Event;
 use rustix::net::{AddressFamily, sockopt};
 
+use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::Message;
-use crate::conn::handover::line::Line;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
@@ -118,8 +118,8 @@ struct Shared {
     given: Mutex<Items>,
     /// The channel to the old process, until [`Upgrade::ready`].
     arriving: Mutex<Option<new::Arriving>>,
-    /// The line to the old process, while the old process has connections.
-    predecessor: Mutex<Option<Arc<Line>>>,
+    /// The dialog to the old process, while the old process has connections.
+    predecessor: Mutex<Option<Arc<Dialog>>>,
     /// Whether an upgrade has started this process.
     has_arrived: AtomicBool,
     /// Set while this process may serve.

@@ -14,9 +14,9 @@ use super::part::Link;
 use super::{Item, Items, Upgrade};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
+use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::fields::Malformed;
 use crate::conn::handover::format::Message;
-use crate::conn::handover::line::Line;
 use crate::conn::handover::record::Record;
 use crate::conn::serve::{Local, Service};
 use crate::lock;
@@ -148,33 +148,33 @@ impl Upgrade {
             return Ok(());
         };
         let Arriving { sending, mut receiving } = arriving;
-        let line = Arc::new(Line::new());
+        let dialog = Arc::new(Dialog::new());
         let mut servers: Vec<String> = self.servers().iter().map(|server| server.name.to_string()).collect();
         servers.dedup();
-        line.post(Message::Ready { servers });
-        let sender = Arc::clone(&line);
+        dialog.post(Message::Ready { servers });
+        let sender = Arc::clone(&dialog);
         let fiber = osier::fiber::Builder::new().name("upgrade: sender");
         drop(fiber.spawn(move || sender.send_all(&sending)));
         loop {
             match receiving.receive()? {
-                Some((Message::Part { name, bytes }, _)) => self.deliver(&name, &bytes, &line),
+                Some((Message::Part { name, bytes }, _)) => self.deliver(&name, &bytes, &dialog),
                 Some((Message::Go, _)) => break,
                 Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, Malformed::Payload)),
                 None => return Err(gone()),
             }
         }
-        *lock(&self.0.predecessor) = Some(Arc::clone(&line));
+        *lock(&self.0.predecessor) = Some(Arc::clone(&dialog));
         let upgrade = self.clone();
         let reader = osier::fiber::Builder::new().name("upgrade: reader");
         drop(reader.spawn(move || {
-            if let Err(why) = upgrade.adopt_all(&mut receiving, &line) {
+            if let Err(why) = upgrade.adopt_all(&mut receiving, &dialog) {
                 upgrade.log(format_args!(
                     "upgrade: the old process keeps the connections that it has: {why}"
                 ));
-                line.send_through(Message::Failed { why: why.to_string() });
+                dialog.send_through(Message::Failed { why: why.to_string() });
             }
             lock(&upgrade.0.predecessor).take();
-            line.close();
+            dialog.close();
             for (_, part) in upgrade.parts() {
                 part.alone();
             }
@@ -185,15 +185,15 @@ impl Upgrade {
     /// Does the second half of [`ready`](Upgrade::ready): lets the servers serve, and asks the old process for its connections.
     pub fn adopt_connections(&self) {
         self.0.serves.set();
-        if let Some(line) = &*lock(&self.0.predecessor) {
-            line.post(Message::Accepting);
+        if let Some(dialog) = &*lock(&self.0.predecessor) {
+            dialog.post(Message::Accepting);
         }
     }
 
     /// Hands a message to its part.
-    pub(super) fn deliver(&self, name: &str, bytes: &[u8], line: &Arc<Line>) {
+    pub(super) fn deliver(&self, name: &str, bytes: &[u8], dialog: &Arc<Dialog>) {
         if let Some(part) = self.find_part(name) {
-            part.receive(bytes, &Link::new(name, line));
+            part.receive(bytes, &Link::new(name, dialog));
             // Many messages may arrive at once. Let the connections of the part run in between.
             osier::yield_now();
         }
@@ -204,7 +204,7 @@ impl Upgrade {
     /// # Errors
     ///
     /// Why this process can take no more. The old one may still have connections.
-    fn adopt_all(&self, receiving: &mut Receiving, line: &Arc<Line>) -> io::Result<()> {
+    fn adopt_all(&self, receiving: &mut Receiving, dialog: &Arc<Dialog>) -> io::Result<()> {
         loop {
             let (message, descriptors) = match receiving.receive() {
                 Ok(Some(received)) => received,
@@ -213,11 +213,11 @@ impl Upgrade {
                 Err(error) => return Err(error),
             };
             match message {
-                Message::Part { name, bytes } => self.deliver(&name, &bytes, line),
+                Message::Part { name, bytes } => self.deliver(&name, &bytes, dialog),
                 Message::Connections { batch, records } => {
                     let sockets: Vec<Stream> = descriptors.into_iter().map(stream_of).collect();
                     // The old process adopts them again if it does not hear this.
-                    if !line.send_through(Message::Taken { batch }) {
+                    if !dialog.send_through(Message::Taken { batch }) {
                         return Ok(());
                     }
                     let (all, open) = (records.len(), sockets.len());
@@ -249,8 +249,8 @@ impl Upgrade {
         self.0.serves.is_set()
     }
 
-    /// The line to the process that this one has taken over from, while that process has connections.
-    pub(super) fn predecessor(&self) -> Option<Arc<Line>> {
+    /// The dialog to the process that this one has taken over from, while that process has connections.
+    pub(super) fn predecessor(&self) -> Option<Arc<Dialog>> {
         lock(&self.0.predecessor).clone()
     }
 

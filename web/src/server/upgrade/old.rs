@@ -17,8 +17,8 @@ use super::new::{VARIABLE, adopt, hello};
 use super::part::{Link, Part};
 use super::{Item, Items, LISTENERS, Registered, Upgrade};
 use crate::conn::handover::channel::{self, Receiving, Sending};
+use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::{DESCRIPTORS_MAX, Message};
-use crate::conn::handover::line::Line;
 use crate::conn::moving::{Collecting, collect};
 use crate::conn::serve::Local;
 use crate::conn::worker::Closes;
@@ -151,7 +151,7 @@ impl Program {
 /// A new process that is ready. Its drop ends the new process.
 pub struct Successor {
     upgrade: Upgrade,
-    line: Arc<Line>,
+    dialog: Arc<Dialog>,
     /// Present until the new process serves. From then on nothing here may end it.
     child: Option<Child>,
     sender: Option<JoinHandle<()>>,
@@ -217,7 +217,7 @@ impl Upgrade {
         // From here on, the drop of the successor ends the upgrade.
         let mut successor = Successor {
             upgrade: self.clone(),
-            line: Arc::new(Line::new()),
+            dialog: Arc::new(Dialog::new()),
             child: None,
             sender: None,
             servers: Vec::new(),
@@ -228,7 +228,7 @@ impl Upgrade {
         let (sending, receiving) = channel::open(ours).map_err(cannot)?;
         successor.child = spawn(theirs).map_err(cannot)?;
         successor.talk(sending, receiving, Arc::clone(&program.items));
-        let ready = successor.line.wait_for(program.patience, |heard| heard.ready.take());
+        let ready = successor.dialog.wait_for(program.patience, |heard| heard.ready.take());
         match ready {
             Ok(Some(servers)) => successor.servers = servers,
             Ok(None) => {
@@ -249,15 +249,15 @@ impl Successor {
 
     /// Starts the fibers that send and receive.
     fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Items>) {
-        let (line, servers) = (Arc::clone(&self.line), self.upgrade.servers());
+        let (dialog, servers) = (Arc::clone(&self.dialog), self.upgrade.servers());
         let sender = osier::fiber::Builder::new().name("upgrade: sender");
         self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers) {
-            Ok(()) => line.send_all(&sending),
-            Err(error) => line.break_off_writing(&error),
+            Ok(()) => dialog.send_all(&sending),
+            Err(error) => dialog.break_off_writing(&error),
         }));
-        let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
+        let (dialog, upgrade) = (Arc::clone(&self.dialog), self.upgrade.clone());
         let reader = osier::fiber::Builder::new().name("upgrade: reader");
-        drop(reader.spawn(move || listen(&mut receiving, &line, &upgrade)));
+        drop(reader.spawn(move || listen(&mut receiving, &dialog, &upgrade)));
     }
 
     /// The reason why the new process has ended, with its status if it ended by itself.
@@ -291,16 +291,16 @@ impl Successor {
     ///
     /// The new process does not serve, or has ended meanwhile. This process then serves as before.
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
-        let (line, upgrade) = (Arc::clone(&self.line), self.upgrade.clone());
+        let (dialog, upgrade) = (Arc::clone(&self.dialog), self.upgrade.clone());
         wait_for_predecessor(&upgrade)?;
         let parts: Vec<(Link, Arc<dyn Part>)> = upgrade
             .parts()
             .into_iter()
-            .map(|(name, part)| (Link::new(&name, &line), part))
+            .map(|(name, part)| (Link::new(&name, &dialog), part))
             .collect();
         parts.iter().for_each(|(link, part)| part.leave(link));
-        line.post(Message::Go);
-        let accepts = line.wait_for(ANSWER, |heard| heard.accepting.then_some(()));
+        dialog.post(Message::Go);
+        let accepts = dialog.wait_for(ANSWER, |heard| heard.accepting.then_some(()));
         if let Some(why) = match accepts {
             Ok(Some(())) => None,
             Ok(None) => Some(format!("the new process did not serve within {ANSWER:?}")),
@@ -317,7 +317,7 @@ impl Successor {
         match self.move_connections(&servers, begun) {
             Ok(()) => {
                 parts.iter().for_each(|(link, part)| part.left(link));
-                line.finish(Message::Done);
+                dialog.finish(Message::Done);
                 self.end_sender();
             }
             Err(why) if self.has_ended(child) => {
@@ -346,12 +346,12 @@ impl Successor {
 
     /// Whether the new process is being shut down.
     fn stops(&self) -> bool {
-        self.line.look(|heard| heard.stopping)
+        self.dialog.look(|heard| heard.stopping)
     }
 
     /// Whether the new process has ended. One that says that it takes no more connections has not.
     fn has_ended(&self, child: Option<Child>) -> bool {
-        let lives = self.line.look(|heard| heard.failed);
+        let lives = self.dialog.look(|heard| heard.failed);
         !lives && child.is_none_or(|mut child| !matches!(osier::unblock(move || wait_for_end(&mut child)), Ok(None)))
     }
 
@@ -361,7 +361,7 @@ impl Successor {
     ///
     /// Why the new process takes no more.
     fn move_connections(&self, servers: &[Registered], begun: Instant) -> Result<(), String> {
-        let line = &self.line;
+        let dialog = &self.dialog;
         let stop = Arc::new(AtomicBool::new(false));
         let passed = Arc::new(AtomicUsize::new(0));
         let mut collecting = Vec::new();
@@ -373,7 +373,7 @@ impl Successor {
             for worker in 0..server.service.state.connections.len() {
                 let service = server.service.clone();
                 let task = Collecting {
-                    line: Arc::clone(line),
+                    dialog: Arc::clone(dialog),
                     server: Arc::clone(&server.name),
                     stop: Arc::clone(&stop),
                     passed: Arc::clone(&passed),
@@ -382,28 +382,28 @@ impl Successor {
             }
         }
         let mut streams_end = false;
-        while since(begun) < self.drain && !self.stops() && line.is_open() {
-            if line.look(|heard| heard.leaving) || self.upgrade.ends() {
+        while since(begun) < self.drain && !self.stops() && dialog.is_open() {
+            if dialog.look(|heard| heard.leaving) || self.upgrade.ends() {
                 // The last connections at rest move. The others end here, with their next response.
                 set_closes(&moving, Closes::All);
                 osier::sleep(LAST_PASS);
                 break;
             }
-            if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && line.has_delivered() {
+            if !streams_end && passed.load(Ordering::Acquire) == collecting.len() && dialog.has_delivered() {
                 // Event streams end, and their clients reconnect to the new process.
                 streams_end = true;
                 servers.iter().for_each(|server| server.service.state.shutdown.set());
             }
-            if open(&moving) == 0 && line.has_delivered() {
+            if open(&moving) == 0 && dialog.has_delivered() {
                 break;
             }
-            line.wait_a_while(TICK);
+            dialog.wait_a_while(TICK);
         }
         stop.store(true, Ordering::Release);
         for fiber in collecting {
             let _ = fiber.join();
         }
-        match line.why_broken() {
+        match dialog.why_broken() {
             Some(why) if !self.stops() => Err(why),
             _ => Ok(()),
         }
@@ -414,7 +414,7 @@ impl Successor {
         if let Some(sender) = self.sender.take()
             && osier::timeout(ANSWER, || sender.join()).is_err()
         {
-            self.line.break_off(|| "it takes no more".into());
+            self.dialog.break_off(|| "it takes no more".into());
         }
     }
 
@@ -451,12 +451,12 @@ impl Successor {
         self.adopt_untaken(servers);
     }
 
-    /// Adopts the connections that the new process has not taken. The line is broken.
+    /// Adopts the connections that the new process has not taken. The dialog is broken.
     fn adopt_untaken(&mut self, servers: &[Registered]) {
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();
         }
-        for (record, socket) in self.line.take_back() {
+        for (record, socket) in self.dialog.take_back() {
             let server = servers.iter().rfind(|server| *server.name == *record.server);
             if let Some(server) = server {
                 adopt(&self.upgrade, server.service.clone(), record, socket);
@@ -472,7 +472,7 @@ impl Drop for Successor {
             let _ = child.kill();
             osier::unblock(move || child.wait()).ok();
         }
-        self.line.break_off(|| "the upgrade was given up".into());
+        self.dialog.break_off(|| "the upgrade was given up".into());
         self.upgrade.end();
     }
 }
@@ -509,27 +509,27 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered]) -> io::Result<
 }
 
 /// The work of the reader's fiber: notes what the new process says.
-fn listen(receiving: &mut Receiving, line: &Arc<Line>, upgrade: &Upgrade) {
+fn listen(receiving: &mut Receiving, dialog: &Arc<Dialog>, upgrade: &Upgrade) {
     loop {
         match receiving.receive() {
-            Ok(Some((Message::Part { name, bytes }, _))) => upgrade.deliver(&name, &bytes, line),
-            Ok(Some((Message::Taken { batch }, _))) => line.hear_taken(batch),
-            Ok(Some((Message::Refused { why }, _))) => return line.break_off(|| why),
+            Ok(Some((Message::Part { name, bytes }, _))) => upgrade.deliver(&name, &bytes, dialog),
+            Ok(Some((Message::Taken { batch }, _))) => dialog.hear_taken(batch),
+            Ok(Some((Message::Refused { why }, _))) => return dialog.break_off(|| why),
             Ok(Some((Message::Failed { why }, _))) => {
-                line.hear(|heard| heard.failed = true);
-                return line.break_off(|| why);
+                dialog.hear(|heard| heard.failed = true);
+                return dialog.break_off(|| why);
             }
-            Ok(Some((message, _))) => line.hear(|heard| match message {
+            Ok(Some((message, _))) => dialog.hear(|heard| match message {
                 Message::Ready { servers } => heard.ready = Some(servers),
                 Message::Accepting => heard.accepting = true,
                 Message::Leaving => heard.leaving = true,
                 Message::Stopping => heard.stopping = true,
                 _ => {}
             }),
-            Ok(None) => return line.break_off(|| ENDED.into()),
+            Ok(None) => return dialog.break_off(|| ENDED.into()),
             // The kernel reports a reset when a crashed process has left bytes unread.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return line.break_off(|| ENDED.into()),
-            Err(error) => return line.break_off(|| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return dialog.break_off(|| ENDED.into()),
+            Err(error) => return dialog.break_off(|| error.to_string()),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::Message;
-use crate::conn::handover::line::Line;
 use crate::conn::handover::record::Saved;
 use crate::conn::upgrade::Session;
 
@@ -43,20 +43,20 @@ pub trait Part: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Link {
     name: Arc<str>,
-    line: Arc<Line>,
+    dialog: Arc<Dialog>,
 }
 
 impl Link {
-    pub(super) fn new(name: &str, line: &Arc<Line>) -> Link {
+    pub(super) fn new(name: &str, dialog: &Arc<Dialog>) -> Link {
         Link {
             name: name.into(),
-            line: Arc::clone(line),
+            dialog: Arc::clone(dialog),
         }
     }
 
     /// Sends a message, of at most 8 MiB. Never waits. It is lost if the other process ends before it has read it.
     pub fn send(&self, message: impl Into<Vec<u8>>) {
-        self.line.post(Message::Part {
+        self.dialog.post(Message::Part {
             name: self.name.to_string(),
             bytes: message.into(),
         });

@@ -1,12 +1,14 @@
-//! The queue in front of the socket to the other process, and the messages heard from there.
+//! The exchange of messages with the other process: the queue in front of the socket, and the state that the other
+//! process has reported.
 //!
 //! ```text
-//!   connections, parts, the handover ─▶ queue ─▶ the sender's fiber ─▶ socket ─▶ the reader's fiber ─▶ Heard, parts
+//!   connections, parts, the handover ─▶ queue ─▶ the sender's fiber ─▶ socket
+//!                               Heard, parts ◀─ the reader's fiber ◀─ socket
 //! ```
 //!
-//! One queue keeps the order: a line of a chat and a guest of it arrive in the order in which they were queued. The sender waits
-//! until a batch of connections has been taken before it sends another batch. A batch that was not taken comes back with
-//! [`Line::take_back`].
+//! One queue keeps the order: what is said in a chat and the guests of the chat arrive in the order in which they were
+//! queued. The sender waits until the other process has taken a batch of connections before it sends another batch. A
+//! batch that was not taken comes back with [`Dialog::take_back`].
 //!
 //! # States
 //!
@@ -15,8 +17,9 @@
 //!     └──── break_off ─────▶ broken: the sender ends, and what is queued waits ── take_back ─▶ closed
 //! ```
 //!
-//! No connection begins to move unless the line is [open](Line::is_open). One that is moving already is queued while the line is broken,
-//! and comes back with the others. A closed line refuses it, because nobody would look for it there.
+//! No connection begins to move unless the dialog is [open](Dialog::is_open). One that is moving already is queued
+//! while the dialog is broken, and comes back with the others. A closed dialog refuses it, because nobody would look
+//! for it there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,7 +42,7 @@ pub(crate) const BATCH: usize = 64;
 /// The size of its records at which a batch takes no further one.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The largest record that moves. A batch fits into one message with this one behind the others.
+/// The largest record that moves. A batch that ends with such a record still fits into one message.
 pub(crate) const RECORD_MAX: usize = 8 << 20;
 
 /// How often a fiber looks whether something has been sent.
@@ -47,15 +50,15 @@ const TICK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(BATCH_BYTES + RECORD_MAX < PAYLOAD_MAX);
 
-/// Where the connections of a worker go.
+/// The process to which the connections of a worker go.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
-    pub(crate) line: Arc<Line>,
+    pub(crate) dialog: Arc<Dialog>,
     /// The name of the server.
     pub(crate) server: Arc<str>,
 }
 
-/// A connection that moves. Its socket stays open here until it has been taken.
+/// A connection that moves. Its socket stays open here until the other process has taken the connection.
 pub(crate) type Moving = (Record, Stream);
 
 enum Outgoing {
@@ -66,7 +69,9 @@ enum Outgoing {
 /// The state that the other process has reported so far.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
+    /// The names of the servers of a process that is ready.
     pub(crate) ready: Option<Vec<String>>,
+    /// Whether the other process serves.
     pub(crate) accepting: bool,
     /// Whether the other process hands over to a third one.
     pub(crate) leaving: bool,
@@ -83,9 +88,11 @@ pub(crate) struct Heard {
 #[derive(Default)]
 struct Queue {
     outgoing: VecDeque<Outgoing>,
+    /// The number of connections in `outgoing`.
     connections: usize,
-    /// The number of entries that have been added, and of those that the sender has done with.
+    /// The number of entries that have been added.
     added: u64,
+    /// The number of entries that have left this process, each connection among them taken.
     sent: u64,
     /// Whether the queue takes no more connections. The sender then ends when the queue is empty.
     is_closed: bool,
@@ -93,6 +100,7 @@ struct Queue {
     has_sender_ended: bool,
     /// The batch that was sent and has not been taken. The sender has the other reference.
     untaken: Arc<Vec<Moving>>,
+    /// The number of the last batch.
     batch: u32,
 }
 
@@ -104,30 +112,32 @@ impl Queue {
     }
 }
 
-/// The connection to the other process.
-pub(crate) struct Line {
+/// The exchange of messages with one other process.
+pub(crate) struct Dialog {
     queue: Mutex<Queue>,
     heard: Mutex<Heard>,
-    /// Set when an entry is queued. Only the sender waits.
+    /// Set when an entry is queued, or the dialog is closed or broken. Only the sender waits.
     filled: Event,
-    /// Set when a message arrives. Only the sender waits.
+    /// Set when `heard` changes. Only the sender waits.
     answered: Event,
-    /// Set when a message arrives. Only the fiber of the handover waits.
+    /// Set when `heard` changes. Only the fiber of the handover waits.
     changed: Event,
-    /// Set when the sender has sent something, or has ended. Only the fiber in [`send_through`](Line::send_through) waits.
+    /// Set when the sender has sent something, or has ended. Only the fiber in [`send_through`](Dialog::send_through)
+    /// waits.
     written: Event,
-    /// Set while fewer than [`BATCH`] connections are queued, and for good once the line is broken. Written under the lock of the queue.
+    /// Set while fewer than [`BATCH`] connections are queued, and for good once the dialog is broken. Written under the
+    /// lock of the queue.
     room: Event,
 }
 
 // The queue has keys of connections.
-osier_queue::impl_debug!(Line, self => { is_open: self.is_open(), has_delivered: self.has_delivered(), .. });
+osier_queue::impl_debug!(Dialog, self => { is_open: self.is_open(), has_delivered: self.has_delivered(), .. });
 
-impl Line {
-    pub(crate) fn new() -> Line {
+impl Dialog {
+    pub(crate) fn new() -> Dialog {
         let room = Event::manual();
         room.set();
-        Line {
+        Dialog {
             queue: Mutex::default(),
             heard: Mutex::default(),
             filled: Event::new(),
@@ -158,11 +168,11 @@ impl Line {
         }
     }
 
-    /// Queues a message, and waits until it has left this process, for `limit` at most. Any number of fibers may wait.
+    /// Queues a message, and waits until it has left this process, for `limit` at most.
     ///
     /// # Suspends
     ///
-    /// Until then.
+    /// Until then, or until the sender has ended. Any number of fibers may wait.
     pub(crate) fn send_within(&self, message: Message, limit: Duration) {
         let (number, begun) = (self.add(message), osier::time::now());
         while self.is_sent(number).is_none() && osier::time::now().saturating_duration_since(begun) < limit {
@@ -176,7 +186,7 @@ impl Line {
         number
     }
 
-    /// Whether the entry with this number has left this process. `None` while it may still do.
+    /// Whether the entry with this number has left this process. `None` while it may still do so.
     fn is_sent(&self, number: u64) -> Option<bool> {
         let queue = lock(&self.queue);
         let is_sent = queue.sent >= number;
@@ -189,7 +199,7 @@ impl Line {
         !queue.is_closed && !queue.is_broken
     }
 
-    /// Queues a connection. Never waits. Returns whether it is queued: a closed line takes none.
+    /// Queues a connection. Never waits. Returns whether it is queued: a closed dialog takes none.
     #[must_use]
     pub(crate) fn post_connection(&self, moving: Moving) -> bool {
         let mut queue = lock(&self.queue);
@@ -206,7 +216,7 @@ impl Line {
         true
     }
 
-    /// Waits until fewer than [`BATCH`] connections are queued, or the line is broken.
+    /// Waits until fewer than [`BATCH`] connections are queued, or the dialog is broken.
     ///
     /// # Suspends
     ///
@@ -227,7 +237,7 @@ impl Line {
         self.filled.set();
     }
 
-    /// Queues the last message and closes the line: no connection comes behind it.
+    /// Queues the last message and closes the dialog: no connection comes behind it.
     pub(crate) fn finish(&self, last: Message) {
         let mut queue = lock(&self.queue);
         queue.add(Outgoing::Message(last));
@@ -236,7 +246,7 @@ impl Line {
         self.filled.set();
     }
 
-    /// Notes what the other process has said.
+    /// Changes the state that the other process has reported.
     pub(crate) fn hear(&self, note: impl FnOnce(&mut Heard)) {
         note(&mut lock(&self.heard));
         self.answered.set();
@@ -259,22 +269,26 @@ impl Line {
         self.filled.set();
     }
 
-    /// Notes that nothing more can be sent. If the other process has closed the socket, the reader has the better reason.
+    /// Notes that nothing more can be sent. If the other process has closed the socket, the reader has the better
+    /// reason.
     pub(crate) fn break_off_writing(&self, error: &io::Error) {
         if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
             self.break_off(|| format!("cannot write to the other process: {error}"));
         }
     }
 
+    /// The reason why the dialog is broken, if it is.
     pub(crate) fn why_broken(&self) -> Option<String> {
         lock(&self.heard).broken.clone()
     }
 
+    /// Looks at the state that the other process has reported.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Heard) -> T) -> T {
         look(&lock(&self.heard))
     }
 
-    /// Waits until `found` returns a value, for `limit` at most. Returns `None` after that time.
+    /// Waits until `found` returns a value from the reported state, for `limit` at most. Returns `None` after that
+    /// time.
     ///
     /// # Suspends
     ///
@@ -282,7 +296,7 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// Why the line is broken.
+    /// The reason why the dialog is broken.
     pub(crate) fn wait_for<T>(
         &self,
         limit: Duration,
@@ -307,7 +321,7 @@ impl Line {
         }
     }
 
-    /// Waits for a message, for `limit` at most.
+    /// Waits until the reported state changes, for `limit` at most.
     ///
     /// # Suspends
     ///
@@ -316,7 +330,8 @@ impl Line {
         self.changed.wait_timeout(limit);
     }
 
-    /// Closes the line, and returns the connections that the other process has not taken. Call it when the sender's fiber has ended.
+    /// Closes the dialog, and returns the connections that the other process has not taken. Call it when the sender's
+    /// fiber has ended.
     pub(crate) fn take_back(&self) -> Vec<Moving> {
         let mut queue = lock(&self.queue);
         queue.is_closed = true;
@@ -330,7 +345,7 @@ impl Line {
         back
     }
 
-    /// The work of the sender's fiber: sends until the line is closed or broken.
+    /// The work of the sender's fiber: sends until the dialog is closed or broken.
     pub(crate) fn send_all(&self, sending: &Sending) {
         let mut outcome = Ok(());
         while outcome.is_ok()
@@ -352,7 +367,8 @@ impl Line {
         }
     }
 
-    /// The first entry of the queue. `None` when the line is closed and the queue empty, or when the line is broken.
+    /// The first entry of the queue. `None` when the dialog is closed and the queue empty, or when the dialog is
+    /// broken.
     fn next(&self) -> Option<Outgoing> {
         loop {
             if self.look(|heard| heard.broken.is_some()) {
@@ -370,7 +386,8 @@ impl Line {
         }
     }
 
-    /// Sends a connection with the next ones in the queue, and waits until the other process has taken them. Returns their number.
+    /// Sends a connection with the next ones in the queue, and waits until the other process has taken them. Returns
+    /// their number, or 0 if the dialog breaks before.
     fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<u64> {
         let mut queue = lock(&self.queue);
         let mut bytes = first.0.bytes();
@@ -436,7 +453,7 @@ mod tests {
         )
     }
 
-    /// The ports of the records of the next message, or the bytes of a part.
+    /// The number of the next batch with the ports of its records, or 0 with the bytes of a message of a part.
     fn received(receiving: &mut channel::Receiving) -> (u32, Vec<u16>) {
         match receiving.receive().unwrap().unwrap().0 {
             Message::Connections { batch, records } => {
@@ -458,29 +475,33 @@ mod tests {
     fn everything_arrives_in_order_and_untaken_connections_come_back() {
         osier::run(|| {
             let (near, far) = UnixStream::pair().unwrap();
-            let line = Arc::new(Line::new());
+            let dialog = Arc::new(Dialog::new());
             let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
-            assert!(line.post_connection(moving(1)));
-            assert!(line.post_connection(moving(2)));
-            line.post(part(3));
-            assert!(line.post_connection(moving(4)));
-            assert!(line.post_connection(moving(5)));
-            line.post(part(6));
-            assert!(line.post_connection(moving(7)));
-            let sender = Arc::clone(&line);
+            assert!(dialog.post_connection(moving(1)));
+            assert!(dialog.post_connection(moving(2)));
+            dialog.post(part(3));
+            assert!(dialog.post_connection(moving(4)));
+            assert!(dialog.post_connection(moving(5)));
+            dialog.post(part(6));
+            assert!(dialog.post_connection(moving(7)));
+            let sender = Arc::clone(&dialog);
             let sender = osier::spawn(move || sender.send_all(&sending));
             assert_eq!(received(&mut receiving), (1, vec![1, 2]));
-            line.hear_taken(1);
+            dialog.hear_taken(1);
             assert_eq!(received(&mut receiving), (0, vec![3]));
             assert_eq!(received(&mut receiving), (2, vec![4, 5]));
-            assert!(!line.has_delivered());
-            line.break_off(|| "it is gone".into());
+            assert!(!dialog.has_delivered());
+            dialog.break_off(|| "it is gone".into());
             sender.join().unwrap();
-            let back: Vec<u16> = line.take_back().iter().map(|(record, _)| record.peer.port()).collect();
+            let back: Vec<u16> = dialog
+                .take_back()
+                .iter()
+                .map(|(record, _)| record.peer.port())
+                .collect();
             assert_eq!(back, [4, 5, 7]);
-            assert!(!line.post_connection(moving(8)), "nobody would find it");
-            assert!(line.has_delivered());
-            let waited = line.wait_for(Duration::from_secs(60), |heard| heard.accepting.then_some(()));
+            assert!(!dialog.post_connection(moving(8)), "nobody would find it");
+            assert!(dialog.has_delivered());
+            let waited = dialog.wait_for(Duration::from_secs(60), |heard| heard.accepting.then_some(()));
             assert_eq!(waited, Err("it is gone".into()));
         });
     }
@@ -488,18 +509,18 @@ mod tests {
     #[test]
     fn who_moves_connections_waits_for_room() {
         osier::run(|| {
-            let line = Arc::new(Line::new());
-            (0..BATCH - 1).for_each(|_| assert!(line.post_connection(moving(1))));
-            line.wait_for_room();
-            assert!(line.post_connection(moving(1)));
-            assert!(!line.room.is_set());
-            line.break_off(|| "over".into());
-            line.wait_for_room();
+            let dialog = Arc::new(Dialog::new());
+            (0..BATCH - 1).for_each(|_| assert!(dialog.post_connection(moving(1))));
+            dialog.wait_for_room();
+            assert!(dialog.post_connection(moving(1)));
+            assert!(!dialog.room.is_set());
+            dialog.break_off(|| "over".into());
+            dialog.wait_for_room();
             // Connections that were moving already do not make anybody wait for a sender that has ended.
-            (0..2 * BATCH).for_each(|_| assert!(line.post_connection(moving(1))));
-            line.wait_for_room();
-            assert!(!line.is_open());
-            assert_eq!(line.take_back().len(), 3 * BATCH);
+            (0..2 * BATCH).for_each(|_| assert!(dialog.post_connection(moving(1))));
+            dialog.wait_for_room();
+            assert!(!dialog.is_open());
+            assert_eq!(dialog.take_back().len(), 3 * BATCH);
         });
     }
 
@@ -507,21 +528,21 @@ mod tests {
     fn a_batch_of_large_records_fits_into_a_message() {
         osier::run(|| {
             let (near, far) = UnixStream::pair().unwrap();
-            let line = Arc::new(Line::new());
+            let dialog = Arc::new(Dialog::new());
             let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
             for _ in 0..BATCH {
                 let (mut record, descriptor) = moving(1);
                 record.received = vec![7; PAYLOAD_MAX / BATCH];
-                assert!(line.post_connection((record, descriptor)));
+                assert!(dialog.post_connection((record, descriptor)));
             }
-            line.finish(Message::Done);
-            let sender = Arc::clone(&line);
+            dialog.finish(Message::Done);
+            let sender = Arc::clone(&dialog);
             let sender = osier::spawn(move || sender.send_all(&sending));
             let mut count = 0;
             while let Some((Message::Connections { batch, records }, descriptors)) = receiving.receive().unwrap() {
                 assert_eq!(records.len(), descriptors.len());
                 count += records.len();
-                line.hear_taken(batch);
+                dialog.hear_taken(batch);
             }
             assert_eq!(count, BATCH);
             sender.join().unwrap();
@@ -532,17 +553,17 @@ mod tests {
     fn a_message_that_is_sent_through_has_left_this_process() {
         osier::run(|| {
             let (near, far) = UnixStream::pair().unwrap();
-            let line = Arc::new(Line::new());
+            let dialog = Arc::new(Dialog::new());
             let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
-            let sender = Arc::clone(&line);
+            let sender = Arc::clone(&dialog);
             let sender = osier::spawn(move || sender.send_all(&sending));
-            line.post(part(1));
-            assert!(line.send_through(part(2)));
+            dialog.post(part(1));
+            assert!(dialog.send_through(part(2)));
             assert_eq!(received(&mut receiving), (0, vec![1]));
             assert_eq!(received(&mut receiving), (0, vec![2]));
-            line.break_off(|| "it is gone".into());
+            dialog.break_off(|| "it is gone".into());
             sender.join().unwrap();
-            assert!(!line.send_through(part(3)));
+            assert!(!dialog.send_through(part(3)));
         });
     }
 }
