@@ -1,17 +1,17 @@
-//! Reads the fields of a request that concern caches. One pass over its fields finds it, because most requests say nothing.
+//! The demands of a request on caches. One pass over its fields finds them, because most requests make none.
 
 use super::Options;
 use super::directives::RequestDirectives;
 use crate::Request;
 
-/// The fields of a request, as far as they matter.
+/// The demands of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     pub directives: RequestDirectives,
-    /// `If-None-Match` or `If-Modified-Since`.
+    /// The request has `If-None-Match` or `If-Modified-Since`.
     pub has_conditions: bool,
     pub has_range: bool,
-    /// Why the cache neither answers the request nor stores its response, if that is so.
+    /// The reason for `Cache-Status`, if the cache neither answers the request nor stores its response.
     pub bypass: Option<&'static str>,
 }
 
@@ -27,7 +27,7 @@ impl Asked {
                 // These are for the backend (RFC 9111 section 4.3.2).
                 8 if is("if-match") => asked.bypass = Some("bypass"),
                 19 if is("if-unmodified-since") => asked.bypass = Some("bypass"),
-                // A host that applications could believe, beside addresses that say nothing to them.
+                // An application may build links from this host, and the key does not have it.
                 9 if is("forwarded") && names_host(value) => asked.bypass = Some("bypass"),
                 13 if is("cache-control") => has_directives = true,
                 13 if is("if-none-match") => asked.has_conditions = true,
@@ -50,8 +50,8 @@ impl Asked {
     }
 }
 
-/// Whether the handler may know who the client is: by `Authorization`, by a function around the cache, or by the client's certificate.
-/// The response is shared only if it says so (RFC 9111 section 3.5).
+/// Whether the handler may know who the client is: by `Authorization`, by a function around the cache, or by the
+/// client's certificate. The response is shared only if it says so (RFC 9111 section 3.5).
 pub fn has_credentials(request: &Request<'_>, options: &Options) -> bool {
     options.is_authenticated || request.header("authorization").is_some() || has_certificate(request)
 }
@@ -66,8 +66,8 @@ fn has_certificate(_: &Request<'_>) -> bool {
     false
 }
 
-/// Whether a cookie has one of these names. A `*` at the end of a name stands for any text. PHP reads `.`, a space and `[` in
-/// a name as `_`, so they are all the same here.
+/// Whether a cookie has one of these names. A `*` at the end of a name stands for any text. PHP reads `.`, a space and
+/// `[` in a name as `_`, so they are all the same here.
 fn has_cookie(value: &[u8], names: &[String]) -> bool {
     let mut cookies = value.split(|&byte| byte == b';').map(|cookie| {
         let name = cookie.split(|&byte| byte == b'=').next().unwrap_or_default();

@@ -15,9 +15,9 @@ const MAX_SECONDS: u64 = 1 << 31;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     pub no_store: bool,
-    /// Also with field names: the whole response then counts.
+    /// Field names in the directive are ignored: it holds for the whole response.
     pub no_cache: bool,
-    /// Also with field names.
+    /// Field names are ignored here, too.
     pub private: bool,
     pub public: bool,
     pub must_revalidate: bool,
@@ -37,7 +37,7 @@ pub struct RequestDirectives {
     pub only_if_cached: bool,
     pub max_age: Option<Duration>,
     pub min_fresh: Option<Duration>,
-    /// `Duration::MAX` without a value.
+    /// `Duration::MAX` for a directive without a value.
     pub max_stale: Option<Duration>,
 }
 
@@ -108,8 +108,8 @@ impl RequestDirectives {
     }
 }
 
-/// Sets a time. The smallest of several values counts, and a value that cannot be read is zero: the
-/// response is then stale (RFC 9111 section 4.2.1).
+/// Sets a time. The smallest of several values counts. A value that cannot be read counts as zero, so that the response
+/// is stale (RFC 9111 section 4.2.1).
 fn set(time: &mut Option<Duration>, value: Option<&[u8]>) {
     let value = value.and_then(seconds).unwrap_or(Duration::ZERO);
     *time = Some(time.map_or(value, |known| known.min(value)));
@@ -267,7 +267,7 @@ mod tests {
                     ..none
                 },
             ),
-            // What cannot be read may hide a prohibition.
+            // An unreadable rest may hide a prohibition.
             ("x=\"a, no-cache", no_store),
             ("max-age=60 no-store", no_store),
             ("max-age=\"60", no_store),

@@ -5,13 +5,13 @@
 //!   head: magic · length · checksum · record                 body
 //! ```
 //!
-//! A file has its final name only when it is complete. The names are random, so no client chooses one. The
-//! token is random too, one for each [`Disk`]: in a container, every process has the same number.
-//! Files of an earlier process are found by [`Disk::list`] and read by [`Disk::load`]; a file whose
-//! head is wrong is removed, and a name that is not one of ours is left alone.
+//! A file gets its final name only when it is complete. The names are random, so no client chooses one. The
+//! token is random too, one for each [`Disk`]. A process id would not do: processes in containers often have the same.
+//! [`Disk::list`] finds the files of earlier processes, and [`Disk::load`] reads their heads. A file whose
+//! head is wrong is removed, and a file whose name is not one of ours is left alone.
 //!
-//! Every function here blocks the thread, apart from [`DiskFile::part`]: callers are on the pool for
-//! blocking work.
+//! Functions that touch files block the thread. All but [`Disk::open`] are called on the pool for blocking work.
+//! [`DiskFile::part`] goes there by itself.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,10 +25,10 @@ use super::record::{self, Record};
 use crate::Body;
 use crate::body::outgoing::Kind;
 
-/// Digits of a name.
+/// Hexadecimal digits of a name and of a token.
 const NAME: usize = 16;
 
-/// Most files that a start reads.
+/// The most names that [`Disk::list`] looks at.
 const MOST_FILES: usize = 1 << 20;
 
 /// Longest head of a file.
@@ -121,10 +121,10 @@ impl Disk {
         Ok(names)
     }
 
-    /// Reads the head of a stored file. Removes the file and returns `None` if it is no whole file of this version, or if it
-    /// cannot be read: nobody would count its bytes.
+    /// Reads the head of a stored file. A file that is not a whole one of this version, or cannot be read, is removed,
+    /// because nothing would count its bytes. Returns `None` then.
     pub fn load(&self, path: &Path) -> Option<(Record, DiskFile)> {
-        let loaded = File::open(path).and_then(|file| read(&file));
+        let loaded = File::open(path).and_then(|file| read_head(&file));
         match loaded {
             Ok(Some((record, offset))) => {
                 let file = DiskFile {
@@ -161,7 +161,8 @@ fn random_name() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
-fn read(file: &File) -> io::Result<Option<(Record, u64)>> {
+/// Reads the head of a file. Returns it with its length; `None` if the file is not a whole one of this version.
+fn read_head(file: &File) -> io::Result<Option<(Record, u64)>> {
     let found = file.metadata()?;
     let mut head = vec![0; usize::try_from(found.len()).unwrap_or(HEAD_MOST).min(4096)];
     file.read_exact_at(&mut head, 0)?;
@@ -174,7 +175,7 @@ fn read(file: &File) -> io::Result<Option<(Record, u64)>> {
     head.resize(len as usize, 0);
     file.read_exact_at(&mut head, 0)?;
     let record = Record::decode(&head);
-    // The file of another length was cut, or is another's.
+    // A file of another length was cut, or another program has written it.
     Ok(record
         .filter(|record| record.len.checked_add(len) == Some(found.len()))
         .map(|record| (record, len)))
@@ -186,7 +187,7 @@ pub struct Writing {
     file: Arc<File>,
     path: PathBuf,
     name: String,
-    /// Bytes that are reserved for it.
+    /// Bytes that were written. They stay counted in [`Disk::unfinished`] until the drop.
     bytes: u64,
 }
 
@@ -220,7 +221,7 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        // It fails after the file has got another name.
+        // A published file has another name by now, so there is nothing to remove.
         let _ = fs::remove_file(&self.path);
         self.disk.unfinished.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -253,7 +254,7 @@ impl DiskFile {
             Some(file) => file,
             None => {
                 let this = Arc::clone(self);
-                // A client that has left does not stop the pool.
+                // The pool cannot stop what it has begun when the client leaves.
                 let file = osier::shield(|| osier::unblock(move || File::open(&this.path)))?;
                 let file = Arc::new(file);
                 *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&file);
@@ -268,7 +269,7 @@ impl DiskFile {
         Ok(Body { kind, text: None })
     }
 
-    /// Whether the files have one name.
+    /// Whether both are the same file, by name.
     pub fn has_name_of(&self, other: &DiskFile) -> bool {
         self.path == other.path
     }

@@ -1,7 +1,7 @@
 //! A stored response, and the responses that are made of it: whole, a part, or a 304.
 //!
-//! An [`Entry`] never changes. A validation makes another one, which shares the body. Its bytes are
-//! not copied into responses.
+//! An [`Entry`] never changes, apart from its count of uses. A validation makes another one, which shares the body.
+//! Responses share the body, too. Only a part of a body in memory is copied.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::files::conditional::{Conditions, Validators, Verdict, date, evaluate}
 use crate::files::range::{Selection, select, still_valid};
 use crate::{Body, Request, Response};
 
-/// Bytes that an entry takes besides its key, its fields and its body: its parts, its place in the
+/// Estimated bytes that an entry takes besides its key, its fields and its body: its structures, and its places in the
 /// table and in the queue.
 const OVERHEAD: usize = 512;
 
@@ -53,7 +53,7 @@ pub struct Meta {
     /// See [`key`].
     pub particular: Box<[u8]>,
     pub varies: Varies,
-    /// A backend has made it.
+    /// Whether a backend has made it.
     pub of_backend: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Meta {
 pub enum Stored {
     Memory(Bytes),
     Disk(Arc<DiskFile>),
-    /// It is being received. Such an entry is in no table.
+    /// A body that is being received. Such an entry is in no table.
     Filling(Arc<Fill>),
 }
 
@@ -145,7 +145,7 @@ impl Meta {
         *self.particular == *particular && (self.varies.is_empty() || key::selects(&self.varies, &request.headers()))
     }
 
-    /// Whether it can be validated.
+    /// Whether the backend can be asked if the response is still valid.
     pub fn has_validator(&self) -> bool {
         self.fields.first("etag").is_some() || self.fields.first("last-modified").is_some()
     }
@@ -217,7 +217,7 @@ impl Entry {
         }
     }
 
-    /// Counts a use. Under the lock of the entry's shard, so none is lost.
+    /// Counts a use. Called under the lock of the entry's shard, so none is lost.
     pub fn used(&self) {
         let uses = self.uses.load(Ordering::Relaxed);
         if uses < MOST_USES {
@@ -225,7 +225,7 @@ impl Entry {
         }
     }
 
-    /// Takes one use off. Returns whether there was one.
+    /// Takes one use off, under the same lock. Returns whether there was one.
     pub fn take_use(&self) -> bool {
         let uses = self.uses.load(Ordering::Relaxed);
         self.uses.store(uses.saturating_sub(1), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A fetch: one request to the handler on a fiber of its own, and what becomes of the response.
+//! A fetch is one request to the handler on a fiber of its own. The fetch decides where the response goes.
 //!
 //! ```text
 //!   request of a client ─▶ Job ─▶ head made anew, GET, with validators ─▶ handler ─▶ response
@@ -9,12 +9,12 @@
 //!     else: handed to the client whose request began the fetch ◀─────────────┘
 //! ```
 //!
-//! The fetch outlives that client. Its head lacks what is between one client and this server: conditions,
-//! ranges, the fields of the connection. `Accept-Encoding` is in its normal form, by which responses are
-//! stored. The handler sees the client's address and the states of the router, but neither the route's
-//! parameters nor the extensions of the request: a stored response must not depend on them. Parameters for FastCGI
-//! are the exception, because applications expect them on every request. A certificate that they tell of is a
-//! credential, so the response is shared only if it says so.
+//! The fetch outlives that client. Its head lacks the fields that are between one client and this server: conditions,
+//! ranges, the fields of the connection. `Accept-Encoding` is in its normal form, by which responses are stored. The
+//! handler sees the client's address and the states of the router, but neither the route's parameters nor the
+//! extensions of the request: a stored response must not depend on them. Parameters for FastCGI are the exception,
+//! because applications expect them on every request. They may describe the client's certificate. That is a credential,
+//! so the response is shared only if it says so.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -50,10 +50,10 @@ use crate::request::changes::Changes;
 use crate::request::state::States;
 use crate::{Body, Request, RequestBody, Response};
 
-/// Most bytes of interim responses, which nobody gets.
+/// Most bytes of interim responses, which no client gets.
 const INTERIM: usize = 64 << 10;
 
-/// Fields of a request that are for this server alone, or that a fetch has of its own.
+/// Fields of a request that are for this server alone, or that a fetch sets itself.
 const NOT_FETCHED: [&str; 12] = [
     "accept-encoding",
     "expect",
@@ -72,7 +72,7 @@ const NOT_FETCHED: [&str; 12] = [
 /// Fields of a stored response that a 304 does not replace: they describe the stored body (RFC 9111 section 3.2).
 const OF_BODY: [&str; 3] = ["content-encoding", "content-range", "content-type"];
 
-/// A place for the response that is for one client alone.
+/// A place for a response that is for the client alone whose request began the fetch.
 pub type Hand = Rc<Cell<Option<Response>>>;
 
 /// A fetch that has not begun. It holds nothing of the request that it is made for.
@@ -87,7 +87,7 @@ pub struct Job {
     target: String,
     host: String,
     fields: FieldLines,
-    /// The `fields` that code before the cache has set, and not the client.
+    /// Those of `fields` that code before the cache has set, and not the client.
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
     peer: SocketAddr,
@@ -101,7 +101,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Copies what a fetch needs of `request`. `stale` is the entry to validate, or to send if the fetch fails.
+    /// Copies the parts of `request` that a fetch needs. `stale` is the entry to validate, or to send if the fetch
+    /// fails.
     pub fn new(
         cache: &Arc<Inner>,
         handler: &Inside,
@@ -142,7 +143,7 @@ impl Job {
         }
     }
 
-    /// Begins the fetch. A response that is for one client alone is left in the returned place, when the flight has ended.
+    /// Begins the fetch. A response that is for this client alone is in the returned place when the flight has ended.
     pub fn begin(self) -> Hand {
         let hand = Rc::clone(&self.hand);
         let fiber = osier::fiber::Builder::new().name("cache fetch");
@@ -154,7 +155,6 @@ impl Job {
         let validated = self.stale.as_ref().filter(|stale| stale.meta.has_validator());
         match self.ask(validated.map(|stale| &*stale.meta)) {
             Ok(()) => {}
-            // A backend that does not know the tag any more is asked without it.
             Err(Again) => drop(self.ask(None)),
         }
     }
@@ -171,7 +171,7 @@ impl Job {
         }
     }
 
-    /// Calls the handler, and takes its response.
+    /// Calls the handler, with the validators of `validated`, and takes its response.
     fn ask(&self, validated: Option<&Meta>) -> Result<(), Again> {
         let Ok(bytes) = self.head(validated) else {
             self.pass(None, Mark::Unchanged);
@@ -180,7 +180,7 @@ impl Job {
         let mut slots: Slots = Slots::new();
         let limits = Limits::DEFAULT;
         let Ok(head) = Head::parse(&bytes, &mut slots, &limits) else {
-            // A field too many, for example: the client's own request has room for it.
+            // The validators may be one field too many, for example. The client's own request has room.
             self.pass(None, Mark::Unchanged);
             return Ok(());
         };
@@ -235,6 +235,7 @@ impl Job {
         }
     }
 
+    /// Makes the head of the request.
     fn head(&self, validated: Option<&Meta>) -> Result<Vec<u8>, HeaderError> {
         let mut bytes = Vec::with_capacity(self.fields.as_bytes().len() + self.target.len() + 256);
         let mut head = RequestWriter::begin(&mut bytes, "GET", &self.target, &self.host)?;
@@ -251,18 +252,17 @@ impl Job {
         Ok(bytes)
     }
 
-    /// Gives the response to the client whose request began the fetch. Other requests do not wait for the next one if there is a
-    /// mark.
+    /// Ends the flight with a response for the client alone whose request began the fetch. The mark says whether later
+    /// requests wait for each other.
     fn pass(&self, response: Option<Response>, mark: Mark) {
         self.give(response);
         self.store().land(&self.flight, mark);
         self.flight.end(Outcome::Pass);
     }
 
-    /// Leaves a response for the client whose request began the fetch. If that client has left, or if there is none, the log gets
-    /// the cause of an error.
-    fn give(&self, response: Option<Response>) {
-        let mut response = response;
+    /// Leaves a response for the client whose request began the fetch. If that client has left, or if there is none,
+    /// the log gets the cause of an error.
+    fn give(&self, mut response: Option<Response>) {
         let is_alone = Rc::strong_count(&self.hand) == 1;
         if let Some(cause) = response
             .as_mut()
@@ -279,7 +279,7 @@ impl Job {
         self.worker.server.log(&line);
     }
 
-    /// Takes a response that is no 304.
+    /// Takes a response that does not validate the stored one.
     fn take(&self, request: &Request<'_>, mut response: Response, delay: Duration) {
         let status = response.status;
         if status.is_server_error() && self.covers_error(status, &mut response) {
@@ -297,8 +297,9 @@ impl Job {
                 Err(kind) => response.body = Body { kind, text: None },
             }
         }
-        // An error that a client can provoke, a 304 that only its own fields can have caused, a response for its credentials,
-        // and one that it has forced although the stored one is fresh say nothing about other requests.
+        // Some responses say nothing about other requests: an error that a client can provoke, a 304 that only the
+        // client's fields can have caused, a response for credentials, and one that the client has forced although the
+        // stored one is fresh.
         let now = osier::time::coarse_now();
         let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
         let says_more = !self.has_credentials
@@ -337,6 +338,7 @@ impl Job {
         true
     }
 
+    /// Whether and how long a response may be stored.
     fn judge(&self, response: &Response, delay: Duration) -> Result<Freshness, Refusal> {
         if self.cache.options.backend_only && !response.of_backend {
             return Err(Refusal::NoStore);
@@ -356,7 +358,7 @@ impl Job {
         )
     }
 
-    /// All of a response but its body, as it is stored.
+    /// Makes the stored form of a response without its body.
     fn meta(&self, request: &Request<'_>, response: Response, freshness: Freshness) -> Arc<Meta> {
         let (status, of_backend, has_date) = (response.status, response.of_backend, response.has_date);
         let mut fields = response.into_fields().lines;
@@ -365,9 +367,7 @@ impl Job {
             fields.remove("set-cookie");
         }
         if !has_date {
-            let date = httpdate::fmt_http_date(osier::time::system_now());
-            // A date has no control characters.
-            let _ = fields.push("date", date.as_bytes());
+            push_date(&mut fields);
         }
         self.meta_of(request, (status, of_backend), fields, freshness)
     }
@@ -437,7 +437,7 @@ impl Job {
         }
     }
 
-    /// The head of a file. `received` is the time of the response's head: its age counts from there.
+    /// Makes the head of a file. `received` is the time of the response's head: its age counts from there.
     fn record(&self, meta: &Meta, received: SystemTime, len: u64) -> Record {
         Record {
             len,
@@ -452,7 +452,8 @@ impl Job {
         }
     }
 
-    /// Takes a 304: the stored response is valid, and gets the fields of this one (RFC 9111 section 4.3.4).
+    /// Takes a 304: the stored response is valid, and gets the fields of the 304 (RFC 9111 section 4.3.4). The error
+    /// says that the 304 does not fit the stored response, or forbids to store it.
     fn freshen(&self, request: &Request<'_>, response: Response, delay: Duration) -> Result<(), Again> {
         let Some(stale) = &self.stale else { return Err(Again) };
         let (meta, has_date) = (&stale.meta, response.has_date);
@@ -466,9 +467,7 @@ impl Job {
         let mut fields = merged(&meta.fields, &new);
         if !has_date {
             fields.remove("date");
-            let date = httpdate::fmt_http_date(osier::time::system_now());
-            // A date has no control characters.
-            let _ = fields.push("date", date.as_bytes());
+            push_date(&mut fields);
         }
         let judged = self.judge_fields(meta.status, &fields, delay);
         fields.remove("age");
@@ -493,7 +492,7 @@ impl Job {
     }
 }
 
-/// The handler is asked a second time, without validators.
+/// The handler has to be asked a second time, without validators.
 struct Again;
 
 /// Ends the flight whatever happens: also if the handler panics, or if there is no stack for the fiber.
@@ -504,14 +503,15 @@ impl Drop for Job {
     }
 }
 
-/// Where the bytes of a body come from.
+/// The source of the bytes of a body.
 enum Source {
     Memory(Bytes),
     Stream(crate::body::outgoing::Producer, Option<u64>),
 }
 
 impl Source {
-    /// The error is a body that cannot be stored: too long, a file already, or one that needs the request's body.
+    /// Makes the source of a body. The error is a body that cannot be stored: one that is too long, is a file already,
+    /// or needs the request's body.
     fn of(kind: Kind, store: &Store) -> Result<Source, Kind> {
         let options = store.options();
         let most = match options.disk {
@@ -550,6 +550,7 @@ impl Source {
         })
     }
 
+    /// Makes the source of bytes that are too long for memory.
     fn long(bytes: Bytes) -> Source {
         let len = (*bytes).as_ref().len() as u64;
         let produce = move |out: &mut dyn crate::conn::output::Outlet| out.write_all((*bytes).as_ref());
@@ -557,16 +558,16 @@ impl Source {
     }
 }
 
-/// The fields of a request that a fetch has too.
+/// The fields of a request that its fetch has, too.
 fn fetched_fields(request: &Request<'_>) -> FieldLines {
     let mut fields = FieldLines::new();
     let has_options = request.header("connection").is_some();
     for (name, value) in request.headers() {
-        let is_between = NOT_FETCHED.iter().any(|known| known.eq_ignore_ascii_case(name))
+        let is_dropped = NOT_FETCHED.iter().any(|known| known.eq_ignore_ascii_case(name))
             || name.eq_ignore_ascii_case("host")
             || (has_options && connection_names(request.headers(), name) && !request.changes.adds(name));
-        if !is_between {
-            // The fields that frame the message are refused.
+        if !is_dropped {
+            // `push` refuses the fields that frame the message.
             let _ = fields.push(name, value);
         }
     }
@@ -583,7 +584,7 @@ fn fetched_fields(request: &Request<'_>) -> FieldLines {
     fields
 }
 
-/// The extensions of a request that a fetch has too.
+/// The extensions of a request that its fetch has, too.
 #[cfg(feature = "fastcgi")]
 fn fetched_extensions(request: &Request<'_>) -> Extensions {
     let mut extensions = Extensions::new();
@@ -604,7 +605,14 @@ fn is_same_tag(one: Option<&[u8]>, other: Option<&[u8]>) -> bool {
     one.map(opaque) == other.map(opaque)
 }
 
-/// The stored fields, with those of a 304 in their place.
+/// Adds a `Date` of now.
+fn push_date(fields: &mut FieldLines) {
+    let date = httpdate::fmt_http_date(osier::time::system_now());
+    // A date has no control characters.
+    let _ = fields.push("date", date.as_bytes());
+}
+
+/// The stored fields, some of them replaced by those of a 304.
 fn merged(stored: &FieldLines, new: &FieldLines) -> FieldLines {
     let replaces = |name: &str| !OF_BODY.iter().any(|known| known.eq_ignore_ascii_case(name));
     let mut fields = FieldLines::new();

@@ -30,7 +30,7 @@ pub struct Fill {
     /// The length, if the backend has told it.
     pub len: Option<u64>,
     state: Mutex<State>,
-    /// Set when a reader has taken bytes or has gone.
+    /// Set when a reader comes or goes, or has taken bytes of a window. Only the writer waits.
     pub taken: Event,
 }
 
@@ -45,7 +45,7 @@ pub struct State {
     pub bytes: Vec<u8>,
     /// The file, and where the body begins in it.
     pub file: Option<(Arc<File>, u64)>,
-    /// Bytes before `base` are lost, apart from those in the file.
+    /// Whether nothing is kept any more: from now on, bytes are dropped when all readers have them.
     pub is_window: bool,
     readers: Vec<Place>,
     next_reader: u64,
@@ -63,10 +63,10 @@ struct Place {
 /// The end of a body.
 #[derive(Clone)]
 pub enum Done {
-    /// All bytes.
+    /// The body is complete, and in memory.
     Memory(Bytes),
-    /// All bytes are in the file, or were read.
-    Sent,
+    /// The body is complete. Its bytes are in the file, or the last ones are in the window.
+    Complete,
     Failed(Arc<str>),
 }
 
@@ -135,7 +135,7 @@ impl State {
         self.readers.iter().for_each(|place| place.more.set());
     }
 
-    /// Drops the bytes of a window that all readers have.
+    /// Drops the bytes of a window that every reader has.
     pub fn trim(&mut self) {
         let Some(least) = self.readers.iter().map(|place| place.at).min() else {
             return;
@@ -145,7 +145,7 @@ impl State {
         self.base += count;
     }
 
-    /// Takes away the places of the readers that lack bytes, if another reader has all and waits for more.
+    /// Takes away the places of the readers that lack bytes, if another reader has all bytes and waits for more.
     pub fn drop_stalled(&mut self) {
         let end = self.base + self.bytes.len() as u64;
         if self.readers.iter().any(|place| place.at == end) {
@@ -177,8 +177,11 @@ struct Reader {
 
 /// The next step of a reader.
 enum Step {
+    /// The next bytes were copied.
     Copied,
+    /// The next bytes are in the file, at this offset and of this length. The flag says that they are the last ones.
     File(Arc<File>, u64, u64, bool),
+    /// All bytes of the body are in memory.
     Rest(Bytes),
     Over,
     Failed(Arc<str>),
@@ -223,7 +226,7 @@ impl Reader {
             return Step::Rest(Arc::clone(bytes));
         }
         if self.at < state.base {
-            let is_last = matches!(state.done, Some(Done::Sent)) && state.bytes.is_empty();
+            let is_last = matches!(state.done, Some(Done::Complete)) && state.bytes.is_empty();
             return match &state.file {
                 Some((file, begin)) => Step::File(Arc::clone(file), begin + self.at, state.base - self.at, is_last),
                 None => Step::Failed("the bytes are gone: the client was too slow".into()),

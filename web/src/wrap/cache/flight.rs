@@ -1,7 +1,7 @@
-//! A fetch that other requests may wait for, and how it ends.
+//! A flight is a fetch that other requests may wait for, and its outcome.
 //!
 //! The fiber that fetches ends the flight once, with an [`Outcome`]. Any number of fibers of any worker
-//! wait for that. An unsafe method or a purge makes the flight invalid: its response goes to those who
+//! may wait for that. An unsafe method or a purge makes the flight invalid: its response goes to the requests that
 //! wait, but is not stored.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use osier_http::Headers;
 use super::entry::Entry;
 use super::key::{self, Varies, Wanted};
 
-/// How a fetch has ended for those who wait.
+/// The outcome of a fetch for the requests that wait.
 #[derive(Clone)]
 pub enum Outcome {
-    /// A response for everybody whose request selects it.
+    /// A response for every request that it fits.
     Entry {
         entry: Arc<Entry>,
         /// Status of the backend's response, if it is another than that of the entry.
@@ -27,16 +27,17 @@ pub enum Outcome {
     },
     /// An error with this status. The stale response takes its place.
     Stale(Arc<Entry>, u16),
-    /// A response for the one request alone that has begun the fetch.
+    /// A response for the one request alone that began the fetch.
     Pass,
-    /// There is no backend to answer. Everybody gets this status.
+    /// An error of this server with this status: no backend has answered. The requests that waited share a 503 or a
+    /// 504. After another error they ask again.
     Failed(StatusCode),
 }
 
 pub struct Flight {
     pub hash: u64,
     particular: Box<[u8]>,
-    /// The fields by which stored responses vary, as the request had them that has begun the fetch.
+    /// The fields by which the stored responses vary, with their values in the request that began the fetch.
     /// `None` if no other request may wait for the fetch.
     varies: Option<Varies>,
     is_invalid: AtomicBool,
@@ -63,7 +64,7 @@ impl Flight {
         *self.particular == *particular && varies.is_some_and(|varies| key::selects(varies, headers))
     }
 
-    /// Whether the fetch is for the one request that has begun it.
+    /// Whether the fetch is for the one request that began it.
     pub fn is_alone(&self) -> bool {
         self.varies.is_none()
     }
@@ -96,7 +97,11 @@ impl Flight {
         self.outcome()
     }
 
-    /// Waits for the end, but no longer than `time`.
+    /// Waits for the end, for `time` at most.
+    ///
+    /// # Suspends
+    ///
+    /// As [`wait`](Flight::wait).
     pub fn wait_for(&self, time: Duration) -> Option<Outcome> {
         self.done.wait_timeout(time).then(|| self.outcome())
     }

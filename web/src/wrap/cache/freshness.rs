@@ -29,7 +29,8 @@ pub struct Facts<'a> {
     /// The first `Age`.
     pub age: Option<&'a [u8]>,
     pub sets_cookie: bool,
-    /// `Vary` has the member `*`, or a field that a proxy makes anew: the client's own value selects nothing.
+    /// `Vary` has the member `*`, or a field that a proxy makes anew, so that the client's own value does not select
+    /// the response.
     pub varies_by_all: bool,
     /// There is an `ETag` or a `Last-Modified`.
     pub has_validator: bool,
@@ -105,14 +106,14 @@ pub struct Freshness {
 /// Why a response is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A part of a body, or a 304.
+    /// An interim response, a part of a body, or a 304.
     Status,
     NoStore,
     Private,
     /// The request had credentials, and the response does not say that it may be shared.
     Credentials,
     SetCookie,
-    /// `Vary: *`
+    /// See [`Facts::varies_by_all`].
     Vary,
     /// Nothing says how long it is fresh, or it is stale already and cannot be validated.
     NotFresh,
@@ -123,7 +124,7 @@ pub enum Refusal {
 ///
 /// # Errors
 ///
-/// Why it may not.
+/// The reason why it may not be stored.
 pub fn judge(
     status: StatusCode,
     facts: &Facts<'_>,
@@ -203,7 +204,7 @@ fn lifetime(status: StatusCode, facts: &Facts<'_>, now: SystemTime, rules: &Rule
 fn initial_age(facts: &Facts<'_>, delay: Duration, now: SystemTime) -> Duration {
     let date = facts.date.and_then(date);
     let apparent = date.and_then(|date| now.duration_since(date).ok()).unwrap_or_default();
-    // An Age that is no number is ignored. Of a list, the first member counts.
+    // An Age that is no number is ignored. The first member of a list counts.
     let first = facts.age.and_then(|age| age.split(|&byte| byte == b',').next());
     let told = first.and_then(|age| seconds(age.trim_ascii())).unwrap_or_default();
     // A Date has whole seconds, so an age below one says nothing.

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   key          space · scheme · host in lower case · canonical path · query as sent
-//!   particular   the path as sent, unless it is spelled as usual; fields that applications read instead of the key
+//!   particular   the path as sent, unless it has the usual spelling; fields that applications read instead of the key
 //!   vary         the fields that the stored response names
 //! ```
 //!
-//! One meaning has one key, so a purge finds every spelling of a path. A backend may still answer two
-//! spellings differently, so a response answers only the spelling that it was fetched for. Exactly one spelling, the
-//! usual one, is no particular. The same holds for fields that some applications believe more than the target
-//! ([`OVERRIDES`]): what one client says there is never sent to another that does not say it. Programs behind CGI,
-//! WSGI or Rack read a `_` in a name as a hyphen, so every field with one is a particular too.
+//! All spellings of a path have one key, so a purge finds every response. A backend may still answer two spellings
+//! differently, so a response answers only the spelling that it was fetched for. One spelling of each path, the usual
+//! one, has no particular. The same holds for fields that some applications believe more than the target
+//! ([`OVERRIDES`]): a response to a request with such a field answers only requests with the same value. Programs
+//! behind CGI, WSGI or Rack read a `_` in a name as a hyphen, so every field with a `_` is a particular, too.
 
 use std::borrow::Cow;
 
@@ -20,8 +20,8 @@ use osier_http::path::Path;
 use crate::Request;
 use crate::compress::accept_encoding::weighted;
 
-/// Fields that some applications take for the host, the path, the scheme or the method. Beside them, all fields
-/// `X-Forwarded-*` but the list of addresses.
+/// Fields that some applications take for the host, the path, the scheme or the method. All fields `X-Forwarded-*` but
+/// `X-Forwarded-For` count as such, too.
 const OVERRIDES: [&str; 15] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
@@ -40,7 +40,7 @@ const OVERRIDES: [&str; 15] = [
     "x-url-scheme",
 ];
 
-/// Bytes of a key that are followed by more parts.
+/// Ends a part of a key or of the particulars.
 const END: u8 = 0;
 
 /// The key and the particulars of a request.
@@ -52,7 +52,7 @@ pub struct Wanted<'k> {
 }
 
 /// Writes the key of `request` in `space` to `key`, which is empty, and the particulars to
-/// `particular`. Returns `false` if the path has no meaning: no cache has such a path.
+/// `particular`. Returns `false` if the path is malformed. Such a request is not cached.
 pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
     let Ok(path) = Path::parse(request.path()) else {
         return false;
@@ -65,7 +65,7 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
         request.query(),
         key,
     );
-    // A path that is sent in its canonical form is spelled as usual.
+    // A path that is sent in its canonical form has the usual spelling.
     if !path.is_as_sent() && !is_usually_sent(&path) {
         particular.extend_from_slice(path.sent().as_bytes());
         particular.push(END);
@@ -115,7 +115,7 @@ pub fn write_target(space: u64, is_https: bool, host: &str, path: &str, query: O
     }
 }
 
-/// Writes what the keys of all targets of a host begin with.
+/// Writes the beginning of the keys of all targets of a host.
 pub fn write_host(space: u64, is_https: bool, host: &str, key: &mut Vec<u8>) {
     key.extend_from_slice(&space.to_le_bytes());
     key.push(u8::from(is_https));
@@ -123,8 +123,9 @@ pub fn write_host(space: u64, is_https: bool, host: &str, key: &mut Vec<u8>) {
     key.push(END);
 }
 
-/// Whether a path is spelled as usual: canonical, but for the bytes that no request target can hold. They are escaped. Other bytes
-/// that browsers escape, such as `<`, would give two spellings an empty particular: a client may send them raw, too.
+/// Whether a path has the usual spelling: its canonical form, with the bytes escaped that no request target can hold. A
+/// path with other bytes escaped does not count, such as `<`, which browsers escape: a client may also send `<` itself,
+/// and both spellings would have an empty particular.
 fn is_usually_sent(path: &Path<'_>) -> bool {
     let mut sent = path.sent().bytes();
     let is_spelled_so = path.canonical().bytes().all(|byte| match byte {

@@ -25,9 +25,9 @@
 //! Complete responses to GET that say how long they are fresh, by `Cache-Control: s-maxage` or `max-age`
 //! or by `Expires`, or whose status has a [default](Rules::default_ttl), or that can be validated.
 //! `no-store`, `private`, `Vary: *`, `Set-Cookie`, and `Authorization` in the request keep a response out,
-//! as RFC 9111 says. A certificate of the client counts as `Authorization`. Nothing but the response decides:
-//! whether a path ends in `.css` does not matter. A backend that sends a private page without a word about
-//! caching, and an operator who gives every 200 a default lifetime, publish that page.
+//! as RFC 9111 says. A certificate of the client counts as `Authorization`. The path does not decide:
+//! whether it ends in `.css` does not matter. If a backend sends a private page without a word about
+//! caching, and an operator gives every 200 a default lifetime, that page becomes public.
 //!
 //! # What a request gets
 //!
@@ -46,7 +46,7 @@
 //!
 //! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. The
 //! fetch does not end with the client that has caused it. If the response turns out to be for one client
-//! alone, those who wait go their own ways, and for five seconds nobody waits for that resource.
+//! alone, each waiting request goes to the handler, and for five seconds no request waits for that resource.
 //!
 //! # Keys
 //!
@@ -58,11 +58,11 @@
 //!
 //! | module | work |
 //! |---|---|
-//! | `asked`, `directives` | reads what a request says to caches, and `Cache-Control` |
+//! | `asked`, `directives` | the demands of a request, and `Cache-Control` |
 //! | `freshness` | the rules: what is stored, how long it is fresh |
 //! | `key` | keys and variants |
 //! | `entry` | a stored response, and the responses made of it |
-//! | `store`, `queue` | the table of entries, how it is rebuilt after a start, and the order in which they leave |
+//! | `store`, `queue` | the table of entries, its rebuilding after a start, and the order of eviction |
 //! | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
 //! | `fill`, `writer` | a body while it arrives |
 //! | `disk`, `record` | files, and their heads |
@@ -102,7 +102,7 @@ pub use self::store::{Stats, Store, StoreOptions};
 use crate::upstream::client::while_client_stays;
 use crate::{IntoResponse, Request, Response};
 
-/// How often a request waits for the fetch of another before it goes its own way.
+/// How often a request takes part in a fetch before it goes to the handler itself.
 const ROUNDS: usize = 3;
 
 /// Options of a cache.
@@ -115,13 +115,13 @@ pub struct Options {
     pub rules: Rules,
     /// Obeys `Cache-Control` of requests. On by default; off, a client cannot make the backend work.
     pub obey_client: bool,
-    /// Cookies whose requests are passed on, and whose responses are not stored. A `*` at the end stands for any text. None by
-    /// default.
+    /// Cookies whose requests are passed on, and whose responses are not stored. A `*` at the end stands for any text.
+    /// None by default.
     pub skip_cookies: Vec<String>,
     /// The longest time that a request waits for the fetch of another. Default: 5 s.
     pub wait: Duration,
-    /// Treats every request as one with `Authorization`: a function around the cache has found out who the client is, and may have
-    /// told the handler. Off by default.
+    /// Treats every request as one with `Authorization`: a function around the cache has found out who the client is,
+    /// and may have told the handler. Off by default.
     pub is_authenticated: bool,
     /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
     pub backend_only: bool,
@@ -141,7 +141,7 @@ impl Default for Options {
     }
 }
 
-/// A handler inside of a cache. A fetch calls it on a fiber of its own, after the client may have left.
+/// A handler inside a cache. A fetch calls it on a fiber of its own, after the client may have left.
 pub type Inside = Arc<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
 /// Accepts the clients that may purge.
@@ -172,12 +172,12 @@ thread_local! {
 }
 
 impl Cache {
-    /// A cache with the default [`Options`].
+    /// A cache with the default [`Options`] that keeps its responses in `store`.
     pub fn new(store: Arc<Store>) -> Cache {
         Cache::with(store, Options::default())
     }
 
-    /// A cache whose responses are in `store`.
+    /// A cache with `options` that keeps its responses in `store`.
     pub fn with(store: Arc<Store>, options: Options) -> Cache {
         Cache(Arc::new(Inner {
             store,
@@ -188,8 +188,8 @@ impl Cache {
         }))
     }
 
-    /// Lets the clients that `allow` accepts send `PURGE`. It gets `None` for a client without an address, which comes over a Unix socket.
-    /// Others get 403. Without this, `PURGE` is a method as any other.
+    /// Lets the clients that `allow` accepts send `PURGE`. It gets `None` for a client without an address, which comes
+    /// over a Unix socket. Others get 403. Unless this is called, `PURGE` is a method like any other.
     ///
     /// # Panics
     ///
@@ -201,13 +201,14 @@ impl Cache {
         Cache(Arc::new(inner))
     }
 
-    /// Where the responses are.
+    /// The store of the responses.
     pub fn store(&self) -> &Arc<Store> {
         &self.0.store
     }
 
-    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor extensions, apart
-    /// from `fastcgi::RequestParams`: a response that depends on them must not say that it may be shared.
+    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor
+    /// extensions, apart from `fastcgi::RequestParams`: a response that depends on them must not say that it may be
+    /// shared.
     pub fn around<F, R>(&self, handler: F) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -229,7 +230,7 @@ impl Cache {
     /// A fetch for many goes on.
     pub fn answer(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
         let Inner { store, options, .. } = &*self.0;
-        store.begin();
+        store.begin_rebuilding();
         let is_get = match request.method() {
             "GET" => true,
             "HEAD" => false,
@@ -256,18 +257,17 @@ impl Cache {
             return self.fetch(request, handler, &asked, (wanted, is_get), None, "miss");
         };
         let age = entry.meta.age(now);
-        let reuse = match entry.meta.freshness.reuse(age, &asked.directives) {
-            Reuse::Validate if look.is_failing && !asked.directives.no_cache => {
-                match entry.meta.freshness.covers_error(age) {
-                    true => Reuse::Stale { refresh: false },
-                    false => Reuse::Validate,
-                }
+        let freshness = &entry.meta.freshness;
+        let reuse = match freshness.reuse(age, &asked.directives) {
+            // The backend has just failed, and is not asked again at once.
+            Reuse::Validate if look.is_failing && !asked.directives.no_cache && freshness.covers_error(age) => {
+                Reuse::Stale { refresh: false }
             }
             reuse => reuse,
         };
         match reuse {
             Reuse::Validate => {
-                let is_stale = age >= entry.meta.freshness.lifetime;
+                let is_stale = age >= freshness.lifetime;
                 let why = if is_stale { "stale" } else { "request" };
                 return self.fetch(request, handler, &asked, (wanted, is_get), Some(entry), why);
             }
@@ -284,7 +284,7 @@ impl Cache {
                 SCRATCH.set(scratch);
                 response
             }
-            // Its file is gone.
+            // The file of the body is gone.
             Err(_) => {
                 store.remove(wanted, &entry);
                 self.fetch(request, handler, &asked, (wanted, is_get), None, "miss")
@@ -292,7 +292,8 @@ impl Cache {
         }
     }
 
-    /// Passes on a request of another method, and removes what it may have changed. Or purges.
+    /// Answers a request whose method is neither GET nor HEAD: purges, or passes it on and removes what it may have
+    /// changed.
     #[cold]
     fn answer_other(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
         let Inner {
@@ -336,7 +337,7 @@ impl Cache {
         if asked.directives.only_if_cached {
             return note_on(Response::plain(StatusCode::GATEWAY_TIMEOUT), Note::forwarded(why));
         }
-        // Nothing is stored of these responses, so nobody waits for them.
+        // These responses are not stored, so no request waits for them.
         if !is_get || asked.has_range {
             return direct(request, handler, why);
         }
@@ -363,7 +364,7 @@ impl Cache {
         let Inner { store, options, .. } = &*self.0;
         let joined = osier::time::coarse_now();
         let join = match asked::has_credentials(request, options) {
-            // What is for these credentials alone says nothing about other requests.
+            // A response for these credentials alone says nothing about other requests.
             true => store.join_alone(wanted),
             false => store.join(wanted, &request.headers(), joined),
         };
@@ -394,7 +395,7 @@ impl Cache {
         let now = osier::time::coarse_now();
         match outcome {
             Outcome::Pass => Some(direct(request, handler, why)),
-            // The request of another client may have been the reason.
+            // The error may be due to the other client's request.
             Outcome::Failed(status) if is_follower && !matches!(status.as_u16(), 503 | 504) => None,
             Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
             Outcome::Entry { entry, .. } if !entry.meta.fits(wanted.particular, request) => None,
@@ -417,6 +418,7 @@ impl Cache {
         }
     }
 
+    /// Answers a request by an entry, or by the handler if the body of the entry is gone.
     fn answer_by(
         &self,
         request: &mut Request<'_>,

@@ -20,8 +20,11 @@ use osier::memory::{Account, Charge};
 /// The greatest number of uses that counts.
 pub const MOST_USES: u8 = 3;
 
-/// Slots of entries that have left by other ways, before the queues are cleaned.
+/// The number of dead slots, beyond one for each entry, at which the queues are cleaned.
 const DEAD_MOST: usize = 64;
+
+/// The least number of hashes that are remembered.
+const GHOSTS_LEAST: usize = 64;
 
 /// An entry in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,8 @@ pub struct Slot {
 #[derive(Debug, Default)]
 pub struct Queue {
     most: u64,
-    /// The bytes of each entry, and whether it is in `main`. A slot without an entry here is dead.
+    /// The bytes of each entry, and whether it is in `main`. A slot whose entry is not here is dead: the entry was
+    /// removed.
     entries: HashMap<u64, (u64, bool)>,
     small: VecDeque<Slot>,
     small_bytes: u64,
@@ -43,8 +47,9 @@ pub struct Queue {
     main_bytes: u64,
     /// Hashes of entries that have left `small` unused, the oldest first.
     ghosts: VecDeque<u64>,
+    /// The same hashes, but for those that have come back.
     known: HashSet<u64>,
-    /// The bytes, if they are in memory.
+    /// Charges the bytes to the account of caches, if they are in memory.
     charge: Option<Charge>,
 }
 
@@ -65,6 +70,7 @@ impl Queue {
         }
     }
 
+    /// Adjusts the charge to the bytes.
     fn settle(&mut self) {
         let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
         if let Some(charge) = &mut self.charge {
@@ -107,7 +113,7 @@ impl Queue {
         self.settle();
     }
 
-    /// Takes out an entry that leaves by another way.
+    /// Takes out an entry that is not evicted.
     pub fn remove(&mut self, id: u64) {
         let Some((bytes, is_main)) = self.entries.remove(&id) else {
             return;
@@ -159,7 +165,7 @@ impl Queue {
         if self.known.insert(hash) {
             self.ghosts.push_back(hash);
         }
-        while self.ghosts.len() > self.main.len().max(DEAD_MOST) {
+        while self.ghosts.len() > self.main.len().max(GHOSTS_LEAST) {
             if let Some(oldest) = self.ghosts.pop_front() {
                 self.known.remove(&oldest);
             }

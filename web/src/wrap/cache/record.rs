@@ -1,4 +1,4 @@
-//! The head of a stored file, as bytes: everything that the index needs after a restart.
+//! The head of a stored file, as bytes: everything that the table of entries needs after a restart.
 //!
 //! ```text
 //!   "osier cache 1\n" · length of the head, 4 bytes · checksum of the rest, 8 bytes · rest

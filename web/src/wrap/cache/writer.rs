@@ -1,4 +1,4 @@
-//! The writer of a body: it decides where the bytes go.
+//! The writer of a body decides where the bytes go.
 //!
 //! ```text
 //!   fetch ─▶ memory ──more than the store keeps there──▶ file ──▶ the store
@@ -8,10 +8,9 @@
 //!            window: nothing is kept; the fetch waits for its readers
 //! ```
 //!
-//! In memory and in a file the writer waits for nobody. In a window it waits for the slowest reader. If no
-//! reader takes anything for some seconds while one has all bytes, the others fail. The writer stops
-//! when there is no reader: then nobody wants the bytes. The file is written on the pool for blocking
-//! work.
+//! While the body goes to memory or to a file, the writer waits for no reader. In a window it waits for the slowest
+//! one. If no reader takes anything for some seconds while one has all bytes, the others fail. A writer with a window
+//! stops when there is no reader, because nobody wants the bytes. The file is written on the pool for blocking work.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -29,8 +28,8 @@ const WINDOW: usize = 256 << 10;
 /// Time for which a window waits for a first reader.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Time for which a reader waits for slower ones that take nothing. A reader takes 64 KiB at once, so a client slower than
-/// 22 kB/s may lose its response while a fast one gets it too.
+/// Time for which a reader waits for slower ones that take nothing. A reader takes 64 KiB at once, so a client slower
+/// than 22 kB/s may lose its response while a fast one gets it too.
 const STALLED: Duration = Duration::from_secs(3);
 
 /// The writer of a [`Fill`]: the place to which a handler writes its body. Dropping it fails the body
@@ -41,16 +40,16 @@ pub struct Writer {
     /// Bytes of the head in front of the body in a file.
     head: u64,
     total: u64,
-    /// Bytes of memory that are counted.
+    /// Bytes that [`Store::hold`] counts for this body.
     held: u64,
     file: Option<Writing>,
-    /// Called once when the body will not be stored.
+    /// Called when the writer decides not to store the body. `None` from then on.
     gives_up: Option<Box<dyn FnOnce()>>,
 }
 
 impl Writer {
     /// Makes the writer of `fill`. `head` is the length of what stands before the body in a file.
-    /// `gives_up` is called if the body will not be stored.
+    /// `gives_up` is called if the writer decides not to store the body.
     pub fn new(fill: Arc<Fill>, store: Arc<Store>, head: u64, gives_up: Box<dyn FnOnce()>) -> Writer {
         Writer {
             fill,
@@ -83,7 +82,7 @@ impl Writer {
             self.spill();
         }
         if !self.is_kept() {
-            self.fill.finish(Done::Sent);
+            self.fill.finish(Done::Complete);
             return None;
         }
         let Some(file) = self.file.take() else {
@@ -93,8 +92,8 @@ impl Writer {
             self.fill.finish(Done::Memory(Arc::clone(&bytes)));
             return Some(Stored::Memory(bytes));
         };
-        // Readers need no name of the file.
-        self.fill.finish(Done::Sent);
+        // Readers have the file open, so they need not wait for its name.
+        self.fill.finish(Done::Complete);
         let (total, head) = (self.total, head(self.total));
         match osier::unblock(move || file.publish(&head, total)) {
             Ok(file) => Some(Stored::Disk(Arc::new(file))),
@@ -183,6 +182,14 @@ impl Writer {
     }
 
     /// Waits until there is room in the window.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe` if there is no reader.
     fn wait_for_readers(&self) -> io::Result<()> {
         loop {
             let has_readers = {
@@ -199,7 +206,7 @@ impl Writer {
                     self.fill.state().drop_stalled();
                 }
             } else if !self.fill.taken.wait_timeout(ALONE) {
-                // Those who have waited for the head would be here by now.
+                // The requests that have waited for the head would read by now.
                 return Err(io::Error::new(io::ErrorKind::BrokenPipe, "every client has left"));
             }
         }

@@ -43,10 +43,10 @@ use super::key::{self, Wanted};
 use super::queue::{Queue, Slot};
 use crate::Request;
 
-/// Most shards. More than most machines have workers.
+/// Most shards, so that two workers seldom want the same lock.
 const SHARDS: u64 = 16;
 
-/// Least bytes of a shard.
+/// Least bytes of a shard, if there are several.
 const SHARD_LEAST: u64 = 4 << 20;
 
 /// Longest key of a resource that has marks alone.
@@ -63,8 +63,8 @@ const FAILING: Duration = Duration::from_secs(1);
 pub struct StoreOptions {
     /// Bytes in memory. Default: 64 MiB.
     pub memory: u64,
-    /// The longest body that is stored in memory, in bytes. At most a quarter of what one of up to 16 shards holds. Default:
-    /// 1 MiB.
+    /// The longest body that is stored in memory, in bytes. At most a quarter of what one of up to 16 shards holds.
+    /// Default: 1 MiB.
     pub memory_entry: usize,
     /// The folder of longer bodies. It belongs to the store alone. None by default: longer bodies are not stored.
     pub disk: Option<PathBuf>,
@@ -170,11 +170,11 @@ pub struct Look {
 
 /// How a request gets the response that is not stored.
 pub enum Join {
-    /// The request begins a fetch, for which others may wait.
+    /// The request begins a fetch. Others may wait for it, unless it is [alone](Flight::is_alone).
     Lead(Arc<Flight>),
     /// The request waits for the fetch of another.
     Follow(Arc<Flight>),
-    /// The request asks for itself: the response cannot be stored.
+    /// The request goes to the handler itself: the response cannot be stored, or too many fetches are in flight.
     Pass,
 }
 
@@ -331,7 +331,7 @@ impl Store {
         if let Some(flight) = flights.find(|flight| flight.suits(wanted.particular, headers)) {
             return Join::Follow(Arc::clone(flight));
         }
-        if resource.is_crowded(false) {
+        if resource.has_most_flights(false) {
             return Join::Pass;
         }
         let names = resource.entries.iter().flat_map(|entry| &entry.meta.varies);
@@ -347,7 +347,7 @@ impl Store {
     pub(super) fn join_alone(&self, wanted: Wanted<'_>) -> Join {
         let mut table = self.shard(wanted.hash).lock();
         let resource = table.resource(wanted);
-        if resource.is_crowded(true) {
+        if resource.has_most_flights(true) {
             return Join::Pass;
         }
         let flight = Arc::new(Flight::new(wanted, None));
@@ -355,7 +355,8 @@ impl Store {
         Join::Lead(flight)
     }
 
-    /// Ends the waiting for a flight: later requests do not join it.
+    /// Takes a flight out of the table, so that later requests do not join it, and sets or clears the marks of its
+    /// resource.
     pub(super) fn land(&self, flight: &Arc<Flight>, mark: Mark) {
         let now = osier::time::coarse_now();
         let mut table = self.shard(flight.hash).lock();
@@ -382,8 +383,8 @@ impl Store {
         }
     }
 
-    /// Stores an entry in the place of those that `request` selects. Returns whether it was stored: an unsafe method or a purge
-    /// since the beginning of the fetch forbids it, and so does the lack of room.
+    /// Stores an entry in the place of those that `request` selects. Returns whether it was stored: an unsafe method or
+    /// a purge since the beginning of the fetch forbids it, and so does the lack of room.
     ///
     /// # Suspends
     ///
@@ -404,7 +405,7 @@ impl Store {
                 let resource = table.resource(wanted);
                 let is_replaced = |old: &Arc<Entry>| old.meta.fits(wanted.particular, request);
                 gone.extend(resource.entries.extract_if(.., |old| is_replaced(old)));
-                gone.extend(resource.crowded(wanted.particular));
+                gone.extend(resource.make_room_for_variant(wanted.particular));
                 let replaced = gone.len();
                 gone.iter().for_each(|old| table.queue.remove(old.id));
                 let has_room = table.make_room(bytes, &mut gone);
@@ -463,11 +464,11 @@ impl Store {
         self.dispose(found.into_iter().collect());
     }
 
-    /// Removes everything under a key, and forbids the fetches in flight to store anything. Returns the number of entries.
+    /// Removes everything under a key, and makes its flights store nothing. Returns the number of entries.
     ///
     /// # Suspends
     ///
-    /// While files are removed. While the index is rebuilt, if very many keys became invalid meanwhile.
+    /// While files are removed. While the table is rebuilt, if very many keys became invalid meanwhile.
     pub(super) fn invalidate(&self, key: &[u8]) -> usize {
         let hash = self.hash(key);
         if !self.note_invalid(hash) {
@@ -486,8 +487,8 @@ impl Store {
         count
     }
 
-    /// Removes every entry of the resources that `is_meant` accepts by key and one of their entries. Returns their number.
-    /// A fetch in flight may not store anything if `is_meant` accepts its key without an entry.
+    /// Removes every entry of the resources that `is_meant` accepts by key and one of their entries. Returns their
+    /// number. The flights of a resource store nothing if `is_meant` accepts its key without an entry.
     ///
     /// # Suspends
     ///
@@ -586,7 +587,7 @@ impl Store {
         }
     }
 
-    /// Counts bytes of a body that is being received. Returns whether memory may hold them.
+    /// Counts bytes of a body that is being received, if memory may hold them. Returns whether it may.
     pub(super) fn hold(&self, bytes: u64) -> bool {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed);
         let may_hold = held.saturating_add(bytes) <= self.options.memory && memory::pressure() == Pressure::Normal;
@@ -610,12 +611,13 @@ pub enum Mark {
     PassesWithCookie,
     /// The backend has failed.
     Failing,
-    /// All is well again.
+    /// The marks are cleared.
     Clear,
+    /// The marks stay as they are.
     Unchanged,
 }
 
-/// Whether two entries have one file.
+/// Whether two entries share one file.
 fn shares_body(one: &Entry, other: &Entry) -> bool {
     matches!((&one.body, &other.body), (Stored::Disk(one), Stored::Disk(other)) if Arc::ptr_eq(one, other))
 }

@@ -1,8 +1,8 @@
 //! Fills the table with the files of earlier processes, on a fiber, while requests are answered already.
 //!
-//! A response that becomes invalid meanwhile must not come back. A purge waits for the end. An unsafe method notes the hash of its key
-//! before it takes the lock of the shard, and a file is looked up among the notes under that lock, so one of the two
-//! finds the other.
+//! A response that becomes invalid meanwhile must not come back. A purge waits for the end of the rebuilding. An unsafe
+//! method notes the hash of its key before it takes the lock of the shard. A file is compared with the notes under that
+//! lock. So either the file finds the note, or the unsafe method finds the entry.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -15,23 +15,23 @@ use super::super::key::Wanted;
 use super::super::record::Record;
 use super::Store;
 
-/// Most keys that may become invalid while the index is rebuilt, before their requests wait for that.
+/// Most keys that are noted as invalid. A request that makes another key invalid waits for the end of the rebuilding.
 const INVALID: usize = 1 << 16;
 
-/// Files that are read in one go.
+/// Files that one job of the pool reads.
 const BATCH: usize = 64;
 
 impl Store {
-    /// Looks for the files of earlier processes, on a fiber of its own, unless that has begun.
+    /// Starts the fiber that looks for the files of earlier processes, unless that has begun.
     #[inline]
-    pub(in super::super) fn begin(self: &Arc<Self>) {
+    pub(in super::super) fn begin_rebuilding(self: &Arc<Self>) {
         if !self.has_begun.load(Ordering::Relaxed) {
-            self.begin_now();
+            self.begin_rebuilding_now();
         }
     }
 
     #[cold]
-    fn begin_now(self: &Arc<Self>) {
+    fn begin_rebuilding_now(self: &Arc<Self>) {
         if !self.has_begun.swap(true, Ordering::Relaxed)
             && let Some(disk) = self.disk.clone()
         {
@@ -44,14 +44,15 @@ impl Store {
     ///
     /// # Suspends
     ///
-    /// While the index is rebuilt.
+    /// While the table is rebuilt.
     pub(in super::super) fn wait_for_files(&self) {
         if self.invalid().is_some() {
             self.is_rebuilt.wait();
         }
     }
 
-    /// Keeps the files of earlier processes for a key out. Returns `false` if there is no room for that.
+    /// Notes that files of earlier processes for this key are invalid. Returns `false` if there is no room for the
+    /// note.
     pub(super) fn note_invalid(&self, hash: u64) -> bool {
         self.invalid().as_mut().is_none_or(|invalid| {
             (invalid.len() < INVALID || invalid.contains(&hash)) && {
@@ -81,7 +82,7 @@ impl Store {
         }
     }
 
-    /// Stores the response of an earlier process.
+    /// Takes the response of an earlier process into the table, or removes its file.
     fn adopt(&self, record: Record, body: Stored) {
         let passed = SystemTime::now().duration_since(record.received).unwrap_or_default();
         let mut freshness = record.freshness;
@@ -115,11 +116,11 @@ impl Store {
         let is_stored = {
             let mut table = self.shard(hash).lock();
             let entries = table.resources.get(&hash).map_or(&[][..], |resource| &resource.entries);
-            // This process has made the file since the search began.
+            // This process has made the file after the search had begun.
             if entries.iter().any(|known| has_same_file(known, &entry)) {
                 return self.release_on_disk(file);
             }
-            // What this process has fetched is newer.
+            // A response that this process has fetched is newer.
             let is_known = entries
                 .iter()
                 .any(|known| known.meta.particular == entry.meta.particular && known.meta.varies == entry.meta.varies);
@@ -138,7 +139,7 @@ impl Store {
     }
 }
 
-/// The rebuilding of a store's index. Dropping it lets go those who wait for the end.
+/// The rebuilding of a store's table. Its drop wakes the fibers that wait for the end.
 struct Rebuilding(Arc<Store>);
 
 impl Drop for Rebuilding {
@@ -148,7 +149,7 @@ impl Drop for Rebuilding {
     }
 }
 
-/// Whether the files of two entries have one name.
+/// Whether two entries have the same file, by name.
 fn has_same_file(one: &Entry, other: &Entry) -> bool {
     matches!((&one.body, &other.body), (Stored::Disk(one), Stored::Disk(other)) if one.has_name_of(other))
 }

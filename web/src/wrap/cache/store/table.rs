@@ -1,4 +1,4 @@
-//! The table of one shard: what is stored and fetched under each key. The lock of the shard guards it.
+//! The table of one shard: the entries and the flights under each key. The lock of the shard guards it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,11 +10,13 @@ use super::super::flight::Flight;
 use super::super::key::Wanted;
 use super::super::queue::{Queue, Slot};
 
-/// Most variants of one resource, and most of them with particulars.
+/// Most entries of one resource.
 const VARIANTS: usize = 16;
+
+/// Most entries of one resource that have particulars.
 const PARTICULAR: usize = 4;
 
-/// Most fetches of one resource at once that others may wait for, and most of the others.
+/// Most flights of one resource at once that other requests may wait for, and as many that are alone.
 const FLIGHTS: usize = VARIANTS;
 
 /// Most resources in a shard that have marks alone.
@@ -22,12 +24,13 @@ const MARKED: usize = 2048;
 
 #[derive(Default)]
 pub struct Table {
-    pub resources: HashMap<u64, Resource, BuildHasherDefault<Known>>,
+    pub resources: HashMap<u64, Resource, BuildHasherDefault<IdentityHasher>>,
     pub queue: Queue,
     /// Resources that were marked, the oldest first.
     marked: VecDeque<u64>,
 }
 
+/// The entries, the flights and the marks of one key.
 pub struct Resource {
     pub key: Arc<[u8]>,
     /// The oldest first.
@@ -35,17 +38,17 @@ pub struct Resource {
     pub flights: Vec<Arc<Flight>>,
     /// Until then, requests do not wait for each other.
     pub passes: Option<Instant>,
-    /// Until then, those with cookies do not.
+    /// Until then, requests with cookies do not wait for each other.
     pub passes_with_cookie: Option<Instant>,
-    /// Until then, a fetch is not tried while there is a stale response.
+    /// Until then, a stale response is sent without a fetch, if it may take the place of an error.
     pub failing: Option<Instant>,
 }
 
-/// The hash of a key, as it is.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
-pub struct Known(u64);
+pub struct IdentityHasher(u64);
 
-impl Hasher for Known {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -68,14 +71,14 @@ impl Resource {
         (self.passes, self.passes_with_cookie, self.failing) = (None, None, None);
     }
 
-    /// Whether there are as many flights of a kind as there may be.
-    pub fn is_crowded(&self, is_alone: bool) -> bool {
+    /// Whether there are as many flights as there may be, of those that are alone or of the others.
+    pub fn has_most_flights(&self, is_alone: bool) -> bool {
         let same = self.flights.iter().filter(|flight| flight.is_alone() == is_alone);
         same.count() >= FLIGHTS
     }
 
-    /// Takes out the oldest variants, so that there is room for one more.
-    pub fn crowded(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
+    /// Takes out the oldest entries, so that there is room for one more with these particulars.
+    pub fn make_room_for_variant(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
         let mut gone = Vec::new();
         if !particular.is_empty() {
             let has_particulars = |entry: &Arc<Entry>| !entry.meta.particular.is_empty();
@@ -102,7 +105,7 @@ impl Table {
         }
     }
 
-    /// The resource of a key. Another one with the same hash, which chance does not make, loses its place.
+    /// The resource of a key. Another key with the same hash, which is next to impossible, loses its resource.
     pub fn resource(&mut self, wanted: Wanted<'_>) -> &mut Resource {
         let is_other = |known: &Resource| *known.key != *wanted.key;
         if self.resources.get(&wanted.hash).is_some_and(is_other) {
@@ -154,7 +157,7 @@ impl Table {
         }
     }
 
-    /// Makes room for `bytes`. Entries that leave go to `gone`.
+    /// Makes room for `bytes`, and returns whether there is. Entries that leave go to `gone`.
     pub fn make_room(&mut self, bytes: u64, gone: &mut Vec<Arc<Entry>>) -> bool {
         loop {
             let resources = &self.resources;
@@ -208,7 +211,7 @@ impl Table {
         }
     }
 
-    /// Forgets a resource that has nothing.
+    /// Removes a resource that has neither entries nor flights nor marks.
     pub fn tidy(&mut self, hash: u64) {
         let is_empty = |resource: &Resource| {
             let has_marks = resource.marks() != [None; 3];
