@@ -19,15 +19,15 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! [`Cors::preflight`] runs before every other policy, authentication included, because a browser sends no credentials with
-//! that request. Every other response of the route passes [`Cors::allow`]. Refusals do too, so that a page can read the 401.
-//! So [`Cors::wrap`] is the outermost function around a handler: the first one that is added.
+//! [`Cors::preflight`] runs before every other policy, authentication included, because a browser sends no credentials
+//! with a preflight. Every other response of the route passes [`Cors::allow`], refusals too, so that a page can read
+//! the 401. So [`Cors::wrap`] is the outermost function around a handler: the first one that is added.
 //!
-//! - For an origin that is not listed no field is set, so the browser hides the response from the page. The request itself is
-//!   served as usual: CORS protects what is read, not what is done.
+//! - For an origin that is not listed no field is set, so the browser hides the response from the page. The request
+//!   itself is served as usual: CORS protects what is read, not what is done.
 //! - With credentials the response names the one origin, never `*`. A configuration with both is refused.
-//! - `Vary: Origin` is on every response of a route that lists origins, also without an `Origin` in the request. Otherwise a
-//!   cache would send the response for one origin to another.
+//! - `Vary: Origin` is on every response of a route that lists origins, also without an `Origin` in the request.
+//!   Otherwise a cache would send the response for one origin to another.
 //! - Fields that a backend has set are replaced, because a browser ignores these fields when they occur twice.
 
 use std::time::Duration;
@@ -36,12 +36,12 @@ use http::StatusCode;
 
 use crate::{Next, Request, Response};
 
-/// The rights of other origins. By default none.
+/// The rights of other origins: none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Origins in lower case, such as `https://example.org`, or `*`.
     pub origins: Vec<String>,
-    /// Methods besides GET, HEAD and POST, which are always allowed.
+    /// Methods that are allowed besides GET, HEAD and POST.
     pub methods: Vec<String>,
     /// Header fields that a page may send besides the safe ones. `*` for any.
     pub headers: Vec<String>,
@@ -56,9 +56,12 @@ pub struct Options {
 /// The options, ready to answer requests.
 #[derive(Clone, Debug)]
 pub struct Cors {
+    /// Whether every origin is allowed.
     any: bool,
     origins: Vec<String>,
+    /// All methods that are allowed.
     methods: Vec<String>,
+    /// Whether every header field is allowed.
     any_header: bool,
     /// Header field names in lower case.
     headers: Vec<String>,
@@ -79,7 +82,7 @@ impl Cors {
     ///
     /// # Errors
     ///
-    /// When every origin is allowed with credentials.
+    /// One line: every origin is allowed, with credentials.
     pub fn new(settings: &Options) -> Result<Cors, String> {
         let any = settings.origins.iter().any(|origin| origin == "*");
         if any && settings.credentials {
@@ -125,7 +128,7 @@ impl Cors {
         }
     }
 
-    /// Answers a preflight. None for any other request.
+    /// Answers a preflight. `None` for any other request.
     pub fn preflight(&self, request: &Request<'_>) -> Option<Response> {
         let field = |name| request.header_str(name);
         let wanted = field("access-control-request-method")?;
@@ -139,6 +142,7 @@ impl Cors {
         ))
     }
 
+    /// Answers a preflight for `method` with the listed `headers`.
     fn answer(&self, origin: &str, method: &str, headers: &str) -> Response {
         let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers";
         let wanted: Vec<String> = headers
@@ -161,7 +165,7 @@ impl Cors {
                 .body(format!("403: cors does not allow this {what} here\n"));
         }
         let mut response = self
-            .named(Response::new(StatusCode::NO_CONTENT).header("vary", vary), origin)
+            .allow_origin(Response::new(StatusCode::NO_CONTENT).header("vary", vary), origin)
             .header("access-control-allow-methods", self.methods.join(", "));
         if !headers.is_empty() {
             // Each name is a known one, or any name is allowed. The codec checks that the value is valid.
@@ -185,7 +189,7 @@ impl Cors {
         let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
             return response;
         };
-        response = self.named(response, origin);
+        response = self.allow_origin(response, origin);
         if !self.expose.is_empty() {
             response = response.header("access-control-expose-headers", &self.expose);
         }
@@ -196,7 +200,8 @@ impl Cors {
         self.any || self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
     }
 
-    fn named(&self, response: Response, origin: &str) -> Response {
+    /// Sets the fields that name an allowed origin.
+    fn allow_origin(&self, response: Response, origin: &str) -> Response {
         let origin = if self.any { "*" } else { origin };
         let response = response.header("access-control-allow-origin", origin);
         if self.credentials {

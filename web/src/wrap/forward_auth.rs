@@ -2,10 +2,10 @@
 //! application's own login.
 //!
 //! ```text
-//!   request ─▶ GET of the authentication server: Cookie, Authorization, …; X-Forwarded-Method, -Uri, -Host, -Proto, -For
-//!                 ├─ 2xx ─▶ fields that it names, X-User for example, on the request ─▶ handler ─▶ response, with its Set-Cookie if asked
-//!                 ├─ 401, 403, 302, … ─▶ its response goes to the client
-//!                 └─ none ─▶ 502, 503 or 504; the request never passes
+//!   request ─▶ GET to the authentication server: Cookie, Authorization, …; X-Forwarded-Method, -Uri, -Host, …
+//!                ├─ 2xx ─▶ its fields, X-User for example, on the request ─▶ handler ─▶ response, with its Set-Cookie
+//!                ├─ 401, 403, 302, … ─▶ its response goes to the client
+//!                └─ no response ─▶ 502, 503 or 504; the request never passes
 //! ```
 //!
 //! ```
@@ -23,11 +23,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - The fields of [`Options::response_headers`] are removed from every request first, in every spelling, so a client cannot send
-//!   its own.
+//! - The fields of [`Options::response_headers`] are removed from every request first, in every spelling, so a client
+//!   cannot send its own.
 //! - The authentication server gets the original method in `X-Forwarded-Method`, the target that the client sent in
-//!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded`, `X-Real-IP`, `X-Original-*`
-//!   and `X-Rewrite-URL` and the hop-by-hop fields are left out. The body is not sent; it stays for the handler.
+//!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded` and
+//!   `X-Real-IP` and the hop-by-hop fields are left out. So are `X-Original-*` and `X-Rewrite-URL`, unless
+//!   [`Options::request_headers`] names them. The body is not sent; it stays for the handler.
 //! - A change of protocol (WebSocket) is checked like any other request.
 
 use std::io;
@@ -47,21 +48,24 @@ use crate::{Address, Body, Next, Request, Response};
 /// The settings of a [`ForwardAuth`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Names of the request fields that are sent to the authentication server. `None` for all fields, without the hop-by-hop ones,
-    /// those that describe the body (`Content-*`), and conditions (`If-*`, `Range`).
+    /// Names of the request fields that are sent to the authentication server. `None` for all fields but the hop-by-hop
+    /// ones, those that describe the body (`Content-*`), conditions (`If-*`, `Range`), and those that some servers take
+    /// for the original request (`X-Original-*`, `X-Rewrite-URL`).
     pub request_headers: Option<Vec<String>>,
     /// Names of the fields that are copied from a 2xx response onto the request.
     pub response_headers: Vec<String>,
-    /// Names of the fields that are copied from a 2xx response to the response for the client: `Set-Cookie`, by which the authentication
-    /// server renews its session. A cookie is added to those of the handler; any other field replaces the handler's.
+    /// Names of the fields that are copied from a 2xx response to the response for the client, such as the `Set-Cookie`
+    /// with which the authentication server renews its session. A cookie is added to those of the handler; any other
+    /// field replaces the handler's.
     pub client_headers: Vec<String>,
     /// The Host field that the authentication server gets. `None` for its own address, `localhost` for a Unix socket.
     pub host: Option<String>,
-    /// Time until the response is there as a whole, then 504. Default: 10 s.
+    /// The longest wait for the whole response. Then the client gets 504. Default: 10 s.
     pub timeout: Duration,
-    /// Maximum bytes of the response's head. A longer one gets 502. Default: 64 KiB.
+    /// Maximum bytes of the response's head. The client gets 502 for a longer one. Default: 64 KiB.
     pub head_bytes: usize,
-    /// Maximum bytes of the body of a response that goes to the client. A longer one gets 502. Default: 1 MiB.
+    /// Maximum bytes of the body of a response that goes to the client. The client gets 502 for a longer one. Default:
+    /// 1 MiB.
     pub body_bytes: usize,
 }
 
@@ -101,8 +105,8 @@ impl ForwardAuth {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `target` does not begin with `/`, or if it or a name or the host of `options` cannot stand in a request.
-    /// A field that frames a message, Host, Expect and Upgrade cannot be copied.
+    /// `InvalidInput` if `target` does not begin with `/`, or if it or a name or the host of `options` cannot stand in
+    /// a request. A field that frames a message, Host, Expect and Upgrade cannot be copied.
     pub fn with(upstream: Upstream, target: impl Into<String>, options: Options) -> io::Result<ForwardAuth> {
         let target = target.into();
         let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
@@ -137,8 +141,8 @@ impl ForwardAuth {
         }
     }
 
-    /// Asks about one request, and copies the named fields of a 2xx response onto it. With [`Options::client_headers`], the response
-    /// that is made then has to be [finished](ForwardAuth::finish).
+    /// Asks about one request, and copies the named fields of a 2xx response onto it. With [`Options::client_headers`],
+    /// the handler's response has to be [finished](ForwardAuth::finish).
     ///
     /// # Errors
     ///
@@ -150,7 +154,8 @@ impl ForwardAuth {
     ///
     /// # Cancellation
     ///
-    /// A client that leaves cancels the call, unless the route has [`finish_when_gone`](crate::Route::finish_when_gone).
+    /// A client that leaves cancels the call, unless the route has
+    /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
         if forwarded::lists_too_many(request.headers()) {
             let text = "a Connection field that lists too many names\n";
@@ -169,7 +174,8 @@ impl ForwardAuth {
         }
     }
 
-    /// Copies the fields of [`Options::client_headers`] to the response to a request that has passed [`check`](ForwardAuth::check).
+    /// Copies the fields of [`Options::client_headers`] to the response to a request that has passed
+    /// [`check`](ForwardAuth::check).
     pub fn finish(&self, request: &Request<'_>, mut response: Response) -> Response {
         if self.options.client_headers.is_empty() {
             return response;
@@ -244,6 +250,7 @@ impl ForwardAuth {
         Ok(())
     }
 
+    /// Copies the fields of a 2xx response onto the request, and keeps those for the client.
     fn admit(&self, request: &mut Request<'_>, answer: &Answer) -> Result<(), Response> {
         let for_client = &self.options.client_headers;
         if !for_client.is_empty() {
@@ -270,6 +277,7 @@ impl ForwardAuth {
         replaced.map_err(Response::internal_error)
     }
 
+    /// The response where the authentication server has given none.
     fn unanswered(&self, request: &Request<'_>, silence: Silence) -> Response {
         if let Silence::Cancelled(error) = silence {
             return Response::internal_error(error);
@@ -302,8 +310,8 @@ fn refusal(answer: Answer) -> Response {
     response
 }
 
-/// Whether the field is about the resource itself: its body, which is not sent along, or a condition, which the authentication
-/// server would answer by 304.
+/// Whether the field is about the resource itself: its body, which is not sent along, or a condition, which the
+/// authentication server would answer by 304.
 fn is_of_resource(name: &str) -> bool {
     let begins = |with: &str| {
         name.get(..with.len())
@@ -312,7 +320,7 @@ fn is_of_resource(name: &str) -> bool {
     begins("content-") || begins("if-") || name.eq_ignore_ascii_case("range")
 }
 
-/// Whether some authentication servers take the field for the original request. Only this server may say what that was.
+/// Whether some authentication servers take the field for the original request, which only this server may describe.
 fn names_the_original(name: &str) -> bool {
     let plain = name.replace('_', "-").to_ascii_lowercase();
     plain.starts_with("x-original-")

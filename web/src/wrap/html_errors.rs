@@ -10,9 +10,9 @@
 //! assert_eq!(client.get("/none").header("accept", "*/*").send().text(), "404 Not Found\n");
 //! ```
 //!
-//! A response is changed if its status is 400 or more and its body is empty or one short line of text, without a content type of the
-//! handler's own. Any other body is a page already. A response of a backend stays as it is. A response that could be changed has
-//! `Vary: Accept` in both forms, so that a cache keeps them apart.
+//! A response is changed if its status is 400 or more and its body is empty or one short line of text, and if the
+//! handler has set no content type. Any other body is a page already. A response of a backend stays as it is. A
+//! response that could be changed has `Vary: Accept` in both forms, so that a cache keeps them apart.
 
 use crate::body::outgoing::Kind;
 use crate::response::{ContentType, in_words};
@@ -21,7 +21,7 @@ use crate::{Next, Request, Response};
 /// The longest text that counts as the reason of an error, in bytes.
 const REASON_MAX: usize = 300;
 
-/// The page in front of its status. It needs nothing from elsewhere.
+/// The beginning of the page, in front of the title. The page loads nothing from elsewhere.
 const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
     <meta name=\"viewport\" content=\"width=device-width\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
     <style>body{max-width:40em;margin:20vh auto;padding:0 1em;font:1.1em/1.5 system-ui,sans-serif}h1{font-size:1.6em}</style>\n";
@@ -82,6 +82,7 @@ fn reason(response: &Response) -> Option<&str> {
     Some(code.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(text))
 }
 
+/// Makes the page.
 fn page(status: &str, reason: &str) -> String {
     let mut page = format!("{HEAD}<title>{status}</title>\n<h1>{status}</h1>\n");
     if !reason.is_empty() {
@@ -100,7 +101,8 @@ fn page(status: &str, reason: &str) -> String {
     page
 }
 
-/// Whether a client prefers HTML to plain text (RFC 9110 12.5.1). It has to name HTML: `*/*` says that any form will do.
+/// Whether a client prefers HTML to plain text (RFC 9110 12.5.1). It has to name HTML: `*/*` says that any form will
+/// do.
 fn prefers_html<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut html, mut text, mut any_text, mut any) = (None, None, None, None);
     for range in lines.flat_map(|line| line.split(|&byte| byte == b',')) {

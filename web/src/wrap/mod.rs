@@ -1,5 +1,9 @@
-//! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
-//! responses, names with passwords, authentication servers, tokens, sessions, other origins, rates, a cache, and error pages.
+//! Ready-made functions for [`Router::wrap`](crate::Router::wrap).
+//!
+//! - Observation: request ids, traces, timings, a log of slow requests.
+//! - Responses: header fields, CORS, a cache, error pages.
+//! - Access: Basic authentication, authentication servers, tokens, sessions.
+//! - Load: rates, a queue.
 
 #[cfg(feature = "cache")]
 pub mod cache;
@@ -40,8 +44,8 @@ pub fn request_id(name: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> 
     }
 }
 
-/// Adds the field `Server-Timing` to responses: the phases of the request until its response was ready. Browsers show the field in their
-/// network view. It also shows strangers how the application works.
+/// Adds the field `Server-Timing` to responses: the phases of the request until its response was ready. Browsers show
+/// the field in their network view. It also shows strangers how the application works.
 ///
 /// ```
 /// use osier_web::{Router, test::Client, wrap};
@@ -57,8 +61,8 @@ pub fn server_timing() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send
     }
 }
 
-/// Makes each request a span of a trace, by [`Request::start_trace`]: of its client's trace, or of a new one, which is marked as
-/// sampled.
+/// Makes each request a span of a trace, by [`Request::start_trace`]. The trace is that of the client, or a new one,
+/// which is marked as sampled.
 ///
 /// ```
 /// use osier_web::{Request, Router, test::Client, wrap};
@@ -114,10 +118,10 @@ pub fn headers<const N: usize>(
     }
 }
 
-/// Asks for a name and a password (Basic authentication, RFC 7617), which `check` accepts. `check` may
-/// wait: give a slow hash to [`osier::unblock`]. It is called for each request.
+/// Asks for a name and a password (Basic authentication, RFC 7617), and lets requests pass if `check` accepts them.
+/// `check` is called for each request, and may wait: give a slow hash to [`osier::unblock`].
 ///
-/// Others get 401 with the realm. The password crosses the network as it is, so the connection needs
+/// Other requests get 401 with the realm. The password crosses the network as it is, so the connection needs
 /// TLS. Compare by [`same_secret`], whose time says nothing about the secret.
 ///
 /// ```

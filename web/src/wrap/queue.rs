@@ -13,9 +13,9 @@
 //! assert_eq!(client.get("/").send().text(), "hello\n");
 //! ```
 //!
-//! A handler that does ten things at once, because it has ten connections to a database for example, does no more under load. Without a
-//! bound the requests beyond that wait longer and longer, until every response comes too late. So a request that has waited for its
-//! budget gets 503 with `Retry-After`, and running requests are answered in time.
+//! A handler that does ten things at once, because it has ten connections to a database for example, does no more under
+//! load. If any number of requests may wait, they wait longer and longer, until every response comes too late. So a
+//! request that has waited for its budget gets 503 with `Retry-After`, and running requests are answered in time.
 //!
 //! # Which requests are shed
 //!
@@ -24,10 +24,11 @@
 //!   line never empty for longer:         overload. A request waits up to a tenth of `wait`
 //! ```
 //!
-//! The line is served in order. In a burst, no request is refused that would be served within the budget. Under overload a long line
-//! is useless: every request in it would wait for the whole budget, and as many would be refused. With a short line, requests are
-//! refused or served at once. A line that is never empty shows overload, as the least delay of an interval shows a standing queue in
-//! CoDel (RFC 8289). So no rate has to be configured, and no handler measured.
+//! The line is served in order. In a burst, a request that can be served within the budget is never refused. Under
+//! overload a long line is useless: every request in it would wait for the whole budget, and as many would be refused.
+//! With a short line, requests are refused or served soon. A line that is never empty shows overload, as the least
+//! delay of an interval shows a standing queue in CoDel (RFC 8289). So no rate has to be configured, and no handler
+//! measured.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -46,7 +47,7 @@ const SHORT: u32 = 10;
 pub struct Options {
     /// Requests that run at once, at least 1.
     pub running: u32,
-    /// The budget: the longest that a request waits for its turn.
+    /// The budget: the longest time that a request waits for its turn.
     pub wait: Duration,
 }
 
@@ -59,12 +60,14 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     running: u32,
-    /// The line, by number. A request that ends admits the first one. Any other leaves as cheaply, however long a flood makes the line.
+    /// The line, by number. A request that ends admits the first one. Any other can leave at the same cost, however
+    /// long the line is.
     line: BTreeMap<u64, Arc<Waiting>>,
     /// The number of the next arrival.
     next: u64,
-    /// The time since when the line has not been empty.
+    /// The time since which the line has not been empty.
     standing: Option<Instant>,
+    /// The number of requests that were refused.
     shed: u64,
 }
 
@@ -75,7 +78,7 @@ struct Waiting {
     turn: Event,
 }
 
-/// A request that runs, until the drop.
+/// The turn of a request. Its drop ends the turn.
 #[must_use = "dropping it ends the request's turn"]
 pub struct Turn(Arc<Queue>);
 
@@ -95,7 +98,7 @@ struct Place<'q> {
 
 impl Place<'_> {
     /// Waits for the turn. Returns whether it has come.
-    fn waits(&self, budget: Duration) -> bool {
+    fn wait(&self, budget: Duration) -> bool {
         let waiting = self.waiting.as_ref().expect("the turn is not taken");
         waiting.turn.wait_timeout(budget) || !self.queue.state().line.contains_key(&self.number)
     }
@@ -115,7 +118,7 @@ impl Drop for Place<'_> {
 }
 
 impl State {
-    /// Notes an empty line.
+    /// Notes whether the line is empty.
     fn note(&mut self) {
         if self.line.is_empty() {
             self.standing = None;
@@ -135,8 +138,8 @@ impl Queue {
         }
     }
 
-    /// Makes requests wait for their turn, or answers them with 503: for [`Router::wrap`](crate::Router::wrap). A turn ends when the handler
-    /// has made its response. A body that is streamed afterwards does not count.
+    /// Makes requests wait for their turn, or answers them with 503: for [`Router::wrap`](crate::Router::wrap). A turn
+    /// ends when the handler has made its response. A body that is streamed afterwards does not count.
     pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
         let queue = Arc::new(self);
         move |request, next| match queue.enter() {
@@ -181,7 +184,7 @@ impl Queue {
             number,
             waiting: Some(waiting),
         };
-        if place.waits(budget) {
+        if place.wait(budget) {
             place.waiting = None;
             return Ok(Turn(Arc::clone(self)));
         }
@@ -201,6 +204,7 @@ impl Queue {
         self.leave_locked(self.state());
     }
 
+    /// Does the same, under the lock.
     fn leave_locked(&self, mut state: MutexGuard<'_, State>) {
         match state.line.pop_first() {
             Some((_, first)) => {
@@ -239,7 +243,8 @@ mod tests {
         Arc::new(Queue::new(&Options { running, wait: WAIT }))
     }
 
-    /// Sends a request in each `pace`. Returns how many were served, the longest time that one took, and the time of all.
+    /// Sends a request in each `pace`. Returns how many were served, the longest time that one took, and the time of
+    /// all.
     fn load(queue: &Arc<Queue>, requests: usize, pace: Duration) -> (usize, Duration, Duration) {
         let start = osier::time::now();
         let (served, longest) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));

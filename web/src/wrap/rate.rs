@@ -16,17 +16,17 @@
 //! assert_eq!(client.get("/").send().status(), 429);
 //! ```
 //!
-//! [`Rate::check`] runs before the handler. The [`Permit`] lives among the extensions of the request: until the response has
-//! been sent or, after a change of protocols (a WebSocket, a tunnel), until the connection ends. A client is a
-//! [`ClientNetwork`].
+//! [`Rate::check`] runs before the handler. The [`Permit`] lives among the extensions of the request: until the
+//! response has been sent or, after a change of protocols (a WebSocket, a tunnel), until the connection ends. A client
+//! is a [`ClientNetwork`].
 //!
-//! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm, ITU-T
-//! I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away than the burst
-//! allows. So an instant in the past means a full bucket, and the entry can be forgotten.
+//! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm,
+//! ITU-T I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away
+//! than the burst allows. So an instant in the past means a full bucket, and the entry can be forgotten.
 //!
-//! The table has `SHARDS` shards, chosen by hash. Each has a lock that is held for one look-up, and a bounded size. A full
-//! shard first forgets the clients with full buckets, then the quarter whose buckets are nearly full. A client with many
-//! addresses may be forgotten early. It cannot make the table grow, nor lock out others.
+//! The table has `SHARDS` shards, chosen by hash. Each has a bounded size, and a lock that is held for one look-up. A
+//! full shard first forgets the clients with full buckets, then the quarter whose buckets are fullest. Somebody with
+//! many addresses can make the table forget clients early, but can neither make it grow nor lock out others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry as Slot, RandomState};
@@ -40,9 +40,9 @@ use http::StatusCode;
 use crate::lock;
 use crate::{ClientNetwork, Next, Request, Response};
 
-/// Number of shards: more than most machines have workers.
+/// The number of shards: enough that two workers seldom want the same lock.
 const SHARDS: usize = 16;
-/// Clients in one shard. All shards together hold 65,536, about 3 MB.
+/// The most clients in one shard. All shards together hold 65,536, about 3 MB.
 const SHARD_MAX: usize = 4096;
 
 /// How much a client may ask for.
@@ -54,7 +54,7 @@ pub struct Options {
     pub per: Duration,
     /// Requests that may come at once after a quiet time, at least 1.
     pub burst: u32,
-    /// Requests of a client in flight and its upgraded connections, at the same time; at least 1.
+    /// In-flight requests and upgraded connections of a client at the same time, at least 1. `None` for any number.
     pub concurrent: Option<u32>,
 }
 
@@ -72,6 +72,7 @@ pub struct Rate {
 struct Entry {
     /// Instant at which the bucket is full again.
     full: Instant,
+    /// Permits that count the client's in-flight requests.
     running: u32,
 }
 
@@ -96,7 +97,7 @@ impl Drop for Permit {
 }
 
 impl Permit {
-    /// Whether the permit counts a request. If not, it may be dropped early.
+    /// Whether the permit counts an in-flight request. If not, it may be dropped early.
     pub fn is_counted(&self) -> bool {
         self.counted.is_some()
     }
@@ -115,8 +116,8 @@ impl Rate {
         }
     }
 
-    /// Admits requests, or answers them by 429: for [`Router::wrap`](crate::Router::wrap). A client without an IP address,
-    /// which comes over a Unix socket, is always admitted.
+    /// Admits requests, or answers them by 429: for [`Router::wrap`](crate::Router::wrap). A client without an IP
+    /// address, which comes over a Unix socket, is always admitted.
     pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
         let rate = Arc::new(self);
         move |request, next| {
@@ -156,7 +157,8 @@ impl Rate {
         let entry = match shard.entry(client) {
             Slot::Occupied(entry) => entry.into_mut(),
             Slot::Vacant(slot) if room => slot.insert(Entry { full: now, running: 0 }),
-            // Every client in this shard has in-flight requests. Their number is bounded by the connections, so this one is admitted too.
+            // Every client in this shard has in-flight requests. Their number is bounded by the connections, so this
+            // one is admitted too.
             Slot::Vacant(_) => return Ok(Permit { counted: None }),
         };
         let full = entry.full.max(now);
@@ -184,7 +186,7 @@ impl Rate {
     }
 }
 
-/// Makes room for at least one client, if any client can be forgotten.
+/// Makes room for at least one client, if any client may be forgotten.
 fn forget(shard: &mut HashMap<ClientNetwork, Entry>, now: Instant) {
     shard.retain(|_, entry| entry.running > 0 || entry.full > now);
     if shard.len() < SHARD_MAX {
@@ -211,7 +213,9 @@ fn too_many(wait: Duration) -> Response {
         .body("429: too many requests\n")
 }
 
-osier_queue::impl_debug!(Rate, self => { interval: self.interval, tolerance: self.tolerance, concurrent: self.concurrent, .. });
+osier_queue::impl_debug!(Rate, self => {
+    interval: self.interval, tolerance: self.tolerance, concurrent: self.concurrent, ..
+});
 osier_queue::impl_debug!(Permit, self => { counted: self.is_counted() });
 
 #[cfg(test)]

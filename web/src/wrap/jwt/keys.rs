@@ -1,7 +1,7 @@
 //! The keys that verify tokens, read from PEM (RFC 7468) or from a set of JWK (RFC 7517, RFC 7518, RFC 8037).
 //!
-//! Every key knows the algorithms that it may be used with. An HMAC secret comes from a JWK alone, so the text of a public key is
-//! never taken for one.
+//! Every key knows the algorithms that it may be used with. An HMAC secret comes from a JWK or from [`Keys::secret`],
+//! never from PEM, so the text of a public key is never taken for a secret.
 
 use std::fmt;
 
@@ -128,7 +128,8 @@ impl Keys {
         Ok(Keys(vec![oct(secret.to_vec())?]))
     }
 
-    /// The keys for a token, by its key id. A token without an id, and a key without one, may belong to any.
+    /// The keys that a token with this key id may be signed with. A token without an id is tried with every key. A key
+    /// without an id is tried with every token whose id no key has.
     pub(super) fn of<'k>(&'k self, id: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &'k Key> {
         let is_known = |key: &&Key| key.id.as_deref() == id;
         let has_named = id.is_some() && self.0.iter().any(|key| is_known(&key));
@@ -193,6 +194,7 @@ impl fmt::Debug for Keys {
     }
 }
 
+/// Makes a key of a secret.
 fn oct(secret: Vec<u8>) -> Result<Key, String> {
     let fitting = [(32, Hs256), (48, Hs384), (64, Hs512)].into_iter();
     let algorithms: Vec<_> = fitting
@@ -210,6 +212,7 @@ fn oct(secret: Vec<u8>) -> Result<Key, String> {
     })
 }
 
+/// Makes a key of a modulus and an exponent.
 fn rsa(n: &[u8], e: &[u8]) -> Result<Key, String> {
     let trim = |bytes: &[u8]| bytes.iter().copied().skip_while(|&byte| byte == 0).collect::<Vec<u8>>();
     let (n, e) = (trim(n), trim(e));
@@ -225,6 +228,7 @@ fn rsa(n: &[u8], e: &[u8]) -> Result<Key, String> {
     })
 }
 
+/// Makes a key of a point, or of the public key of Ed25519.
 fn curve(algorithm: Algorithm, point: Vec<u8>) -> Result<Key, String> {
     let length = match algorithm {
         Es256 => 65,
@@ -242,6 +246,7 @@ fn curve(algorithm: Algorithm, point: Vec<u8>) -> Result<Key, String> {
     })
 }
 
+/// Reads a set of JWK, or one JWK.
 fn jwk_set(text: &str) -> Result<Vec<Key>, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("the JSON is malformed: {error}"))?;
     let Some(keys) = value.get("keys") else {
@@ -255,7 +260,7 @@ fn jwk_set(text: &str) -> Result<Vec<Key>, String> {
     read.filter_map(Result::transpose).collect()
 }
 
-/// Reads one JWK. `None` for a key of another use.
+/// Reads one JWK. `None` for a key that verifies no tokens here.
 fn jwk(value: &Value) -> Result<Option<Key>, String> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let bytes = |name: &str| {
@@ -302,6 +307,7 @@ fn jwk(value: &Value) -> Result<Option<Key>, String> {
     Ok(Some(Key { id, algorithms, ..key }))
 }
 
+/// Reads the public keys of a text in PEM.
 fn pem(text: &str) -> Result<Vec<Key>, String> {
     let mut keys = Vec::new();
     let mut rest = text;

@@ -16,15 +16,18 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! The token is that of `Authorization: Bearer`, or of a cookie that [`Options::cookie`] names. Protection against forged tokens:
+//! The token is that of `Authorization: Bearer`, or of a cookie that [`Options::cookie`] names. Protection against
+//! forged tokens:
 //!
-//! - The algorithm of a token only chooses among those that its key is for ([`Keys`]). There is no `none`, and a public key is never
-//!   taken for a secret (RFC 8725).
-//! - A token with critical extensions (`crit`) or without `exp` is refused, and one for an audience if none is set.
-//! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send its own.
+//! - The algorithm of a token only chooses among those that its key is for ([`Keys`]). There is no `none`, and a public
+//!   key is never taken for a secret (RFC 8725).
+//! - A token is refused if it has critical extensions (`crit`), lacks a [required](Options::required) claim (`exp` by
+//!   default), or is for an audience that is not one of [`Options::audiences`].
+//! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send
+//!   its own.
 //!
-//! A refusal is a 401 whose `WWW-Authenticate` says why (RFC 6750 section 3), or a 403 if a claim has another value than
-//! [`Options::claims`] demands.
+//! A refusal is a 401 whose `WWW-Authenticate` says why (RFC 6750 section 3), or a 403 if a claim has another value
+//! than [`Options::claims`] demands.
 
 mod keys;
 mod token;
@@ -45,11 +48,13 @@ pub struct Options {
     pub algorithms: Vec<Algorithm>,
     /// The issuers (`iss`) that are accepted. Empty for any.
     pub issuers: Vec<String>,
-    /// The audiences (`aud`) that this server is. If it is empty, a token must not be for one.
+    /// The names of this server as an audience. A token must be for one of them; if there are none, it must have no
+    /// `aud`.
     pub audiences: Vec<String>,
     /// The claims that a token must have. Default: `exp`.
     pub required: Vec<String>,
-    /// Claims and the values of which they must have one: as their text, as one item of a list, or as one word of `scope`.
+    /// Claims with their accepted values. A claim must have one of its values as its text, as an item of its list, or
+    /// as a word of `scope`.
     pub claims: Vec<(String, Vec<String>)>,
     /// How far the clocks of issuer and server may differ, for `exp` and `nbf`. Default: 60 s.
     pub leeway: Duration,
@@ -136,13 +141,14 @@ impl Jwt {
         }
     }
 
-    /// Verifies the token of one request. Leaves its [`Claims`] in the extensions, and the claims to pass in the fields.
+    /// Verifies the token of one request. Leaves its [`Claims`] in the extensions, and the claims to pass in the
+    /// fields.
     ///
     /// # Errors
     ///
     /// The response to a request without a valid token: 401 or 403.
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
-        // A backend might read another one than the one that is verified here.
+        // A backend might read another field than the one that is verified here.
         if request.is_repeated("authorization") {
             return Err(self.refuse(Invalid::Malformed.status(), Some(Invalid::Malformed)));
         }
@@ -173,6 +179,7 @@ impl Jwt {
         Ok(claims)
     }
 
+    /// The token of a request: that of the bearer, or else that of the cookie.
     fn token_of<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
         let bearer = request.header_str("authorization").and_then(|value| {
             let (scheme, token) = value.split_once(' ')?;
@@ -181,6 +188,7 @@ impl Jwt {
         bearer.or_else(|| request.cookie(self.options.cookie.as_deref()?))
     }
 
+    /// The response to a request without a token, or with an invalid one.
     #[cold]
     fn refuse(&self, status: StatusCode, invalid: Option<Invalid>) -> Response {
         let Some(invalid) = invalid else {

@@ -21,7 +21,7 @@ const TOKEN_MAX: usize = 16 << 10;
 pub enum Invalid {
     /// It is no token, or too long.
     Malformed,
-    /// Its algorithm is none that a key is for.
+    /// Its algorithm is not accepted, or no key is for its algorithm and its key id.
     Algorithm,
     /// It has an extension that must be understood.
     Critical,
@@ -86,7 +86,8 @@ impl std::error::Error for Invalid {}
 pub struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// A claim as text: a string, a number or a boolean, or a list of them with commas in between. `None` for anything else.
+    /// A claim as text: a string, a number or a boolean, or a list of them with commas in between. `None` for anything
+    /// else.
     pub fn text(&self, name: &str) -> Option<String> {
         match self.0.get(name)? {
             Value::Array(list) => {
@@ -97,12 +98,12 @@ impl Claims {
         }
     }
 
-    /// Reads all claims by type. `None` if they do not have it.
+    /// Reads all claims as a `T`. `None` if they do not fit it.
     pub fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_value(Value::Object(self.0.clone())).ok()
     }
 
-    /// Checks times, issuer, audience and demanded claims.
+    /// Checks times, issuer, audience, and the claims that the options demand.
     pub(super) fn meet(&self, options: &Options, now: SystemTime) -> Result<(), Invalid> {
         if options.required.iter().any(|name| !self.0.contains_key(name)) {
             return Err(Invalid::Missing);
@@ -119,7 +120,7 @@ impl Claims {
         if !options.issuers.is_empty() && !options.issuers.iter().any(|known| Some(known.as_str()) == issuer) {
             return Err(Invalid::Issuer);
         }
-        // RFC 7519 4.1.3: who does not find itself in the audience must refuse the token.
+        // RFC 7519 4.1.3: a server that does not find itself in the audience must refuse the token.
         let is_for_us = |audience: &Value| {
             audience
                 .as_str()
@@ -139,6 +140,7 @@ impl Claims {
         }
     }
 
+    /// Whether a claim has one of these values.
     fn has_one(&self, name: &str, values: &[String]) -> bool {
         let is_one = |value: &Value| scalar(value).is_some_and(|text| values.iter().any(|wanted| *wanted == text));
         match self.0.get(name) {
@@ -168,6 +170,7 @@ impl fmt::Debug for Claims {
     }
 }
 
+/// A string, a number or a boolean as text.
 fn scalar(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -177,7 +180,7 @@ fn scalar(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Verifies the signature. Nothing of the claims is read before.
+/// Verifies the signature, and reads the claims afterwards.
 pub(super) fn verify(token: &str, keys: &Keys, accepted: &[Algorithm]) -> Result<Claims, Invalid> {
     if token.len() > TOKEN_MAX {
         return Err(Invalid::Malformed);
@@ -206,6 +209,7 @@ pub(super) fn verify(token: &str, keys: &Keys, accepted: &[Algorithm]) -> Result
     }
 }
 
+/// Decodes a part of a token that is a JSON object.
 fn object(part: &str) -> Result<Map<String, Value>, Invalid> {
     let bytes = base64::decode_url(part).ok_or(Invalid::Malformed)?;
     serde_json::from_slice(&bytes).map_err(|_| Invalid::Malformed)

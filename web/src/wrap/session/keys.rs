@@ -5,8 +5,8 @@
 //!   encrypted:  base64url(nonce | ChaCha20-Poly1305(value, bound to name))
 //! ```
 //!
-//! Two keys are derived from each secret (HKDF, RFC 5869), so that no key is used in two ways. A sealed value belongs to the name of
-//! its cookie and cannot be moved to another one.
+//! Two keys are derived from each secret (HKDF, RFC 5869), so that no key is used in two ways. A sealed value belongs
+//! to the name of its cookie: it does not open under another name.
 
 use std::fmt;
 
@@ -33,7 +33,8 @@ const SECRETS_MAX: usize = 8;
 /// use std::sync::Arc;
 ///
 /// // Read them from a file that only this program can read.
-/// let keys = Arc::new(CookieKeys::new(&[b"the new secret: 32 random bytes..", b"the old secret: 32 random bytes.."])?);
+/// let secrets = [b"the new secret: 32 random bytes..", b"the old secret: 32 random bytes.."];
+/// let keys = Arc::new(CookieKeys::new(&secrets)?);
 /// let seal = keys.clone();
 /// let set = move |_: &mut Request<'_>| Response::new(StatusCode::OK).signed_cookie(("cart", "tea & milk"), &seal);
 /// let show = move |request: &mut Request<'_>| request.signed_cookie("cart", &keys).unwrap_or_default();
@@ -46,8 +47,8 @@ const SECRETS_MAX: usize = 8;
 /// # Ok::<(), String>(())
 /// ```
 ///
-/// A signed value can be read by its client, an encrypted one cannot. Neither tells its age: put a time into the value if an old
-/// one must not count. One secret may encrypt some 2^32 cookies (random nonces of 96 bits); change it before.
+/// The client can read a signed value, but not an encrypted one. Neither tells its age: put a time into the value if an
+/// old one must not count. One secret may encrypt about 2^32 cookies (random nonces of 96 bits); change it before.
 pub struct CookieKeys(Vec<Pair>);
 
 /// The keys of one secret.
@@ -156,17 +157,19 @@ fn bound(name: &str, value: &str) -> Vec<u8> {
 }
 
 impl Request<'_> {
-    /// Returns the value of a cookie that [`Response::signed_cookie`] has set. `None` if it is absent or not signed by `keys`.
+    /// Returns the value of a cookie that [`Response::signed_cookie`] has set. `None` if it is absent or not signed by
+    /// `keys`.
     pub fn signed_cookie(&self, name: &str, keys: &CookieKeys) -> Option<String> {
         self.named_cookies(name).find_map(|value| keys.verify(name, value))
     }
 
-    /// Returns the value of a cookie that [`Response::encrypted_cookie`] has set. `None` if it is absent or not encrypted by `keys`.
+    /// Returns the value of a cookie that [`Response::encrypted_cookie`] has set. `None` if it is absent or not
+    /// encrypted by `keys`.
     pub fn encrypted_cookie(&self, name: &str, keys: &CookieKeys) -> Option<String> {
         self.named_cookies(name).find_map(|value| keys.decrypt(name, value))
     }
 
-    /// All values of a name. Another host of the same domain may have set one that hides ours.
+    /// The values of a name, eight at most. Another host of the same domain may have set a cookie that hides ours.
     pub(super) fn named_cookies(&self, name: &str) -> impl Iterator<Item = &str> {
         self.cookies()
             .filter(move |(known, _)| *known == name)

@@ -30,13 +30,14 @@
 //! ```
 //!
 //! - The store is asked when a handler first uses the session, and there is no `Set-Cookie` before something is stored.
-//! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes the id and keeps
-//!   the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
-//! - A session ends [`Options::idle`] after its last use. A use renews that time when half of it has passed.
-//! - The session is stored when the handler returns, before its response is sent. If two requests change it at once, the later one wins.
+//! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes
+//!   the id and keeps the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
+//! - A session is kept for [`Options::idle`]. A use renews that time once half of it has passed.
+//! - The session is stored when the handler returns, before its response is sent. If two requests change it at once,
+//!   the later one wins.
 //!
-//! The cookie has `HttpOnly`, `SameSite=Lax` and the path `/`, and `Secure` when the client came over https
-//! ([`Request::is_https`]).
+//! The cookie has `HttpOnly` and, unless the [`Options`] say otherwise, `SameSite=Lax`, the path `/`, and `Secure` when
+//! the client came over https ([`Request::is_https`]).
 
 mod keys;
 #[cfg(feature = "redis")]
@@ -69,20 +70,22 @@ const ID_LENGTH: usize = 43;
 /// Settings of [`Sessions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name of the cookie. A name that begins with `__Host-` keeps other hosts of the domain from setting it; it needs `secure`,
-    /// the path `/` and no domain. Default: `session`.
+    /// The name of the cookie. A name that begins with `__Host-` keeps other hosts of the domain from setting it; it
+    /// needs `secure`, the path `/` and no domain. Default: `session`.
     pub name: String,
-    /// Time without a use after which a session ends. Default: one day.
+    /// Time for which a session is kept. A use renews it once half of it has passed, so a session ends between half of
+    /// this time and all of it after its last use. Default: one day.
     pub idle: Duration,
     /// Whether the cookie is sent over https alone. `None`, the default: if this request came over https.
     pub secure: Option<bool>,
-    /// Default: [`SameSite::Lax`].
+    /// The `SameSite` attribute of the cookie. Default: [`SameSite::Lax`].
     pub same_site: SameSite,
     /// The path of the cookie. Default: `/`.
     pub path: String,
     /// The domain of the cookie. Default: this host alone.
     pub domain: Option<String>,
-    /// The most bytes that the values of one session may take. More are a 500. Default: 64 KiB.
+    /// The most bytes that the values of one session may take in JSON. A request that stores more gets 500. Default: 64
+    /// KiB.
     pub bytes: usize,
 }
 
@@ -107,12 +110,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Keeps sessions in `store`.
+    /// Keeps sessions in `store`, with the default [`Options`].
     pub fn new(store: impl Store) -> Sessions {
         Sessions::with(store, Options::default())
     }
 
-    /// Keeps sessions in `store`.
+    /// Keeps sessions in `store`, with `options`.
     pub fn with(store: impl Store, options: Options) -> Sessions {
         Sessions {
             store: Arc::new(store),
@@ -138,7 +141,7 @@ impl Sessions {
         }
     }
 
-    /// Stores the session, and sets its cookie, if there is something to store or to set.
+    /// Stores the session and sets its cookie, where that is needed.
     fn finish(&self, session: &Session, is_https: bool, response: Response) -> Response {
         let state = std::mem::take(&mut *session.state());
         let Some(values) = &state.values else {
@@ -155,7 +158,7 @@ impl Sessions {
         }
     }
 
-    /// Does what the plan says. Returns the id to set in the cookie, an empty one to remove the cookie.
+    /// Carries out the plan. Returns the id to set in the cookie; an empty one removes the cookie.
     fn store(&self, session: &Session, values: &Values, plan: &Plan) -> Result<Option<String>, Rejection> {
         let (store, sent) = (&self.store, session.0.sent.as_deref());
         match plan {
@@ -232,12 +235,12 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// The handler's changes so far.
+/// The values, as the store has them with the handler's changes.
 #[derive(Default)]
 struct State {
-    /// None while the store has not been asked.
+    /// `None` while the store has not been asked.
     values: Option<Values>,
-    /// How long the store will keep the session. None if it has none.
+    /// How long the store will keep the session. `None` if it does not have it.
     left: Option<Duration>,
     is_changed: bool,
     is_renewed: bool,
@@ -317,8 +320,8 @@ impl Session {
         self.change(|values| drop(values.remove(name)))
     }
 
-    /// Gives the session another id, and keeps its values. The old id is worth nothing after the response. Call it when somebody
-    /// logs in or gets other rights.
+    /// Gives the session another id, and keeps its values. The old id is worth nothing after the response. Call it when
+    /// somebody logs in or gets other rights.
     ///
     /// # Errors
     ///
@@ -333,7 +336,8 @@ impl Session {
         Ok(())
     }
 
-    /// Removes all values. Without a new one, the session is removed from the store, and its cookie from the browser.
+    /// Removes all values. Unless a new one is set, the session is removed from the store, and its cookie from the
+    /// browser.
     ///
     /// # Errors
     ///
@@ -355,7 +359,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the store, once. It may suspend, so no lock is held.
+    /// Asks the store unless it was asked already. The store may suspend, so no lock is held meanwhile.
     fn loaded(&self) -> Result<(), Rejection> {
         if self.state().values.is_some() {
             return Ok(());
@@ -416,7 +420,7 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// An error if no [`Sessions`] is around the handler. As a response it is a 500 with a log line.
+    /// No [`Sessions`] is around the handler. As a response, the error is a 500 with a log line.
     pub fn session(&self) -> Result<Session, Rejection> {
         let missing = || Rejection::internal("no sessions: put Sessions::wrap around the handler".into());
         self.extensions().get::<Session>().cloned().ok_or_else(missing)

@@ -1,6 +1,6 @@
 //! Sessions in Redis, for several servers that share them.
 //!
-//! All commands may be repeated, as the client of Redis does when a kept connection fails.
+//! The client of Redis repeats commands when a kept connection fails. All commands here allow that.
 
 use std::io;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Redis {
         self
     }
 
-    /// Speaks TLS to the server. Its certificate must have the host of the address.
+    /// Speaks TLS to the server, whose certificate must name the host of the address.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, connector: osier_tls::Connector) -> Redis {
         self.client = self.client.tls(connector);
@@ -44,7 +44,7 @@ impl Redis {
         self
     }
 
-    /// An error of the server is an error here.
+    /// Calls Redis. A reply that is an error is an error here.
     fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let replies = self.client.call(commands)?;
         let accepted = replies

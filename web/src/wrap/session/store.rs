@@ -1,13 +1,20 @@
-//! Where sessions are kept: the contract, and the store in memory.
+//! The contract of a store of sessions, and the store in memory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A place for sessions. `id` is a hash of the id in the cookie, so that nobody who reads the store can use its sessions.
+/// A place for sessions. `id` is a hash of the id in the cookie, so that nobody who reads the store can use its
+/// sessions.
 ///
-/// A method may suspend. A failure gives the client a 500 with a log line.
+/// # Suspends
+///
+/// Each method may suspend.
+///
+/// # Errors
+///
+/// After a failure the client gets a 500, and the log a line.
 pub trait Store: Send + Sync + 'static {
     /// The data of a session, and how long it will still be kept. `None` if there is none, or it has expired.
     ///
@@ -23,8 +30,9 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be reached, or does not take it.
     fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()>;
 
-    /// Replaces the data of a session that is there, and keeps it for a time from now. False, and nothing is kept, if it has expired or
-    /// was removed: a slow request must not bring back a session that another one has ended.
+    /// Replaces the data of a session that is there, and keeps it for a time from now. Returns false and keeps nothing
+    /// if the session has expired or was removed: a slow request must not bring back a session that another one has
+    /// ended.
     ///
     /// # Errors
     ///
@@ -74,14 +82,14 @@ impl Memory {
         self.len() == 0
     }
 
-    /// No code panics or suspends while it holds the lock.
+    /// Runs `change` under the lock. It must neither panic nor suspend.
     fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         change(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Table {
-    /// Keeps a session. When there are `most`, the one that would expire first goes.
+    /// Keeps a session. Expired ones go, and when there are still `most`, the one that would expire first.
     fn save(&mut self, id: &str, data: &[u8], time: Duration, most: usize) {
         let now = osier::time::now();
         self.remove(id);
