@@ -1,9 +1,9 @@
 //! One response of the backend: its head, read and checked, then its body on the way to the client.
 //!
-//! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response of known
-//! length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold the backend. The
-//! output is sent whenever its fiber waits for the backend, so events and half pages need no flush. While the backend
-//! still reads the request, one fiber passes the response on, and a client that does not read stops the backend.
+//! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response
+//! of known length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold
+//! the backend. The output is sent whenever its fiber waits for the backend, so events and half pages need no flush.
+//! While the backend still reads the request, nothing is read ahead, and a client that does not read stops the backend.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -16,9 +16,11 @@ use super::exchange::{Exchange, Failure, Said};
 use crate::body::ahead::Source;
 use crate::response::broken::Broken;
 
-/// How much a backend may still write, and how long it may still run, when its body is no longer wanted: after the last
-/// byte of its Content-Length, and where HTTP allows no body.
+/// The most bytes that a backend may still write when its body is no longer wanted: after the last byte of its
+/// Content-Length, and where HTTP allows no body.
 const DRAIN_BYTES: usize = 16 << 20;
+
+/// The longest time that a backend may still run then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// A response of the backend whose head has been read.
@@ -40,7 +42,7 @@ impl BackendResponse {
     /// # Suspends
     ///
     /// Until the backend has written it.
-    pub fn read(exchange: &mut Exchange, limit: usize) -> Result<(Vec<u8>, usize), Failure> {
+    pub fn read_head(exchange: &mut Exchange, limit: usize) -> Result<(Vec<u8>, usize), Failure> {
         let mut scanner = Scanner::new(limit);
         let mut bytes = Vec::new();
         loop {
@@ -89,7 +91,7 @@ impl BackendResponse {
         &self.exchange
     }
 
-    /// Whether the whole body has been received. [`into_body`](BackendResponse::into_body) returns it then.
+    /// Whether the whole body has been received. If so, [`into_body`](BackendResponse::into_body) returns it.
     pub fn is_whole(&mut self) -> Result<bool, Failure> {
         loop {
             match self.exchange.next_here()? {

@@ -1,6 +1,6 @@
-//! The client's response, made from that of the backend: which fields pass, and how the body follows.
+//! Makes the client's response from that of the backend: which fields pass, and how the body follows.
 //!
-//! The head may name a file, which is sent instead and never lies outside the root. It may also name another path of this
+//! The head may name a file below a root, which is sent instead. It may also name another path of this
 //! server; the handler then runs the script of that path.
 
 use std::borrow::Cow;
@@ -22,16 +22,16 @@ use crate::conn::output::Outlet;
 use crate::files::{Access, Files};
 use crate::{Body, Request, Response};
 
-/// The backend's fields that describe the file. They are sent only with the file.
+/// The backend's fields that describe a file that it names. They are sent only with the file.
 const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
 
-/// The backend's fields that also go into a response that another handler makes in its place.
+/// The backend's fields that go into a response made in place of its own.
 const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 
 /// A file that the backend wants sent.
 struct NamedFile<'s> {
     files: &'s Files,
-    /// The name below their root, without a leading slash. `None` for a path that names no file.
+    /// The name below the root of `files`, without a leading slash. `None` for a path that names no file.
     name: Option<Vec<u8>>,
     /// The URL path, as the backend has written it or would write it.
     path: String,
@@ -40,7 +40,7 @@ struct NamedFile<'s> {
 impl FastCgi {
     /// Makes the client's response. `body` is the part of the request that has not been sent yet.
     pub(super) fn respond(&self, request: &mut Request<'_>, mut backend: BackendResponse, mut body: Sender) -> Outcome {
-        // First, as the head borrows `backend`.
+        // This comes first, because the head borrows `backend`.
         let is_whole = match backend.is_whole() {
             Ok(is_whole) => is_whole,
             Err(failure) => return Outcome::Response(refuse(failure)),
@@ -81,32 +81,16 @@ impl FastCgi {
             });
         }
         let response = match announced {
-            announced if is_whole => {
-                let mut whole = backend.into_body();
-                let announced = announced.unwrap_or(whole.len() as u64);
-                let excess = whole.len() as u64 > announced;
-                if excess {
-                    let what = format_args!("the body is longer than its Content-Length, and was cut");
-                    stderr_of(request).say(Level::Warning, what);
-                    whole.truncate(announced as usize);
-                } else if announced > whole.len() as u64 {
-                    let why = format!(
-                        "the body has {} bytes where its Content-Length says {announced}",
-                        whole.len()
-                    );
-                    return Outcome::Response(fail(StatusCode::BAD_GATEWAY, &why));
-                }
-                response.body(of_no_type(whole))
-            }
+            _ if is_whole => with_whole_body(request, response, backend.into_body(), announced),
             Some(length) if body.is_done() => {
                 let (announced, bounds) = (Announced::new(backend, length), self.bounds(is_stream));
                 let produce = move |out: &mut dyn Outlet| relay(announced, &bounds, out);
-                response.body(of_kind(Kind::Stream(Box::new(produce), Some(length))))
+                response.body(untyped(Kind::Stream(Box::new(produce), Some(length))))
             }
             None if body.is_done() => {
                 let bounds = self.bounds(is_stream);
                 let produce = move |out: &mut dyn Outlet| relay(backend, &bounds, out);
-                response.body(of_kind(Kind::Stream(Box::new(produce), None)))
+                response.body(untyped(Kind::Stream(Box::new(produce), None)))
             }
             _ => response.body(Body::duplex(move |client, out| {
                 let lease = backend.exchange().lease();
@@ -116,7 +100,7 @@ impl FastCgi {
         Outcome::Response(response)
     }
 
-    /// Whether the field is addressed to this server or hidden by the options.
+    /// Whether the field is for this server alone, or hidden by the options.
     fn is_hidden(&self, name: &str) -> bool {
         let begins = |with: &str| {
             name.get(..with.len())
@@ -210,12 +194,29 @@ fn named<'h>(
         .filter(|(name, _)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
-/// A body that sets no Content-Type: the backend's is used, if it has sent one.
-fn of_no_type(bytes: Vec<u8>) -> Body {
-    of_kind(Kind::Owned(bytes))
+/// Gives `response` a body that has been received as a whole. A body that is longer than the announced length is cut.
+fn with_whole_body(
+    request: &mut Request<'_>,
+    response: Response,
+    mut bytes: Vec<u8>,
+    announced: Option<u64>,
+) -> Response {
+    let received = bytes.len() as u64;
+    let announced = announced.unwrap_or(received);
+    if received < announced {
+        let why = format!("the body has {received} bytes where its Content-Length says {announced}");
+        return fail(StatusCode::BAD_GATEWAY, &why);
+    }
+    if received > announced {
+        let what = format_args!("the body is longer than its Content-Length, and was cut");
+        stderr_of(request).say(Level::Warning, what);
+        bytes.truncate(announced as usize);
+    }
+    response.body(untyped(Kind::Owned(bytes)))
 }
 
-fn of_kind(kind: Kind) -> Body {
+/// A body that sets no Content-Type: the backend's is used, if it has sent one.
+fn untyped(kind: Kind) -> Body {
     Body { kind, text: None }
 }
 
@@ -228,8 +229,8 @@ fn relay(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Resu
 /// The characters that are percent-encoded in a path.
 const PATH: &percent_encoding::AsciiSet = &crate::files::target::SEGMENT.remove(b'/');
 
-/// The target with its path in the canonical form: no host can hide behind slashes in front. A target whose path has none
-/// stays as it is.
+/// The target with its path in the canonical form, which begins with one slash: a client takes `//name` for a host. A
+/// target whose path has no canonical form stays as it is.
 pub(super) fn with_canonical_path(target: &str) -> Cow<'_, str> {
     let path = target.split('?').next().unwrap_or_default();
     match Path::parse(path) {

@@ -1,10 +1,12 @@
-//! One request on one connection to the backend: it sends the opening records and reads the backend's records.
+//! An exchange is one request on one connection to the backend. It sends the opening records and reads the backend's
+//! records.
 //!
-//! The handler makes one exchange for each attempt and moves it into the body of a streamed response. Only one fiber reads.
-//! Meanwhile another fiber may send the request body (`sender`); its [`Progress`] decides how long the reader waits.
+//! The handler makes one exchange for each attempt and moves it into the body of a streamed response. Only one fiber
+//! reads. Meanwhile another fiber may send the request body (`sender`); its [`Progress`] decides how long the reader
+//! waits.
 //!
-//! An exchange that ends without an error gives its connection back. Any other closes the connection, and that is how the
-//! backend learns that nobody waits for it. FCGI_ABORT_REQUEST would not do: php-fpm and similar servers read the next
+//! An exchange that ends without an error gives its connection back. Any other closes the connection, which tells the
+//! backend that nobody waits for it. FCGI_ABORT_REQUEST would not do: php-fpm and similar servers read the next
 //! record only after the current request, so the connection would stay blocked until then.
 
 use std::fmt;
@@ -44,7 +46,7 @@ pub enum Heard {
     Response,
 }
 
-/// Why there is no response, or why it is incomplete.
+/// The reason why there is no response, or an incomplete one.
 #[derive(Debug)]
 pub enum Failure {
     /// The fiber was cancelled, as the client is gone.
@@ -53,13 +55,13 @@ pub enum Failure {
     Client(io::Error),
     /// The spooled body could not be read: a fault of this server.
     Spool(io::Error),
-    /// The backend did not do this in time.
+    /// The backend did not do something in time. The text says what: "did not answer".
     TimedOut(&'static str),
     /// The connection broke or ended.
     Broken { why: io::Error, heard: Heard },
     /// The records are malformed.
     Malformed(Malformed),
-    /// The head is malformed; a detail for the log.
+    /// The head is malformed. The text is a detail for the log.
     Head(cgi::Malformed, String),
     /// The backend ended without a head, with this status.
     Nothing(u32),
@@ -109,6 +111,7 @@ pub enum Said {
     End,
 }
 
+/// One request on one connection to the backend.
 pub struct Exchange {
     /// `Some` until the drop. The sending fiber holds a clone while it sends.
     lease: Option<Rc<Lease>>,
@@ -118,14 +121,14 @@ pub struct Exchange {
     /// The part of `input` that has not been decoded.
     unread: Range<usize>,
     heard: Heard,
-    /// When the wait for the next bytes of the response began. Other records do not extend it. `None` while the request is being sent,
-    /// and when bytes have come.
+    /// When the wait for the next bytes of the response began. Other records do not extend it. `None` while the request
+    /// is being sent, and when bytes have come.
     waits_since: Option<Instant>,
     /// The backend's status, once the backend has ended the request.
     ended: Option<u32>,
-    /// The request asks the backend to leave the connection open.
+    /// Whether the request asks the backend to leave the connection open.
     keep: bool,
-    /// The connection can carry another request.
+    /// Whether the connection can carry another request.
     reusable: bool,
     patience: Patience,
     sending: Rc<Progress>,
@@ -178,7 +181,8 @@ impl Exchange {
             }
         }
         self.sending.sent.update(|before| before + sent as u64);
-        // The response takes a while, so the next read should wait at once. That read meets any error again.
+        // The response takes a while, so the next read should wait at once. It meets the error of this call, if there
+        // is one.
         if !lease.is_reused() {
             let _ = stream.socket().watch();
         }
@@ -229,6 +233,7 @@ impl Exchange {
         }
     }
 
+    /// Notes that the backend has ended the request.
     fn end(&mut self, app_status: u32, protocol_status: u8) -> Result<Said, Failure> {
         self.ended = Some(app_status);
         self.stderr.end();
@@ -241,7 +246,7 @@ impl Exchange {
             let what = format_args!("ended with status {app_status}");
             self.stderr.say(Level::Warning, what);
         }
-        // Padding to come, unexpected bytes and an unsent rest of the body would end up in the next request.
+        // Otherwise padding to come, unexpected bytes or an unsent rest of the body would end up in the next request.
         let is_clean = self.decoder.is_done() && self.unread.is_empty() && self.sending.is_done();
         self.reusable = self.keep && is_clean;
         Ok(Said::End)
@@ -252,7 +257,11 @@ impl Exchange {
         self.ended.unwrap_or(0)
     }
 
-    /// Reads more bytes. All received bytes have been decoded before.
+    /// Reads more bytes. All received bytes must have been decoded.
+    ///
+    /// # Suspends
+    ///
+    /// Until the backend has sent some.
     fn fill(&mut self) -> Result<(), Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
@@ -294,8 +303,8 @@ impl Exchange {
         }
     }
 
-    /// The time that is left for the next bytes of the response. It does not count while the body is being sent: the sender has its own
-    /// limits.
+    /// The time that is left for the next bytes of the response. `None` if there is none. The time does not run while
+    /// the body is being sent: the sender has its own limits.
     fn time_left(&mut self, was_sent: bool) -> Option<Duration> {
         let limit = match self.heard {
             Heard::Response => self.patience.between,
@@ -329,10 +338,10 @@ impl Exchange {
         Failure::Broken { why, heard }
     }
 
-    /// Reads and discards the rest on another fiber, so that the backend can finish and the connection can be kept. Stops
-    /// after `bytes` bytes or after `time`.
+    /// Reads and discards the rest on another fiber, so that the backend can finish and the connection can be kept.
+    /// Stops after `bytes` bytes or after `time`.
     pub fn drain_in_background(mut self, bytes: usize, time: Duration) {
-        // In most cases the end has arrived with the last piece.
+        // Mostly, the end has arrived with the last piece.
         loop {
             match self.next_here() {
                 Ok(Some(Said::Piece(_))) => {}
@@ -340,7 +349,7 @@ impl Exchange {
                 Ok(None) => break,
             }
         }
-        // The backend may wait for a body that is not sent any more.
+        // The backend may wait for the rest of the request's body, which nobody sends any more.
         if !self.sending.is_done() {
             return;
         }

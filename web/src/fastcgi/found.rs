@@ -1,8 +1,9 @@
-//! The scripts that a worker has found in the last second, with the FastCGI parameters that all requests for one of them share.
+//! The scripts that a worker has found in the last second, with the FastCGI parameters that all requests for one of
+//! them share.
 //!
-//! Each worker has one table for all handlers, keyed by the number of the handler and then by path. Only scripts that exist are
-//! remembered. A missing script is looked for each time: otherwise clients could fill the table, and a new script would stay
-//! unseen.
+//! Each worker has one table for all handlers, keyed by the number of the handler and then by path. Only scripts that
+//! exist are remembered. A missing script is looked for each time: otherwise clients could fill the table, and a new
+//! script would stay unseen.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an entry is valid. The backend answers for a script that is removed meanwhile.
+/// How long an entry is valid. The backend gets the requests for a script that is removed meanwhile, and answers them.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The most entries of all handlers together. A full table is emptied: paths in frequent use soon return.

@@ -26,15 +26,15 @@
 //! | the backend reports overload; every backend fails its health check or is at its request limit | 503 |
 //! | connecting, the first byte or the next byte takes too long | 504 |
 //!
-//! Each of the last three is logged with its cause and the request id. Once the head of a response has been sent, a failure
+//! A 502, 503 or 504 is logged with its cause and the request id. Once the head of a response has been sent, a failure
 //! can only end the client's connection.
 //!
-//! When a client leaves, its request ends and the connection to the backend is closed. `php-fpm` and similar servers notice
-//! that at their next write. Such a connection is not reused. The handler may pass on a removed script for one second more; the
-//! backend then answers for the missing file.
+//! When a client leaves, its request ends and the connection to the backend is closed. `php-fpm` and similar servers
+//! notice that at their next write. The handler may pass on requests for a removed script for one second more; the
+//! backend then answers them.
 //!
-//! Files that the backend names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators, conditions
-//! and ranges. A name without a file gets 404.
+//! Files that the backend names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators,
+//! conditions and ranges. A name without a file gets 404.
 //!
 //! # Layout
 //!
@@ -49,8 +49,8 @@
 //! | `client_response` | makes the client's response |
 //! | `stderr` | logs the backend's standard error |
 //!
-//! [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a time:
-//! backends multiplex badly or not at all.
+//! [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a
+//! time: backends multiplex badly or not at all.
 
 mod backend_response;
 mod client_response;
@@ -88,13 +88,14 @@ use crate::files::root::Root;
 use crate::files::{self, Access, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
-use crate::upstream::{Builder, Unavailable, Upstream};
+use crate::upstream::{Builder, Lease, Unavailable, Upstream};
 use crate::{Address, Answer, Handler, IntoResponse, Request, Response};
 
 /// The longest body that is sent together with the parameters in one call, in bytes.
 const SMALL: u64 = 16 << 10;
 
-/// Initial capacity for the parameters of a request: enough for most, and a little below 1 KiB, a size that allocators serve fast.
+/// Initial capacity for the parameters of a request: enough for most, and a little below 1 KiB, a size that allocators
+/// serve fast.
 const OPENING: usize = 1000;
 
 /// The most redirects inside the server that one request may take.
@@ -114,8 +115,10 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 
 /// Starts building an [`Upstream`] of application servers, with the defaults that suit FastCGI.
 ///
-/// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting is cheap
-/// and an idle connection occupies a worker of php-fpm. A health check is [`Check::connect`](crate::upstream::Check::connect): an application server does not answer a check over HTTP.
+/// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting
+/// is cheap and an idle connection occupies a worker of php-fpm. Use
+/// [`Check::connect`](crate::upstream::Check::connect) for health checks: an application server does not answer a check
+/// over HTTP.
 pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Address>) -> Builder {
     Upstream::builder(name).default_keep(KEPT, 0).backends(backends)
 }
@@ -141,7 +144,7 @@ pub struct FastCgi {
     buffer: bool,
     /// The limits for a body of unknown length.
     spool: Arc<spool::Limits>,
-    /// Those for a body of known length: the server's limit holds.
+    /// The limits for a body of known length, of which only the server bounds the length.
     spool_known: Arc<spool::Limits>,
     read_ahead: usize,
     read_ahead_file: u64,
@@ -166,8 +169,8 @@ impl FastCgi {
         FastCgi::with(root, upstream, Options::default())
     }
 
-    /// Serves the scripts of `root` from the application servers of `upstream`, which see the same files. [`upstream`] makes an
-    /// upstream with defaults for FastCGI.
+    /// Serves the scripts of `root` from the application servers of `upstream`, which see the same files. [`upstream`]
+    /// makes an upstream with defaults for FastCGI.
     ///
     /// # Errors
     ///
@@ -177,49 +180,20 @@ impl FastCgi {
     ///
     /// For as long as the disk takes.
     pub fn with(root: impl AsRef<Path>, upstream: Upstream, options: Options) -> io::Result<FastCgi> {
-        for (name, time) in [("first_byte", options.first_byte), ("between", options.between)] {
-            if time.is_zero() {
-                return Err(invalid(format!(
-                    "Options::{name} is zero: give the time to wait, Duration::MAX for ever"
-                )));
-            }
-        }
-        let front = match &options.front {
-            Some(front) if !front.starts_with('/') => {
-                return Err(invalid(format!("front {front:?} must begin with '/'")));
-            }
-            front => front.as_ref().map(|name| Script {
-                name: name.clone().into_bytes(),
-                info: Vec::new(),
-            }),
-        };
-        let named =
-            |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        check(&options)?;
+        let front = options.front.as_ref().map(|name| Script {
+            name: name.clone().into_bytes(),
+            info: Vec::new(),
+        });
         let local = std::path::absolute(root.as_ref())?;
         let place =
             Place::open(&local, options.may_be_missing, options.symlinks).map_err(|error| named(&local, error))?;
-        let say = |upstream: &Upstream| {
-            let upstream = upstream.clone();
-            move |line: fmt::Arguments<'_>| upstream.say(line)
-        };
-        place.set_log(Box::new(say(&upstream)));
+        place.set_log(Box::new(log_of(&upstream)));
         let place = Arc::new(place);
         let files = Files::at(&place, as_they_are())?;
         let internal_files = match &options.internal_root {
-            Some(path) => {
-                let options = files::Options {
-                    may_be_missing: options.may_be_missing,
-                    symlinks: options.symlinks,
-                    ..as_they_are()
-                };
-                let files = Files::with(path, options).map_err(|error| named(path, error))?;
-                files.on_log(say(&upstream))
-            }
+            Some(path) => internal_files(path, &options)?.on_log(log_of(&upstream)),
             None => files.clone(),
-        };
-        let without_slash = |path: PathBuf| {
-            let path = path.into_os_string().into_encoded_bytes();
-            path.strip_suffix(b"/").unwrap_or(&path).to_vec()
         };
         let fixed = Fixed {
             root: options.application_root.map(without_slash),
@@ -277,21 +251,24 @@ impl FastCgi {
         self
     }
 
-    /// Sets the handler for paths that the backend names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect inside
-    /// the server to a path that leads to no script.
+    /// Sets the handler for paths that the backend names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect
+    /// inside the server to a path that leads to no script.
     ///
-    /// The handler gets the request and the path in its canonical form, with the query. For `X-Sendfile` the path is that of the file below the root. After the two
-    /// fields the response also gets the backend's Content-Type, Content-Disposition, Cache-Control, Expires and cookies.
+    /// The handler gets the request and the path in its canonical form, with the query. For `X-Sendfile` the path is
+    /// that of the file below the root. For either field, the response also gets the backend's Content-Type,
+    /// Content-Disposition, Cache-Control, Expires and cookies.
     ///
-    /// Without this handler `X-Accel-Redirect` sends the files below [`Options::internal_root`] and `X-Sendfile` those below the
-    /// root, as [`Files::answer_with`] does. Such a redirect is sent to the client.
+    /// If there is no such handler, `X-Accel-Redirect` sends the files below [`Options::internal_root`] and
+    /// `X-Sendfile` those below the root, as [`Files::answer_with`] does. A redirect to a path that leads to no script
+    /// goes to the client.
     #[must_use]
     pub fn on_internal(mut self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Self {
         self.internal = Some(Box::new(handler));
         self
     }
 
-    /// A handler for the files of the root. Both find the same folder, also while another takes its place.
+    /// A handler for the files of the root. Both handlers always see the same folder, also when another folder replaces
+    /// it.
     ///
     /// # Errors
     ///
@@ -310,17 +287,18 @@ impl FastCgi {
         &self.upstream
     }
 
-    /// Runs the script that the path of `request` leads to and returns its response. A removed script is noticed within a second.
+    /// Runs the script that the path of `request` leads to and returns its response. A removed script is noticed within
+    /// a second.
     ///
     /// # Suspends
     ///
-    /// While the disk is read, if the kernel's cache is not enough, and until the backend has written the head of its
-    /// response.
+    /// While the disk is read, if the kernel's cache is not enough; until the client has sent a body that is received
+    /// first; and until the backend has written the head of its response.
     ///
     /// # Cancellation
     ///
-    /// The connection to the backend is closed. A client that leaves cancels the call, and the body that follows, unless
-    /// the route has [`finish_when_gone`](crate::Route::finish_when_gone).
+    /// The connection to the backend is closed. A client that leaves cancels the call, and the body that follows,
+    /// unless the route has [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         let script = match self.script(request) {
             Ok(script) => script,
@@ -333,11 +311,12 @@ impl FastCgi {
         self.pass(request, &script, body)
     }
 
-    /// Same as [`answer`](FastCgi::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack.
+    /// Same as [`answer`](FastCgi::answer), for [`Handler::answering`]: a body that has not arrived is received without
+    /// a stack.
     ///
     /// # Suspends
     ///
-    /// As `answer` does, but not until the client has sent the body.
+    /// As `answer` does, but it does not wait for the client's body.
     pub fn answer_after_body(self: &Arc<FastCgi>, request: &mut Request<'_>) -> Answer {
         let script = match self.script(request) {
             Ok(script) => script,
@@ -361,6 +340,7 @@ impl FastCgi {
         known.map_or_else(|| self.locate(request), Ok)
     }
 
+    /// Sends the request to the backend with this body, and cancels that when the client leaves.
     fn pass(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Result<Source, spool::Failed>) -> Response {
         let mut body = match body {
             Ok(source) => Some(Sender::new(source)),
@@ -372,6 +352,7 @@ impl FastCgi {
         })
     }
 
+    /// Runs a script, and then the scripts of the paths to which the backend redirects inside the server.
     fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Sender) -> Response {
         let (method, uri, query) = (request.method(), request.target(), request.query().unwrap_or_default());
         let asked = Asked {
@@ -449,6 +430,7 @@ impl FastCgi {
         params::of_script(&self.fixed, self.fixed.root.as_deref().unwrap_or(real), script)
     }
 
+    /// The response where the path leads to no script.
     fn no_script(&self, request: &mut Request<'_>) -> Response {
         match &self.otherwise {
             Some(handler) => handler(request),
@@ -456,8 +438,8 @@ impl FastCgi {
         }
     }
 
-    /// Looks for the script in the kernel's cache (one or two system calls), and on the blocking pool if that is not enough. Returns
-    /// the folder in which it looked, and its generation, too.
+    /// Looks for the script in the kernel's cache (one or two system calls), and on the blocking pool if that is not
+    /// enough. Also returns the folder in which it looked, and the generation of that folder.
     fn find(&self, path: &Wanted) -> io::Result<(Found, Arc<Root>, u64)> {
         let look = |path: &Wanted, rules: &Rules, place: &Place, access| {
             let (root, generation) = place.root(access)?;
@@ -487,8 +469,9 @@ impl FastCgi {
         matches!(kind, Ok(script::Kind::File))
     }
 
-    /// The source of the request body; as an error, the limits within which it has to be received first, so that a slow client
-    /// occupies no backend. With [`Options::buffer`] off, a long body of known length is sent while the client sends it.
+    /// The source of a request body that need not be received first. Otherwise, the error has the limits within which
+    /// the body is received, so that a slow client occupies no backend. With [`Options::buffer`] off, a long body of
+    /// known length is sent while the client sends it.
     fn source(&self, request: &mut Request<'_>) -> Result<Source, &Arc<spool::Limits>> {
         match request.body().announced() {
             Some(0) => Ok(Source::Spool(Spool::in_memory(Vec::new()))),
@@ -514,49 +497,7 @@ impl FastCgi {
         }
         let affinity = self.upstream.affinity(request);
         let answered = self.upstream.attempt(affinity, |lease| {
-            let is_fresh = !lease.is_reused();
-            let stderr = stderr_of(request);
-            let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
-            let lease = exchange.lease();
-            let answered = match exchange.open(&opening) {
-                Ok(()) => {
-                    body.opened();
-                    let limit = self.head_bytes;
-                    let read = || BackendResponse::read(&mut exchange, limit);
-                    while_sending(&mut body, lease.transport(), request.body(), read)
-                        .map_err(|failure| (false, failure))
-                }
-                // The backend may have answered and closed without reading. Its records say more than our error.
-                Err((0, failure)) => Err((true, failure)),
-                Err((_, failure @ Failure::Broken { .. })) => {
-                    BackendResponse::read(&mut exchange, self.head_bytes).map_err(|_| (false, failure))
-                }
-                Err((_, failure)) => Err((false, failure)),
-            };
-            let (nothing_sent, failure) = match answered {
-                Ok(head) => {
-                    lease.answered();
-                    drop(lease);
-                    return Ok(BackendResponse::new(exchange, head));
-                }
-                Err(failed) => failed,
-            };
-            let unanswered = matches!(
-                failure,
-                Failure::Broken {
-                    heard: Heard::Nothing,
-                    ..
-                }
-            );
-            let is_malformed = matches!(failure, Failure::Malformed(_));
-            match failure {
-                Failure::TimedOut(_) => lease.timed_out(&failure),
-                _ if is_malformed || (unanswered && is_fresh) => lease.failed(&failure),
-                _ => {}
-            }
-            let is_safe = nothing_sent || is_idempotent(asked.method);
-            let may_repeat = unanswered && is_safe && body.begin_again();
-            Err(Failed { failure, may_repeat })
+            self.run_over(lease, request, (asked.method, &opening), &mut body)
         });
         match answered {
             Ok((backend, number)) => match self.respond(request, backend, body) {
@@ -570,6 +511,58 @@ impl FastCgi {
             Err(Unanswered::Unavailable(unavailable)) => Outcome::Response(fail(unavailable.status(), &unavailable)),
             Err(Unanswered::Failed(failure)) => Outcome::Response(refuse(failure)),
         }
+    }
+
+    /// Sends the request over one connection, and reads the head of the response.
+    fn run_over(
+        &self,
+        lease: Lease,
+        request: &mut Request<'_>,
+        (method, opening): (&str, &[u8]),
+        body: &mut Sender,
+    ) -> Result<BackendResponse, Failed<Failure>> {
+        let is_fresh = !lease.is_reused();
+        let stderr = stderr_of(request);
+        let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
+        let lease = exchange.lease();
+        let limit = self.head_bytes;
+        let answered = match exchange.open(opening) {
+            Ok(()) => {
+                body.opened();
+                let read = || BackendResponse::read_head(&mut exchange, limit);
+                while_sending(body, lease.transport(), request.body(), read).map_err(|failure| (false, failure))
+            }
+            Err((0, failure)) => Err((true, failure)),
+            // The backend may have answered and closed without reading. Its records say more than this error.
+            Err((_, failure @ Failure::Broken { .. })) => {
+                BackendResponse::read_head(&mut exchange, limit).map_err(|_| (false, failure))
+            }
+            Err((_, failure)) => Err((false, failure)),
+        };
+        let (nothing_sent, failure) = match answered {
+            Ok(head) => {
+                lease.answered();
+                drop(lease);
+                return Ok(BackendResponse::new(exchange, head));
+            }
+            Err(failed) => failed,
+        };
+        let unanswered = matches!(
+            failure,
+            Failure::Broken {
+                heard: Heard::Nothing,
+                ..
+            }
+        );
+        match failure {
+            Failure::TimedOut(_) => lease.timed_out(&failure),
+            Failure::Malformed(_) => lease.failed(&failure),
+            _ if unanswered && is_fresh => lease.failed(&failure),
+            _ => {}
+        }
+        let is_safe = nothing_sent || is_idempotent(method);
+        let may_repeat = unanswered && is_safe && body.begin_again();
+        Err(Failed { failure, may_repeat })
     }
 
     /// How much of a response is read ahead of its client.
@@ -650,6 +643,7 @@ fn origin_form(target: &str) -> &str {
     }
 }
 
+/// The log of the backend's standard error for a request.
 fn stderr_of(request: &mut Request<'_>) -> Stderr {
     let (method, target) = (cut(request.method()), cut(request.target()));
     let about = About {
@@ -661,8 +655,50 @@ fn stderr_of(request: &mut Request<'_>) -> Stderr {
     Stderr::new(request.body().worker().clone(), about)
 }
 
-/// Options for files that the backend names. They are sent unchanged and not cached, as the backend may have written
-/// them just now.
+/// Checks the options that are not paths.
+fn check(options: &Options) -> io::Result<()> {
+    for (name, time) in [("first_byte", options.first_byte), ("between", options.between)] {
+        if time.is_zero() {
+            return Err(invalid(format!(
+                "Options::{name} is zero: give the time to wait, Duration::MAX for ever"
+            )));
+        }
+    }
+    match &options.front {
+        Some(front) if !front.starts_with('/') => Err(invalid(format!("front {front:?} must begin with '/'"))),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the files of [`Options::internal_root`].
+fn internal_files(path: &Path, options: &Options) -> io::Result<Files> {
+    let options = files::Options {
+        may_be_missing: options.may_be_missing,
+        symlinks: options.symlinks,
+        ..as_they_are()
+    };
+    Files::with(path, options).map_err(|error| named(path, error))
+}
+
+/// Sends lines about folders to the log of the upstream.
+fn log_of(upstream: &Upstream) -> impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static {
+    let upstream = upstream.clone();
+    move |line| upstream.say(line)
+}
+
+/// The error with the path that it is about.
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// The bytes of a path without a slash at the end.
+fn without_slash(path: PathBuf) -> Vec<u8> {
+    let path = path.into_os_string().into_encoded_bytes();
+    path.strip_suffix(b"/").unwrap_or(&path).to_vec()
+}
+
+/// Options for files that the backend names. They are sent unchanged and not cached, because the backend may have
+/// written them just now.
 fn as_they_are() -> files::Options {
     files::Options {
         precompressed: false,

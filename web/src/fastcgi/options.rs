@@ -15,8 +15,9 @@ pub struct Options {
     /// Names to try, in this order, where the path means a folder. A name that is no script is only tried with
     /// [`FastCgi::otherwise`](super::FastCgi::otherwise), which gets the request. Default: only `index.php`.
     pub index: Vec<String>,
-    /// The front controller: the script that runs where the path leads to no script and to no other file, `/index.php` for
-    /// example. Default: none.
+    /// The front controller: the script that runs where the path leads to no script, and, if
+    /// [`FastCgi::otherwise`](super::FastCgi::otherwise) is set, to no other file. `/index.php`, for example. Default:
+    /// none.
     pub front: Option<String>,
     /// The root as the backend sees it, where that differs (a container, a chroot). Default: the root.
     pub application_root: Option<PathBuf>,
@@ -24,8 +25,8 @@ pub struct Options {
     pub internal_root: Option<PathBuf>,
     /// Which symbolic links below the root are followed to a script. Default: those that end inside the root.
     pub symlinks: Symlinks,
-    /// Accepts a root, and an internal root, that do not exist yet or that the process may not read: requests get 503 until they
-    /// can be read. Default: false.
+    /// Accepts a root, and an internal root, that do not exist yet or that the process may not read: requests get 503
+    /// until they can be read. Default: false.
     pub may_be_missing: bool,
     /// Parameters that are added to the usual ones or replace them. Default: none.
     pub params: Vec<(String, String)>,
@@ -44,15 +45,15 @@ pub struct Options {
     pub between: Duration,
     /// The longest head of a response, in bytes. Default: 64 KiB.
     pub head_bytes: usize,
-    /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A body of unknown length is
-    /// received first in any case. Default: true.
+    /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A body of unknown
+    /// length is received first in any case. Default: true.
     pub buffer: bool,
-    /// Bytes of a response that are read ahead of a slow client in memory, in pieces of 64 KiB, and one piece more. Default:
-    /// 256 KiB.
+    /// Bytes of a response that are read ahead of a slow client in memory, in pieces of 64 KiB, and one piece more.
+    /// Default: 256 KiB.
     pub read_ahead: usize,
-    /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than `read_ahead` wait. 0 for none,
-    /// and none without `buffer` and for event streams and `X-Accel-Buffering: no`: the backend then waits for the client.
-    /// Default: 1 GiB.
+    /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than `read_ahead` wait.
+    /// With 0 there is no file, and the backend waits for the client. The same holds if `buffer` is off, for event
+    /// streams and for `X-Accel-Buffering: no`. Default: 1 GiB.
     pub read_ahead_file: u64,
     /// The longest request body that is received in memory, in bytes. Default: 256 KiB.
     pub spool_memory: usize,

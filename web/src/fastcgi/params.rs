@@ -1,10 +1,10 @@
 //! The FastCGI parameters of a request: the meta-variables of RFC 3875 and those that PHP applications also expect.
 //!
-//! A header field becomes a variable: `HTTP_`, then its name in capitals with `_` for `-`. Several field names can give the same
-//! variable: `X-Real-IP`, `X_Real_IP` and, in PHP, `X.Real.IP`. A request with two such fields is refused. A single one is left
-//! out unless it is spelled with `-`: otherwise a client could smuggle in a field that a proxy in front removes by its proper
-//! name. Fields that name the client (`X-Forwarded-*`, `Forwarded`, `X-Real-IP`) become variables only if a trusted proxy vouches for them:
-//! applications believe them.
+//! A header field becomes a variable: `HTTP_`, then its name in capitals with `_` for `-`. Several field names can give
+//! the same variable: `X-Real-IP`, `X_Real_IP` and, in PHP, `X.Real.IP`. A request with two such fields is refused. A
+//! single one is left out unless it is spelled with `-`: otherwise a client could smuggle in a field that a proxy in
+//! front removes by its proper name. Fields that name the client (`X-Forwarded-*`, `Forwarded`, `X-Real-IP`) become
+//! variables only if a trusted proxy vouches for them: applications believe them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,8 +20,9 @@ use crate::request::hops::names_the_client;
 use crate::request::text::Text;
 use crate::request::trace;
 
-/// Whether the field becomes no variable: a hop-by-hop field, one of the body (which become CONTENT_*), or `Proxy`. As HTTP_PROXY it
-/// would send the application's own requests through a proxy that the client chooses (httpoxy, CVE-2016-5385).
+/// Whether the field becomes no variable: a hop-by-hop field, a field about the body (which becomes CONTENT_*), or
+/// `Proxy`. As HTTP_PROXY, that field would send the application's own requests through a proxy that the client chooses
+/// (httpoxy, CVE-2016-5385).
 fn is_left_out(name: &str) -> bool {
     let is = |known: &'static str| is_field(name, known);
     match name.len() {
@@ -39,10 +40,10 @@ fn is_left_out(name: &str) -> bool {
     }
 }
 
-/// The beginning of a field's variable.
+/// The beginning of the variables of fields.
 const PREFIX: &[u8] = b"HTTP_";
 
-/// Two fields with the same variable name. The status is 400.
+/// Two fields that would be the same variable. The response is a 400.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Collision(pub String);
 
@@ -55,7 +56,7 @@ impl fmt::Display for Collision {
 /// The parameters that are the same for every request of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
-    /// The root as the backend sees it, without a slash at the end. None for the root's real path on this server.
+    /// The root as the backend sees it, without a slash at the end. `None` for the root's real path on this server.
     pub root: Option<Vec<u8>>,
     /// SERVER_NAME, if it is not the host that the client names.
     pub server_name: Option<String>,
@@ -65,15 +66,15 @@ pub struct Fixed {
     pub extra: Vec<(String, String)>,
 }
 
-/// Parameters that code before the handler adds to one request, in its [`extensions`](crate::Request::extensions): what it knows about
-/// the client's certificate, for example. [`Options::params`](super::Options::params) of the same name replace them. A cache in
-/// between passes them on with the request that fetches the response for many.
+/// Parameters that code before the handler adds to one request, in its [`extensions`](crate::Request::extensions): what
+/// it knows about the client's certificate, for example. [`Options::params`](super::Options::params) of the same name
+/// replace them. A cache around the handler passes them on with the request that fetches a response for many.
 ///
 /// No name may begin with `HTTP_`: such parameters are the fields of the request.
 #[derive(Clone, Debug, Default)]
 pub struct RequestParams(pub Vec<(&'static str, Vec<u8>)>);
 
-/// The parts of the request line that a redirect inside the server replaces.
+/// The parts of the request line. A redirect inside the server replaces them.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     pub method: &'a str,
@@ -82,7 +83,7 @@ pub struct Asked<'a> {
     pub query: Cow<'a, str>,
 }
 
-/// The fields of a request. Fields of one name are joined, at the place of the first.
+/// The fields of a request that become variables. Fields of one name are joined, at the place of the first.
 pub struct Fields<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
 
 impl<'a> Fields<'a> {
@@ -141,11 +142,12 @@ fn is_plain(name: &str) -> bool {
     })
 }
 
+/// The name of the variable of a field.
 fn variable(name: &str) -> impl Iterator<Item = u8> + Clone {
     PREFIX.iter().copied().chain(name.bytes().map(folded))
 }
 
-/// The byte of a variable's name for one of a field's name.
+/// Turns a byte of a field's name into one of its variable's name.
 #[inline]
 fn folded(byte: u8) -> u8 {
     match byte.is_ascii_alphanumeric() {
@@ -154,8 +156,8 @@ fn folded(byte: u8) -> u8 {
     }
 }
 
-/// The FastCGI parameters that are the same for every request to one script, encoded once. Contains [`Fixed::extra`]. `root` is
-/// DOCUMENT_ROOT, without a slash at the end.
+/// Encodes the FastCGI parameters that are the same for every request to one script, [`Fixed::extra`] included. `root`
+/// is DOCUMENT_ROOT, without a slash at the end.
 pub fn of_script(fixed: &Fixed, root: &[u8], script: &Script) -> Arc<[u8]> {
     let mut pairs = Vec::with_capacity(512);
     let mut put = |name: &str, value: &[&[u8]]| {
@@ -185,7 +187,7 @@ pub fn of_script(fixed: &Fixed, root: &[u8], script: &Script) -> Arc<[u8]> {
     pairs.into()
 }
 
-/// Writes all parameters. `of_script` is the result of [`of_script`], `length` the length of the body.
+/// Writes all parameters. `of_script` is the result of [`of_script`], and `length` the length of the body.
 pub fn write(
     output: &mut Vec<u8>,
     fixed: &Fixed,
@@ -199,88 +201,100 @@ pub fn write(
         extra: &fixed.extra,
     };
     params.writer.pairs(of_script);
-    params.put("REQUEST_METHOD", asked.method.as_bytes());
-    params.put("REQUEST_URI", asked.uri.as_bytes());
-    params.put("QUERY_STRING", asked.query.as_bytes());
-    params.put("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
-    match length {
-        // Empty, as in other servers: some programs wait for a body of length `0`.
-        0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
-        length => params.put("CONTENT_LENGTH", Text::number(length).bytes()),
-    }
-    let protocol = match request.version() {
-        http::Version::HTTP_10 => "HTTP/1.0",
-        http::Version::HTTP_2 => "HTTP/2.0",
-        _ => "HTTP/1.1",
-    };
-    params.put("SERVER_PROTOCOL", protocol.as_bytes());
-    let is_https = fixed.https || request.is_https();
-    params.put("REQUEST_SCHEME", if is_https { b"https" } else { b"http" });
-    if is_https {
-        params.put("HTTPS", b"on");
-    }
-    if fixed.server_name.is_none() {
-        let host = request.host().map(host_name).unwrap_or_default();
-        params.put("SERVER_NAME", host.as_bytes());
-    }
-    if let Some(local) = request.local_addr() {
-        params.put("SERVER_ADDR", Text::address(local.ip().to_canonical()).bytes());
-        params.put("SERVER_PORT", Text::number(local.port().into()).bytes());
-    } else {
-        params.put("SERVER_PORT", if is_https { b"443" } else { b"80" });
-    }
-    match request.client_ip() {
-        Some(ip) => {
-            params.put("REMOTE_ADDR", Text::address(ip).bytes());
-            // A field that names the client leaves its port out.
-            if let port @ 1.. = request.peer().port() {
-                params.put("REMOTE_PORT", Text::number(port.into()).bytes());
-            }
-        }
-        // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
-        None => params.put("REMOTE_ADDR", b"unix:"),
-    }
+    params.request(request, asked, length);
+    params.ends(request, fixed);
     if let Some(RequestParams(more)) = request.extensions().get() {
         for (name, value) in more {
             params.put(name, value);
         }
     }
-    let id = request.forwarded_id();
-    if let Some(id) = &id {
-        params.field(id::FIELD, id.as_str().as_bytes());
-    }
-    let trace = request.forwarded_trace();
-    if let Some((parent, state)) = &trace {
-        params.field(trace::PARENT, parent.as_bytes());
-        if let Some(state) = state {
-            params.field(trace::STATE, state);
-        }
-    }
-    for (name, value) in &fields.0 {
-        if id.is_some() && name.eq_ignore_ascii_case(id::FIELD) {
-            continue;
-        }
-        if trace.is_some() && trace::is_replaced(name) {
-            continue;
-        }
-        if names_the_client(name) && !request.vouches_for(name) {
-            continue;
-        }
-        // RFC 9112 3.2.2: where the target names the host, Host is ignored.
-        match request.host() {
-            Some(host) if name.eq_ignore_ascii_case("host") => params.field(name, host.as_bytes()),
-            _ => params.field(name, value),
-        }
-    }
+    params.fields(request, fields);
     params.writer.finish();
 }
 
+/// Writes parameters that [`Fixed::extra`] does not replace.
 struct Params<'p> {
     writer: ParamsWriter<'p>,
     extra: &'p [(String, String)],
 }
 
 impl Params<'_> {
+    /// Writes the request line, and the type and the length of the body.
+    fn request(&mut self, request: &Request<'_>, asked: &Asked<'_>, length: u64) {
+        self.put("REQUEST_METHOD", asked.method.as_bytes());
+        self.put("REQUEST_URI", asked.uri.as_bytes());
+        self.put("QUERY_STRING", asked.query.as_bytes());
+        self.put("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
+        match length {
+            // Empty, as in other servers: some programs wait for a body of length `0`.
+            0 if !has_body(asked.method) => self.put("CONTENT_LENGTH", b""),
+            length => self.put("CONTENT_LENGTH", Text::number(length).bytes()),
+        }
+        let protocol = match request.version() {
+            http::Version::HTTP_10 => "HTTP/1.0",
+            http::Version::HTTP_2 => "HTTP/2.0",
+            _ => "HTTP/1.1",
+        };
+        self.put("SERVER_PROTOCOL", protocol.as_bytes());
+    }
+
+    /// Writes the names and addresses of the server and of the client.
+    fn ends(&mut self, request: &Request<'_>, fixed: &Fixed) {
+        let is_https = fixed.https || request.is_https();
+        self.put("REQUEST_SCHEME", if is_https { b"https" } else { b"http" });
+        if is_https {
+            self.put("HTTPS", b"on");
+        }
+        if fixed.server_name.is_none() {
+            let host = request.host().map(host_name).unwrap_or_default();
+            self.put("SERVER_NAME", host.as_bytes());
+        }
+        if let Some(local) = request.local_addr() {
+            self.put("SERVER_ADDR", Text::address(local.ip().to_canonical()).bytes());
+            self.put("SERVER_PORT", Text::number(local.port().into()).bytes());
+        } else {
+            self.put("SERVER_PORT", if is_https { b"443" } else { b"80" });
+        }
+        match request.client_ip() {
+            Some(ip) => {
+                self.put("REMOTE_ADDR", Text::address(ip).bytes());
+                // A field that names the client leaves its port out.
+                if let port @ 1.. = request.peer().port() {
+                    self.put("REMOTE_PORT", Text::number(port.into()).bytes());
+                }
+            }
+            // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
+            None => self.put("REMOTE_ADDR", b"unix:"),
+        }
+    }
+
+    /// Writes the variables of the fields, with the request's id and trace in place of those that the client has sent.
+    fn fields(&mut self, request: &Request<'_>, fields: &Fields<'_>) {
+        let id = request.forwarded_id();
+        if let Some(id) = &id {
+            self.field(id::FIELD, id.as_str().as_bytes());
+        }
+        let trace = request.forwarded_trace();
+        if let Some((parent, state)) = &trace {
+            self.field(trace::PARENT, parent.as_bytes());
+            if let Some(state) = state {
+                self.field(trace::STATE, state);
+            }
+        }
+        for (name, value) in &fields.0 {
+            let is_replaced =
+                (id.is_some() && name.eq_ignore_ascii_case(id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
+            if is_replaced || (names_the_client(name) && !request.vouches_for(name)) {
+                continue;
+            }
+            // RFC 9112 3.2.2: where the target names the host, Host is ignored.
+            match request.host() {
+                Some(host) if name.eq_ignore_ascii_case("host") => self.field(name, host.as_bytes()),
+                _ => self.field(name, value),
+            }
+        }
+    }
+
     #[inline]
     fn put(&mut self, name: &str, value: &[u8]) {
         if !is_replaced(self.extra, name.as_bytes()) {

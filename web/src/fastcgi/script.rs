@@ -1,13 +1,13 @@
 //! Finds the script that a path means, by looking at the files. Only scripts that exist below the root are run.
 //!
-//! The handler first reads the path ([`Wanted::parse`]), then looks below the root ([`Wanted::find`]). The script is the first
-//! prefix of the path, segment by segment, that is a file with a script's suffix. The rest of the path is PATH_INFO. No longer
-//! prefix can be a script, as nothing lies below a file: `/photo.jpg/x.php` is no script.
+//! The handler first reads the path ([`Wanted::parse`]), then looks below the root ([`Wanted::find`]). The script is
+//! the first prefix of the path, segment by segment, that is a file with a script's suffix. The rest of the path is
+//! PATH_INFO. No longer prefix can be a script, as nothing lies below a file: `/photo.jpg/x.php` is no script.
 //!
-//! Only a slash ends a name. An encoded slash and a backslash do not, and a segment that holds one names no file. In PATH_INFO,
-//! which CGI wants decoded, an encoded slash becomes a slash.
+//! Only a slash ends a name. An encoded slash and a backslash do not, and a segment that holds one names no file. In
+//! PATH_INFO, which CGI wants decoded, an encoded slash becomes a slash.
 //!
-//! A link must not lead out of the root, and a name that begins with a dot is never found.
+//! A link may lead out of the root only as `Options::symlinks` allows. A name that begins with a dot is never found.
 
 use std::io;
 
@@ -42,7 +42,8 @@ struct Segment {
 pub enum Found {
     /// A script that exists.
     Script(Script),
-    /// A folder with an index, without the slash at the end. Relative links would lead elsewhere, so it needs a redirect.
+    /// A folder with an index, named without the slash at the end. Relative links would lead elsewhere, so the client
+    /// is redirected.
     FolderWithoutSlash,
     /// A folder whose index is a file that is no script.
     Index,
@@ -59,18 +60,19 @@ pub struct Script {
     pub info: Vec<u8>,
 }
 
-/// The names of scripts.
+/// The rules by which names are scripts.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Suffixes of script names, including the dot.
     pub suffixes: Vec<String>,
-    /// Names to try in a folder. A name that is no script is only tried if `serves_files`.
+    /// Names to try in a folder. A name that is not that of a script is only tried if `serves_files`.
     pub index: Vec<String>,
-    /// Whether another handler sends the files that are no scripts.
+    /// Whether another handler sends the files that are not scripts.
     pub serves_files: bool,
 }
 
 impl Rules {
+    /// Whether the name has a script's suffix.
     fn is_of_script(&self, name: &[u8]) -> bool {
         self.suffixes.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
     }
@@ -172,7 +174,7 @@ impl Wanted {
 pub enum Kind {
     File,
     Folder,
-    /// Missing, outside the root, or neither a file nor a folder.
+    /// Missing, refused, outside the root, or neither a file nor a folder.
     Nothing,
 }
 
@@ -184,7 +186,8 @@ pub enum Kind {
 ///
 /// # Errors
 ///
-/// `WouldBlock` with [`Access::Cached`] if the disk might have to be read; other errors of the system call. A missing file is not an error.
+/// `WouldBlock` with [`Access::Cached`] if the disk might have to be read; other errors of the system call. A missing
+/// file is not an error.
 pub fn look(root: &Root, name: &[u8], access: Access) -> io::Result<Kind> {
     let metadata = match access {
         Access::Cached => root.metadata_cached(name),

@@ -1,9 +1,9 @@
 //! Sends the request body to the backend, record by record, while the response is read.
 //!
-//! The handler's fiber reads the response. In [`while_sending`] a second fiber of the same worker sends the body, so that a
-//! backend may answer before it has read everything, or answer each piece. When reading ends first, the second fiber is
-//! stopped between two calls. No byte is lost, and the next `while_sending` continues: the first one belongs to the handler, the
-//! next one to the body of its response.
+//! The handler's fiber reads the response. In [`while_sending`] a second fiber of the same worker sends the body, so
+//! that a backend may answer before it has read everything, or answer each piece. When reading ends first, the second
+//! fiber is stopped between two calls. No byte is lost, and the next `while_sending` continues: the first one belongs
+//! to the handler, the next one to the body of its response.
 //!
 //! A sender that fails shuts the connection to the backend down, which ends the reading. [`Progress`] has the reason.
 
@@ -27,16 +27,16 @@ const RECORD: usize = 32 << 10;
 pub enum Source {
     /// The whole body, read before.
     Spool(Spool),
-    /// The client, which is still sending. The length of the whole body.
+    /// The client, which is still sending a body of this length.
     Client(u64),
 }
 
 /// The state of sending, for the side that reads.
 #[derive(Default)]
 pub struct Progress {
-    /// The whole body has been sent, or the backend reads no more.
+    /// Whether the whole body has been sent, or the backend reads no more.
     done: Cell<bool>,
-    /// How many bytes of the request the backend's side has taken.
+    /// How many bytes of the request have been written to the connection.
     pub sent: Cell<u64>,
     failed: RefCell<Option<Failed>>,
 }
@@ -56,11 +56,13 @@ impl Progress {
         self.done.get()
     }
 
+    /// Takes the reason why the body could not be sent, if there is one.
     pub fn failure(&self) -> Option<Failed> {
         self.failed.borrow_mut().take()
     }
 }
 
+/// Sends one request body.
 pub struct Sender {
     source: Source,
     /// How many bytes of the body have been put into records.
@@ -69,9 +71,9 @@ pub struct Sender {
     record: Vec<u8>,
     /// How many bytes of `record` have been sent.
     sent: usize,
-    /// The last record is in `record`, or has been sent.
+    /// Whether the last record is in `record`, or has been sent.
     ended: bool,
-    /// The opening holds the whole body.
+    /// Whether the opening holds the whole body.
     joined: bool,
     progress: Rc<Progress>,
 }
@@ -100,7 +102,7 @@ impl Sender {
         self.progress.clone()
     }
 
-    /// Starts again for another connection. Returns false if bytes of the client have been used up.
+    /// Starts again for another connection. Returns false if that is too late: bytes of the client have been taken.
     pub fn begin_again(&mut self) -> bool {
         if matches!(self.source, Source::Client(_)) && self.taken > 0 {
             return false;
@@ -113,7 +115,8 @@ impl Sender {
         true
     }
 
-    /// Appends the whole body to `opening` if it is spooled and has at most `bound` bytes. One call then sends everything.
+    /// Appends the whole body to `opening` if it is spooled and has at most `bound` bytes. One call then sends
+    /// everything.
     pub fn join(&mut self, opening: &mut Vec<u8>, bound: usize) -> io::Result<()> {
         let Source::Spool(spool) = &self.source else {
             return Ok(());
@@ -129,7 +132,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Notes that the opening has been sent. After a [`join`](Sender::join) it was the whole request.
+    /// Notes that the opening has been sent. With a [joined](Sender::join) body, that was the whole request.
     pub fn opened(&self) {
         if self.is_done() {
             self.progress.done.set(true);
@@ -167,6 +170,7 @@ impl Sender {
         self.progress.done.set(true);
     }
 
+    /// Sends bytes of the current record.
     fn write(&mut self, stream: &mut &Transport) -> Result<(), Stop> {
         match stream.write(&self.record[self.sent..]) {
             Ok(0) => Err(Stop::Closed),
@@ -222,7 +226,7 @@ impl Sender {
     }
 }
 
-/// Why sending stops.
+/// The reason why sending stops.
 enum Stop {
     /// The reader of [`while_sending`] is done.
     Paused,
@@ -255,8 +259,9 @@ pub fn while_sending<T>(
     if sender.is_done() {
         return read();
     }
-    // The next read or write meets an error again.
+    // The next read of the body meets the error of this call, if there is one.
     let _ = client.invite();
-    // The scope passes on a panic of the sending fiber. Its cancellation is expected.
+    // `Progress` has the failure of the sending fiber, and its cancellation is expected. A panic there is not passed
+    // on.
     attempt::while_sending(move || sender.run(stream, client), read).0
 }

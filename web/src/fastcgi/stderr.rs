@@ -26,12 +26,15 @@ pub struct About {
     pub request: String,
 }
 
+/// The standard error of one request's script.
 pub struct Stderr {
     worker: Rc<Worker>,
     about: About,
     /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
+    /// Bytes that count towards [`TOTAL`].
     written: usize,
+    /// Bytes beyond them.
     left_out: usize,
 }
 
@@ -61,6 +64,7 @@ impl Stderr {
         self.worker.server.log(&record);
     }
 
+    /// Adds a piece of the standard error, and logs the lines that are complete.
     pub fn add(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() {
             if self.written >= TOTAL {
@@ -95,6 +99,7 @@ impl Stderr {
         }
     }
 
+    /// Logs the line so far.
     fn flush(&mut self) {
         if self.line.is_empty() {
             return;
@@ -114,8 +119,8 @@ impl Drop for Stderr {
     }
 }
 
-/// Text whose control characters, apart from tabs, are escaped. A script's line must not look like several lines of the log or
-/// move a terminal's cursor.
+/// Text whose control characters, apart from tabs, are escaped. A script's line must not look like several lines of the
+/// log or move a terminal's cursor.
 struct Visible<'t>(&'t str);
 
 impl fmt::Display for Visible<'_> {
