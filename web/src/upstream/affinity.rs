@@ -7,10 +7,10 @@ use super::balance::{Balance, HashKey};
 use super::pick::hash;
 use crate::{Request, Response};
 
-/// The backend that a request belongs to, if any. A lease without a request has none.
+/// The affinity of a request. A lease for no request has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Affinity {
-    /// The hash of the request's key.
+    /// The hash of the request's key, with [`Balance::Hash`].
     pub(super) key: Option<u64>,
     /// The backend that the sticky cookie names. It may be out of service.
     pub(super) stuck: Option<usize>,
@@ -74,7 +74,7 @@ fn hash_of(key: &HashKey, request: &Request<'_>) -> Option<u64> {
         HashKey::Client => {
             return Some(match request.client_ip()? {
                 IpAddr::V4(ip) => hash(&ip.octets()),
-                // A network of one client.
+                // One client has a network of this size.
                 IpAddr::V6(ip) => hash(&ip.octets()[..8]),
             });
         }

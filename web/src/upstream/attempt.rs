@@ -48,6 +48,7 @@ impl Upstream {
     /// repeat. Returns the response and the number of its backend.
     ///
     /// # Suspends
+    ///
     /// While connecting, and where `attempt` suspends.
     #[cfg(feature = "fastcgi")]
     pub(crate) fn attempt<T, F>(
@@ -61,7 +62,7 @@ impl Upstream {
         })
     }
 
-    /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades`: the request may leave HTTP.
+    /// Same as [`attempt`](Upstream::attempt), for one HTTP request. `upgrades` says that the request may leave HTTP.
     #[cfg(feature = "proxy")]
     pub(crate) fn attempt_http<T, F>(
         &self,
@@ -74,6 +75,7 @@ impl Upstream {
     }
 }
 
+/// Makes an attempt over a carrier that `find` returns, and one more over a new carrier if the first one may repeat.
 fn twice<C, T, F>(
     affinity: Affinity,
     find: impl Fn(Search, Kept) -> Result<C, Unavailable>,
@@ -110,7 +112,12 @@ pub(crate) fn is_idempotent(method: &str) -> bool {
 /// ended. The second value is the outcome of `send`; its error is the payload of a panic or of the
 /// cancellation.
 ///
+/// # Suspends
+///
+/// As `read` and `send` do.
+///
 /// # Cancellation
+///
 /// Cancels both.
 pub(crate) fn while_sending<S, R>(
     send: impl FnOnce() -> S,

@@ -13,7 +13,7 @@ use super::balance::BackendOptions;
 use super::counts::{Counts, Latency};
 use super::health::Health;
 use super::names::Names;
-use super::per_worker::Line;
+use super::per_worker::CachePadded;
 use super::pick::hash;
 use super::shelves::Shelves;
 #[cfg(feature = "tls")]
@@ -36,12 +36,12 @@ pub(super) struct Backend {
     /// The weight of the options, times [`WEIGHT`].
     pub(super) weight: u64,
     is_backup: bool,
-    /// The name in sticky cookies.
+    /// The name in sticky cookies and for the choice by a key.
     pub(super) id: String,
     /// The hash of `id`, for the choice by a key.
     pub(super) seed: u64,
     /// Leases in use, if a choice depends on them. All workers write it. Otherwise `counts` has them.
-    leases: Option<Line<AtomicUsize>>,
+    leases: Option<CachePadded<AtomicUsize>>,
     pub(super) health: Health,
     pub(super) shelves: Shelves,
     /// How TLS with it begins, if it speaks TLS.
@@ -54,10 +54,14 @@ pub(super) struct Backend {
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) chooses_http1: AtomicBool,
     names: Names,
+    /// Connections made.
     connects: AtomicU64,
-    /// Open HTTP/2 connections. Each holds the counter and not its upstream, because it waits for the end of the upstream.
+    /// Open HTTP/2 connections. Each holds this counter and not its upstream, because it waits for the end of the
+    /// upstream.
     pub(super) shared: Arc<AtomicUsize>,
+    /// Connections that could not be made.
     failures: AtomicU64,
+    /// Idle connections that were closed because they could not be used any more.
     stale: AtomicUsize,
     pub(super) counts: Counts,
 }
@@ -145,24 +149,24 @@ impl Backend {
     /// Makes all workers count their leases together, so that a choice may depend on them.
     pub(super) fn with_shared_leases(self) -> Backend {
         Backend {
-            leases: Some(Line(AtomicUsize::new(0))),
+            leases: Some(CachePadded(AtomicUsize::new(0))),
             ..self
         }
     }
 
-    /// Makes it speak TLS.
+    /// Makes it speak TLS, if `tls` says how.
     #[cfg(feature = "tls")]
     pub(super) fn secured(self, tls: Option<Secured>) -> Backend {
         Backend { tls, ..self }
     }
 
-    /// Offers HTTP/2 to the backend.
+    /// Sets whether HTTP/2 is offered to the backend.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) fn multiplexed(self, http2: bool) -> Backend {
         Backend { http2, ..self }
     }
 
-    /// Whether requests go on streams of HTTP/2.
+    /// Whether requests may go on streams of HTTP/2.
     #[cfg(feature = "proxy")]
     pub(super) fn speaks_http2(&self) -> bool {
         #[cfg(feature = "h2")]
@@ -171,8 +175,8 @@ impl Backend {
         false
     }
 
-    /// Whether a request may go on an HTTP/2 stream. `upgrades`: the request may leave HTTP, for which only TLS offers a choice of
-    /// versions.
+    /// Whether a request may go on an HTTP/2 stream. A request that may leave HTTP (`upgrades`) goes over HTTP/1.1
+    /// where TLS lets both ends choose the version.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) fn takes_streams(&self, upgrades: bool) -> bool {
         #[cfg(feature = "tls")]
@@ -242,6 +246,7 @@ impl Backend {
         }
     }
 
+    /// Takes an idle connection.
     pub(super) fn take_kept(&self) -> Option<Transport> {
         self.shelves.take(osier::time::coarse_now(), &self.stale)
     }
@@ -251,12 +256,12 @@ impl Backend {
         self.shelves.sweep(now, &self.stale);
     }
 
-    /// Connects within `limit` and before `deadline`, for bytes or HTTP/1.1.
+    /// Connects within `limit` and before `deadline`, for any protocol but HTTP/2.
     pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Transport> {
         self.dial_for(limit, deadline, false)
     }
 
-    /// Connects for a check, as the requests do. Returns also whether the connection speaks HTTP/2.
+    /// Connects for a check, in the same way as for a request. Also returns whether the connection speaks HTTP/2.
     pub(super) fn dial_checked(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<(Transport, bool)> {
         #[cfg(all(feature = "h2", feature = "proxy"))]
         if self.http2 {
@@ -265,8 +270,8 @@ impl Backend {
         Ok((self.dial(limit, deadline)?, false))
     }
 
-    /// Connects within `limit`. Returns also whether the connection speaks HTTP/2: without TLS it does, and with TLS the backend
-    /// chooses.
+    /// Connects within `limit`, and offers HTTP/2. Also returns whether the connection speaks it: without TLS it does,
+    /// and with TLS the backend chooses.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub(super) fn dial_http(&self, limit: Duration) -> io::Result<(Transport, bool)> {
         let transport = self.dial_for(limit, None, true)?;

@@ -1,4 +1,4 @@
-//! Values that say how an upstream chooses a backend.
+//! The settings for the choice of a backend.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ impl Default for BackendOptions {
 pub struct Sticky {
     /// The cookie's name. Default: `backend`.
     pub cookie: String,
-    /// Time from the response that set the cookie until the client forgets it. None for the client's
-    /// session, the default.
+    /// Time from the response that set the cookie until the client forgets it. `None`, the default, for the client's
+    /// session.
     pub max_age: Option<Duration>,
 }
 

@@ -35,7 +35,7 @@ pub struct Builder {
     connect_timeout: Duration,
     resolve_every: Duration,
     keep: Option<usize>,
-    /// The default of `keep` for TCP only, and with a Unix socket.
+    /// The default of `keep`, first if all backends use TCP, then if one uses a Unix socket.
     default_keep: [usize; 2],
     idle_timeout: Duration,
     max_leases: usize,
@@ -108,9 +108,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long a backend starts after it came back into service. Its weight grows meanwhile, from
-    /// nothing to its own, in proportion to the time. Zero by default. It has no effect on one backend
-    /// alone, or when all start.
+    /// Sets the time in which the weight of a backend that has come back into service grows, from
+    /// nothing to its own, in proportion to the time. Zero by default. It has no effect on a single backend,
+    /// or while all backends start.
     pub fn slow_start(mut self, time: Duration) -> Self {
         self.slow_start = time;
         self
@@ -158,16 +158,16 @@ impl Builder {
         self
     }
 
-    /// Sets the number of consecutive failures that put a backend out; 3 by default. Failures to
-    /// connect count, and [`Lease::failed`](super::Lease::failed) does if the backend gives no response for a second. The
-    /// last backend that is in is never put out.
+    /// Sets the number of consecutive failures that put a backend out; 3 by default. Failures to connect count.
+    /// [`Lease::failed`](super::Lease::failed) counts, too, but puts the backend out only if there was no response for
+    /// a second. The last backend that is in is never put out.
     pub fn failures(mut self, count: u32) -> Self {
         self.policy.failures = count.max(1);
         self
     }
 
     /// Sets the longest time from the first of these failures to the last; at least a second, and
-    /// unlimited by default. A later failure begins another row.
+    /// unlimited by default. A later failure counts as the first one again.
     pub fn failure_window(mut self, time: Duration) -> Self {
         self.policy.window = time.max(self.policy.silence);
         self
@@ -187,8 +187,9 @@ impl Builder {
         self
     }
 
-    /// Speaks TLS to all backends. A backend whose certificate `connector` does not trust counts as one that refuses the connection.
-    /// A handshake must end within [`connect_timeout`](Builder::connect_timeout). The sessions of a backend are resumed.
+    /// Speaks TLS to all backends. A backend whose certificate `connector` does not trust counts as one that refuses
+    /// the connection. A handshake must end within [`connect_timeout`](Builder::connect_timeout). The sessions of a
+    /// backend are resumed.
     ///
     /// ```
     /// use osier_web::tls::Connector;
@@ -204,20 +205,22 @@ impl Builder {
         self
     }
 
-    /// Sets the name that the certificate of every backend must have, and that the backend is told (SNI). By default it is the host of
-    /// the backend's address, and `localhost` for a Unix socket. It has no effect without [`tls`](Builder::tls).
+    /// Sets the name that the certificate of every backend must have, and that is sent to the backend (SNI). The
+    /// default is the host of the backend's address, and `localhost` for a Unix socket. It has no effect without
+    /// [`tls`](Builder::tls).
     #[cfg(feature = "tls")]
     pub fn tls_name(mut self, name: impl Into<String>) -> Self {
         self.tls_name = Some(name.into());
         self
     }
 
-    /// Makes the requests of a [`Proxy`](crate::proxy::Proxy) go over HTTP/2. Each worker has one connection to a backend, and more
-    /// while the backend allows fewer concurrent streams than it gets requests. Off by default.
+    /// Makes the requests of a [`Proxy`](crate::proxy::Proxy) go over HTTP/2. Each worker has one connection to a
+    /// backend, and more while the backend allows fewer concurrent streams than it gets requests. Off by default.
     ///
-    /// With TLS, the backend chooses between HTTP/2 and HTTP/1.1 (ALPN), and requests that may leave HTTP, for a WebSocket, go over
-    /// HTTP/1.1. Without TLS, the backend must speak HTTP/2 from the first byte (prior knowledge). [`keep`](Builder::keep) has no
-    /// effect on HTTP/2 connections, and a [`Lease`](super::Lease) is always a connection of its own.
+    /// With TLS, the backend chooses between HTTP/2 and HTTP/1.1 (ALPN), and requests that may leave HTTP, for a
+    /// WebSocket, go over HTTP/1.1. If there is no TLS, the backend must speak HTTP/2 from the first byte (prior
+    /// knowledge). [`keep`](Builder::keep) has no effect on HTTP/2 connections, and a [`Lease`](super::Lease) is always
+    /// a connection of its own.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     pub fn http2(mut self, on: bool) -> Self {
         self.http2 = on;
@@ -288,7 +291,7 @@ impl Builder {
             max_leases: self.max_leases,
             check: self.check,
             log: self.log,
-            kept: AtomicBool::new(false),
+            has_keeper: AtomicBool::new(false),
             gone: Arc::new(Event::manual()),
         }))
     }

@@ -27,7 +27,7 @@ impl Carrier {
         }
     }
 
-    /// The connection, if the carrier is an HTTP/1.1 one.
+    /// The lease, if the carrier is an HTTP/1.1 connection.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match self {
             Carrier::Bytes(lease) => Some(lease),
@@ -36,7 +36,7 @@ impl Carrier {
         }
     }
 
-    /// Sets the time for the backend to send the next bytes, and to take the next bytes.
+    /// Sets the longest waits for the backend to send the next bytes, and to take the next bytes.
     pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) -> io::Result<()> {
         match self {
             Carrier::Bytes(lease) => {

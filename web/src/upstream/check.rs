@@ -1,4 +1,4 @@
-//! Active checks: one request or connection that tells whether a backend is healthy.
+//! Active checks. A check is one request or connection that shows whether a backend is healthy.
 
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
@@ -23,6 +23,7 @@ const HEAD_BYTES: usize = 16 << 10;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
+    /// `None` for a check that only connects.
     http: Option<Http>,
     pub(super) every: Duration,
     limit: Duration,
@@ -108,6 +109,14 @@ impl Check {
     }
 
     /// Checks the backend once.
+    ///
+    /// # Suspends
+    ///
+    /// Until the backend has answered, for about the timeout at most.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the check has failed.
     pub(super) fn run(&self, backend: &Backend) -> io::Result<()> {
         let deadline = osier::time::now().checked_add(self.limit);
         let (stream, is_http2) = backend.dial_checked(self.limit, deadline)?;

@@ -1,14 +1,14 @@
-//! Claims: the search for a backend, and its outcome, a place at the backend.
+//! The search for a backend. Its outcome is a claim: a place at the backend.
 //!
 //! A search goes through tiers of backends, and ends in the first that has one in service:
 //!
 //! ```text
-//!   the one of the sticky cookie ─▶ primaries ─▶ backups, if no primary is in service
-//!                                                   └ after a failure: then the one that has failed
+//!   the backend of the sticky cookie ─▶ primaries ─▶ backups, if no primary is in service
+//!                                                       └ in a second attempt: the backend that has failed
 //! ```
 //!
 //! Within a tier, a backend that is due for a trial gets the request. Otherwise the balance chooses
-//! (pick.rs). By a key, a backend that is due takes part in the choice, and so only its own keys are
+//! (pick.rs). If the choice is by a key, a backend that is due takes part in it, so only requests with its own keys are
 //! risked.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use super::affinity::Affinity;
 use super::backend::Backend;
 use super::balance::Balance;
-use super::health::{Admits, Failed};
+use super::health::{Admits, FailureKind};
 use super::pick::{self, BACKENDS_MAX, LeastLoaded, members};
 use super::{Anchor, Inner, Turns, Unavailable};
 
@@ -28,7 +28,7 @@ pub(super) struct Search {
     /// The backends that have refused this request a connection, a bit each.
     pub(super) tried: u64,
     pub(super) affinity: Affinity,
-    /// The failed attempt that this search is to repeat.
+    /// The failed attempt, if this search is for a second one.
     pub(super) after: Option<Attempted>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Search {
 #[derive(Clone, Copy)]
 pub(super) struct Attempted {
     pub(super) backend: usize,
-    /// Whether the connection had been kept: the backend may have closed it for its age.
+    /// Whether the connection had been used before. The backend may have closed it for its age.
     pub(super) reused: bool,
 }
 
@@ -75,8 +75,8 @@ impl Anchor {
         })
     }
 
-    /// Claims a place at one of `tier`. Adds those at their limit to `busy`. `also_out`: those count
-    /// too that failures have put out.
+    /// Claims a place at one of `tier`. Adds those at their limit to `busy`. With `also_out`, backends that failures
+    /// have put out count as well.
     fn claim_in(self: &Arc<Self>, tier: u64, search: &Search, also_out: bool, busy: &mut u64) -> Option<Claim> {
         let (key, mut lost) = (search.affinity.key, 0);
         loop {
@@ -107,7 +107,7 @@ impl Anchor {
         }
     }
 
-    /// Risks one request as the trial, unless another worker does.
+    /// Claims a place for the request as the trial, unless another worker has begun the trial.
     fn begin_trial(self: &Arc<Self>, index: usize) -> Option<Claim> {
         let backend = &self.backends[index];
         backend.health.begin_trial(self.now(), &self.policy).then(|| {
@@ -200,8 +200,8 @@ impl Inner {
         }
     }
 
-    /// The state of this worker's choices. Each worker begins one choice later than the one before it, so that they do not all begin
-    /// with the same backend.
+    /// The state of this worker's choices. Each worker begins one choice later than the one before it, so that they do
+    /// not all begin with the same backend.
     fn turns(&self) -> &Turns {
         self.turns.own(|worker| {
             let credits = [const { AtomicI64::new(0) }; BACKENDS_MAX];
@@ -246,7 +246,8 @@ impl Claim {
         &self.upstream.backends[self.backend]
     }
 
-    pub(super) fn failed(&self, what: Failed, why: &dyn fmt::Display) {
+    /// Counts a failure, and logs it if it puts the backend out.
+    pub(super) fn failed(&self, kind: FailureKind, why: &dyn fmt::Display) {
         let inner = &self.upstream;
         let backend = self.backend();
         let now = inner.now();
@@ -258,12 +259,13 @@ impl Claim {
                 .filter(|(index, _)| *index != self.backend);
             !others.any(|(_, other)| other.health.is_in(now))
         };
-        if let Some(out) = backend.health.failed(what, self.trial, now, &inner.policy, is_last) {
+        if let Some(out) = backend.health.failed(kind, self.trial, now, &inner.policy, is_last) {
             let label = &backend.label;
             inner.log(format_args!("backend {label} is out for {out:?}: {why}"));
         }
     }
 
+    /// Resets the failures, and logs that the backend is in again if it was out.
     pub(super) fn answered(&self) {
         if self.backend().health.answered(|| self.upstream.now()) {
             let label = &self.backend().label;

@@ -1,4 +1,4 @@
-//! The end of a gateway's work when its client leaves: the backend then works for nobody.
+//! Ends the work of a gateway when its client leaves, because the backend would work for nobody.
 
 use osier::Cancelled;
 use osier::io::HalfClose;

@@ -1,7 +1,7 @@
 //! Counters of a backend: leases, failures by kind, and the time to the head of the response.
 //!
-//! Each worker has a tally of what every request counts, and a reader adds the tallies up. All counters are relaxed and unordered
-//! among each other, so a reader may see a count before its time.
+//! Each worker has a tally of the counters that every request changes, and a reader adds the tallies up. All counters
+//! are relaxed and unordered among each other, so a reader may see only some of the counts of one request.
 
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,7 +14,8 @@ const BUCKETS: usize = Latency::BOUNDS.len() + 1;
 /// A histogram of times, with bounds that suit requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// The number of times up to each bound and above the bound before. The last number counts the times above all bounds.
+    /// The number of times up to each bound and above the bound before. The last number counts the times above all
+    /// bounds.
     pub counts: [u64; BUCKETS],
     /// The sum of all times.
     pub sum: Duration,
@@ -59,13 +60,14 @@ pub(super) struct Counts {
 /// The counters of the requests of one worker.
 #[derive(Default)]
 struct Tally {
-    /// Leases that began on this worker less those that ended on it. Only the sum over all workers is a number of leases, because a
-    /// lease may end on another worker.
+    /// Leases that began on this worker less those that ended on it. Only the sum over all workers is a number of
+    /// leases, because a lease may end on another worker.
     leases: AtomicIsize,
     /// Leases on a new connection.
     new: AtomicU64,
     /// Leases on a connection that was used before.
     reused: AtomicU64,
+    /// The sum of the times to the head of a response.
     nanos: AtomicU64,
     latency: [AtomicU64; BUCKETS],
 }
@@ -108,7 +110,7 @@ impl Counts {
         self.connect_timeouts.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request without a response. `timed_out`: the backend gave none in time.
+    /// Counts a request without a valid response. `timed_out` says that the backend gave none in time.
     pub(super) fn failed(&self, timed_out: bool) {
         let counter = match timed_out {
             true => &self.response_timeouts,
@@ -129,11 +131,11 @@ impl Counts {
     /// Leases in use now.
     pub(super) fn leases(&self) -> usize {
         let leases = self.tallies.iter().map(|tally| tally.leases.load(Relaxed));
-        // Of a lease that begins and ends meanwhile on two workers, only the end may be seen.
+        // A lease may begin and end on two workers meanwhile, and only its end be seen.
         leases.sum::<isize>().max(0).unsigned_abs()
     }
 
-    /// All leases on a connection since the start, and those of them on one that was used before.
+    /// The number of all leases on a connection since the start, and the number of those on one that was used before.
     pub(super) fn connections(&self) -> (u64, u64) {
         let sum = |of: fn(&Tally) -> &AtomicU64| self.tallies.iter().map(|tally| of(tally).load(Relaxed)).sum::<u64>();
         let reused = sum(|tally| &tally.reused);

@@ -14,7 +14,7 @@
 //! A row of failures lasts for [`Policy::window`] at most. A later failure begins another row.
 //!
 //! Failures to connect put a backend out. Failed requests do so only if the backend gave no response
-//! for [`Policy::silence`]: a client can provoke them, but not while others get responses. The last
+//! for [`Policy::silence`]: a client can provoke failures, but cannot keep others from getting responses. The last
 //! backend that is in stays in, whatever fails.
 //!
 //! A backend that comes back starts slowly: its weight grows with the time since then
@@ -30,7 +30,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     pub(super) failures: u32,
+    /// Time for which a backend is out before the first trial. It doubles with each failed trial.
     pub(super) first: Duration,
+    /// The longest such time.
     pub(super) longest: Duration,
     /// The least time from the first failure in a row to the failed request that puts a backend out.
     pub(super) silence: Duration,
@@ -58,9 +60,9 @@ impl Policy {
     }
 }
 
-/// The two kinds of failures.
+/// The kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum FailureKind {
     Connecting,
     Request,
 }
@@ -85,12 +87,13 @@ pub(super) struct Health {
     trial_at: AtomicU64,
     /// Whether the active checks have found the backend unhealthy. Only the keeper writes it.
     unwell: AtomicBool,
-    /// Time at which the backend came back, 0 if it never was out. It is stored before the backend is
+    /// Time at which the backend came back, and 0 when it has its full weight. It is stored before the backend is
     /// in.
     back_since: AtomicU64,
 }
 
 impl Health {
+    /// Whether the backend takes a request now.
     #[inline]
     pub(super) fn admits(&self, now: impl FnOnce() -> u64) -> Admits {
         match (self.unwell.load(Relaxed), self.trial_at.load(Relaxed)) {
@@ -101,8 +104,8 @@ impl Health {
         }
     }
 
-    /// Whether the caller's request is the trial. No other request becomes one before the backoff
-    /// has passed again.
+    /// Begins a trial. Returns whether the caller's request is the trial: then no other request becomes one before the
+    /// backoff has passed again.
     pub(super) fn begin_trial(&self, now: u64, policy: &Policy) -> bool {
         let due = self.trial_at.load(Relaxed);
         let next = later(now, policy.out_for(self.failures.load(Relaxed)));
@@ -110,10 +113,10 @@ impl Health {
     }
 
     /// Counts a failure. Returns for how long the backend is out, if this failure puts it out.
-    /// `is_last`: no other backend is in.
+    /// `is_last` says whether no other backend is in.
     pub(super) fn failed(
         &self,
-        what: Failed,
+        kind: FailureKind,
         trial: bool,
         now: u64,
         policy: &Policy,
@@ -138,7 +141,7 @@ impl Health {
             return None;
         }
         let silence = now.saturating_sub(self.failing_since.load(Relaxed));
-        let may_be_provoked = what == Failed::Request && u128::from(silence) < policy.silence.as_millis();
+        let may_be_provoked = kind == FailureKind::Request && u128::from(silence) < policy.silence.as_millis();
         if !trial && (may_be_provoked || is_last()) {
             return None;
         }
@@ -193,11 +196,13 @@ impl Health {
         !self.unwell.load(Relaxed)
     }
 
+    /// Whether every request is admitted.
     pub(super) fn is_in(&self, now: u64) -> bool {
         self.admits(|| now) == Admits::Yes
     }
 }
 
+/// The time after `time`, and at least a millisecond later.
 fn later(now: u64, time: Duration) -> u64 {
     let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     now.saturating_add(time.max(1))
@@ -217,7 +222,7 @@ mod tests {
 
     impl Health {
         fn refused(&self, trial: bool, now: u64) -> Option<Duration> {
-            self.failed(Failed::Connecting, trial, now, &POLICY, || false)
+            self.failed(FailureKind::Connecting, trial, now, &POLICY, || false)
         }
     }
 
@@ -246,7 +251,7 @@ mod tests {
     #[test]
     fn failed_requests_put_out_only_a_backend_that_gives_no_response_for_a_while() {
         let health = Health::default();
-        let hangs_up = |now| health.failed(Failed::Request, false, now, &POLICY, || false);
+        let hangs_up = |now| health.failed(FailureKind::Request, false, now, &POLICY, || false);
         for now in 1..1000 {
             assert_eq!(hangs_up(now), None, "too soon");
         }
@@ -260,7 +265,7 @@ mod tests {
     fn the_last_backend_stays_in() {
         let health = Health::default();
         for now in 1..100 {
-            let out = health.failed(Failed::Connecting, false, now, &POLICY, || true);
+            let out = health.failed(FailureKind::Connecting, false, now, &POLICY, || true);
             assert_eq!((out, health.admits(|| now)), (None, Admits::Yes));
         }
         assert!(health.refused(false, 100).is_some(), "once it is not the last");
@@ -309,7 +314,7 @@ mod tests {
                 ..POLICY
             },
         );
-        let fails = |now| health.failed(Failed::Connecting, false, now, &policy, || false);
+        let fails = |now| health.failed(FailureKind::Connecting, false, now, &policy, || false);
         for now in [1, 102, 203, 304] {
             assert_eq!(fails(now), None, "each begins a row");
         }

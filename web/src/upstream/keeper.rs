@@ -1,10 +1,10 @@
-//! The keeper, the fiber of an upstream: runs active checks and closes idle connections after the
+//! The keeper is the fiber of an upstream. It runs active checks, and closes idle connections after the
 //! idle timeout.
 //!
-//! An upstream has at most one keeper. A lease starts it if there are checks, and a kept connection
-//! starts it. The keeper holds a weak reference to the upstream, upgraded only while it works. The
-//! drop of the upstream wakes the keeper, which ends. If the keeper's runtime ends first, the next
-//! lease or kept connection starts another.
+//! An upstream has at most one keeper. The first lease starts it if there are checks, and so does the first connection
+//! that is kept. The keeper holds a weak reference to the upstream, upgraded only while it works. The drop of the
+//! upstream wakes the keeper, which ends. If the keeper's runtime ends first, the next lease or kept connection starts
+//! another keeper.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,14 +21,14 @@ const SWEEP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// Starts the fiber, unless it runs already or there is no runtime.
 #[inline]
 pub(super) fn ensure(upstream: &Arc<Inner>) {
-    if !upstream.kept.load(Relaxed) {
+    if !upstream.has_keeper.load(Relaxed) {
         start(upstream);
     }
 }
 
 #[cold]
 fn start(upstream: &Arc<Inner>) {
-    if osier::fiber::worker().is_none() || upstream.kept.swap(true, Relaxed) {
+    if osier::fiber::worker().is_none() || upstream.has_keeper.swap(true, Relaxed) {
         return;
     }
     let keeper = Keeper(Arc::downgrade(upstream));
@@ -50,7 +50,7 @@ struct Keeper(Weak<Inner>);
 impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some(upstream) = self.0.upgrade() {
-            upstream.kept.store(false, Relaxed);
+            upstream.has_keeper.store(false, Relaxed);
         }
     }
 }

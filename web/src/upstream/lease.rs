@@ -1,4 +1,4 @@
-//! Leases: a lease is a connection to a backend for the time of one request.
+//! A lease is a connection to a backend for the time of one request.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
@@ -31,8 +31,8 @@ impl Lease {
         }
     }
 
-    /// The socket, for waiting and for setting timeouts, which are those that the previous user has set. Read and write through the
-    /// lease: the bytes of the socket may be encrypted.
+    /// The socket, for waiting and for setting timeouts. A reused connection still has the timeouts that its previous
+    /// user has set. Read and write through the lease: the bytes of the socket may be encrypted.
     #[inline]
     pub fn stream(&self) -> &Stream {
         self.transport.socket()
@@ -44,8 +44,8 @@ impl Lease {
         &self.transport
     }
 
-    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Returns whether it has. The stack
-    /// of the fiber shrinks if that takes long.
+    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Returns whether it
+    /// has. The stack of the fiber shrinks if that takes long.
     ///
     /// # Suspends
     ///
@@ -101,11 +101,10 @@ impl Lease {
         self.ticket.timed_out(why);
     }
 
-    /// Whether bytes that have just been received cannot be the response to this request, of which
-    /// `sent` bytes were written: the backend's system has acknowledged none of them. A backend that
-    /// responds to a request twice sends such bytes. Without a network in between, the request has
-    /// arrived before any byte is received, and the look before the lease is enough: no system call
-    /// is made.
+    /// Whether bytes that have just been received cannot be the response to this request, of which `sent` bytes were
+    /// written: the backend's system has acknowledged none of them. A backend that responds to a request twice sends
+    /// such bytes. If there is no network in between, the request arrives when it is written. The connection was quiet
+    /// before the lease, so no system call is made.
     pub(crate) fn is_too_early(&self, sent: u64) -> bool {
         let unheard = || self.stream().unacknowledged().is_some_and(|count| count as u64 >= sent);
         self.is_reused() && sent > 0 && self.ticket.claim.backend().is_remote && unheard()

@@ -14,15 +14,15 @@
 //!   keeper.rs: one fiber an upstream: active checks, idle timeout
 //! ```
 //!
-//! Any worker may take, use and return a lease, at the same time as others. The number of leases
-//! and the health of a backend are atomics, and a search for a backend takes no lock and allocates
-//! nothing. Where leases are limited, or the choice depends on them, a claim counts itself with a compare-and-swap that fails
-//! if the backend has more leases than the choice allows, so two workers never take the same place. Everything else that a request
-//! writes belongs to its worker (per_worker.rs).
+//! Any worker may take, use and return a lease, at the same time as others. The number of leases and the health of a
+//! backend are atomics. A search that finds a backend takes no lock and allocates nothing. Where leases are limited, or
+//! the choice depends on them, a claim counts itself with a compare-and-swap that fails if the backend has more leases
+//! than the choice allows, so two workers never take the same place. Everything else that a request writes belongs to
+//! its worker (per_worker.rs).
 //!
 //! Idle connections lie on one shelf per worker. A lock guards each shelf; it is held for a push or
-//! a pop and never across a suspension. A connection stays on the worker whose poller knows it. A
-//! worker whose shelf is empty takes one of another worker, which costs two system calls, less than
+//! a pop and never across a suspension. Usually a connection stays on the worker whose poller knows it. A
+//! worker whose shelf is empty takes a connection of another worker, which costs two system calls, less than
 //! connecting.
 
 pub(crate) mod affinity;
@@ -65,7 +65,7 @@ use backend::Backend;
 #[cfg(feature = "proxy")]
 use carrier::Carrier;
 use claim::{Attempted, Claim, Search};
-use health::{Failed, Policy};
+use health::{FailureKind, Policy};
 use per_worker::PerWorker;
 use pick::BACKENDS_MAX;
 
@@ -106,11 +106,13 @@ pub struct Upstream(Arc<Handle>);
 /// The part that the clones share.
 struct Handle {
     inner: Arc<Inner>,
+    /// The reference that the claims of each worker hold.
     anchors: PerWorker<Arc<Anchor>>,
 }
 
-/// The state of one worker's choices. If all workers took turns together, each choice would write a line that they share. So it has no
-/// pointer to memory that may be another worker's neighbour.
+/// The state of one worker's choices. If all workers took turns together, each choice would write a cache line that
+/// they share. The state has no pointers, because memory behind them could lie on a cache line with that of another
+/// worker.
 struct Turns {
     /// The credits of the backends in the round robin; see `pick.rs`.
     credits: [AtomicI64; BACKENDS_MAX],
@@ -118,15 +120,15 @@ struct Turns {
     random: AtomicU64,
 }
 
-/// A reference to an upstream for the claims of one worker, which count themselves here. A count of all claims would be a cache line
-/// that all workers write.
+/// A reference to an upstream for the claims of one worker. Claims are counted here, as references to it. One count of
+/// all claims would be a cache line that all workers write.
 #[repr(align(128))]
 struct Anchor(Arc<Inner>);
 
 /// The state that all clones and leases of an upstream share.
 struct Inner {
     name: String,
-    /// No other upstream of this process has it.
+    /// A number that no other upstream of this process has.
     #[cfg(all(feature = "h2", feature = "proxy"))]
     id: u64,
     backends: Vec<Backend>,
@@ -134,7 +136,7 @@ struct Inner {
     backups: u64,
     balance: Balance,
     sticky: Option<Sticky>,
-    /// Milliseconds.
+    /// The time of the slow start, in milliseconds.
     slow_start: u64,
     /// The state of the choices, for each worker.
     turns: PerWorker<Turns>,
@@ -148,7 +150,7 @@ struct Inner {
     check: Option<Check>,
     log: Log,
     /// Whether the keeper's fiber runs; see `keeper.rs`.
-    kept: AtomicBool,
+    has_keeper: AtomicBool,
     /// Set when the upstream is dropped, to end the keeper and the shared connections.
     gone: Arc<Event>,
 }
@@ -248,8 +250,8 @@ impl Upstream {
         self.find(deadline, search, Kept::Taken)
     }
 
-    /// Takes a new connection for the second attempt at a request. It goes to the backend `other`
-    /// ([`Lease::backend`]) only if there is no other.
+    /// Takes a new connection for the second attempt at a request. The backend of the first attempt, `before`
+    /// ([`Lease::backend`]), gets it only if there is no other.
     ///
     /// # Suspends
     ///
@@ -258,8 +260,8 @@ impl Upstream {
     /// # Errors
     ///
     /// Same as [`lease`](Upstream::lease).
-    pub fn lease_anew(&self, deadline: Option<Instant>, other: Option<usize>) -> Result<Lease, Unavailable> {
-        let after = other.map(|backend| Attempted { backend, reused: false });
+    pub fn lease_anew(&self, deadline: Option<Instant>, before: Option<usize>) -> Result<Lease, Unavailable> {
+        let after = before.map(|backend| Attempted { backend, reused: false });
         let search = Search {
             after,
             ..Search::default()
@@ -273,7 +275,7 @@ impl Upstream {
         (self.0.log)(&Record::new(Level::Warning, line));
     }
 
-    /// Logs that there is no file for the responses of slow clients.
+    /// Logs that no file can be made for the response of a slow client.
     pub(crate) fn lacks_file(&self, error: &io::Error) {
         self.0
             .log(format_args!("a response waits for its client at the backend: {error}"));
@@ -293,11 +295,12 @@ impl Upstream {
         self.0.backends.iter().map(|backend| backend.stats(now)).collect()
     }
 
+    /// Finds a lease, before `deadline`.
     fn find(&self, deadline: Option<Instant>, search: Search, kept: Kept) -> Result<Lease, Unavailable> {
         self.reach(deadline, search, |claim| self.0.open(claim, deadline, kept))
     }
 
-    /// Finds a carrier for a request. `upgrades`: the request may leave HTTP.
+    /// Finds a carrier for a request. `upgrades` says that the request may leave HTTP.
     #[cfg(feature = "proxy")]
     fn find_carrier(&self, search: Search, kept: Kept, upgrades: bool) -> Result<Carrier, Unavailable> {
         let _ = upgrades;
@@ -320,7 +323,7 @@ impl Upstream {
         self.0.backends.iter().any(Backend::speaks_http2)
     }
 
-    /// Claims a place at one backend after the other, until `open` has made a connection or `deadline` has passed.
+    /// Claims a place at one backend after the other, until `open` succeeds or `deadline` has passed.
     fn reach<T>(
         &self,
         deadline: Option<Instant>,
@@ -346,7 +349,7 @@ impl Upstream {
             }
             // A lack of this process's own resources is not the backend's failure.
             if !is_out_of_resources(&error) {
-                claim.failed(Failed::Connecting, &error);
+                claim.failed(FailureKind::Connecting, &error);
             }
             let backend = claim.backend().label.clone();
             last = Some(match error.kind() {
@@ -400,6 +403,7 @@ impl Inner {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Logs a line about the upstream.
     fn log(&self, line: fmt::Arguments<'_>) {
         let text = format_args!("upstream {}: {line}", self.name);
         (self.log)(&Record::new(Level::Warning, text));

@@ -1,4 +1,4 @@
-//! A cache of the addresses of one host name.
+//! Caches the addresses of one host name.
 //!
 //! [`Names::addrs`] returns the cached addresses, or runs the lookup that the caller passes. A
 //! caller that could not connect to any address calls [`Names::doubt`]. Any worker may call both at

@@ -1,25 +1,25 @@
-//! A value for each worker, on cache lines of its own. Cores that write the same line wait for each other, so what every request
-//! writes stands here.
+//! A value for each worker, on cache lines of its own. Cores that write the same line wait for each other, so values
+//! that every request writes are here.
 
 use std::sync::OnceLock;
 
-/// Most values. More workers share them.
+/// Most values. If there are more workers, some share a value.
 const MOST: usize = 64;
 
 /// The values of all workers, made at the first use.
-pub(super) struct PerWorker<T>(OnceLock<Box<[Line<T>]>>);
+pub(super) struct PerWorker<T>(OnceLock<Box<[CachePadded<T>]>>);
 
 /// A value that shares no cache line with another one. Processors fetch two lines of 64 bytes at a time.
 #[repr(align(128))]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
 impl<T> PerWorker<T> {
     pub(super) const fn new() -> PerWorker<T> {
         PerWorker(OnceLock::new())
     }
 
-    /// The value of this worker. A thread that is no worker gets the first one. `make` makes the value of each worker, by its number,
-    /// at the first use.
+    /// The value of this worker. A thread that is not a worker gets the first value. The first use makes all values by
+    /// `make`, which gets the number of the worker.
     #[inline]
     pub(super) fn own(&self, make: impl Fn(usize) -> T) -> &T {
         let values = self.0.get_or_init(|| all(make));
@@ -35,9 +35,9 @@ impl<T> PerWorker<T> {
 }
 
 #[cold]
-fn all<T>(make: impl Fn(usize) -> T) -> Box<[Line<T>]> {
+fn all<T>(make: impl Fn(usize) -> T) -> Box<[CachePadded<T>]> {
     let workers = osier::fiber::worker().map_or(1, |_| osier::fiber::workers());
-    (0..workers.min(MOST)).map(|index| Line(make(index))).collect()
+    (0..workers.min(MOST)).map(|index| CachePadded(make(index))).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Choices among backends, as pure functions of their weights and loads.
 //!
-//! A set of backends is a `u64` with a bit for each. No set is empty. Weights are positive numbers
-//! in any unit, up to a million, so that their products with loads fit 64 bits. Two calls may see different weights, as a backend that has just come back gains
-//! weight.
+//! A set of backends is a `u64` with a bit for each. No set is empty. Weights are positive numbers in any unit, up to a
+//! million, so that their products with loads fit 64 bits. Two calls may see different weights, because a backend that
+//! has just come back gains weight.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -28,8 +28,8 @@ pub(super) fn members(mut set: u64) -> impl Iterator<Item = usize> {
 /// each member is chosen as often as its weight says, and never more than one choice ahead of its
 /// share.
 ///
-/// Each worker has credits of its own. More workers than there are credits share some; they may then choose the same member at a time,
-/// which waits longer afterwards: no credit is lost.
+/// Each worker has credits of its own, unless there are very many workers. Workers that share credits may choose the
+/// same member at the same time. That member then waits longer, because no credit is lost.
 pub(super) fn smooth(set: u64, credits: &[AtomicI64], weight: impl Fn(usize) -> u64) -> usize {
     let (mut earned, mut richest) = (0, (i64::MIN, 0));
     for index in members(set) {
@@ -76,7 +76,7 @@ impl LeastLoaded {
         least
     }
 
-    /// The highest load with which a backend of this weight is still one of them.
+    /// The highest load with which a backend of this weight is still one of the members.
     pub(super) fn load_at(&self, weight: u64) -> usize {
         usize::try_from(self.load.saturating_mul(weight) / self.weight.max(1)).unwrap_or(usize::MAX)
     }
@@ -133,7 +133,7 @@ pub(super) fn random(state: &AtomicU64) -> u64 {
 pub(super) fn by_key(set: u64, key: u64, seed: impl Fn(usize) -> u64, weight: impl Fn(usize) -> u64) -> usize {
     let mut earliest = (f64::INFINITY, set.trailing_zeros() as usize);
     for index in members(set) {
-        // 53 bits, between 0 and 1 and neither.
+        // A number of 53 random bits, above 0 and below 1.
         let uniform = ((mix(key ^ seed(index)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         let time = -uniform.ln() / weight(index) as f64;
         if time < earliest.0 {
@@ -143,8 +143,8 @@ pub(super) fn by_key(set: u64, key: u64, seed: impl Fn(usize) -> u64, weight: im
     earliest.1
 }
 
-/// Hashes bytes: FNV-1a, mixed. The result is the same in every process, as all servers in front of
-/// the same backends, and each after its restart, choose alike.
+/// Hashes bytes: FNV-1a, mixed. The result is the same in every process, so that all servers in front of
+/// the same backends choose alike, also after a restart.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold))

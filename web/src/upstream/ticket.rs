@@ -1,13 +1,14 @@
-//! Tickets: a ticket is one request at a backend. It holds the place there, and the outcome is reported to it.
+//! A ticket is one request at a backend. It holds the place there, and the outcome of the request is reported to it.
 
 use std::fmt;
 
 use osier::time::Stamp;
 
 use super::claim::Claim;
-use super::health::Failed;
+use super::health::FailureKind;
 use crate::Address;
 
+/// One request at a backend.
 pub(crate) struct Ticket {
     pub(super) claim: Claim,
     reused: bool,
@@ -15,7 +16,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// `reused`: the connection was used before.
+    /// Makes the ticket of a request that begins now. `reused` says that the connection was used before.
     pub(super) fn new(claim: Claim, reused: bool) -> Ticket {
         claim.backend().counts.connected(reused);
         Ticket {
@@ -51,12 +52,12 @@ impl Ticket {
     /// Reports a failed request; see [`Lease::failed`](super::Lease::failed).
     pub(crate) fn failed(&self, why: impl fmt::Display) {
         self.claim.backend().counts.failed(false);
-        self.claim.failed(Failed::Request, &why);
+        self.claim.failed(FailureKind::Request, &why);
     }
 
     /// Reports a request that was not taken or answered in time; see [`Lease::timed_out`](super::Lease::timed_out).
     pub(crate) fn timed_out(&self, why: impl fmt::Display) {
         self.claim.backend().counts.failed(true);
-        self.claim.failed(Failed::Request, &why);
+        self.claim.failed(FailureKind::Request, &why);
     }
 }

@@ -1,4 +1,4 @@
-//! Why an upstream has no lease for a request, and the status of the gateway's response.
+//! The reasons why an upstream has no lease for a request, each with the status of the gateway's response.
 
 use std::{error, fmt, io};
 
@@ -13,7 +13,7 @@ pub enum Unavailable {
         /// The upstream's name.
         upstream: String,
     },
-    /// Every backend has reached its limit of leases.
+    /// Every backend in service has reached its limit of leases.
     Busy {
         /// The upstream's name.
         upstream: String,

@@ -9,7 +9,7 @@ use osier_http::h2::{ErrorCode, ResponseHead};
 
 use crate::conn::inlet::Inlet;
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
     kind: io::ErrorKind,
@@ -36,13 +36,12 @@ impl Lost {
 /// The most interim responses that wait for their reader. Further ones are dropped.
 const INTERIM_MAX: usize = 8;
 
-/// The end of a stream before the end of its response.
+/// The reason why a stream ended before the end of its response.
 #[derive(Clone, Debug)]
 pub(super) enum Cut {
-    Stream {
-        code: ErrorCode,
-        by_peer: bool,
-    },
+    /// The stream was reset, by the backend or because its response breaks the rules.
+    Stream { code: ErrorCode, by_peer: bool },
+    /// The connection has ended.
     Connection(Lost),
     /// This end has cancelled the stream.
     Cancelled,
@@ -51,7 +50,7 @@ pub(super) enum Cut {
 /// The receiving side of a stream, which the connection fills.
 pub(super) struct Answer {
     pub(super) inlet: Inlet,
-    /// Heads that were not taken yet. Each comes with whether the stream ends with it.
+    /// Heads that were not taken yet. The flag says that the stream ends with the head.
     heads: RefCell<VecDeque<(Box<ResponseHead>, bool)>>,
     cut: RefCell<Option<Cut>>,
 }
@@ -65,7 +64,8 @@ impl Answer {
         }
     }
 
-    pub(super) fn take_head(&self, head: Box<ResponseHead>, end: bool) {
+    /// Adds a head that has arrived.
+    pub(super) fn receive_head(&self, head: Box<ResponseHead>, end: bool) {
         let mut heads = self.heads.borrow_mut();
         if head.status() >= 200 || heads.len() < INTERIM_MAX {
             heads.push_back((head, end));
@@ -74,12 +74,14 @@ impl Answer {
         self.inlet.receive(&[], end);
     }
 
+    /// Ends the stream before the end of its response. The first reason counts.
     pub(super) fn cut(&self, cut: Cut) {
         self.cut.borrow_mut().get_or_insert(cut);
         self.inlet.reset();
     }
 
-    pub(super) fn next_head(&self) -> Option<(Box<ResponseHead>, bool)> {
+    /// Takes the next head.
+    pub(super) fn take_head(&self) -> Option<(Box<ResponseHead>, bool)> {
         self.heads.borrow_mut().pop_front()
     }
 

@@ -30,22 +30,23 @@ pub(super) const LIMITS: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// The time in which the backend has to take the bytes of the connection, after which the connection ends.
+/// The longest wait for the backend to take bytes. Then the connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time in which a backend has to answer a PING.
+/// The longest wait for the reply to a PING. Then the connection ends.
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Connection {
     pub(super) transport: Transport,
     pub(super) machine: RefCell<h2::Connection>,
     streams: RefCell<BTreeMap<StreamId, Rc<Answer>>>,
-    /// Streams that are promised to leases and have not begun.
+    /// The number of streams that are promised and have not begun.
     promised: Cell<usize>,
     /// Whether the machine has a buffer of the worker for its output.
     has_buffer: Cell<bool>,
     /// Whether the writer's fiber exists.
     is_writing: Cell<bool>,
+    /// The reason why the connection has ended, if it has.
     lost: RefCell<Option<Lost>>,
     /// Whether a response has come.
     pub(super) has_answered: Cell<bool>,
@@ -53,7 +54,7 @@ pub(super) struct Connection {
     idle_since: Cell<Instant>,
     /// When bytes last arrived.
     received_at: Cell<Instant>,
-    /// The time by which the backend has to answer a PING. No new stream begins before.
+    /// The time by which the backend has to answer a PING. No stream begins while it is set.
     pong_until: Cell<Option<Instant>>,
 }
 
@@ -75,9 +76,10 @@ impl Connection {
         })
     }
 
-    /// Promises a stream to a lease. Returns false if the connection has none.
+    /// Promises a stream. Returns false if the connection has none.
     ///
-    /// An idle connection is read first: the backend may have ended it, and the worker's poller may not have reported that yet.
+    /// An idle connection is read first: the backend may have ended it, and the worker's poller may not have reported
+    /// that yet.
     pub(super) fn promise(self: &Rc<Self>) -> bool {
         if self.is_idle() && self.is_usable() {
             self.read();
@@ -87,15 +89,18 @@ impl Connection {
         has_room
     }
 
+    /// Takes a promise back.
     pub(super) fn break_promise(&self) {
         self.promised.update(|count| count - 1);
         self.note_idle();
     }
 
+    /// Whether streams may begin on the connection.
     fn is_usable(&self) -> bool {
         self.lost.borrow().is_none() && self.pong_until.get().is_none()
     }
 
+    /// The number of streams that may begin now.
     fn slots(&self) -> usize {
         self.machine.borrow().slots()
     }
@@ -149,6 +154,7 @@ impl Connection {
         self.note_idle();
     }
 
+    /// Notes when the connection has become idle. Ends a connection that can take no more streams.
     fn note_idle(&self) {
         if self.is_idle() {
             self.idle_since.set(osier::time::coarse_now());
@@ -214,6 +220,7 @@ impl Connection {
         has_read
     }
 
+    /// Handles received bytes.
     fn receive(self: &Rc<Self>, mut bytes: &[u8]) {
         let now = osier::time::coarse_now();
         self.received_at.set(now);
@@ -242,7 +249,7 @@ impl Connection {
             Event::Response { stream, head, end } => {
                 self.has_answered.set(true);
                 if let Some(answer) = answer(stream) {
-                    answer.take_head(head, end);
+                    answer.receive_head(head, end);
                 }
             }
             Event::Data { stream, bytes, end } => {
@@ -350,7 +357,7 @@ impl Connection {
         }
     }
 
-    /// Takes the buffer back, if nothing waits there.
+    /// Takes the buffer back, if it is empty.
     fn reclaim(&self) {
         let mut machine = self.machine.borrow_mut();
         if machine.output().is_empty() {

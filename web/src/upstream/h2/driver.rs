@@ -1,4 +1,4 @@
-//! The driver of a connection, which is dormant: it reads, keeps the deadlines, and ends the connection.
+//! The driver of a connection is dormant between events. It reads, keeps the deadlines, and ends the connection.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use super::connection::Connection;
 /// Time between two looks at a connection with streams: a stream that begins to wait for its window reports nothing.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// Gets the connection when it has ended.
 type Ended = Box<dyn Fn(&Rc<Connection>)>;
 
 pub(super) struct Driver {
     connection: Rc<Connection>,
-    /// Called at the end.
     ended: Ended,
     idle_timeout: Duration,
     /// The wait for the end of the upstream. `None` once the upstream has ended.
@@ -79,7 +79,7 @@ impl Dormant for Driver {
         match cause {
             Cause::Readable => {
                 self.connection.read();
-                // No event announces bytes that have left the socket.
+                // TLS may hold bytes that have left the socket, which no event announces.
                 while self.connection.transport.has_unread() && self.connection.lost().is_none() {
                     self.connection.read();
                 }

@@ -1,6 +1,7 @@
 //! The connections of one worker to one backend, and the choice among them.
 //!
-//! At most one connection is being made at a time. Requests that come meanwhile wait for it, and share its failure.
+//! At most one connection is being made at a time. Requests that come meanwhile wait for it, and share its failure. If
+//! the backend chose HTTP/1.1 at the last handshake, each request makes its own connection.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,8 +33,10 @@ pub(super) struct Pool {
 
 /// A connection that is being made.
 struct Dialing {
-    /// Set at its end.
+    /// Set when the connection is made, or cannot be.
     done: Event,
+    /// The reason why it cannot be made. It stays `None` if the request that makes it is cancelled: another request
+    /// then tries.
     failed: RefCell<Option<Lost>>,
 }
 
@@ -44,8 +47,8 @@ pub(in crate::upstream) enum Reach {
     Bytes(Claim, Transport, bool),
 }
 
-/// Finds a stream of a connection to the backend of `claim`, or makes a connection. `kept`: a kept HTTP/1.1 connection may be
-/// taken.
+/// Finds a stream of a connection to the backend of `claim`, or makes a connection. `kept` says that a kept HTTP/1.1
+/// connection may be taken.
 ///
 /// # Suspends
 ///
@@ -100,6 +103,7 @@ pub(in crate::upstream) fn reach(claim: Claim, limit: Duration, kept: bool) -> R
 }
 
 impl Pool {
+    /// The pool with this key on this worker.
     fn here(key: (u64, usize)) -> Rc<Pool> {
         let new = || {
             Rc::new(Pool {
@@ -155,6 +159,7 @@ impl Pool {
         Ok(connection)
     }
 
+    /// Removes a connection that has ended.
     fn remove(&self, connection: &Rc<Connection>) {
         self.connections
             .borrow_mut()
@@ -162,7 +167,7 @@ impl Pool {
         self.leave();
     }
 
-    /// Leaves the table if nothing is here.
+    /// Takes the pool out of the table, if it is empty.
     fn leave(&self) {
         if self.connections.borrow().is_empty() && self.dialing.borrow().is_none() {
             // The thread may be ending.

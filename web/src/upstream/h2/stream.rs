@@ -1,4 +1,5 @@
-//! A stream as the gateway's fibers see it: the request goes out, the heads and the body of the response come in.
+//! A stream for the gateway's fibers: they send the request on it, and take the heads and the body of the response from
+//! it.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +16,8 @@ use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
 use crate::upstream::ticket::Ticket;
 
-/// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is not over.
+/// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is
+/// not over.
 pub(crate) struct Stream {
     connection: Rc<Connection>,
     answer: Rc<Answer>,
@@ -40,13 +42,13 @@ impl Stream {
         }
     }
 
-    /// Sets the time for the backend to send the next bytes, and to take the next bytes.
+    /// Sets the longest waits for the backend to send the next bytes, and to take the next bytes.
     pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) {
         self.read_timeout.set(read);
         self.write_timeout.set(write);
     }
 
-    /// Sends the head of the request, which is in HTTP/1.1 form. `end`: there is no body.
+    /// Sends the head of the request, which is in HTTP/1.1 form. `end` says that there is no body.
     ///
     /// # Errors
     ///
@@ -96,7 +98,8 @@ impl Stream {
         }
     }
 
-    /// Sends the bytes of the body that the backend takes now, and returns their number. `end` ends the body with the last of them.
+    /// Sends the bytes of the body that the backend takes now, and returns their number. `end` ends the body with the
+    /// last of them.
     ///
     /// # Errors
     ///
@@ -132,20 +135,20 @@ impl Stream {
         self.answer.inlet.take_trailers()
     }
 
-    /// Takes the next head. `None` if it has to arrive.
+    /// Takes the next head, with whether the response ends with it. `None` if no head has arrived.
     ///
     /// # Errors
     ///
     /// The reason why the stream has ended.
     pub(crate) fn take_head(&self) -> io::Result<Option<(Box<ResponseHead>, bool)>> {
-        match self.answer.next_head() {
+        match self.answer.take_head() {
             Some(head) => Ok(Some(head)),
             None if self.answer.inlet.is_reset() => Err(self.answer.error()),
             None => Ok(None),
         }
     }
 
-    /// Reads bytes of the body that have arrived. Returns 0 at the end, and `None` if they have to arrive.
+    /// Reads bytes of the body that have arrived. Returns 0 at the end, and `None` if nothing has arrived.
     ///
     /// # Errors
     ///
@@ -200,6 +203,7 @@ impl Stream {
         self.id.get().is_none() || self.answer.is_refused()
     }
 
+    /// The error of a backend that is late. The connection is doubted.
     #[cold]
     fn late(&self, limit: Duration) -> io::Error {
         self.connection.doubt(limit / 2);
