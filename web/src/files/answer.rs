@@ -1,6 +1,4 @@
-//! The path from a request for a file to its response.
-//!
-//! The steps of a GET, in order:
+//! Answers a request for a file. The steps of a GET, in order:
 //!
 //! 1. Look up the path, as it was sent, in the cache of this worker. An entry is trusted for
 //!    [`FRESH`]. A hit makes no system call.
@@ -19,10 +17,10 @@ use osier_http::path::{BadPath, Path};
 use super::caches::{self, Remembered};
 use super::conditional::{Conditions, Verdict, evaluate};
 use super::encoded;
-use super::listing::{self, Form};
+use super::listing::{self, Format};
 use super::place::{self, FRESH};
 use super::range::{Selection, select, still_valid};
-use super::resource::{Forms, Loaded, Resource, load};
+use super::resource::{LoadOptions, Loaded, Resource, load};
 use super::root::{Found, Root};
 use super::target::{Refusal, Target};
 use super::variant::{Access, Content, Variant};
@@ -33,16 +31,17 @@ use crate::{Body, Request, RequestId, Response};
 /// Longest path that is cached. Longer paths are served too.
 const MAX_KEY: usize = 1024;
 
+/// The methods that are answered.
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
 /// The result of looking up a path.
 enum Lookup {
     Resource(Arc<Resource>),
-    Listing(String, Form),
+    Listing(String, Format),
     /// A redirect to the path with a slash at its end.
     Redirect(String),
     Malformed,
-    /// The reason is for the log.
+    /// A file that may not be sent, with the reason for the log.
     Forbidden(&'static str),
     Missing,
     /// The served folder itself is not there.
@@ -78,7 +77,7 @@ impl Files {
                 let lookup = match below(request.path(), prefix) {
                     Err(_) => Ok(Lookup::Malformed),
                     Ok(None) => Ok(Lookup::Missing),
-                    // A redirect to the prefix with a slash. Without it, relative links on the page
+                    // A redirect to the prefix with a slash: otherwise relative links on the page
                     // would lead outside the prefix.
                     Ok(Some("")) if !prefix.is_empty() => Ok(Lookup::Redirect("/".into())),
                     Ok(Some(path)) => match locate(site, Wanted::Path(path), request) {
@@ -145,17 +144,17 @@ fn with_headers(site: &Site, response: Response) -> Response {
     headers.fold(response, |response, (name, value)| response.header(name, value))
 }
 
-/// Makes the response from the file or folder that the path of `request` names.
+/// Makes the response from the result of a look-up.
 fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Request<'_>) -> Response {
     match lookup {
         Ok(Lookup::Resource(resource)) => represent(site, &resource, request, StatusCode::OK),
-        Ok(Lookup::Listing(page, form)) => Response::new(StatusCode::OK)
-            .content_type(match form {
-                Form::Html => "text/html; charset=utf-8",
-                Form::Json => "application/json",
+        Ok(Lookup::Listing(text, format)) => Response::new(StatusCode::OK)
+            .content_type(match format {
+                Format::Html => "text/html; charset=utf-8",
+                Format::Json => "application/json",
             })
             .header("vary", "accept")
-            .body(page),
+            .body(text),
         Ok(Lookup::Redirect(below)) => {
             let mut location = format!("{prefix}{below}");
             if let Some(query) = request.query() {
@@ -191,7 +190,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Returns the file or folder that a name means, or the result for a name that can mean none.
+    /// Returns the file or folder that this names, or the result of the look-up if it can name none.
     fn target(&self, hidden: bool) -> Result<Target, Lookup> {
         match self {
             Wanted::Path(path) => Target::parse(path, hidden).map_err(|refusal| match refusal {
@@ -206,7 +205,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Returns the page inside the binary that this names.
+    /// Looks for the page inside the binary that this names.
     fn page(&self, pages: &HashMap<String, Arc<Resource>>) -> Lookup {
         let page = match self {
             Wanted::Path(path) => match Path::parse(path) {
@@ -241,14 +240,14 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
         Err(lookup) => return Ok(lookup),
     };
     // The Accept field is read only when a listing is possible. Most requests are for files.
-    let form = match site.options.listing && target.folder && wants_json(request) {
-        true => Form::Json,
-        false => Form::Html,
+    let format = match site.options.listing && target.folder && wants_json(request) {
+        true => Format::Json,
+        false => Format::Html,
     };
-    let lookup = match look(site, &target, form, Access::Cached, previous.as_ref()) {
+    let lookup = match look(site, &target, format, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
-            let work = move || look(&site, &target, form, Access::Blocking, previous.as_ref());
+            let work = move || look(&site, &target, format, Access::Blocking, previous.as_ref());
             // A client that has closed its sending direction still reads. The pool cannot stop work
             // that it has begun.
             osier::shield(|| osier::unblock(work))
@@ -277,11 +276,11 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
     lookup
 }
 
-/// Looks for `target` in the file system. Returns the generation of the folder too.
+/// Looks for `target` in the file system. Also returns the generation of the folder.
 fn look(
     site: &Site,
     target: &Target,
-    form: Form,
+    format: Format,
     access: Access,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<(Lookup, u64)> {
@@ -289,7 +288,7 @@ fn look(
         return Ok((Lookup::Missing, 0));
     };
     let (root, generation) = place.root(access)?;
-    let lookup = look_in(&root, &site.options, target, form, access, previous)?;
+    let lookup = look_in(&root, &site.options, target, format, access, previous)?;
     Ok((lookup, generation))
 }
 
@@ -298,17 +297,17 @@ fn look_in(
     root: &Root,
     options: &Options,
     target: &Target,
-    form: Form,
+    format: Format,
     access: Access,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Lookup> {
-    let forms = Forms {
+    let loading = LoadOptions {
         siblings: options.precompressed,
         made: options.compress.as_ref().map(|settings| settings.min),
         in_memory: options.in_memory,
     };
     if !target.folder {
-        return Ok(match load(root, &target.name, access, forms, previous) {
+        return Ok(match load(root, &target.name, access, loading, previous) {
             Ok(Loaded::Resource(resource)) => Lookup::Resource(resource),
             Ok(Loaded::Folder) => Lookup::Redirect(target.folder_url()),
             Ok(Loaded::Special) => Lookup::Forbidden(SPECIAL),
@@ -323,7 +322,7 @@ fn look_in(
     for name in &options.index {
         index.truncate(folder);
         index.extend_from_slice(name.as_bytes());
-        match load(root, &index, access, forms, previous) {
+        match load(root, &index, access, loading, previous) {
             Ok(Loaded::Resource(resource)) => return Ok(Lookup::Resource(resource)),
             Ok(Loaded::Special) => return Ok(Lookup::Forbidden(SPECIAL)),
             Ok(Loaded::Folder) => {}
@@ -338,7 +337,10 @@ fn look_in(
         return Err(io::ErrorKind::WouldBlock.into());
     }
     Ok(match root.find(&target.name) {
-        Ok(Found::Folder(folder)) => Lookup::Listing(listing::page(root, target, options.hidden, form, folder)?, form),
+        Ok(Found::Folder(folder)) => {
+            let text = listing::write(root, target, options.hidden, format, folder)?;
+            Lookup::Listing(text, format)
+        }
         Ok(_) => Lookup::Missing,
         Err(error) => return refused(error),
     })
@@ -347,7 +349,7 @@ fn look_in(
 /// The reason for a pipe, a device and the like.
 const SPECIAL: &str = "it is neither a file nor a folder";
 
-/// Turns the errors that have a response of their own into it.
+/// Turns an error about the file itself into a result. Other errors stay.
 fn refused(error: io::Error) -> io::Result<Lookup> {
     match error.kind() {
         io::ErrorKind::NotFound => Ok(Lookup::Missing),
@@ -439,6 +441,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
     Response::new(status).with_fields(&variant.fields).body(body)
 }
 
+/// Evaluates the conditional fields of a request.
 fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
     let if_match: Vec<&[u8]> = lines(request, "if-match").collect();
     let if_none_match: Vec<&[u8]> = lines(request, "if-none-match").collect();
@@ -451,7 +454,7 @@ fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
     evaluate(&conditions, &variant.validators())
 }
 
-/// Yields every line of one field.
+/// Yields the value of every line of one field.
 fn lines<'a>(request: &Request<'a>, wanted: &'static str) -> impl Iterator<Item = &'a [u8]> {
     request
         .headers()
@@ -539,7 +542,7 @@ fn wants_page(request: &Request<'_>, path: &str) -> bool {
     page && html
 }
 
-/// The response for an error of the machine. The client learns no details.
+/// The response for an error of the system. The client learns no details.
 fn failure(error: io::Error) -> Response {
     match rustix::io::Errno::from_io_error(&error) {
         // Descriptors or memory ran out, which usually passes soon.

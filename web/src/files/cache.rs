@@ -43,7 +43,7 @@ pub trait Weigh {
     fn files(&self) -> usize;
 }
 
-/// The map. Its key is the path of a request as it was sent.
+/// The cache of one site. `answer.rs` makes the keys: mostly a key is the path of a request as it was sent.
 #[derive(Debug)]
 pub struct Cache<V> {
     young: Generation<V>,

@@ -3,8 +3,8 @@
 //!
 //! A site has a cache index: a small number that no other living site has. It is the place of the
 //! site's cache in the list of every thread. A weak pointer in the list names the owner of each cache.
-//! When the owner is gone, its cache is dropped by the next turn, or at once when another site
-//! takes the index. No cache is borrowed across a call that may suspend.
+//! When the owner is gone, its cache is dropped by the next turn, or when another site with the same index
+//! caches something. No cache is borrowed across a call that may suspend.
 //!
 //! On each worker that caches anything, one fiber turns the generations, so that descriptors of
 //! removed files do not stay open for ever. The fiber ends when nothing is left to turn.
@@ -93,7 +93,7 @@ pub fn known<T>(site: &Site, work: impl FnOnce(&mut Cache<Remembered>) -> Option
     CACHES.with_borrow_mut(|caches| work(caches.of(&site.cache_index)?))
 }
 
-/// Runs `work` on this thread's cache for `site`, which is made if need be.
+/// Runs `work` on this thread's cache for `site`. Makes the cache if there is none.
 pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
     let is_tidied = CACHES.with_borrow_mut(|caches| {
         if caches.of(&site.cache_index).is_none() {
@@ -116,7 +116,7 @@ pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
 
 /// Forgets the files of this thread, because memory is short.
 pub fn relieve() {
-    // A file that is used again soon is cached anew.
+    // Two turns drop both generations. The list is already gone while a thread ends.
     let _ = CACHES.try_with(|caches| {
         let mut caches = caches.borrow_mut();
         (caches.turn(), caches.turn())

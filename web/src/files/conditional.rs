@@ -11,7 +11,8 @@ use std::time::UNIX_EPOCH;
 /// The validators of one form of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Validators<'a> {
-    /// Strong entity tag, with its quotes.
+    /// The opaque part of the entity tag, with its quotes. Empty for a response without a tag, or, where a strong
+    /// comparison is needed, with a weak one.
     pub etag: &'a str,
     /// Last-Modified in seconds since 1970, if the response has one.
     pub modified: Option<u64>,
@@ -66,7 +67,7 @@ pub fn evaluate(conditions: &Conditions<'_>, validators: &Validators<'_>) -> Ver
     Verdict::Proceed
 }
 
-/// Strong comparison: the tags are the same and both are strong. `ours` is always strong.
+/// Strong comparison: the tags are the same and both are strong. `ours` is never a weak one.
 pub fn strong_match(tag: &[u8], ours: &str) -> bool {
     tag == ours.as_bytes()
 }
@@ -82,8 +83,8 @@ pub fn date(value: &[u8]) -> Option<u64> {
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// Whether any member of a tag list satisfies `matches`. A lone `*` always does, because the file
-/// exists. A list is read up to its first mistake.
+/// Whether any member of a tag list satisfies `matches`. A lone `*` always does, because the response
+/// exists. Each line is read up to its first mistake.
 fn any(lines: &[&[u8]], matches: impl Fn(&[u8]) -> bool) -> bool {
     if let [line] = lines
         && line.trim_ascii() == b"*"

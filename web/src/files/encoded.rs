@@ -61,7 +61,7 @@ struct Forms {
     bytes: usize,
 }
 
-/// Returns the form of `resource` in `coding`, and makes it if need be. `None` means that the file
+/// Returns the form of `resource` in `coding`, and makes it if it is missing. `None` means that the file
 /// itself is to be sent: it does not become smaller, it is changing, or too many other files are
 /// being encoded.
 ///
@@ -97,7 +97,7 @@ pub fn form(site: &Site, resource: &Arc<Resource>, coding: Coding) -> Option<Arc
     form.variant().is_some().then_some(form)
 }
 
-/// Makes the form unless another fiber just did. `None` if that is not possible now.
+/// Makes the form unless another fiber just did. `None` if the form cannot be made now.
 #[cold]
 fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> Option<()> {
     let _making = form.making.lock();
@@ -129,6 +129,7 @@ fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> O
     }
 }
 
+/// Encodes a file. `None` if that is not worth it. An error if the file cannot be read or is changing.
 fn encode(resource: &Resource, coding: Coding) -> io::Result<Option<Variant>> {
     let identity = resource.plain.identity;
     let read;
@@ -166,6 +167,7 @@ impl Store {
         }
     }
 
+    /// The form with this key, or an empty place for it.
     fn get(&self, key: &Key) -> Arc<Form> {
         let mut forms = lock(&self.forms);
         if let Some(form) = forms.by_key.get(key) {
@@ -179,7 +181,7 @@ impl Store {
         form
     }
 
-    /// Stores the result for `form`. A form that alone fills half of the store counts as not worth
+    /// Stores the result for `form`. A form that would fill more than half of the store counts as not worth
     /// making.
     fn put(&self, key: &Key, form: &Arc<Form>, made: Option<Variant>) {
         let made = made.filter(|made| made.length() as usize <= self.limit / 2);
@@ -204,6 +206,7 @@ impl Store {
 }
 
 impl Forms {
+    /// Drops forms until at most `limit` bytes are held.
     fn shrink(&mut self, limit: usize) {
         while self.bytes > limit {
             let Some(key) = self.order.pop_front() else { return };
@@ -219,7 +222,7 @@ impl Forms {
     }
 }
 
-/// A permit to encode one file now. The process has few of them. A request without a permit gets
+/// A permit to encode one file now. The process has few of them. A request that gets none sends
 /// the file as it is, which costs less than waiting.
 struct EncodePermit;
 

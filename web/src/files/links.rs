@@ -12,7 +12,7 @@ pub enum Symlinks {
     /// Links that end inside the folder, relative and absolute ones.
     #[default]
     Inside,
-    /// These, and links that belong to the owner of what they lead to.
+    /// Those, and links that belong to the owner of the file or folder to which they lead.
     Owner,
     /// Every link.
     All,
@@ -21,7 +21,7 @@ pub enum Symlinks {
 /// Logs one line for the operator.
 pub(crate) type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
-/// Time during which a name is logged once.
+/// Time in which a name is logged once.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Most names that are logged in that time. A client can ask for any number of names below a link.
@@ -49,7 +49,7 @@ pub struct Outside {
     pub link: Vec<u8>,
     /// Its text.
     pub to: Vec<u8>,
-    /// The owners of the link and of what it leads to, if these differ.
+    /// The owners of the link and of its target, if these differ.
     pub owners: Option<(u32, u32)>,
 }
 
@@ -71,6 +71,7 @@ impl Links {
         let _ = self.log.set(log);
     }
 
+    /// Logs a line, if there is a log.
     pub fn say(&self, line: fmt::Arguments<'_>) {
         if let Some(log) = self.log.get() {
             log(line);

@@ -29,7 +29,7 @@ struct Entry {
 
 /// The format of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum Format {
     /// An HTML document for people.
     Html,
     /// JSON for programs: `{"path", "entries": [{"name", "href", "type", "size", "modified"}],
@@ -46,15 +46,16 @@ pub enum Form {
 /// # Errors
 ///
 /// Errors of reading the folder. A name that vanishes meanwhile is left out.
-pub fn page(root: &Root, target: &Target, hidden: bool, form: Form, folder: File) -> io::Result<String> {
+pub fn write(root: &Root, target: &Target, hidden: bool, format: Format, folder: File) -> io::Result<String> {
     let (mut entries, complete) = read(root, target, hidden, folder)?;
     entries.sort_by_cached_key(|entry| (!entry.folder, entry.name.to_ascii_lowercase(), entry.name.clone()));
-    Ok(match form {
-        Form::Html => render(target, &entries, complete),
-        Form::Json => json(target, &entries, complete),
+    Ok(match format {
+        Format::Html => html(target, &entries, complete),
+        Format::Json => json(target, &entries, complete),
     })
 }
 
+/// Reads the names in a folder. Returns false with them if there are more.
 fn read(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<(Vec<Entry>, bool)> {
     let mut entries = Vec::new();
     let mut below = target.name.clone();
@@ -92,7 +93,8 @@ fn read(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<
     Ok((entries, true))
 }
 
-fn render(target: &Target, entries: &[Entry], complete: bool) -> String {
+/// Writes the listing in HTML.
+fn html(target: &Target, entries: &[Entry], complete: bool) -> String {
     let title = format!(
         "/{}{}",
         String::from_utf8_lossy(&target.name),
@@ -135,7 +137,7 @@ fn render(target: &Target, entries: &[Entry], complete: bool) -> String {
     page
 }
 
-/// Names that are not UTF-8 have U+FFFD in `name`; `href` is exact.
+/// Writes the listing in JSON. Names that are not UTF-8 have U+FFFD in `name`; `href` is exact.
 fn json(target: &Target, entries: &[Entry], complete: bool) -> String {
     let entries = entries.iter().map(|entry| {
         let slash = if entry.folder { "/" } else { "" };
@@ -245,7 +247,7 @@ mod tests {
         let Found::Folder(folder) = root.find(&target.name).unwrap() else {
             panic!("{path} is no folder")
         };
-        page(&root, &target, false, Form::Html, folder).unwrap()
+        write(&root, &target, false, Format::Html, folder).unwrap()
     }
 
     /// Returns the `href` values in order.

@@ -19,12 +19,12 @@
 //! - `answer` is the entry. It turns a request into a response.
 //! - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
 //! - `target` reads a request's path into a file name.
-//! - `place` finds the folder of a path, again and again; `root` opens a name in that folder, never
-//!   outside of it.
+//! - `place` finds the folder of a path, again and again; `root` opens a name in that folder. `walk` does so step by
+//!   step where there are symbolic links to judge; `links` has the rule, and logs refused ones.
 //! - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
 //!   `encoded` makes the encodings that have no sibling.
 //! - `conditional` and `range` choose which part of the file is sent.
-//! - `listing` writes the page of a folder; `mime` maps extensions to types.
+//! - `listing` writes the listing of a folder; `mime` maps extensions to types; `calendar` makes dates.
 
 mod answer;
 mod cache;
@@ -88,8 +88,8 @@ pub struct Options {
     /// Which symbolic links are followed. Refused ones are logged, see [`Files::on_log`]. Default: those that end
     /// inside the folder.
     pub symlinks: Symlinks,
-    /// Accepts a folder that does not exist yet, or that the process may not read. Requests get 503 until it can be read. Off by
-    /// default: [`Files::with`] fails then.
+    /// Accepts a folder that does not exist yet, or that the process may not read. Requests get 503 until it can be
+    /// read. Off by default: [`Files::with`] fails then.
     pub may_be_missing: bool,
     /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. An
     /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the
@@ -100,8 +100,9 @@ pub struct Options {
     pub cache_control: Option<String>,
     /// Name and value of fields that every response gets. None by default.
     pub headers: Vec<(String, String)>,
-    /// Largest file, in bytes, whose contents are kept in memory. A larger file is kept open, and each response is read from it. Default:
-    /// 32 KiB. With 0 no contents are kept; a file that is replaced is noticed within a second all the same.
+    /// Largest file, in bytes, whose contents are kept in memory. A larger file is kept open, and each response is read
+    /// from it. Default: 32 KiB. With 0 no contents are kept; a file that is replaced is noticed within a second all
+    /// the same.
     pub in_memory: u64,
     /// Bounds of the caches, over all workers. Each worker has an equal share.
     pub cache: CacheLimits,
@@ -155,7 +156,7 @@ pub(crate) struct Site {
     encoded: Store,
 }
 
-/// The place of the files.
+/// The source of the files.
 enum Source {
     Folder(Arc<Place>),
     /// Pages by canonical path.
@@ -202,14 +203,14 @@ impl Files {
         Files::of(Source::Folder(Arc::new(place)), options)
     }
 
-    /// Serves the folder of `place`, together with others.
+    /// Serves the folder of `place`, which other handlers may serve, too.
     #[cfg(feature = "fastcgi")]
     pub(crate) fn at(place: &Arc<Place>, options: Options) -> io::Result<Files> {
         Files::of(Source::Folder(Arc::clone(place)), options)
     }
 
-    /// Sets where lines for the operator go: the folder is gone, or there again; a symbolic link was refused. By default they are dropped. Only
-    /// the first call has an effect, and it holds for every clone.
+    /// Sets the receiver of lines for the operator: the folder is gone, or there again; a symbolic link was refused.
+    /// The default drops them. Only the first call has an effect, and it holds for every clone.
     #[must_use]
     pub fn on_log(self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Files {
         if let Source::Folder(place) = &self.site.source {
@@ -224,8 +225,8 @@ impl Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// Serves pages as [`Files::embedded`] does, with `options`. Options about a folder have no effect: `index`, `listing`, `hidden`,
-    /// `precompressed`, `symlinks`, `may_be_missing` and `in_memory`.
+    /// Serves pages as [`Files::embedded`] does, with `options`. Options about a folder have no effect: `index`,
+    /// `listing`, `hidden`, `precompressed`, `symlinks`, `may_be_missing` and `in_memory`.
     ///
     /// # Errors
     ///
@@ -242,6 +243,7 @@ impl Files {
         Files::of(Source::Embedded(pages.collect()), options)
     }
 
+    /// Checks the options, and makes the handler.
     fn of(source: Source, mut options: Options) -> io::Result<Files> {
         if let Some(prefix) = &mut options.strip {
             prefix.truncate(prefix.trim_end_matches('/').len());

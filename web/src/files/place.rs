@@ -1,11 +1,13 @@
-//! The served folder, as a path. The folder behind the path is looked up again once a second, so that a deploy may replace it.
+//! The served folder as a path. The folder behind the path is looked up again every second, so that a deploy may
+//! replace it.
 //!
-//! A [`Place`] hands out the [`Root`] that its path leads to now. `rm -rf dist; mkdir dist` and a symbolic link that is turned to
-//! another release change the root. Each root has a generation. A cache entry that was made under another generation is stale,
-//! so a new folder is served within [`FRESH`] of the change, whatever was cached before.
+//! A [`Place`] hands out the [`Root`] that its path leads to now. `rm -rf dist; mkdir dist` and a symbolic link that is
+//! turned to another release change the root. Each root has a generation. A cache entry that was made under another
+//! generation is stale, so a new folder is served within [`FRESH`] of the change, whatever was cached before.
 //!
-//! Memory ordering: a look stores the root, then the generation, then the time of the look with Release. A reader loads the time
-//! with Acquire before it loads the generation. Only one thread looks at a time; the others use the root of the last look.
+//! Memory ordering: a look stores the root, then the generation, then the time of the look with Release. A reader loads
+//! the time with Acquire before it loads the generation. Only one thread looks at a time; the others use the root of
+//! the last look.
 
 use std::fmt;
 use std::io;
@@ -27,11 +29,11 @@ pub(crate) struct Place {
     /// Abilities of the kernel, once a folder was opened.
     abilities: OnceLock<Abilities>,
     began: Instant,
-    /// Nanoseconds from `began` to the last look. `open` is the first one.
+    /// Nanoseconds from `began` to the last look. `open` is the first look.
     looked: AtomicU64,
     /// Changes with the root. Entries of caches carry it.
     generation: AtomicU64,
-    /// The root of the last look. None while there is no folder.
+    /// The root of the last look. `None` while there is no folder.
     root: Mutex<Option<Arc<Root>>>,
     /// Held by the thread that looks.
     looking: Mutex<()>,
@@ -56,7 +58,8 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
 }
 
 impl Place {
-    /// Opens the folder `path`, whose links are followed as `symlinks` says. With `may_be_missing` it need not exist yet, or be readable.
+    /// Opens the folder `path`, whose links are followed as `symlinks` says. With `may_be_missing` it need not exist
+    /// yet, or be readable.
     ///
     /// # Errors
     ///
@@ -94,7 +97,7 @@ impl Place {
         })
     }
 
-    /// Sets where lines for the operator go. Only the first call has an effect.
+    /// Sets the receiver of lines for the operator. Only the first call has an effect.
     pub fn set_log(&self, log: Log) {
         self.links.set_log(log);
     }
@@ -148,7 +151,7 @@ impl Place {
         }
         let opened = Root::open_with(&self.path, self.abilities.get().copied(), &self.links);
         let opened = opened.and_then(|root| match &before {
-            // The old folder is still open, so no other can have its number.
+            // The old folder is still open, so no other folder can have its device and inode.
             Some(before) if before.is_same(&root)? => Ok(Arc::clone(before)),
             _ => Ok(Arc::new(root)),
         });
@@ -157,7 +160,7 @@ impl Place {
             matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
         };
         match (&before, &opened) {
-            // Too many open files, for example: the folder that is open serves on.
+            // The process may have too many open files, for example. The open folder is still served.
             (Some(_), Err(error)) if !is_gone(error) => {
                 self.links.say(format_args!(
                     "cannot look whether the folder '{}' is another one: {error}; the old one is served",
@@ -192,6 +195,7 @@ impl Place {
         Ok(())
     }
 
+    /// Nanoseconds from `began` to `now`.
     fn since_began(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }

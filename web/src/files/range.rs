@@ -96,7 +96,7 @@ fn read(spec: &[u8], length: u64) -> Option<Spec> {
     })
 }
 
-/// Adds a range and joins it with all that it touches. The result takes the place of the first of
+/// Adds a range, joined with all ranges that it nearly touches. The result takes the place of the first of
 /// them.
 fn join(parts: &mut Vec<(u64, u64)>, mut first: u64, mut last: u64) {
     let mut place = parts.len();

@@ -40,6 +40,7 @@ pub struct Resource {
     pub made: Known,
     /// Whether encoded forms may be made.
     is_encodable: bool,
+    /// Whether the dates of the file and of its siblings can be trusted.
     settled: bool,
 }
 
@@ -54,9 +55,9 @@ pub enum Loaded {
     Special,
 }
 
-/// Which encoded forms are allowed.
+/// The options for loading a file.
 #[derive(Debug, Clone, Copy)]
-pub struct Forms {
+pub struct LoadOptions {
     /// Whether siblings are looked for.
     pub siblings: bool,
     /// Smallest file, in bytes, for which the server makes encoded forms. `None` if it makes none.
@@ -65,7 +66,7 @@ pub struct Forms {
     pub in_memory: u64,
 }
 
-/// Opens `name` and, if `forms` allows, its siblings. If nothing has changed since `previous`,
+/// Opens `name` and, if `options` allow, its siblings. If nothing has changed since `previous`,
 /// returns `previous` and reads no byte.
 ///
 /// # Blocks the thread
@@ -80,7 +81,7 @@ pub fn load(
     root: &Root,
     name: &[u8],
     access: Access,
-    forms: Forms,
+    options: LoadOptions,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
@@ -89,7 +90,7 @@ pub fn load(
         Found::Special => return Ok(Loaded::Special),
     };
     let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
-    let wanted = if forms.siblings { &Coding::ALL[..] } else { &[] };
+    let wanted = if options.siblings { &Coding::ALL[..] } else { &[] };
     for (sibling, coding) in siblings.iter_mut().zip(wanted) {
         let name = [name, coding.suffix().as_bytes()].concat();
         *sibling = match find(root, &name, access) {
@@ -110,9 +111,9 @@ pub fn load(
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
     let now = osier::time::system_now();
-    let access = (access, forms.in_memory);
+    let access = (access, options.in_memory);
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
-    let shrinks = shrinks(forms.made, identity.size, &mime);
+    let shrinks = shrinks(options.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);
     let newest = siblings
         .iter()
@@ -128,7 +129,7 @@ pub fn load(
         }
     }
     let plain = Variant::of(file, identity, access, &mime, None, varies, now)?;
-    let settled = newest.is_some_and(|newest| seconds(newest) + SETTLED <= now);
+    let settled = newest.is_some_and(|newest| system_time(newest) + SETTLED <= now);
     Ok(Loaded::Resource(Arc::new(Resource {
         plain,
         mime: mime.into(),
@@ -213,11 +214,12 @@ impl Weigh for Arc<Resource> {
     }
 }
 
-/// Whether encoded forms are made of a file of `size` bytes, where they begin at `encoded_from`.
+/// Whether encoded forms are made of a file of `size` bytes. `encoded_from` is the smallest size.
 fn shrinks(encoded_from: Option<u64>, size: u64, mime: &str) -> bool {
     encoded_from.is_some_and(|min| (min.max(1)..=MOST_ENCODED).contains(&size)) && is_compressible(mime.as_bytes())
 }
 
+/// Opens `name`.
 fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
     match access {
         Access::Cached => root.find_cached(name),
@@ -226,7 +228,7 @@ fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
 }
 
 /// Converts the date of a file. It may lie before 1970 or beyond the range of the clock.
-fn seconds(at: i64) -> SystemTime {
+fn system_time(at: i64) -> SystemTime {
     match u64::try_from(at) {
         Ok(at) => UNIX_EPOCH + Duration::from_secs(at.min(LAST_DATE)),
         Err(_) => UNIX_EPOCH,
@@ -241,7 +243,7 @@ mod tests {
     use http::StatusCode;
     use testkit::Folder;
 
-    const FORMS: Forms = Forms {
+    const OPTIONS: LoadOptions = LoadOptions {
         siblings: true,
         made: None,
         in_memory: SMALL,
@@ -250,14 +252,14 @@ mod tests {
 
     /// Loads from the page cache if the machine allows it, so that both ways are compared.
     fn loaded(root: &Root, name: &str, access: Access, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
-        let mut result = load(root, name.as_bytes(), access, FORMS, previous);
+        let mut result = load(root, name.as_bytes(), access, OPTIONS, previous);
         if access == Access::Cached
             && result
                 .as_ref()
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         {
             println!("skipped: {name} is not served from the kernel's memory here, loaded from disk instead");
-            result = load(root, name.as_bytes(), Access::Blocking, FORMS, previous);
+            result = load(root, name.as_bytes(), Access::Blocking, OPTIONS, previous);
         }
         match result.unwrap() {
             Loaded::Resource(resource) => resource,
@@ -302,7 +304,10 @@ mod tests {
             assert_eq!(large.files(), 1);
             assert_eq!(loaded(&root, "empty", access, None).plain.length(), 0);
         }
-        let none = Forms { in_memory: 0, ..FORMS };
+        let none = LoadOptions {
+            in_memory: 0,
+            ..OPTIONS
+        };
         let Ok(Loaded::Resource(kept_open)) = load(&root, b"small.css", Access::Blocking, none, None) else {
             panic!("it is a file");
         };

@@ -1,10 +1,11 @@
-//! The served folder, as a descriptor. It opens the files below it and never anything outside.
+//! The served folder as a descriptor. It opens the files below it, and nothing outside unless [`Symlinks`] allows a
+//! link there.
 //!
 //! There are two ways to open a name. [`Root::open_with`] finds out which one the system allows:
 //!
-//! - `openat2` (Linux 5.6). With `RESOLVE_BENEATH` the kernel refuses every path and every link that
-//!   leads out. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk either, so that a worker
-//!   may call [`Root::find_cached`].
+//! - `openat2` (Linux 5.6). With `RESOLVE_BENEATH` the kernel refuses every path and every link that leads out;
+//!   [`Symlinks::All`] does without. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk either, so that a
+//!   worker may call [`Root::find_cached`].
 //! - The walk in `walk.rs`, where a sandbox forbids that call, for a name that the kernel refuses
 //!   because of a link, and for one that fails 8 times because of renames. It decides by
 //!   [`Symlinks`], and refused links are logged.
@@ -81,7 +82,8 @@ impl Root {
         Root::open_with(path, None, &Arc::new(links))
     }
 
-    /// Opens the folder `path`, whose links are followed as `links` says. Without `abilities` it finds them out.
+    /// Opens the folder `path`, whose links are followed as `links` says. Finds the abilities of the kernel out, unless
+    /// they are given.
     ///
     /// # Errors
     ///
@@ -96,7 +98,7 @@ impl Root {
             real: path.to_owned(),
             links: Arc::clone(links),
         };
-        // A link that is turned meanwhile leads to another folder.
+        // If a link on the way is changed meanwhile, the path leads to another folder.
         let real = || {
             let real = std::fs::canonicalize(path)?;
             let found = Root::number(&openat(CWD, &real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
@@ -146,7 +148,7 @@ impl Root {
         &self.real
     }
 
-    /// The device and the inode. The number of an open file belongs to no other file.
+    /// The device and the inode of an open file. While it is open, no other file has them.
     fn number(file: &OwnedFd) -> Result<(u64, u64), Errno> {
         rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino))
     }
@@ -241,6 +243,7 @@ impl Root {
         self.walk(name, flags)
     }
 
+    /// Opens `name` by `openat2`.
     fn by_kernel(&self, name: &[u8], flags: OFlags, cached: bool) -> Result<OwnedFd, Errno> {
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::BENEATH, self.links.rule != Symlinks::All);
@@ -249,6 +252,7 @@ impl Root {
         openat2(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
+    /// Opens `name` step by step, and logs a refused link.
     fn walk(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         walk(&self.dir, name, flags, self.links.rule).map_err(|stop| match stop {
             Stop::System(errno) => errno,
@@ -272,7 +276,7 @@ impl Identity {
         }
     }
 
-    /// Returns the date in nanoseconds since 1970.
+    /// Returns the date of the last change, in nanoseconds since 1970.
     pub fn nanos(&self) -> i128 {
         i128::from(self.modified) * 1_000_000_000 + i128::from(self.modified_nanos)
     }
@@ -291,6 +295,7 @@ fn refuse_parents(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// Finds out the type of an opened name.
 fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
     let file = match opened {
         Ok(fd) => File::from(fd),

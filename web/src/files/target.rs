@@ -1,4 +1,4 @@
-//! The file name below the root that the path of a request means.
+//! Reads the path of a request into a file name below the root.
 //!
 //! This module makes no system call. [`Path`] reads the path, so the name is decoded once and has
 //! no empty segment, dot segment or control character. No segment contains a slash or backslash

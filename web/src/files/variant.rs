@@ -1,5 +1,5 @@
-//! One form of a file: its bytes or an open descriptor, its validators, its response fields. And
-//! the place for a form that the server makes.
+//! A variant is one form of a file: its bytes or an open descriptor, its validators, its response fields. A [`Form`] is
+//! the place for a variant that the server makes.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -68,8 +68,9 @@ pub enum Content {
 pub struct Form {
     /// Lock of the fiber that makes the form.
     pub making: osier::sync::Mutex<()>,
-    /// `None` inside if the encoded form is not smaller than the file.
+    /// Empty until the form is made. `None` inside if it is not worth sending.
     pub made: OnceLock<Option<Variant>>,
+    /// Whether the form was used since the store last looked at it.
     pub used: AtomicBool,
 }
 
@@ -102,6 +103,7 @@ impl Variant {
         Ok(Variant::new(identity, content, etag, modified, mime, coding, varies))
     }
 
+    /// Makes the form that has this content, with its response fields.
     pub fn new(
         identity: Identity,
         content: Content,

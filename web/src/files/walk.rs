@@ -1,8 +1,9 @@
 //! Opens a name below a folder step by step, and follows symbolic links as [`Symlinks`] allows.
 //!
-//! Each step is one `openat(O_PATH | O_NOFOLLOW)` from the descriptor of the step before. The walk reads and follows links itself,
-//! so it may leave the folder on the way. Nothing outside is opened for reading. Before the last step it climbs from the folder
-//! that it has reached towards the system's root folder. If it meets the served folder, the name ends inside.
+//! Each step is one `openat(O_PATH | O_NOFOLLOW)` from the descriptor of the step before. The walk reads and follows
+//! links itself, so it may leave the folder on the way. Only the end of the way is opened for reading. If there were
+//! links, the walk climbs before that from the folder that it has reached towards the system's root folder. If it meets
+//! the served folder, the name ends inside.
 //!
 //! The walk holds the descriptor of the place that it judges, so no rename can replace that place afterwards.
 
@@ -19,10 +20,11 @@ const MAX_LINKS: usize = 40;
 /// Flags of the folders on the way.
 const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Why a name was not opened.
+/// The reason why a name was not opened.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
     System(Errno),
+    /// The rule does not allow a link that leads out.
     Outside(Outside),
 }
 
@@ -32,7 +34,7 @@ impl From<Errno> for Stop {
     }
 }
 
-/// The part of a path that is left to walk.
+/// A step of the way that is left.
 enum Step {
     Name(Vec<u8>),
     /// The end of a link with this owner.
@@ -43,14 +45,14 @@ enum Step {
 struct Walk<'r> {
     root: &'r OwnedFd,
     rule: Symlinks,
-    /// The folder reached so far. None for the root itself.
+    /// The folder reached so far. `None` for the root itself.
     here: Option<OwnedFd>,
     /// The way that is left, the next step last.
     todo: Vec<Step>,
     links: usize,
     /// The first link on the way and its text.
     first: Option<(Vec<u8>, Vec<u8>)>,
-    /// The owners of a link and of what it leads to, where they differ.
+    /// The owners of the first link that differs in its owner from its target, and of that target.
     owners: Option<(u32, u32)>,
 }
 
@@ -134,8 +136,8 @@ impl Walk<'_> {
         if flags.contains(OFlags::PATH) {
             return Ok(step);
         }
-        // The name is opened a second time. A link that was put there meanwhile is refused. Another file is simply the newer one,
-        // unless its owner matters.
+        // The name is opened a second time. A link that was put there meanwhile is refused. Another file is simply the
+        // newer one, unless its owner matters.
         let file = openat(self.here(), segment, flags, Mode::empty())?;
         if !is_inside && self.rule == Symlinks::Owner && fstat(&file)?.st_uid != found.st_uid {
             return Err(Errno::NOENT.into());
@@ -143,6 +145,7 @@ impl Walk<'_> {
         Ok(file)
     }
 
+    /// Compares the owner of a link with that of its target.
     fn compare(&mut self, owner: u32, found: &Stat) {
         if owner != found.st_uid {
             self.owners.get_or_insert((owner, found.st_uid));
@@ -189,7 +192,7 @@ fn is_below(folder: &OwnedFd, root: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// Yields the steps of a path, the last one first, because the walk pops them.
+/// Yields the steps of a path, the last one first, because the walk takes them from the end.
 fn segments(path: &[u8]) -> impl Iterator<Item = Step> {
     path.split(|&byte| byte == b'/')
         .rev()
