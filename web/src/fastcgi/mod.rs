@@ -67,7 +67,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
 use osier_http::fastcgi;
@@ -86,6 +86,7 @@ use crate::body::spool::{self, Spool};
 use crate::files::place::{self, Place};
 use crate::files::root::Root;
 use crate::files::{self, Access, Files};
+use crate::lock;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
 use crate::upstream::{Builder, Lease, Unavailable, Upstream};
@@ -613,7 +614,7 @@ impl Front {
 
     /// The encoded parameters below `root`, from `encode` unless they are known.
     fn params(&self, root: &Root, encode: impl FnOnce(&Script) -> Arc<[u8]>) -> Arc<[u8]> {
-        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut encoded = lock(&self.encoded);
         match &*encoded {
             Some((real, params)) if real == root.real() => Arc::clone(params),
             _ => {

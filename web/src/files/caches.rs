@@ -11,13 +11,14 @@
 
 use std::cell::RefCell;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use std::time::Instant;
 
 use super::Site;
 use super::cache::{Cache, Limits, Weigh};
 use super::resource::Resource;
+use crate::lock;
 
 /// An entry of a cache.
 pub struct Remembered {
@@ -54,7 +55,7 @@ static INDICES: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 impl CacheIndex {
     /// Takes a free index.
     pub fn take() -> Arc<CacheIndex> {
-        let mut free = INDICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&INDICES);
         let index = free.0.pop().unwrap_or_else(|| {
             free.1 += 1;
             free.1 - 1
@@ -65,11 +66,7 @@ impl CacheIndex {
 
 impl Drop for CacheIndex {
     fn drop(&mut self) {
-        INDICES
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .push(self.index);
+        lock(&INDICES).0.push(self.index);
     }
 }
 

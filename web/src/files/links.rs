@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+use crate::lock;
 
 /// Which symbolic links are followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl Links {
     /// Logs that `name` was refused because of a link.
     pub fn refused(&self, name: &[u8], outside: &Outside) {
         let now = osier::time::coarse_now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.logged);
         if now.saturating_duration_since(logged.began) >= AGAIN {
             *logged = Logged {
                 began: now,

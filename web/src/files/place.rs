@@ -13,12 +13,13 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::links::{Links, Log, Symlinks};
 use super::root::{Abilities, Root};
 use super::variant::Access;
+use crate::lock;
 
 /// Time for which the result of a look is used.
 pub const FRESH: Duration = Duration::from_secs(1);
@@ -51,6 +52,12 @@ impl fmt::Display for Absent {
 }
 
 impl std::error::Error for Absent {}
+
+/// Whether an error of opening the path means that there is no folder for this process.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+}
 
 /// Whether an error means that the served folder itself is not there.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
@@ -124,7 +131,7 @@ impl Place {
         if self.generation(now).is_none() {
             self.look(access, now)?;
         }
-        let root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = lock(&self.root);
         match &*root {
             Some(found) => Ok((Arc::clone(found), self.generation.load(Ordering::Relaxed))),
             None => Err(io::Error::other(Absent)),
@@ -139,7 +146,7 @@ impl Place {
             // Another thread looks.
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        let before = self.root.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let before = lock(&self.root).clone();
         if access == Access::Cached {
             return match before.map(|before| before.is_at(&self.path)) {
                 Some(Ok(true)) => {
@@ -155,10 +162,6 @@ impl Place {
             Some(before) if before.is_same(&root)? => Ok(Arc::clone(before)),
             _ => Ok(Arc::new(root)),
         });
-        let is_gone = |error: &io::Error| {
-            use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
-            matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
-        };
         match (&before, &opened) {
             // The process may have too many open files, for example. The open folder is still served.
             (Some(_), Err(error)) if !is_gone(error) => {
@@ -178,21 +181,25 @@ impl Place {
                 .say(format_args!("the folder '{}' is there now", self.path.display())),
             _ => {}
         }
-        let found = opened.ok();
+        self.replace(before.as_ref(), opened.ok());
+        self.looked.store(self.since_began(now), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the folder that was found as the root, if it is not the folder from before.
+    fn replace(&self, before: Option<&Arc<Root>>, found: Option<Arc<Root>>) {
         if let Some(root) = &found {
             let _ = self.abilities.set(root.abilities());
         }
-        let is_other = match (&before, &found) {
+        let is_other = match (before, &found) {
             (Some(before), Some(found)) => !Arc::ptr_eq(before, found),
             (None, None) => false,
             _ => true,
         };
         if is_other {
-            *self.root.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            *lock(&self.root) = found;
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
-        self.looked.store(self.since_began(now), Ordering::Release);
-        Ok(())
     }
 
     /// Nanoseconds from `began` to `now`.

@@ -24,7 +24,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::links::{Links, Symlinks};
-use super::walk::{Stop, walk};
+use super::walk::{Stop, number, walk};
 
 /// A served folder. All workers share it. It is immutable.
 #[derive(Debug)]
@@ -101,8 +101,8 @@ impl Root {
         // If a link on the way is changed meanwhile, the path leads to another folder.
         let real = || {
             let real = std::fs::canonicalize(path)?;
-            let found = Root::number(&openat(CWD, &real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
-            io::Result::Ok((found == Root::number(&root.dir)?).then_some(real))
+            let found = number(&openat(CWD, &real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+            io::Result::Ok((found == number(&root.dir)?).then_some(real))
         };
         if let Some(real) = (0..3).find_map(|_| real().ok().flatten()) {
             root.real = real;
@@ -129,7 +129,7 @@ impl Root {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let found = openat2(CWD, path, OPEN, Mode::empty(), ResolveFlags::CACHED)?;
-        Ok(Root::number(&found)? == Root::number(&self.dir)?)
+        Ok(number(&found)? == number(&self.dir)?)
     }
 
     /// The abilities of the kernel.
@@ -139,18 +139,13 @@ impl Root {
 
     /// Whether both are the same folder.
     pub fn is_same(&self, other: &Root) -> io::Result<bool> {
-        Ok(Root::number(&self.dir)? == Root::number(&other.dir)?)
+        Ok(number(&self.dir)? == number(&other.dir)?)
     }
 
     /// The path of the folder without symbolic links. It is the opened path if that cannot be told.
     #[cfg(feature = "fastcgi")]
     pub fn real(&self) -> &Path {
         &self.real
-    }
-
-    /// The device and the inode of an open file. While it is open, no other file has them.
-    fn number(file: &OwnedFd) -> Result<(u64, u64), Errno> {
-        rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino))
     }
 
     /// Opens the folder `path` as on a machine without openat2.

@@ -169,9 +169,13 @@ impl Walk<'_> {
     }
 }
 
+/// The device and the inode of an open file. While it is open, no other file has them.
+pub fn number(file: &OwnedFd) -> Result<(u64, u64), Errno> {
+    fstat(file).map(|found| (found.st_dev, found.st_ino))
+}
+
 /// Whether `folder` is `root` or lies below it.
 fn is_below(folder: &OwnedFd, root: &OwnedFd) -> Result<bool, Errno> {
-    let number = |folder: &OwnedFd| fstat(folder).map(|found| (found.st_dev, found.st_ino));
     let root = number(root)?;
     let mut here = openat(folder.as_fd(), ".", STEP, Mode::empty())?;
     loop {

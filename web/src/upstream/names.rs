@@ -6,8 +6,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use crate::lock;
 
 /// Time for which addresses are still used after a failed connection. Connecting fails often while
 /// a backend is down, and not every failure is worth a lookup.
@@ -86,8 +88,7 @@ impl Names {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // No code under the lock panics half way.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

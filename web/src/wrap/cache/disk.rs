@@ -18,12 +18,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::record::{self, Record};
 use crate::Body;
 use crate::body::outgoing::Kind;
+use crate::lock;
 
 /// Hexadecimal digits of a name and of a token.
 const NAME: usize = 16;
@@ -249,7 +250,7 @@ impl DiskFile {
     ///
     /// While the file is opened.
     pub fn part(self: &Arc<Self>, first: u64, len: u64) -> io::Result<Body> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let open = lock(&self.open).upgrade();
         let file = match open {
             Some(file) => file,
             None => {
@@ -257,7 +258,7 @@ impl DiskFile {
                 // The pool cannot stop what it has begun when the client leaves.
                 let file = osier::shield(|| osier::unblock(move || File::open(&this.path)))?;
                 let file = Arc::new(file);
-                *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&file);
+                *lock(&self.open) = Arc::downgrade(&file);
                 file
             }
         };

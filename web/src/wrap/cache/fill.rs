@@ -12,12 +12,13 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use osier::sync::Event;
 
 use crate::body::outgoing::Kind;
 use crate::conn::output::Outlet;
+use crate::lock;
 
 /// Most bytes that a reader copies at once.
 const PIECE: usize = 64 << 10;
@@ -80,7 +81,7 @@ impl Fill {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// A response's body, from the first byte on.

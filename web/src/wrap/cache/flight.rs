@@ -5,7 +5,7 @@
 //! wait, but is not stored.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -14,6 +14,7 @@ use osier_http::Headers;
 
 use super::entry::Entry;
 use super::key::{self, Varies, Wanted};
+use crate::lock;
 
 /// The outcome of a fetch for the requests that wait.
 #[derive(Clone)]
@@ -80,10 +81,7 @@ impl Flight {
 
     /// Ends the flight, unless it has ended.
     pub fn end(&self, outcome: Outcome) {
-        self.outcome
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(outcome);
+        lock(&self.outcome).get_or_insert(outcome);
         self.done.set();
     }
 
@@ -107,7 +105,7 @@ impl Flight {
     }
 
     fn outcome(&self) -> Outcome {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = lock(&self.outcome);
         outcome.clone().unwrap_or(Outcome::Pass)
     }
 }

@@ -46,7 +46,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cookie::{Cookie, SameSite};
@@ -59,6 +59,7 @@ pub use self::keys::CookieKeys;
 #[cfg(feature = "redis")]
 pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
+use crate::lock;
 use crate::request::base64;
 use crate::{Next, Rejection, Request, Response};
 
@@ -384,7 +385,7 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::lock;
 
 /// A place for sessions. `id` is a hash of the id in the cookie, so that nobody who reads the store can use its
 /// sessions.
@@ -84,7 +86,7 @@ impl Memory {
 
     /// Runs `change` under the lock. It must neither panic nor suspend.
     fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
-        change(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut lock(&self.table))
     }
 }
 

@@ -28,7 +28,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use osier::memory::{self, Pressure};
@@ -42,6 +42,7 @@ use super::flight::Flight;
 use super::key::{self, Wanted};
 use super::queue::{Queue, Slot};
 use crate::Request;
+use crate::lock;
 
 /// Most shards, so that two workers seldom want the same lock.
 const SHARDS: u64 = 16;
@@ -280,7 +281,7 @@ impl Store {
     }
 
     fn on_disk(&self) -> MutexGuard<'_, Queue> {
-        self.on_disk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.on_disk)
     }
 
     pub(super) fn disk(&self) -> Option<&Arc<Disk>> {
@@ -624,7 +625,7 @@ fn shares_body(one: &Entry, other: &Entry) -> bool {
 
 impl Shard {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

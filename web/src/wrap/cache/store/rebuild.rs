@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
 use super::super::disk::Disk;
@@ -14,6 +14,7 @@ use super::super::entry::{Entry, Meta, Stored};
 use super::super::key::Wanted;
 use super::super::record::Record;
 use super::Store;
+use crate::lock;
 
 /// Most keys that are noted as invalid. A request that makes another key invalid waits for the end of the rebuilding.
 const INVALID: usize = 1 << 16;
@@ -63,7 +64,7 @@ impl Store {
     }
 
     fn invalid(&self) -> MutexGuard<'_, Option<HashSet<u64>>> {
-        self.invalid.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.invalid)
     }
 
     fn rebuild(&self, disk: &Arc<Disk>) {
