@@ -1,13 +1,15 @@
 //! The certificates of sites: where they come from, and which one a client gets.
 //!
 //! ```text
-//!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs, auto.rs ◀── acme/keeper.rs
-//!                                                    └─ none yet: a self-signed one (make.rs)
+//!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs
+//!                                                 │                    auto.rs, on_demand.rs ◀── acme/keeper.rs
+//!                                                 └─ none yet: a self-signed certificate (make.rs)
 //! ```
 //!
-//! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps what it has. A snapshot of the configuration holds a
-//! [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name; it never waits for more than a lock that is held for
-//! a moment. Whatever a source does to get a certificate, it does elsewhere, and replaces the identity when it is done.
+//! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps its certificate. A snapshot of the configuration
+//! holds a [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name. No handshake waits here for an
+//! authority: a source obtains certificates on a fiber of its own and then replaces the identity. At most, a handshake reads a small
+//! file: the first one of a stored certificate.
 
 pub mod acme;
 mod auto;
@@ -55,10 +57,10 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// An origin of certificates, at work.
 pub trait Source: Send + Sync {
-    /// The identity for the name that a client asks for, in lower case. None while there is none.
+    /// The identity for the name that a client asks for, in lower case. None while there is none. Every worker calls it.
     ///
     /// # Suspends
-    /// Never. Every worker calls it.
+    /// Only while a small file of the state folder is read.
     fn find(&self, name: Option<&str>) -> Option<Identity>;
 
     /// Whether the identity that was not found may come within seconds, so that the handshake waits for it.
@@ -70,7 +72,7 @@ pub trait Source: Send + Sync {
 /// The certificate of a site.
 pub struct SiteCertificate {
     source: Arc<dyn Source>,
-    /// The hosts of the site, for a certificate of its own making.
+    /// The hosts of the site, for the self-signed certificate.
     hosts: Vec<String>,
     /// The self-signed certificate served until there is another, made for the first client. `None` if the handshake fails instead.
     stand_in: Option<OnceLock<Option<Identity>>>,
@@ -80,7 +82,7 @@ impl SiteCertificate {
     /// The identity for the name that a client asks for. None if no certificate can be made for the hosts of the site.
     ///
     /// # Suspends
-    /// Never.
+    /// As [`Source::find`] does.
     pub fn find(&self, name: Option<&str>) -> Option<Identity> {
         let stand_in = || make::self_signed(&self.hosts, Time::now()).ok();
         self.source
@@ -94,7 +96,7 @@ impl SiteCertificate {
     }
 }
 
-/// A source that has nothing: its site serves a self-signed certificate.
+/// A source without a certificate: its site serves a self-signed one.
 struct Nothing;
 
 impl Source for Nothing {
@@ -113,20 +115,20 @@ pub struct Certificates {
     autos: Mutex<HashMap<Vec<String>, Arc<Auto>>>,
     /// The certificates of sites with `tls = "on-demand"`.
     on_demand: Arc<OnDemand>,
-    /// Whether the fiber that asks for names runs.
+    /// Whether the fibers for certificates on demand run.
     is_asking: AtomicBool,
-    /// Obtains and renews them.
+    /// Obtains and renews the certificates of `autos` and `on_demand`.
     keeper: Mutex<Option<Arc<Keeper>>>,
     pub challenges: Challenges,
 }
 
-/// The folders of the process, once it has given up its privileges.
+/// The folders and the shared state of the process. They are known once it has given up its privileges.
 struct Place {
     /// The root folder that the process has changed to.
     root: Option<PathBuf>,
     /// The state folder, as the process sees it.
     state: Option<PathBuf>,
-    /// The state that several machines share. The certificates of authorities are there then.
+    /// The state that several machines share. If there is one, it stores the certificates of public authorities.
     shared: Option<Arc<Shared>>,
 }
 
@@ -160,7 +162,7 @@ impl Certificates {
         let _ = self.place.set(Place { root, state, shared });
     }
 
-    /// The certificate of a site with these hosts. Files are looked at again.
+    /// The certificate of a site with these hosts. Reads its files again if they have changed.
     ///
     /// # Blocks the thread
     /// While files are read.
@@ -195,7 +197,7 @@ impl Certificates {
         }
     }
 
-    /// Looks at the files of all certificates, and forgets those that no site has any more.
+    /// Reads the files of certificates that have changed, and forgets the certificates that no site uses any more.
     ///
     /// # Blocks the thread
     /// While files are read.
@@ -210,7 +212,7 @@ impl Certificates {
         files.iter().for_each(|files| files.look(self.root(), now));
     }
 
-    /// The files of a certificate, read at most once at the same time.
+    /// The files of a certificate. Equal settings share them.
     fn open(&self, settings: &CertificateFiles) -> Arc<Files> {
         let known = locked(&self.files).get(settings).cloned();
         match known {
@@ -239,7 +241,8 @@ impl Certificates {
         Some(Arc::clone(auto))
     }
 
-    /// Begins to obtain and renew these certificates, and those on demand if there are settings for them. Stops renewing all others.
+    /// Obtains and renews the certificates of `subjects` from now on, and those on demand if `on_demand` has settings for them. Stops
+    /// renewing all others.
     pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
         let folder = self.folder().filter(|_| self.shared().is_none());
         // Locked first: a name that becomes known meanwhile goes to the new keeper.
@@ -296,7 +299,7 @@ impl Certificates {
         }
     }
 
-    /// Starts the fibers that look and ask for names, once.
+    /// Starts the fibers of [`OnDemand::load`] and [`OnDemand::run`], once.
     fn start_asking(self: &Arc<Certificates>) {
         if self.is_asking.swap(true, Ordering::Relaxed) {
             return;
@@ -394,7 +397,7 @@ impl Board for Certificates {
     }
 }
 
-/// A response of this machine, and that of the others.
+/// A response to a challenge that this machine shows, and that the other machines show.
 struct Everywhere {
     _here: Given,
     _there: Option<shared::Given>,
@@ -403,7 +406,7 @@ struct Everywhere {
 impl Presented for Everywhere {}
 
 impl Certificates {
-    /// Shows a response on the other machines, too. Without Redis this machine shows it alone, and the issuer may well ask this one.
+    /// Shows a response on the other machines too. While Redis is away, this machine shows it alone: the issuer may ask this one.
     fn on_all_machines(&self, here: Given, key: &Key, response: impl FnOnce() -> serde_json::Value) -> Everywhere {
         let there = self.shared().and_then(|shared| shared.give(key, &response()));
         Everywhere {
@@ -459,7 +462,7 @@ pub fn watch(certificates: &Arc<Certificates>) {
     }));
 }
 
-/// Locks a state. No code panics while it holds the lock.
+/// Locks a mutex of this module. No code panics while it holds one of these locks.
 fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

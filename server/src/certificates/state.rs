@@ -1,4 +1,6 @@
-//! The state folder: what the server keeps between runs, with access for its user alone.
+//! The state folder: data that the server keeps between runs. Only the server's user can read it.
+//!
+//! The functions use `osier::fs`: they suspend a fiber while the disk is busy, and block any other thread.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ fn choose(variable: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<Pa
 
 /// Makes a folder that only its owner may enter, and the folders above it.
 ///
-/// # Blocks the thread
+/// # Suspends
 /// While the disk is busy.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -38,7 +40,7 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
 
 /// Writes a file that only its owner may read. The file is there whole or not at all, also after a crash.
 ///
-/// # Blocks the thread
+/// # Suspends
 /// While the disk is busy.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = write_aside(path, content)?;
@@ -48,9 +50,9 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`write`], but leaves a file alone that is there already. Returns whether it has written.
+/// Writes a file as [`write`] does, unless there is one already. Returns whether it has written.
 ///
-/// # Blocks the thread
+/// # Suspends
 /// While the disk is busy.
 pub fn write_new(path: &Path, content: &[u8]) -> io::Result<bool> {
     let temporary = write_aside(path, content)?;
@@ -83,7 +85,7 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     Ok(temporary)
 }
 
-/// Makes the disk store the name of a file. Nobody gets an error: the file is in place, and only after a crash the old one may be back.
+/// Makes the disk store the name of a file. Errors are ignored: the file is in place, and only a crash could bring the old one back.
 fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());

@@ -44,7 +44,7 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// The paths that the file names and that are not there yet.
+    /// Mistakes that leave the configuration usable: a path that does not exist yet, or a weak password hash, for example.
     pub warnings: Option<Report>,
 }
 

@@ -51,7 +51,7 @@ pub struct Source<'s> {
     problems: RefCell<Vec<Problem>>,
     /// Parts of the text that no message shows.
     secrets: Vec<Range<usize>>,
-    /// Where the values begin that somebody has read.
+    /// The starts of the values that were read.
     seen: RefCell<HashSet<usize>>,
 }
 
@@ -107,7 +107,8 @@ impl<'s> Source<'s> {
         self.note(at, text.into(), false);
     }
 
-    /// Notes something that is not there yet. The file is used all the same.
+    /// Notes something that the operator should look at, a file that does not exist yet for example. The configuration is used all
+    /// the same.
     pub fn warning(&self, at: &Range<usize>, text: impl Into<String>) {
         self.note(at, text.into(), true);
     }
@@ -134,7 +135,7 @@ impl<'s> Source<'s> {
         secrets.any(|secret| secret.start < at.end && at.start < secret.end)
     }
 
-    /// Returns the mistakes and warnings, and the places that no message shows.
+    /// Returns the mistakes and warnings, and the parts of the text that no message may show.
     pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
         let (mut hidden, seen) = (self.secrets, self.seen.into_inner());
         let doubtful = secrets::doubtful(self.table).into_iter();

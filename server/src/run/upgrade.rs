@@ -6,9 +6,8 @@
 //!                             └──────────── a line in the log, and the server goes on ────────────────────────────┘
 //! ```
 //!
-//! Only the first fiber of the server changes this state.
-//! If this process is asked to end while it hands over, the handover ends first: the new process serves, and nothing that it has taken over
-//! may go.
+//! Only the first fiber of the server changes this state. If this process is asked to end during a handover, it finishes the
+//! handover first: the new process serves by then, and must keep everything that it takes over.
 
 use std::env;
 use std::ffi::OsString;
@@ -35,7 +34,7 @@ pub struct Upgrading {
     reload_waits: bool,
 }
 
-/// The result that the fiber of a step leaves.
+/// The result of a step, which the step's fiber leaves for the first fiber.
 #[derive(Default)]
 enum Outcome {
     #[default]
@@ -50,7 +49,7 @@ impl Upgrading {
         self.is_busy
     }
 
-    /// Notes that a reload is due if the upgrade fails.
+    /// Delays a reload until the upgrade has failed. After a successful one, the new process has read the configuration.
     pub fn delay_reload(&mut self) {
         self.reload_waits = true;
     }
@@ -125,7 +124,7 @@ impl Upgrading {
         matches!(*lock(&self.outcome), Outcome::HandedOver(Ok(())))
     }
 
-    /// Ends the upgrade. Returns whether a reload is due.
+    /// Ends the upgrade once the handover is over. Returns when the new process has taken over.
     ///
     /// # Errors
     /// One line: why the new process has not taken over.
@@ -139,7 +138,7 @@ impl Upgrading {
         }
     }
 
-    /// Whether a reload was asked for while an upgrade was under way that has failed.
+    /// Returns whether a delayed reload is due, and forgets it.
     pub fn take_reload(&mut self) -> bool {
         std::mem::take(&mut self.reload_waits)
     }
@@ -149,7 +148,7 @@ fn lock(outcome: &Mutex<Outcome>) -> std::sync::MutexGuard<'_, Outcome> {
     outcome.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program to start, with its arguments and items.
+/// The program to start, with its arguments and the items for [`arrival`](super::arrival).
 fn program(sites: &Sites) -> Result<Program, String> {
     let (process, config) = (&sites.process, &sites.config);
     let confinement = &process.confinement;

@@ -41,7 +41,7 @@ use crate::metrics::{Series, Shown};
 use crate::policy::path;
 use crate::policy::prefixes::Prefixes;
 use crate::policy::real_ip::RealIp;
-use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
+use crate::policy::rewrite::{RequestFacts, Routed, Verdict, follow};
 
 pub use self::build::{Means, Parts, build};
 use self::hosts::Hosts;
@@ -183,7 +183,7 @@ impl Snapshot {
     /// The identity that a listener shows to a client. None if no site of the listener has the name that the client asks for.
     ///
     /// # Suspends
-    /// Never.
+    /// As [`SiteCertificate::find`] does.
     pub fn identity(&self, listener: usize, hello: &Hello<'_>) -> Option<Identity> {
         let name = hello.server_name();
         if hello.offers_only(PROTOCOL) {
@@ -284,13 +284,8 @@ impl Site {
                 }
                 Opened::Rewrites(rules) => rules,
             };
-            let seen = Seen {
-                form: rules.form(request, &path),
-                request,
-                https: request.is_https(),
-                proxied: request.is_proxied(),
-            };
-            match rules.apply(&seen) {
+            let form = rules.form(request, &path);
+            match rules.apply(&RequestFacts { request, form }) {
                 Verdict::Nothing => continue,
                 Verdict::Again(target) => return Routed::Again(target),
                 Verdict::Redirect(location, status) => {

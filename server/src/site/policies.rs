@@ -106,8 +106,8 @@ impl Around {
         self
     }
 
-    /// Labels a request, and limits its time. Returns whether it may go straight to the handler; [`answer`](Around::answer) serves it
-    /// otherwise.
+    /// Labels a request, and sets when it is logged as slow. Returns whether it may go straight to [`pass`](Around::pass); otherwise
+    /// [`answer`](Around::answer) serves it.
     #[inline]
     pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);

@@ -31,7 +31,7 @@ use super::storage::{Advice, Locking, Stored};
 use crate::certificates::x509::Time;
 use crate::log::operator::Say;
 
-/// Orders on their way at once.
+/// The most certificates that are attended to at once: looked up, ordered or stored.
 const AT_ONCE: usize = 4;
 
 /// Longest time between two looks at the wall clock.
@@ -40,7 +40,8 @@ const LOOK: Duration = Duration::from_secs(600);
 /// Time before the next look at a certificate that was just issued. An issuer may suggest a renewal at once; it gets one an hour.
 const SETTLED: Duration = Duration::from_secs(3600);
 
-/// Pause before another look at a name while the storage is away. Its return ends the pause, see [`Keeper::look_again`].
+/// Pause before another look at a name while the storage is away. The storage's return ends the pause, see
+/// [`Keeper::look_again`].
 const AWAY: Duration = Duration::from_secs(60);
 
 /// Seconds to the next look at a certificate, at most. The longest pause after a failure is two and a half days.
@@ -76,7 +77,7 @@ pub fn system_clock() -> Clock {
 
 /// The certificates that a configuration wants.
 pub struct Keeper {
-    /// Locked after `state`, never before. A subject that was given up keeps its place until a new one takes it.
+    /// Locked after `state`, never before it. A subject that was given up keeps its place until a new one takes the place.
     subjects: Mutex<Vec<Arc<Subject>>>,
     means: Means,
     shelf: Arc<dyn Shelf>,
@@ -85,7 +86,7 @@ pub struct Keeper {
     /// The time at which the first keeper of the process began.
     began: i64,
     state: Mutex<State>,
-    /// Set when a certificate has been attended, or when the keeper is to end.
+    /// Set when a certificate has been attended to, or when the keeper is to end.
     news: Event,
 }
 
@@ -204,7 +205,8 @@ impl Keeper {
         })
     }
 
-    /// The next time and the failures of a certificate, and what the storage has not taken. `None` for one that is new or being attended.
+    /// When the certificate is due, how often it has failed, and what the storage has not taken. `None` for a certificate that is new
+    /// or being attended to.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
         let (state, subjects) = (self.state(), self.subjects());
         let queued = state.queue.iter().find(|queued| *subjects[queued.0.1] == *subject)?;

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::jose::{AccountKey, Binding, Signer};
 use crate::log::text::visible;
 
-/// Repetitions of a request whose nonce was refused. An issuer that refuses every second nonce fails one request in a million.
-const NONCES: usize = 20;
+/// Attempts at a request whose nonces are refused. An issuer that refuses every second nonce fails one request in a million.
+const ATTEMPTS: usize = 20;
 
 /// Longest pause that an issuer may ask for between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
@@ -277,9 +277,9 @@ impl<'t> Client<'t> {
     /// # Errors
     /// The issuer's errors: every status but 2xx.
     pub fn post(&mut self, url: &str, payload: &str) -> Result<Received, Error> {
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            tries += 1;
+            attempts += 1;
             let nonce = match self.nonce.take() {
                 Some(nonce) => nonce,
                 None => self.fresh_nonce()?,
@@ -295,7 +295,7 @@ impl<'t> Client<'t> {
                 return Ok(received);
             }
             let problem = Problem::of(&received);
-            if problem.kind != "badNonce" || tries == NONCES {
+            if problem.kind != "badNonce" || attempts == ATTEMPTS {
                 return Err(Error::Problem(problem));
             }
         }

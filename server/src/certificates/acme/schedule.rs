@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// The first pause after a failure, and the longest. Each further failure doubles it.
+/// The first pause after a failure. Each further failure doubles it, up to the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2 * 24 * 3600);
+const HOUR: Duration = Duration::from_secs(3600);
 
-/// Shortest pause, whatever an issuer says, and the part of the lifetime over which renewals are spread.
+/// The part of a lifetime over which renewals are spread.
 const SPREAD: f64 = 0.02;
 
 /// A certificate's validity, in seconds since 1970.
@@ -44,8 +44,9 @@ fn latest(validity: Validity) -> i64 {
     validity.ends.saturating_sub(lifetime / 10)
 }
 
-/// The pause after so many failures in a row. `left` is the time in seconds for which the old certificate is valid: the pause is at most
-/// an eighth of that, or an hour. `asked` is the time for which the issuer wants to be left alone.
+/// The pause after so many failures in a row. It doubles with each failure, up to an eighth of `left`, or up to an hour if that is
+/// more. `left` are the seconds for which the old certificate is still valid. `chance` makes the pause longer by a quarter at most.
+/// The pause is at least `asked`, the time for which the issuer wants to be left alone.
 pub fn pause(failures: u32, left: Option<u64>, asked: Option<Duration>, chance: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let longest = left.map_or(LONGEST_PAUSE, |left| {

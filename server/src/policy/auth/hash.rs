@@ -24,10 +24,10 @@ use yescrypt::Yescrypt;
 
 use super::credentials::decode_base64;
 
-/// The highest accepted cost of bcrypt. A higher cost takes more than ten seconds.
+/// The highest accepted cost of bcrypt. A higher one takes at least seven seconds for each password.
 const BCRYPT_COST_MAX: u32 = 16;
-/// Nanoseconds of one round of bcrypt, of argon2 and yescrypt over one KiB, and of one round of SHA-crypt and of MD5, measured. They
-/// only order hashes.
+/// Measured times of one round of bcrypt, of argon2 and yescrypt over one KiB, and of one round of SHA-crypt and of MD5. They serve
+/// only to compare the costs of hashes.
 const BCRYPT_NANOS: u64 = 55_000;
 const ARGON2_NANOS: u64 = 1_000;
 const YESCRYPT_NANOS: u64 = 4_500;
@@ -37,7 +37,7 @@ const MD5_NANOS: u64 = 300;
 const MEMORY_MAX: u64 = 1 << 20;
 /// The most passes of argon2 over its memory.
 const ARGON2_PASSES_MAX: u32 = 64;
-/// The most rounds of SHA-crypt, and those without a `rounds=`.
+/// The most rounds of SHA-crypt, and the rounds of a hash that names none by `rounds=`.
 const SHA_CRYPT_ROUNDS_MAX: u64 = 5_000_000;
 const SHA_CRYPT_ROUNDS: u64 = 5_000;
 const MD5_ROUNDS: u32 = 1_000;
@@ -50,7 +50,7 @@ const CRYPT_DIGITS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh
 pub struct Hash {
     text: String,
     kind: Kind,
-    /// How long a comparison takes, in nanoseconds, roughly. It orders hashes.
+    /// About how long a comparison takes, in nanoseconds.
     pub cost: u64,
     /// How many passwords were compared with it.
     #[cfg(test)]

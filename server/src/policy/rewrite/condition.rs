@@ -53,9 +53,9 @@ pub enum Subject {
     QueryString,
     /// Whether the protocol is HTTP/1.0.
     Http10,
-    /// Whether the client's connection is encrypted.
+    /// Whether the client has sent the request over https.
     Https,
-    /// Whether the connection came through a trusted load balancer with the PROXY protocol.
+    /// Whether a trusted proxy has named the client.
     Proxied,
     /// Whether a file exists at this absolute path. Captures are filled in.
     File(String),
@@ -208,7 +208,7 @@ impl Check {
     ///
     /// # Suspends
     ///
-    /// While it looks at the file system, if it does.
+    /// While it looks at the file system, for a condition on a file or folder.
     pub fn holds(&self, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
         self.finds(facts, path, captures) != self.not
     }
@@ -248,7 +248,7 @@ impl Check {
             Subject::Http10 => facts.http_10(),
             Subject::Https => facts.https(),
             Subject::Proxied => facts.proxied(),
-            // `compile` gives these subjects other looks.
+            // `compile` makes another `Look` of these subjects.
             Subject::Environment(_)
             | Subject::Capture(_)
             | Subject::File(_)

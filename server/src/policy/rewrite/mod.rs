@@ -28,13 +28,13 @@ use condition::Check;
 pub use condition::{Condition, SUBJECTS, Subject, Test};
 use template::Url;
 
-/// How often a request may go through the routes again. Real rules need one or two times; more is a loop.
+/// How often a request may go through the routes again. Real rules need one or two passes; more is a loop.
 pub const RESTARTS: usize = 4;
 
 /// Bytes of the largest compiled pattern. It refuses mistakes like `(a{1000}){1000}`.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// Bytes of the largest form that conditions test. A form filled in by hand is smaller. A larger form has no fields for conditions.
+/// Bytes of the largest form that conditions test. A form filled in by hand is smaller. In a larger form, conditions find no field.
 const FORM_MAX: usize = 64 << 10;
 
 /// One rule, as the configuration writes it.
@@ -102,31 +102,26 @@ pub trait Facts {
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// Host that the request names, perhaps with a port.
     fn host(&self) -> Option<&str>;
-    /// Address of the client, which a trusted load balancer may have reported. None for a Unix socket.
+    /// Address of the client, which a trusted proxy may have named. None for a Unix socket.
     fn client(&self) -> Option<IpAddr>;
     /// Body of a URL-encoded form that is not too large.
     fn form(&self) -> Option<&[u8]>;
     /// Whether the protocol is HTTP/1.0.
     fn http_10(&self) -> bool;
-    /// Whether the client's connection is encrypted.
+    /// Whether the client has sent the request over https, as far as a trusted proxy or the connection tells.
     fn https(&self) -> bool;
-    /// Whether a load balancer has reported the client with the PROXY protocol.
+    /// Whether a trusted proxy has named the client, by the PROXY protocol or by a field of `real_ip`.
     fn proxied(&self) -> bool;
 }
 
-/// A request, with facts about its connection that the site knows.
-pub struct Seen<'s, 'r> {
-    /// The request.
+/// A request, with its form if the rules test one.
+pub struct RequestFacts<'s, 'r> {
     pub request: &'s Request<'r>,
     /// See [`Facts::form`].
     pub form: Option<Vec<u8>>,
-    /// See [`Facts::https`].
-    pub https: bool,
-    /// See [`Facts::proxied`].
-    pub proxied: bool,
 }
 
-impl Facts for Seen<'_, '_> {
+impl Facts for RequestFacts<'_, '_> {
     fn method(&self) -> &str {
         self.request.method()
     }
@@ -152,10 +147,10 @@ impl Facts for Seen<'_, '_> {
         self.request.version() == Version::HTTP_10
     }
     fn https(&self) -> bool {
-        self.https
+        self.request.is_https()
     }
     fn proxied(&self) -> bool {
-        self.proxied
+        self.request.is_proxied()
     }
 }
 
@@ -292,9 +287,9 @@ fn regex(pattern: &str) -> Result<Regex, String> {
     built.map_err(|error| format!("pattern {pattern:?}: {error}"))
 }
 
-/// The result of the routes for a request.
+/// The result of one pass of a request through the routes.
 pub enum Routed {
-    /// A response, or what makes it.
+    /// A response, or an answer that waits for the body.
     Answer(Answer),
     /// A new target, from [`Verdict::Again`].
     Again(String),

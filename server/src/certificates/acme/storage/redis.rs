@@ -1,4 +1,4 @@
-//! Accounts and certificates in Redis, for several machines. `shared.rs` lists the keys.
+//! Accounts and certificates in Redis, for several machines. `shared/mod.rs` lists the keys.
 //!
 //! The lock of a name is a lease: a key that expires, and that its owner extends while the order runs. An owner that dies, or that does
 //! not reach Redis for [`LEASE`], loses the lock. It can store nothing then, because every write of an order compares the owner.
