@@ -1,7 +1,7 @@
-//! The state besides sockets that the new process of an upgrade gets from the old one.
+//! The state besides sockets that the new process of an upgrade inherits from the old one.
 //!
-//! The new process is started with the rights that the old one has: its user, its root folder, its Landlock domain. So these settings
-//! must be what they were, and the new process leaves them alone.
+//! The new process starts with the rights of the old one: its user, its root folder and its Landlock domain. So these settings must be
+//! unchanged, and the new process does not apply them again.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ impl Confinement {
         }
     }
 
-    /// The confinement of this process, if the old process had one. The new process cannot get out of it.
+    /// The confinement that this process inherits from an old process, if that had one.
     ///
     /// # Errors
     /// One line, when the old process has sent something else.
@@ -63,7 +63,7 @@ impl Confinement {
         Ok(Some(confinement).filter(|confinement| *confinement != Confinement::default()))
     }
 
-    /// Checks that `config` asks for the same.
+    /// Checks that `config` asks for the same confinement.
     ///
     /// # Errors
     /// One line, with the key that has changed.
@@ -98,19 +98,19 @@ impl Confinement {
     }
 }
 
-/// Takes the connection to the service manager that the old process has.
+/// Takes the old process's connection to the service manager.
 pub fn inherited_notify(upgrade: &Upgrade) -> Option<OwnedFd> {
     upgrade.take(NOTIFY)?.descriptors.pop()
 }
 
-/// Takes the PID file of the old process, if it is this one.
+/// Takes the PID file of the old process, if its path is `path`.
 pub fn inherited_pid_file(upgrade: &Upgrade, path: &Path) -> Option<OwnedFd> {
     let mut item = upgrade.take(PID_FILE)?;
     let is_same = item.bytes == path.as_os_str().as_encoded_bytes();
     item.descriptors.pop().filter(|_| is_same)
 }
 
-/// Takes the keys of session tickets that the old process has made for itself, so that its clients can resume their sessions.
+/// Takes the keys that the old process has made for session tickets, so that its clients can resume their sessions.
 pub fn inherited_tickets(upgrade: &Upgrade) -> Option<Tickets> {
     Tickets::import(&upgrade.take(TICKETS)?.bytes)
 }

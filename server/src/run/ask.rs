@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -15,12 +15,12 @@ use crate::config;
 use super::Failure;
 use super::signals::SIGNAL_THREAD;
 
-/// Time between two reads of the file.
+/// Time between two reads of the PID file.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time beyond `[upgrade] timeout`, which ends when the new process is ready. Within it the server must have handed over and
-/// written the file.
-const MORE: Duration = Duration::from_secs(15);
+/// The time that a server has for its handover, once the new process is ready. The new process must be ready within `timeout` of
+/// `[upgrade]`.
+const HANDOVER: Duration = Duration::from_secs(15);
 
 /// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line
 /// to print.
@@ -46,21 +46,20 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
     };
     let written = || fs::metadata(&path).and_then(|found| found.modified()).ok();
     let (old, before) = (read(&path)?, written());
-    let same = |now: Option<SystemTime>| now == before;
     signal(old)?;
-    let (begun, limit) = (Instant::now(), loaded.upgrade.timeout + MORE);
+    let (begun, limit) = (Instant::now(), loaded.upgrade.timeout + HANDOVER);
     while begun.elapsed() < limit {
         thread::sleep(TICK);
-        // The time comes first: an id that is written between the two looks is found by the next one.
+        // The time is read before the id: an id that is written in between is found in the next round.
         let now = written();
         match read(&path) {
             Ok(new) if new != old => return Ok(format!("osier: process {new} has taken over from process {old}")),
-            Ok(_) if !same(now) => {
+            Ok(_) if now != before => {
                 return Err(Failure::Start(format!(
                     "the upgrade has failed, and process {old} goes on serving; its error log has the reason"
                 )));
             }
-            // The server has ended, and the look above may have come before the new id.
+            // The server has ended. It may have written the new id after the read above, so the id is read again.
             Ok(_) if has_ended(old) && read(&path).is_ok_and(|id| id == old) => {
                 return Err(Failure::Start(format!(
                     "process {old} has ended without a successor; see its error log"
@@ -73,7 +72,7 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
     Err(Failure::Start(format!(
         "process {old} has not answered within {} s ('timeout' of [upgrade], and {} s to hand over); see its error log",
         limit.as_secs(),
-        MORE.as_secs()
+        HANDOVER.as_secs()
     )))
 }
 
@@ -81,7 +80,7 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
 fn read(path: &Path) -> Result<i32, Failure> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|error| format!("cannot read '{}': {error}; is the server running?", path.display()))?;
-    // Digits of a longer id may follow for a moment.
+    // Digits of a longer id may stand in the second line for a moment.
     let id = text.lines().next().and_then(|line| line.parse().ok());
     let id = id.filter(|id| *id > 0);
     Ok(id.ok_or_else(|| format!("'{}' has no process id; is the server running?", path.display()))?)
@@ -95,7 +94,7 @@ fn has_ended(id: i32) -> bool {
 fn signal(id: i32) -> Result<(), Failure> {
     let process = Some(id).filter(|id| *id > 0).and_then(Pid::from_raw);
     let process = process.ok_or_else(|| format!("{id} is not a process id"))?;
-    if let Some(name) = foreign(id) {
+    if let Some(name) = name_of_other_program(id) {
         return Err(Failure::Start(format!(
             "process {id} is '{name}' and no running osier server, so it was left alone; is the server running?"
         )));
@@ -106,9 +105,9 @@ fn signal(id: i32) -> Result<(), Failure> {
 
 /// The name of a process that is no osier server. None for a server, and where the system does not tell (no `/proc`, no such process).
 ///
-/// A server is known by its thread for signals, which exists from the moment that the server can be upgraded. Its program may have
-/// any name, and may be replaced or out of sight.
-fn foreign(id: i32) -> Option<String> {
+/// A server is recognised by its thread for signals, which runs whenever the server can be upgraded. Its program may have any name,
+/// and may have been replaced or be out of sight.
+fn name_of_other_program(id: i32) -> Option<String> {
     let comm = |path: &Path| fs::read_to_string(path.join("comm")).map(|name| name.trim_end().to_owned());
     let process = PathBuf::from(format!("/proc/{id}"));
     let name = comm(&process).ok()?;

@@ -1,10 +1,13 @@
 //! The listeners of sites: bound, then running, perhaps renewed with other settings, then ending.
 //!
-//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`]
-//! accepts. The settings of a server never change under its connections. For other settings a second server is bound to clones
-//! of the same sockets and accepts new connections. The first server stops accepting, and keeps its connections until they end
-//! or the listener does. A server is ended only after its accept loops have stopped. Before that its connection count may read
-//! 0 while a client is being accepted, and that client would be dropped.
+//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`] accepts.
+//!
+//! The settings of a server never change under its connections. To change the settings of a listener, a second server is bound to
+//! clones of the same sockets and accepts the new connections. The first server stops accepting, and keeps its connections until they
+//! end or the listener does.
+//!
+//! A server is ended only after its accept loops have stopped. Before that its connection count may read 0 while a client is being
+//! accepted, and that client would be dropped.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -29,7 +32,7 @@ use super::startup::{Given, Process, cannot_listen};
 /// The longest time that a reload waits until a server accepts no more. A busy worker delays its accepting fiber.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// How often the reload looks. An idle worker needs less time than this.
+/// How often the reload checks that. An idle worker needs less time than this.
 const CLOSING_TICK: Duration = Duration::from_millis(1);
 
 /// A listener that is bound and does not accept yet.
@@ -37,12 +40,12 @@ pub struct Bound {
     pub settings: config::Listener,
     pub slot: usize,
     drain: Duration,
-    /// Set before the listener accepts.
+    /// The snapshots that answer. Set before the listener accepts.
     live: Arc<OnceLock<Arc<Live>>>,
     pub listening: Listening,
     sockets: Vec<Listener>,
     file: Option<SocketFile>,
-    /// Permissions that the socket file gets when a listener is taken over or renewed.
+    /// Permissions for the socket file, if it exists already: the listener is taken over or renewed.
     mode: Option<u32>,
 }
 
@@ -50,16 +53,17 @@ pub struct Bound {
 pub struct Running {
     settings: config::Listener,
     drain: Duration,
-    /// Number of the listener in snapshots. It is never used again.
+    /// The listener's number in snapshots. No later listener gets the same one.
     slot: usize,
     /// Clones of the sockets, for a server with other settings.
     sockets: Vec<Listener>,
-    /// Socket file. It belongs to the listener, whichever of its servers accepts.
+    /// The socket file. It belongs to the listener and not to one of its servers.
     file: Option<SocketFile>,
-    /// Servers. The last one accepts; earlier ones keep the connections they have.
+    /// The last server accepts. Earlier ones keep the connections that they have.
     servers: Vec<Serving>,
 }
 
+/// One server of a listener.
 struct Serving {
     stop: ShutdownHandle,
     fiber: JoinHandle<usize>,
@@ -80,7 +84,7 @@ pub struct Ending {
 pub struct Modes(Vec<(PathBuf, Permissions)>);
 
 impl Bound {
-    /// Binds a listener.
+    /// Binds a listener, or takes over the sockets in `given`.
     pub fn new(
         config: &Config,
         settings: &config::Listener,
@@ -128,7 +132,7 @@ impl Bound {
         })
     }
 
-    /// Changes the permissions of the socket file if that is necessary.
+    /// Changes the permissions of an existing socket file. `modes` can undo it.
     pub fn set_mode(&self, root: Option<&Path>, modes: &mut Modes) -> Result<(), String> {
         match (&self.settings.bind, self.mode) {
             (Bind::Unix(path), Some(mode)) => modes.change(path, root, mode),
@@ -136,11 +140,12 @@ impl Bound {
         }
     }
 
-    /// Takes over the socket file that another listener has made.
+    /// Takes over the socket file of another listener at this address.
     pub fn take_over(&mut self, file: SocketFile) {
         self.file = Some(file);
     }
 
+    /// Starts a server: `site` answers its requests.
     fn serve(live: &Arc<OnceLock<Arc<Live>>>, listening: Listening, site: &Arc<Live>) -> Serving {
         let _ = live.set(Arc::clone(site));
         Serving {
@@ -178,6 +183,7 @@ impl Modes {
         Ok(())
     }
 
+    /// Keeps the changes.
     pub fn keep(mut self) {
         self.0.clear();
     }
@@ -186,7 +192,7 @@ impl Modes {
 impl Drop for Modes {
     fn drop(&mut self) {
         for (file, old) in self.0.drain(..) {
-            // It could be changed a moment ago, so an error here is unlikely, and nothing could be done about it.
+            // The same call has just succeeded, so an error is unlikely. There is no remedy for one.
             let _ = fs::set_permissions(file, old);
         }
     }
@@ -202,11 +208,10 @@ pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String
     clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
 }
 
-/// Waits until servers that were closed accept no more, for [`CLOSING`] at most.
+/// Waits until servers that were closed accept no more.
 ///
 /// # Suspends
-///
-/// Until then.
+/// Until then, for [`CLOSING`] at most.
 pub fn wait_closed<'s>(servers: impl Iterator<Item = &'s ShutdownHandle> + Clone) {
     let asked = Instant::now();
     while !servers.clone().all(ShutdownHandle::is_closed) && asked.elapsed() < CLOSING {
@@ -227,7 +232,7 @@ impl Running {
         self.slot
     }
 
-    /// The keys whose values differ from this listener's.
+    /// The keys whose values in `settings` and `config` differ from those of this listener.
     pub fn changed(&self, config: &Config, settings: &config::Listener) -> Vec<&'static str> {
         let old = &self.settings;
         let keys = [
@@ -251,12 +256,12 @@ impl Running {
             .collect()
     }
 
-    /// The client connections of all its servers.
+    /// The connections of all servers of this listener.
     pub fn connections(&self) -> impl Iterator<Item = Connections> {
         self.servers.iter().map(|server| server.connections.clone())
     }
 
-    /// Binds the same listener with other settings. It does not accept yet.
+    /// Binds this listener again, with other settings. The result does not accept yet.
     pub fn renewed(&self, config: &Config, settings: &config::Listener, process: &Process) -> Result<Bound, String> {
         let sockets = self.sockets()?;
         let mut bound = Bound::new(config, settings, self.slot, Given::Inherited(sockets), process)?;
@@ -290,6 +295,7 @@ impl Running {
         clones(&self.sockets, &self.settings.bind)
     }
 
+    /// Takes the socket file, for the next listener at this address.
     pub fn take_file(&mut self) -> Option<SocketFile> {
         self.file.take()
     }
@@ -319,6 +325,7 @@ impl Serving {
     }
 }
 
+/// Builds the server of a listener. The snapshots of `live` answer its requests.
 fn server(
     config: &Config,
     settings: &config::Listener,
@@ -328,7 +335,6 @@ fn server(
 ) -> Result<Server, String> {
     let (answering, recording) = (Arc::clone(live), Arc::clone(live));
     let answer = move |request: &mut Request<'_>| {
-        // `Bound::serve` sets it before the first connection is accepted.
         let live = answering.get().expect("a listener accepts after Bound::serve");
         live.here().snapshot.answer(slot, request)
     };

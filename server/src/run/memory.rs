@@ -6,12 +6,12 @@
 //!   nine tenths of RLIMIT_AS, if that is less        ─▶ address space
 //! ```
 //!
-//! The memory of a cgroup has what the kernel holds for the server (sockets above all) and what other processes of the group hold: the
-//! kernel counts it before it kills a process.
+//! The memory of a cgroup includes what the kernel holds for the server, sockets above all, and what other processes of the group
+//! hold. The kernel compares this sum with the limit before it kills a process.
 //!
 //! The accounts of [`osier::memory`] count what clients make the server hold. The fiber also measures the process, because an allocator
 //! takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber drops stored responses and returns
-//! free memory to the system. Listeners themselves close idle connections, and answer new requests with 503 from 95 % on.
+//! free memory to the system, and listeners close idle connections. From 95 % on, listeners answer new requests with 503.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,14 @@ use crate::site::live::Live;
 /// The shortest and the longest time between two measurements.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The bytes a second by which memory without an account may grow: the next measurement comes before that would reach the limit.
+/// The assumed growth of memory without an account, in bytes a second. The next measurement comes before such growth would reach the
+/// limit.
 const GROWTH: u64 = 512 << 20;
 
-/// Shortest time between two trims of the allocator, which take some milliseconds each.
+/// Shortest time between two trims of the allocator. A trim takes some milliseconds.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
-/// The same near the limit: nobody is accepted before freed memory has gone back.
+/// Shortest time between two trims near the limit, where no request is accepted before freed memory has gone back.
 const TRIM_EVERY_CRITICAL: Duration = Duration::from_millis(100);
 
 /// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and touches two pages.
@@ -49,12 +50,12 @@ const fn nine_tenths(bytes: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub bytes: u64,
-    pub of: Of,
+    pub source: Source,
 }
 
 /// The source of a limit. It decides what counts against the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum Source {
     Configuration,
     Cgroup,
     Machine,
@@ -75,25 +76,26 @@ impl Limit {
         machine: Option<u64>,
         address_space: Option<u64>,
     ) -> Option<Limit> {
-        let limit = |of| move |bytes| Limit { bytes, of };
+        let limit = |source| move |bytes| Limit { bytes, source };
         let system = [
-            cgroup.map(nine_tenths).map(limit(Of::Cgroup)),
-            machine.map(nine_tenths).map(limit(Of::Machine)),
+            cgroup.map(nine_tenths).map(limit(Source::Cgroup)),
+            machine.map(nine_tenths).map(limit(Source::Machine)),
         ];
         let resident = match configured {
-            Some(bytes) => Some(limit(Of::Configuration)(bytes)),
+            Some(bytes) => Some(limit(Source::Configuration)(bytes)),
             None => system.into_iter().flatten().min_by_key(|limit| limit.bytes),
         };
-        let space = address_space.map(nine_tenths).map(limit(Of::AddressSpace));
+        let space = address_space.map(nine_tenths).map(limit(Source::AddressSpace));
         [resident, space].into_iter().flatten().min_by_key(|limit| limit.bytes)
     }
 
+    /// The limit in words, for messages.
     fn name(self) -> &'static str {
-        match self.of {
-            Of::Configuration => "'memory'",
-            Of::Cgroup => "nine tenths of the cgroup's limit",
-            Of::Machine => "nine tenths of the machine's memory",
-            Of::AddressSpace => "nine tenths of the address space (ulimit -v)",
+        match self.source {
+            Source::Configuration => "'memory'",
+            Source::Cgroup => "nine tenths of the cgroup's limit",
+            Source::Machine => "nine tenths of the machine's memory",
+            Source::AddressSpace => "nine tenths of the address space (ulimit -v)",
         }
     }
 }
@@ -110,13 +112,13 @@ struct Version {
     root: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// The lines of `memory.stat` for the page cache, in bytes. The kernel drops it when it needs to. Files in memory are not in it.
+    /// The lines of `memory.stat` for the page cache, which the kernel drops when it needs memory. Files of a tmpfs are not counted.
     cached: [&'static str; 2],
-    /// The line for the part of it that is mapped, such as the code that runs.
+    /// The line for the mapped part of the page cache, such as the code that runs.
     mapped: &'static str,
 }
 
-const FIRST: Version = Version {
+const VERSION_1: Version = Version {
     root: "sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
@@ -124,7 +126,7 @@ const FIRST: Version = Version {
     mapped: "total_mapped_file ",
 };
 
-const SECOND: Version = Version {
+const VERSION_2: Version = Version {
     root: "sys/fs/cgroup",
     limit: "memory.max",
     usage: "memory.current",
@@ -141,8 +143,8 @@ impl Cgroup {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
             let version = match controllers {
-                "" => &SECOND,
-                _ if controllers.split(',').any(|name| name == "memory") => &FIRST,
+                "" => &VERSION_2,
+                _ if controllers.split(',').any(|name| name == "memory") => &VERSION_1,
                 _ => return Vec::new(),
             };
             // A container may see its own group as the root, with another path.
@@ -154,13 +156,13 @@ impl Cgroup {
             };
             path.ancestors().filter_map(group).collect()
         });
-        // Version 1 says "no limit" by a number near that of an i64.
+        // Version 1 says "no limit" by a number near the largest i64.
         let limited = limited.filter(|group| group.limit < 1 << 60);
         limited.min_by_key(|group| group.limit)
     }
 
-    /// The memory that counts against the limit, but for the page cache: else a server of large files would seem to be short of memory.
-    /// Mapped pages count, because a server whose code leaves memory stands still. `None` if the kernel does not say it.
+    /// The memory that counts against the limit, without the page cache: a server of large files is not short of memory. Mapped pages
+    /// count, because a server whose code is dropped from memory stands still. `None` if the kernel does not report it.
     ///
     /// # Blocks the thread
     /// For some tens of microseconds.
@@ -179,7 +181,7 @@ impl Cgroup {
     }
 }
 
-/// The number that is all of a file.
+/// Reads a file that holds a single number.
 fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
@@ -211,11 +213,11 @@ pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say
     }
     let keeper = Keeper {
         limit,
-        cgroup: Cgroup::find(Path::new("/")).filter(|_| limit.of == Of::Cgroup),
+        cgroup: Cgroup::find(Path::new("/")).filter(|_| limit.source == Source::Cgroup),
         totals: Arc::clone(totals),
         live: Arc::clone(live),
         say: say.clone(),
-        hidden: None,
+        unused_space: None,
         said: Pressure::Normal,
     };
     drop(osier::fiber::Builder::new().name("memory").spawn(move || keeper.run()));
@@ -228,15 +230,16 @@ fn pause(held: u64, limit: u64) -> Duration {
     time.clamp(PAUSE.0, PAUSE.1)
 }
 
+/// Measures the memory of the process and enforces the limit.
 struct Keeper {
     limit: Limit,
-    /// The cgroup, if the limit is its.
+    /// The cgroup, if it sets the limit.
     cgroup: Option<Cgroup>,
     totals: Arc<Totals>,
     live: Arc<Live>,
     say: Say,
-    /// Address space that was not resident at first.
-    hidden: Option<u64>,
+    /// The address space that was not resident at the first measurement.
+    unused_space: Option<u64>,
     /// The pressure that was last logged.
     said: Pressure,
 }
@@ -266,27 +269,27 @@ impl Keeper {
         }
     }
 
+    /// Measures the process and reports the result to [`osier::memory`].
     fn measure(&mut self) {
         let Some(Ok((resident, space))) = self.totals.files.as_ref().map(|files| files.memory()) else {
             return;
         };
-        let bytes = match self.limit.of {
-            Of::AddressSpace => {
-                // Free stacks and free memory keep their addresses, for reuse. So the space is computed from what is in use.
+        let bytes = match self.limit.source {
+            Source::AddressSpace => {
+                // Free stacks and free memory keep their addresses for reuse. So the space is computed from what is in use.
                 let stacks = osier::inspect::metrics().map_or(0, |metrics| {
                     metrics.workers.iter().map(|worker| worker.fibers).sum::<usize>()
                 });
-                let hidden = space.saturating_sub(resident);
-                let hidden = *self.hidden.get_or_insert(hidden);
+                let unused = *self.unused_space.get_or_insert(space.saturating_sub(resident));
                 let stacks = (stacks * STACK_SPACE) as u64;
-                // Stacks have half of the address space, so they may be used up before it is.
-                (resident + hidden + stacks).max(nine_tenths(2 * stacks))
+                // Stacks may take half of the address space, so they may run out first.
+                (resident + unused + stacks).max(nine_tenths(2 * stacks))
             }
-            Of::Cgroup => {
+            Source::Cgroup => {
                 let group = self.cgroup.as_ref().and_then(Cgroup::memory);
                 group.unwrap_or(0).max(resident)
             }
-            Of::Configuration | Of::Machine => resident,
+            Source::Configuration | Source::Machine => resident,
         };
         memory::measured(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -325,12 +328,12 @@ mod tests {
     #[test]
     fn the_least_limit_counts() {
         let of = |configured, cgroup, machine, space| Limit::of(configured, cgroup, machine, space);
-        let is = |limit: Option<Limit>, bytes, of| assert_eq!(limit, Some(Limit { bytes, of }));
+        let is = |limit: Option<Limit>, bytes, source| assert_eq!(limit, Some(Limit { bytes, source }));
         assert_eq!(of(None, None, None, None), None);
-        is(of(None, Some(1000), Some(5000), None), 900, Of::Cgroup);
-        is(of(None, None, Some(5000), Some(1 << 40)), 4500, Of::Machine);
-        is(of(Some(7000), Some(1000), None, None), 7000, Of::Configuration);
-        is(of(Some(7000), None, None, Some(1000)), 900, Of::AddressSpace);
+        is(of(None, Some(1000), Some(5000), None), 900, Source::Cgroup);
+        is(of(None, None, Some(5000), Some(1 << 40)), 4500, Source::Machine);
+        is(of(Some(7000), Some(1000), None, None), 7000, Source::Configuration);
+        is(of(Some(7000), None, None, Some(1000)), 900, Source::AddressSpace);
         assert!(machine().unwrap() > 64 << 20);
     }
 

@@ -6,7 +6,7 @@
 //!                └────────────────── SIGHUP (signals) ──────────────────┘   SIGTERM ─▶ graceful shutdown
 //! ```
 //!
-//! The server accepts connections only after every step that can fail has succeeded.
+//! The server accepts connections only after every step before has succeeded. [`serve_requests`] is the loop of the first fiber.
 
 mod admin;
 mod arrival;
@@ -23,7 +23,6 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use osier_web::Level;
 use osier_web::files::CacheLimits;
@@ -34,14 +33,13 @@ use crate::certificates;
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
 use crate::log::errors::ErrorLog;
-use crate::site::live::Live;
 
 pub use crate::config::origin::Origin;
 
 use self::arrival::Confinement;
 use self::listeners::Bound;
-use self::signals::{Asked, Caught};
-use self::sites::Sites;
+use self::signals::{Asked, Caught, Requests};
+use self::sites::{End, Sites};
 use self::upgrade::Upgrading;
 
 /// Bytes of cached small files for each `files` route, over all workers.
@@ -53,7 +51,7 @@ const CACHE_ENTRIES: usize = 8192;
 /// The most large files that each worker holds open for each route.
 const CACHE_FILES: usize = 256;
 
-/// The help for a command line that names no folder.
+/// The remedy for a folder that cannot be served.
 const HINT: &str = "give a folder, or a configuration file; see osier --help";
 
 /// The reason why nothing was served.
@@ -88,7 +86,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
     let upgrade = Upgrade::new().map_err(|error| format!("cannot take over from the old process: {error}"))?;
     let outcome = serve_with(origin, log, upgrade.clone());
     if let Err(failure) = &outcome {
-        // The old process logs it.
+        // The old process logs the reason.
         upgrade.refuse(&match failure {
             Failure::Mistakes(report) => report.first_mistake().unwrap_or_default(),
             Failure::Start(why) => why.clone(),
@@ -112,7 +110,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         Origin::File(file) => {
             Origin::File(std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?)
         }
-        line => line,
+        line @ Origin::Line(_) => line,
     };
     let spelling = origin.spelling();
     let workers = config
@@ -136,7 +134,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             spelling.workers
         )
     })?;
-    let outcome = runtime.run(move || -> Result<(usize, Duration, Arc<Live>), Failure> {
+    let outcome = runtime.run(move || -> Result<End, Failure> {
         let (mut sites, listening) = Sites::start(origin, config, cache, process, opened)?;
         let requests = signals.watch()?;
         let gone = |error: io::Error| format!("cannot take over from the old process: {error}");
@@ -159,59 +157,10 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             .process
             .certificates
             .keep(sites.config.subjects(), sites.config.on_demand());
-        let mut upgrading = Upgrading::default();
-        loop {
-            match requests.next() {
-                Asked::Shutdown if upgrading.finish(&sites) => return Ok(sites.end_after_upgrade()),
-                Asked::Shutdown => {
-                    // An old process would take the end of this one for a failure.
-                    sites.process.upgrade.stopping();
-                    sites.process.notify.stopping("finishing in-flight requests");
-                    sites.announce_end();
-                    if let Some(file) = sites.process.pid_file.take() {
-                        file.remove();
-                    }
-                    return Ok((sites.end(), sites.config.drain, sites.live));
-                }
-                Asked::Reload if upgrading.is_busy() => {
-                    let text =
-                        format_args!("SIGHUP waits: an upgrade is under way, whose process reads the configuration");
-                    sites.process.say.info(text);
-                    upgrading.delay_reload();
-                }
-                Asked::Reload => {
-                    sites.process.notify.reloading();
-                    match sites.reload() {
-                        Ok(()) => sites.process.notify.ready(&sites.config.summary()),
-                        Err(why) => sites.process.notify.not_reloaded(&why),
-                    }
-                }
-                Asked::Reopen => {
-                    sites.reopen();
-                    sites.process.say.info(format_args!("the log files are open anew"));
-                }
-                Asked::Upgrade => {
-                    if let Err(why) = upgrading.begin(&sites, &requests) {
-                        sites.say_not_upgraded(&why, upgrading.is_busy());
-                    }
-                }
-                Asked::Prepared => {
-                    if let Err(why) = upgrading.hand_over(&sites, &requests) {
-                        sites.say_not_upgraded(&why, upgrading.is_busy());
-                    }
-                }
-                Asked::HandedOver => match upgrading.end() {
-                    Ok(()) => return Ok(sites.end_after_upgrade()),
-                    Err(why) => sites.say_not_upgraded(&why, upgrading.is_busy()),
-                },
-            }
-            if !upgrading.is_busy() && upgrading.take_reload() {
-                requests.add(Asked::Reload);
-            }
-        }
+        Ok(serve_requests(sites, &requests))
     });
     drop(runtime);
-    let (cut, drain, live) = outcome?;
+    let End { cut, drain, live } = outcome?;
     for access_log in live.current().logs() {
         // Drop does not wait for the last lines.
         access_log.finish();
@@ -224,6 +173,63 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         ));
     }
     Ok(())
+}
+
+/// Serves the requests that signals make, until the end of the server.
+fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
+    let mut upgrading = Upgrading::default();
+    loop {
+        match requests.next() {
+            Asked::Shutdown if upgrading.finish(&sites) => return sites.end_after_upgrade(),
+            Asked::Shutdown => return shut_down(sites),
+            Asked::Reload if upgrading.is_busy() => {
+                sites.process.say.info(format_args!(
+                    "SIGHUP waits: an upgrade is under way, whose process reads the configuration"
+                ));
+                upgrading.delay_reload();
+            }
+            Asked::Reload => {
+                sites.process.notify.reloading();
+                match sites.reload() {
+                    Ok(()) => sites.process.notify.ready(&sites.config.summary()),
+                    Err(why) => sites.process.notify.not_reloaded(&why),
+                }
+            }
+            Asked::Reopen => {
+                sites.reopen();
+                sites.process.say.info(format_args!("the log files are open anew"));
+            }
+            Asked::Upgrade => {
+                if let Err(why) = upgrading.begin(&sites, requests) {
+                    sites.say_not_upgraded(&why, upgrading.is_busy());
+                }
+            }
+            Asked::Prepared => {
+                if let Err(why) = upgrading.hand_over(&sites, requests) {
+                    sites.say_not_upgraded(&why, upgrading.is_busy());
+                }
+            }
+            Asked::HandedOver => match upgrading.end() {
+                Ok(()) => return sites.end_after_upgrade(),
+                Err(why) => sites.say_not_upgraded(&why, upgrading.is_busy()),
+            },
+        }
+        if !upgrading.is_busy() && upgrading.take_reload() {
+            requests.add(Asked::Reload);
+        }
+    }
+}
+
+/// Shuts down gracefully.
+fn shut_down(mut sites: Sites) -> End {
+    // An old process would take the end of this one for a failure.
+    sites.process.upgrade.stopping();
+    sites.process.notify.stopping("finishing in-flight requests");
+    sites.announce_end();
+    if let Some(file) = sites.process.pid_file.take() {
+        file.remove();
+    }
+    sites.end()
 }
 
 fn cache_limits(workers: usize, descriptors: u64) -> CacheLimits {

@@ -8,7 +8,7 @@
 //! | the first SIGINT or SIGTERM | a graceful shutdown |
 //! | another SIGINT or SIGTERM | the process ends at once |
 //!
-//! A separate thread waits for signals. So the second signal ends the process even when every worker is stuck.
+//! A separate thread waits for signals, so the second signal ends the process even when every worker is stuck.
 
 use std::io;
 use std::sync::Arc;
@@ -35,8 +35,9 @@ pub enum Asked {
     Shutdown,
 }
 
-/// The requests that several signals of one kind become one of, and their bits.
-const REPEATED: [(Asked, u8); 5] = [
+/// The requests that may be made again before they are served, in the order in which they are served, with their bits in
+/// [`Requests::pending`].
+const REPEATABLE: [(Asked, u8); 5] = [
     (Asked::Reload, 1),
     (Asked::Reopen, 2),
     (Asked::Upgrade, 4),
@@ -44,15 +45,15 @@ const REPEATED: [(Asked, u8); 5] = [
     (Asked::HandedOver, 16),
 ];
 
-/// Caught signals. No thread looks at them yet.
+/// The signals, caught but not yet waited for by a thread.
 pub struct Caught(Signals);
 
-/// Requests made by signals. Several signals may become one request.
+/// The requests that wait. Several signals of one kind become one request.
 #[derive(Default)]
 pub struct Requests {
     event: Event,
     end: AtomicBool,
-    /// Bits of [`REPEATED`]. Set before the event.
+    /// Bits of [`REPEATABLE`]. Set before the event.
     pending: AtomicU8,
 }
 
@@ -89,7 +90,7 @@ impl Caught {
 impl Requests {
     /// Adds a request.
     pub fn add(&self, asked: Asked) {
-        let bit = REPEATED
+        let bit = REPEATABLE
             .iter()
             .find(|(known, _)| *known == asked)
             .map_or(0, |(_, bit)| *bit);
@@ -106,7 +107,7 @@ impl Requests {
             if self.end.load(Ordering::Acquire) {
                 return Asked::Shutdown;
             }
-            for (asked, bit) in REPEATED {
+            for (asked, bit) in REPEATABLE {
                 if self.pending.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
                     return asked;
                 }

@@ -1,12 +1,12 @@
 //! The sites that are served now, and each reload that changes them.
 //!
 //! # Reload
-//! The configuration is read and checked again. If it has a mistake, everything stays as it is and the mistakes are logged.
-//! Otherwise new listeners are bound and a snapshot is built, which keeps unchanged parts (`site/build.rs`). The snapshot
-//! replaces the old one, new listeners accept, and removed listeners finish their in-flight requests. Connections of a
-//! listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed settings of a listener
-//! apply to new connections (`listeners.rs`). Every reload first
-//! reopens the log files, also when the configuration has a mistake.
+//! The log files are opened again, and the configuration is read and checked. If it has a mistake, everything else stays as it is and
+//! the mistakes are logged. Otherwise new listeners are bound and a snapshot is built, which keeps unchanged parts (`site/build.rs`).
+//! The snapshot replaces the old one, new listeners accept, and removed listeners finish their in-flight requests.
+//!
+//! Connections of a listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed settings of a
+//! listener apply to new connections (`listeners.rs`).
 //!
 //! Only the first fiber changes anything. Workers read through `site/live.rs`.
 
@@ -26,7 +26,7 @@ use super::listeners::{Bound, Ending, Modes, Running, wait_closed};
 use super::startup::{self, Given, Opened, Process};
 use super::{Failure, Origin, admin, url};
 
-/// The configuration of the start.
+/// The configuration of the start. Some of its keys stay in effect until the end.
 struct Started(Config);
 
 impl Started {
@@ -49,19 +49,41 @@ impl Started {
     }
 }
 
+/// The sites that are served, with their listeners.
 pub struct Sites {
     pub origin: Origin,
     pub process: Process,
-    /// The configuration of the start. Some of its keys stay in effect until the end.
     started: Started,
+    /// The configuration in use.
     pub config: Config,
     pub live: Arc<Live>,
     running: Vec<Running>,
     /// Ending servers of removed or renewed listeners. Each is kept until its last connection has ended.
     draining: Vec<Ending>,
+    /// The number of slots that were given to listeners so far.
     slots: usize,
     means: Means,
     admin: Option<admin::Running>,
+}
+
+/// The outcome of a graceful shutdown.
+pub struct End {
+    /// The number of connections that had to be cut.
+    pub cut: usize,
+    /// The time that the connections had.
+    pub drain: Duration,
+    /// The last snapshot, whose access logs may have lines to write.
+    pub live: Arc<Live>,
+}
+
+/// The listeners that a reload has bound.
+#[derive(Default)]
+struct BoundListeners {
+    /// The slot of each listener of the configuration, new or not.
+    slots: Vec<usize>,
+    fresh: Vec<Bound>,
+    /// Running listeners with other settings, and the keys that have changed.
+    renewed: Vec<(Bound, String)>,
 }
 
 impl Sites {
@@ -120,7 +142,7 @@ impl Sites {
         self.recount();
     }
 
-    /// Updates the list of connections that metrics and the welcome site count.
+    /// Updates the list of connections that metrics and the welcome site read.
     fn recount(&self) {
         let connections = self.means.handlers.connections.lock();
         let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
@@ -152,46 +174,55 @@ impl Sites {
         let outcome = match loaded {
             Err(report) => Err(Failure::Mistakes(report)),
             Ok(Loaded { config, warnings }) => {
-                let taken = self.take(config).map_err(Failure::Start);
-                if let (Ok(()), Some(warnings)) = (&taken, warnings) {
+                let applied = self.apply(config).map_err(Failure::Start);
+                if let (Ok(()), Some(warnings)) = (&applied, warnings) {
                     let text = format_args!("{} has warnings:", self.origin.name());
                     self.process.say.report(Level::Warning, text, &warnings);
                 }
-                taken
+                applied
             }
         };
         self.process.totals.reloaded(outcome.is_ok());
-        let name = self.origin.name();
-        let denied = match &outcome {
-            Err(Failure::Start(why)) => is_denied(why),
-            Err(Failure::Mistakes(report)) => is_denied(&report.to_string()),
-            Ok(()) => false,
-        };
-        if self.started.0.landlock && denied {
-            self.process.say.warning(format_args!(
-                "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
-            ));
-        }
-        if outcome.is_ok() {
-            let origin = self.origin.clone();
-            let missing = osier::unblock(move || {
-                let missing = origin.check_folder().err();
-                missing.map(|(folder, error)| handler::cannot_serve(folder, &error))
-            });
-            if let Some(why) = missing {
-                self.process
-                    .say
-                    .warning(format_args!("{why}; requests get 503 until it is there"));
-            }
-        }
         match outcome {
             Ok(()) => {
+                self.warn_of_missing_folder();
                 self.process
                     .say
                     .info(format_args!("reloaded {}", self.origin.describe(&self.config)));
                 Ok(())
             }
-            Err(Failure::Start(why)) => {
+            Err(failure) => Err(self.say_not_reloaded(failure)),
+        }
+    }
+
+    /// Warns if the folder of a command line does not exist.
+    fn warn_of_missing_folder(&self) {
+        let origin = self.origin.clone();
+        let missing = osier::unblock(move || {
+            let missing = origin.check_folder().err();
+            missing.map(|(folder, error)| handler::cannot_serve(folder, &error))
+        });
+        if let Some(why) = missing {
+            self.process
+                .say
+                .warning(format_args!("{why}; requests get 503 until it is there"));
+        }
+    }
+
+    /// Logs why a reload has failed. Returns the reason in one line.
+    fn say_not_reloaded(&self, failure: Failure) -> String {
+        let (name, say) = (self.origin.name(), &self.process.say);
+        let is_denied = match &failure {
+            Failure::Start(why) => is_denied(why),
+            Failure::Mistakes(report) => is_denied(&report.to_string()),
+        };
+        if self.started.0.landlock && is_denied {
+            say.warning(format_args!(
+                "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
+            ));
+        }
+        match failure {
+            Failure::Start(why) => {
                 let within = self.process.root.as_ref();
                 let within = within.map_or(String::new(), |root| {
                     format!(" (in the root folder '{}')", root.display())
@@ -201,62 +232,37 @@ impl Sites {
                     .origin
                     .file()
                     .map_or(String::new(), |_| format!("{name} cannot be used: "));
-                self.process
-                    .say
-                    .error(format_args!("{subject}{why}{within}; the old configuration stays"));
-                Err(why)
+                say.error(format_args!("{subject}{why}{within}; the old configuration stays"));
+                why
             }
-            Err(Failure::Mistakes(report)) => {
+            Failure::Mistakes(report) => {
                 let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
                 // Each mistake has lines of its own, in the format of 'osier check'.
                 let text = format_args!("{name} has {what}; the old configuration stays:");
-                self.process.say.report(Level::Error, text, &report);
-                Err(report.first_mistake().unwrap_or(what.to_owned()))
+                say.report(Level::Error, text, &report);
+                report.first_mistake().unwrap_or(what.to_owned())
             }
         }
     }
 
-    fn take(&mut self, mut config: Config) -> Result<(), String> {
-        // A listener that was not to be had at the start is not tried again.
-        let is_gone = |listener: &config::Listener| {
-            listener.is_optional && !self.running.iter().any(|running| *running.bind() == listener.bind)
-        };
-        if let Some(index) = config.listeners.iter().position(is_gone) {
-            config.remove_listener(index);
-        }
-        if self.started.0.landlock {
-            let denied;
-            (denied, config) = osier::unblock(move || (startup::denied(&mut config), config));
-            if let Some(why) = denied {
-                return Err(why);
-            }
-        }
-        let mut slots = Vec::new();
-        let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
-        for settings in &config.listeners {
-            let Some(running) = self.known(&config, settings, &slots) else {
-                let slot = self.slots + fresh.len();
-                let given = match &self.admin {
-                    Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
-                    _ => Given::Nothing,
-                };
-                fresh.push(Bound::new(&config, settings, slot, given, &self.process)?);
-                slots.push(slot);
-                continue;
-            };
-            slots.push(running.slot());
-            let keys = running.changed(&config, settings);
-            if !keys.is_empty() {
-                renewed.push((running.renewed(&config, settings, &self.process)?, keys.join("', '")));
-            }
-        }
+    /// Puts a configuration into use.
+    ///
+    /// # Errors
+    /// One line: why it cannot be used. Everything is as it was then.
+    fn apply(&mut self, config: Config) -> Result<(), String> {
+        let config = self.permitted(config)?;
+        let BoundListeners {
+            slots,
+            mut fresh,
+            renewed,
+        } = self.bind(&config)?;
         let tickets = self.process.tickets.clone();
         if let Err(error) = osier::unblock(move || tickets.reload()) {
             self.process
                 .say
                 .error(format_args!("'ticket_keys': {error}; the old keys stay"));
         }
-        let (means, admin) = self.admin_of(&config)?;
+        let (means, admin) = self.prepare_admin(&config)?;
         let (old, building) = (self.live.current(), means.clone());
         let kept = slots.clone();
         let (config, snapshot) = osier::unblock(move || {
@@ -269,8 +275,8 @@ impl Sites {
             bound.set_mode(self.process.root.as_deref(), &mut modes)?;
         }
         modes.keep();
-        snapshot.start();
         // Every step that can fail is done.
+        snapshot.start();
         for key in self.started.changed(&config) {
             self.process.say.warning(format_args!(
                 "'{key}' has changed: the change takes effect at the next start"
@@ -287,6 +293,66 @@ impl Sites {
             self.process.say.info(format_args!("listening on {}", url(bound)));
         }
         self.accept(fresh);
+        self.renew(renewed);
+        self.draining.extend(self.running.iter_mut().flat_map(Running::reap));
+        self.draining.retain(|ending| !ending.fiber.is_finished());
+        self.recount();
+        self.config = config;
+        self.process
+            .certificates
+            .keep(self.config.subjects(), self.config.on_demand());
+        self.refresh_workers();
+        Ok(())
+    }
+
+    /// The configuration without an optional listener that was not to be had at the start, and is not tried again.
+    ///
+    /// # Errors
+    /// One line: a path that Landlock denies.
+    fn permitted(&self, mut config: Config) -> Result<Config, String> {
+        let is_gone = |listener: &config::Listener| {
+            listener.is_optional && !self.running.iter().any(|running| *running.bind() == listener.bind)
+        };
+        if let Some(index) = config.listeners.iter().position(is_gone) {
+            config.remove_listener(index);
+        }
+        if !self.started.0.landlock {
+            return Ok(config);
+        }
+        osier::unblock(move || match startup::denied(&mut config) {
+            Some(why) => Err(why),
+            None => Ok(config),
+        })
+    }
+
+    /// Binds the listeners of a configuration that do not run yet, or run with other settings.
+    fn bind(&self, config: &Config) -> Result<BoundListeners, String> {
+        let mut bound = BoundListeners::default();
+        for settings in &config.listeners {
+            let Some(running) = self.counterpart(config, settings, &bound.slots) else {
+                let slot = self.slots + bound.fresh.len();
+                let given = match &self.admin {
+                    Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
+                    _ => Given::Nothing,
+                };
+                bound
+                    .fresh
+                    .push(Bound::new(config, settings, slot, given, &self.process)?);
+                bound.slots.push(slot);
+                continue;
+            };
+            bound.slots.push(running.slot());
+            let keys = running.changed(config, settings);
+            if !keys.is_empty() {
+                let renewed = running.renewed(config, settings, &self.process)?;
+                bound.renewed.push((renewed, keys.join("', '")));
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Lets listeners with other settings accept the new connections.
+    fn renew(&mut self, renewed: Vec<(Bound, String)>) {
         for (bound, keys) in renewed {
             let name = bound.settings.name.clone();
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
@@ -296,25 +362,21 @@ impl Sites {
                 "'{keys}' of listener '{name}': new connections get the change"
             ));
         }
-        self.draining.extend(self.running.iter_mut().flat_map(Running::reap));
-        self.draining.retain(|ending| !ending.fiber.is_finished());
-        self.recount();
-        self.config = config;
-        self.process
-            .certificates
-            .keep(self.config.subjects(), self.config.on_demand());
-        // A worker without requests would keep the old snapshot, and everything that only this snapshot holds, until its next request.
+    }
+
+    /// Makes each worker drop its copy of the old snapshot, and everything that only this snapshot holds. A worker without requests would
+    /// keep it until its next request.
+    fn refresh_workers(&self) {
         for worker in 0..osier::workers() {
             let live = Arc::clone(&self.live);
             let refresh = osier::fiber::Builder::new().name("refresh").worker(worker);
             drop(refresh.spawn(move || live.refresh()));
         }
-        Ok(())
     }
 
-    /// The running listener that goes on as `settings`. Those of `taken` have another part already. Several listeners may have the same
-    /// address when the system chooses their ports; then names tell which is which.
-    fn known(&self, config: &Config, settings: &config::Listener, taken: &[usize]) -> Option<&Running> {
+    /// The running listener that goes on with `settings`. The listeners of the slots in `taken` have found their settings already. Names
+    /// tell apart several listeners with the same address, whose ports the system chooses.
+    fn counterpart(&self, config: &Config, settings: &config::Listener, taken: &[usize]) -> Option<&Running> {
         let is_named =
             |running: &Running, by: &config::Listener| *running.bind() == by.bind && running.name() == by.name;
         let is_free = |running: &&Running| *running.bind() == settings.bind && !taken.contains(&running.slot());
@@ -324,10 +386,9 @@ impl Sites {
     }
 
     /// Ends the listeners whose slots are not in `kept`, and lets the new `[admin]` accept. The address of an ended listener may belong to
-    /// a new one now, which has taken over its sockets and takes over its socket file here. The ended one must accept no more then.
+    /// a new one now. That has taken over the sockets already, and takes over the socket file here, once the ended one accepts no more.
     ///
     /// # Suspends
-    ///
     /// Until a listener whose address has moved accepts no more, for a second at most.
     fn end_gone(&mut self, config: &Config, kept: &[usize], fresh: &mut [Bound], admin: Option<admin::Bound>) {
         let stays = |running: &Running| kept.contains(&running.slot());
@@ -378,7 +439,7 @@ impl Sites {
     }
 
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
-    fn admin_of(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
+    fn prepare_admin(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
         let mut means = self.means.clone();
         if self.config.admin == config.admin {
             return Ok((means, None));
@@ -407,7 +468,7 @@ impl Sites {
         Ok((means, Some(bound)))
     }
 
-    /// Writes the id of this process into the PID file.
+    /// Writes the id of this process into the PID file, if there is one.
     pub fn write_pid_file(&self) {
         if let Some(file) = &self.process.pid_file
             && let Err(error) = file.write(std::process::id())
@@ -418,8 +479,8 @@ impl Sites {
         }
     }
 
-    /// Logs why there was no upgrade. Tells the service manager, and `osier upgrade` by writing the PID file again, unless another upgrade
-    /// is under way.
+    /// Logs why there was no upgrade. Unless another one is under way, reports it to the service manager, and to `osier upgrade` by
+    /// writing the PID file again.
     pub fn say_not_upgraded(&self, why: &str, is_busy: bool) {
         self.process
             .say
@@ -430,12 +491,11 @@ impl Sites {
         }
     }
 
-    /// Shuts down after a new process has taken over. Leaves what that has: the PID file, the files of Unix sockets, and the renewal of
-    /// certificates. Returns the number of connections that had to be cut, the time that they had, and the sites.
+    /// Shuts down after a new process has taken over. Leaves it the PID file and the files of Unix sockets.
     ///
     /// # Suspends
     /// Until the last connection has ended or was cut.
-    pub fn end_after_upgrade(mut self) -> (usize, Duration, Arc<Live>) {
+    pub fn end_after_upgrade(mut self) -> End {
         self.running.iter_mut().for_each(Running::leave_file);
         if let Some(admin) = &mut self.admin {
             admin.leave_file();
@@ -443,7 +503,7 @@ impl Sites {
         self.process.say.info(format_args!(
             "upgrade: the new process has taken over, and this one ends"
         ));
-        (self.end(), self.config.drain, self.live)
+        self.end()
     }
 
     /// Logs that a graceful shutdown begins, and how long it may take.
@@ -458,11 +518,11 @@ impl Sites {
         ));
     }
 
-    /// Shuts down gracefully. Returns how many connections had to be cut.
+    /// Shuts down gracefully.
     ///
     /// # Suspends
     /// Until the last connection has ended or was cut.
-    pub fn end(&mut self) -> usize {
+    pub fn end(mut self) -> End {
         if let Some(admin) = &self.means.admin {
             admin.drain();
         }
@@ -474,7 +534,11 @@ impl Sites {
         if let Some(admin) = self.admin.take() {
             let _ = admin.end().fiber.join();
         }
-        cut
+        End {
+            cut,
+            drain: self.config.drain,
+            live: self.live,
+        }
     }
 }
 
@@ -483,6 +547,7 @@ fn is_denied(why: &str) -> bool {
     why.contains("Permission denied") || why.contains("may not read")
 }
 
+/// Makes the counters of `[admin]`.
 fn new_admin(process: &Process, connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
     let connections = Arc::clone(connections);
     let count = move || {

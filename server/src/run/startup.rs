@@ -1,7 +1,11 @@
 //! Opens listeners, takes systemd's sockets and gives up privileges, on the first thread and before any other exists.
 //!
-//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges`). Afterwards the paths in
-//! the configuration are those inside of the new root folder.
+//! ```text
+//!   PID file ─▶ certificates read ─▶ listeners opened ─▶ files given to the user ─▶ privileges given up ─▶ paths inside of chroot
+//! ```
+//!
+//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges/mod.rs`). Afterwards the paths in the
+//! configuration are those inside of the new root folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -52,7 +56,7 @@ pub struct Process {
     pub tickets: Tickets,
     pub upgrade: Upgrade,
     pub pid_file: Option<PidFile>,
-    /// The rights that this process, or the one before an upgrade, has dropped.
+    /// The rights that this process has dropped, or that the process before an upgrade had dropped.
     pub confinement: Confinement,
     /// The program that an upgrade starts if the configuration names none.
     pub executable: Result<PathBuf, String>,
@@ -93,10 +97,7 @@ pub fn open(
     log: Arc<ErrorLog>,
     (upgrade, inherited): (Upgrade, Option<Confinement>),
 ) -> Result<(Process, Opened), String> {
-    // The umask can be read only by setting it. No other thread exists that could see the change.
-    let umask = rustix::process::umask(Mode::empty());
-    rustix::process::umask(umask);
-    let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
+    let made_mode = made_mode();
     let notify = match arrival::inherited_notify(&upgrade) {
         Some(socket) => Notify::over(Arc::new(socket.into())),
         None => Notify::from_env()?,
@@ -115,7 +116,6 @@ pub fn open(
         None => privileges(origin.file(), config, used_state, &mut replaceable)?,
         Some(_) => None,
     };
-    let spelling = origin.spelling();
     let mut process = Process {
         root: None,
         made_mode,
@@ -130,70 +130,13 @@ pub fn open(
         pid_file: None,
         confinement: Confinement::of(config),
         executable: arrival::executable(),
-        may_execute: executed(config).map(Path::to_owned),
-        spelling,
+        may_execute: program_folder(config).map(Path::to_owned),
+        spelling: origin.spelling(),
     };
     let say = process.say.clone();
-    let is_out_of_sight = |file: &Path| {
-        let root = inherited.as_ref().and_then(|inherited| inherited.chroot.as_deref());
-        root.is_some_and(|root| inside(Some(root), file).is_none())
-    };
-    if let Some(file) = config.certificate_files().find(|file| is_out_of_sight(file)) {
-        return Err(format!(
-            "'{}' lies outside of the root folder, where a process that takes over cannot read it: restart the server",
-            file.display()
-        ));
-    }
-    for site in &config.sites {
-        if let Some(from) = &site.tls.certificate {
-            process.certificates.read(from);
-        }
-    }
-    let mut listeners = Vec::new();
-    let mut refused = None;
-    for (index, listener) in config.listeners.iter().enumerate() {
-        if let Some(arrived) = process.upgrade.listeners(&listener.bind.to_string()) {
-            listeners.push(Given::Arrived(arrived));
-            continue;
-        }
-        listeners.push(match &listener.bind {
-            bind if listener.is_optional => match one(bind, spelling.address, &process, workers, &mut sockets) {
-                Ok(opened) => Given::Opened(opened),
-                Err(why) => {
-                    let why = why.split("; ").next().unwrap_or_default();
-                    say.warning(format_args!("goes on without https: {why}"));
-                    refused = Some(index);
-                    continue;
-                }
-            },
-            // The server binds it later and removes its file at the end. For that it needs the rights that it was made with.
-            Bind::Unix(_) if privileges.is_none() => Given::Nothing,
-            Bind::Unix(path) => {
-                let opened = one(&listener.bind, spelling.address, &process, workers, &mut sockets)?;
-                let mode = listener
-                    .mode
-                    .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
-                mode.map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
-                if let Some((user, group)) = privileges.as_ref().and_then(Privileges::ids) {
-                    chown(path, Some(user), Some(group))
-                        .map_err(|error| format!("cannot change the owner of '{}': {error}", path.display()))?;
-                }
-                Given::Opened(opened)
-            }
-            bind => Given::Opened(one(bind, spelling.address, &process, workers, &mut sockets)?),
-        });
-    }
-    if let Some(index) = refused {
-        config.remove_listener(index);
-    }
-    let admin = config
-        .admin
-        .as_ref()
-        .map(|admin| match process.upgrade.listeners(&admin.bind.to_string()) {
-            Some(arrived) => Ok(arrived),
-            None => one(&admin.bind, spelling.admin, &process, workers, &mut sockets),
-        });
-    let admin = admin.transpose()?;
+    let inherited_root = inherited.as_ref().and_then(|inherited| inherited.chroot.as_deref());
+    read_certificates(config, inherited_root, &process.certificates)?;
+    let opened = open_listeners(config, privileges.as_ref(), &process, workers, &mut sockets)?;
     for name in sockets.unused() {
         say.warning(format_args!(
             "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
@@ -202,26 +145,10 @@ pub fn open(
     let root = config.chroot.clone();
     let has_given_up = privileges.is_some();
     if let Some(privileges) = privileges {
-        logs_belong_to(config, privileges.ids());
-        if let (Some((user, group)), Some(state)) = (privileges.ids(), used_state) {
-            let _ = chown(state, Some(user), Some(group));
-        }
-        for line in privileges.give_up()? {
-            say.info(format_args!("{line}"));
-        }
-        if config.landlock {
-            replaceable.report(&say);
-        }
+        give_up(privileges, config, used_state, &replaceable, &say)?;
     }
     if let Some(root) = &root {
-        let temporary = std::env::temp_dir();
-        if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
-            say.warning(format_args!(
-                "requests whose bodies 'fastcgi' or 'proxy' has to store will get a 503: '{}', for temporary files, cannot be written to \
-                 ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
-                outside(root, &temporary).display()
-            ));
-        }
+        warn_of_temporary_folder(config, root, &say);
         if inherited.is_none() {
             move_inside(config, root);
         }
@@ -244,8 +171,8 @@ pub fn open(
             )),
         }
     }
-    let seen = match (&inherited, &config.state) {
-        // The path was read inside the root folder.
+    let state = match (&inherited, &config.state) {
+        // The configuration was read inside of the root folder.
         (Some(_), Some(state)) => Some(state.clone()),
         _ => state.and_then(|state| inside(root.as_deref(), &state)),
     };
@@ -257,12 +184,135 @@ pub fn open(
         let tickets = config.ticket_keys.is_none().then(|| process.tickets.clone());
         open_shared(settings, tickets, &say)
     });
-    let shared = shared.transpose()?;
-    process.certificates.settle(root.clone(), seen, shared);
+    process.certificates.settle(root.clone(), state, shared.transpose()?);
     process.root = root;
-    // The first thread of this process besides this one, which has the rights that stay.
+    // This may start the first thread besides this one. It has the rights that stay.
     process.log.open(&config.error_log);
-    Ok((process, Opened { listeners, admin }))
+    Ok((process, opened))
+}
+
+/// The permissions of a Unix socket that is made now.
+fn made_mode() -> u32 {
+    // The umask can be read only by setting it. No other thread exists that could see the change.
+    let umask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(umask);
+    (Mode::from_raw_mode(0o777) - umask).as_raw_mode()
+}
+
+/// Reads the files of certificates while this process may still read them.
+fn read_certificates(
+    config: &Config,
+    inherited_root: Option<&Path>,
+    certificates: &Certificates,
+) -> Result<(), String> {
+    let is_out_of_sight = |file: &Path| inherited_root.is_some_and(|root| inside(Some(root), file).is_none());
+    if let Some(file) = config.certificate_files().find(|file| is_out_of_sight(file)) {
+        return Err(format!(
+            "'{}' lies outside of the root folder, where a process that takes over cannot read it: restart the server",
+            file.display()
+        ));
+    }
+    for from in config.sites.iter().filter_map(|site| site.tls.certificate.as_ref()) {
+        certificates.read(from);
+    }
+    Ok(())
+}
+
+/// Opens the sockets of `[[listen]]` and `[admin]`. Removes an optional listener that cannot be opened.
+fn open_listeners(
+    config: &mut Config,
+    privileges: Option<&Privileges>,
+    process: &Process,
+    workers: usize,
+    sockets: &mut Sockets,
+) -> Result<Opened, String> {
+    let spelling = process.spelling;
+    let mut listeners = Vec::new();
+    let mut refused = None;
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let bind = &listener.bind;
+        if let Some(arrived) = process.upgrade.listeners(&bind.to_string()) {
+            listeners.push(Given::Arrived(arrived));
+            continue;
+        }
+        // The server binds a Unix socket later and removes its file at the end, for which it needs the same rights.
+        if matches!(bind, Bind::Unix(_)) && privileges.is_none() && !listener.is_optional {
+            listeners.push(Given::Nothing);
+            continue;
+        }
+        match open_sockets(bind, spelling.address, process, workers, sockets) {
+            Ok(opened) => listeners.push(Given::Opened(opened)),
+            Err(why) if listener.is_optional => {
+                let why = why.split("; ").next().unwrap_or_default();
+                process.say.warning(format_args!("goes on without https: {why}"));
+                refused = Some(index);
+            }
+            Err(why) => return Err(why),
+        }
+        if let Bind::Unix(path) = bind {
+            give_socket_file(path, listener.mode, privileges.and_then(Privileges::ids))?;
+        }
+    }
+    if let Some(index) = refused {
+        config.remove_listener(index);
+    }
+    let admin = config.admin.as_ref().map(|admin| {
+        let arrived = process.upgrade.listeners(&admin.bind.to_string());
+        arrived.map_or_else(
+            || open_sockets(&admin.bind, spelling.admin, process, workers, sockets),
+            Ok,
+        )
+    });
+    let admin = admin.transpose()?;
+    Ok(Opened { listeners, admin })
+}
+
+/// Sets the mode of a socket file, and gives the file to the user that the process switches to.
+fn give_socket_file(path: &Path, mode: Option<u32>, ids: Option<(u32, u32)>) -> Result<(), String> {
+    if let Some(mode) = mode {
+        fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
+    }
+    if let Some((user, group)) = ids {
+        chown(path, Some(user), Some(group))
+            .map_err(|error| format!("cannot change the owner of '{}': {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Gives up privileges, after the files that the process keeps using belong to its new user.
+fn give_up(
+    privileges: Privileges,
+    config: &mut Config,
+    state: Option<&Path>,
+    replaceable: &Replaceable,
+    say: &Say,
+) -> Result<(), String> {
+    if let Some((user, group)) = privileges.ids() {
+        give_files(config, user, group);
+        if let Some(state) = state {
+            let _ = chown(state, Some(user), Some(group));
+        }
+    }
+    for line in privileges.give_up()? {
+        say.info(format_args!("{line}"));
+    }
+    if config.landlock {
+        replaceable.report(say);
+    }
+    Ok(())
+}
+
+/// Warns if request bodies have to be stored in a folder for temporary files that cannot be written to.
+fn warn_of_temporary_folder(config: &Config, root: &Path, say: &Say) {
+    let temporary = std::env::temp_dir();
+    if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
+        say.warning(format_args!(
+            "requests whose bodies 'fastcgi' or 'proxy' has to store will get a 503: '{}', for temporary files, cannot be written to \
+             ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
+            outside(root, &temporary).display()
+        ));
+    }
 }
 
 /// Opens the PID file, or takes over that of the old process.
@@ -283,12 +333,12 @@ fn pid_file(path: &Path, upgrade: &Upgrade) -> Result<PidFile, String> {
     })
 }
 
-/// The folder with the programs that an upgrade may start, if the file names one.
-fn executed(config: &Config) -> Option<&Path> {
+/// The folder of the program that an upgrade starts, if the configuration names the program.
+fn program_folder(config: &Config) -> Option<&Path> {
     config.upgrade.program.as_deref()?.parent()
 }
 
-/// Makes the keys of this process, or takes those of the one before an upgrade, until a file or the shared state has others.
+/// Makes keys for session tickets, or inherits those of the process before an upgrade. A file or the shared state replaces them later.
 fn new_tickets(is_shared: bool, upgrade: &Upgrade) -> Result<Tickets, String> {
     let tickets = match is_shared {
         true => Tickets::from_keys(&random_keys()),
@@ -305,7 +355,8 @@ fn open_shared(settings: &config::Shared, tickets: Option<Tickets>, say: &Say) -
     Ok(Arc::new(Shared::new(client, prefix, seal, tickets, say.clone())))
 }
 
-fn one(
+/// Opens the sockets of an address, or takes those that systemd has opened.
+fn open_sockets(
     bind: &Bind,
     setting: &str,
     process: &Process,
@@ -322,7 +373,7 @@ fn one(
     open_now(bind, setting, process, workers)
 }
 
-/// Opens the sockets of an address. `setting` is where the user has set it, for messages.
+/// Opens the sockets of an address. `setting` names the user's setting of the address, for messages.
 pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -> Result<Vec<Listener>, String> {
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
@@ -347,7 +398,7 @@ impl Process {
     }
 }
 
-/// The message for a listener that cannot be opened: what failed, and what to do in which setting.
+/// The message for a listener that cannot be opened: the failure, and the remedy in `setting`.
 pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> String {
     match (error.kind(), bind) {
         (io::ErrorKind::AddrInUse, _) => {
@@ -365,7 +416,7 @@ pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> String {
     }
 }
 
-/// Prepares giving up privileges. None when nothing is to be given up.
+/// Prepares to give up privileges. None if the configuration keeps them all.
 fn privileges(
     file: Option<&Path>,
     config: &mut Config,
@@ -411,11 +462,11 @@ fn privileges(
         paths.write.push(state.to_owned());
     }
     paths.read.extend(replaceable.folders.iter().cloned());
-    // The whole folder is readable: an editor replaces the file by another one.
+    // The whole folder is readable, because editors replace a file by another one.
     paths.read.extend(config.includes.iter().cloned());
     paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
-    paths.execute.extend(executed(config).map(Path::to_owned));
-    // Request bodies are spooled into the temporary folder, which is the one of the new root folder.
+    paths.execute.extend(program_folder(config).map(Path::to_owned));
+    // Request bodies are spooled into the temporary folder of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));
     let settings = Settings {
@@ -431,12 +482,12 @@ fn privileges(
     }
 }
 
-/// The folders above the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name, so only a
-/// rule for the folder above lets another folder take the name.
+/// The parents of the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name. So another folder
+/// may take the place of a configured one only if the parent is readable too.
 #[derive(Default)]
 struct Replaceable {
     folders: Vec<PathBuf>,
-    /// Paths directly below the system's root folder, which would make everything readable.
+    /// Paths directly below the system's root folder. A rule for that would make everything readable.
     pinned: Vec<PathBuf>,
 }
 
@@ -457,7 +508,7 @@ impl Replaceable {
         }
     }
 
-    /// Logs what is readable besides the configured paths, and what cannot be replaced.
+    /// Logs which further folders are readable, and which paths cannot be replaced.
     fn report(&self, say: &Say) {
         let list = |paths: &[PathBuf]| {
             let quoted = paths.iter().map(|path| format!("'{}'", path.display()));
@@ -479,7 +530,7 @@ impl Replaceable {
     }
 }
 
-/// Warns about folders that this process may not read since it has given up privileges. The configuration was checked with them.
+/// Warns about folders that this process cannot read any more. The check of the configuration ran with all privileges.
 fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
     for path in served(config).filter(|path| !path.is_file() && !may_read(path)) {
         let shown = root.map_or_else(|| path.clone(), |root| outside(root, path));
@@ -490,7 +541,7 @@ fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
     }
 }
 
-/// The message for a folder that Landlock keeps from this process. No change of its permissions helps, as it does elsewhere.
+/// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not help.
 ///
 /// # Blocks the thread
 /// While the folders are opened.
@@ -510,7 +561,7 @@ fn served(config: &mut Config) -> impl Iterator<Item = &mut PathBuf> {
     paths.filter_map(|(touch, path)| matches!(touch, Touch::Read).then_some(path))
 }
 
-/// Whether the permissions of a folder let this user read and enter it, or nothing is there. Landlock has no say in this.
+/// Whether the permissions of a folder let this user read and enter it. True for a folder that does not exist. Landlock is not asked.
 fn may_read(folder: &Path) -> bool {
     !is_refused(folder, Access::READ_OK | Access::EXEC_OK)
 }
@@ -524,22 +575,22 @@ fn spools(config: &Config) -> bool {
 /// Every path of the configuration that is used after the start, except those of listeners.
 fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
     let mut paths = Vec::new();
-    log(&mut config.log.to, &mut paths);
-    log(&mut config.error_log.to, &mut paths);
+    add_log_path(&mut config.log.to, &mut paths);
+    add_log_path(&mut config.error_log.to, &mut paths);
     paths.extend(config.ticket_keys.as_mut().map(|file| (Touch::Read, file)));
     paths.extend(config.shared.as_mut().and_then(|shared| shared.server.socket()));
     for site in &mut config.sites {
         paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
-        policies(&mut site.policies, &mut paths);
+        add_policy_paths(&mut site.policies, &mut paths);
         for route in &mut site.routes {
-            policies(&mut route.policies, &mut paths);
+            add_policy_paths(&mut route.policies, &mut paths);
             paths.extend(route.handler.paths());
         }
     }
     paths
 }
 
-fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+fn add_policy_paths<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     if let Setting::On(auth) = &mut policies.auth {
         paths.extend(auth.password_file.as_mut().map(|file| (Touch::Read, file)));
     }
@@ -553,11 +604,11 @@ fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut Path
         paths.extend(cache.folder().map(|folder| (Touch::Folder, folder)));
     }
     if let Setting::On(own) = &mut policies.log {
-        log(&mut own.to, paths);
+        add_log_path(&mut own.to, paths);
     }
 }
 
-fn log<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+fn add_log_path<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     let touch = match to {
         To::File(_) => Touch::Write,
         To::Syslog(_) | To::Stderr => Touch::Connect,
@@ -565,11 +616,8 @@ fn log<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     paths.extend(to.path_mut().map(|path| (touch, path)));
 }
 
-/// Creates the logs and gives them, and the folders of caches, to the user that the process switches to. Errors are ignored: they show when the logs are opened.
-fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
-    let Some((user, group)) = ids else {
-        return;
-    };
+/// Creates the logs, and gives them and the folders of caches to a user. Errors are ignored: they show when the logs are opened.
+fn give_files(config: &mut Config, user: u32, group: u32) {
     for (touch, path) in touched(config) {
         let is_made = match touch {
             Touch::Write => fs::File::options().append(true).create(true).open(&*path).is_ok(),

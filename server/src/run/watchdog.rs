@@ -1,7 +1,7 @@
-//! Serves the watchdog of systemd: says regularly that every worker runs its fibers.
+//! Serves the watchdog of systemd: reports regularly that every worker runs its fibers.
 //!
-//! A fiber of this module asks each worker to run another fiber, and notifies the service manager once all of them have run. A
-//! worker that is stuck therefore stops the notifications, and systemd restarts the service.
+//! One fiber starts another on each worker in turn, and notifies the service manager once all of them have run. So a stuck worker
+//! stops the notifications, and systemd restarts the service.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::process::systemd::Notify;
 /// Starts the fiber, if the service manager has a watchdog.
 ///
 /// # Errors
-/// One line, when the environment asks for it in a way that cannot be read.
+/// One line, when the environment variable of the watchdog cannot be read.
 pub fn start(notify: &Notify) -> Result<(), String> {
     let Some(limit) = Notify::watchdog()? else {
         return Ok(());
