@@ -12,31 +12,18 @@ use crate::reader::{Section, values};
 
 use super::settings::Setting;
 
-/// The statuses that a `default_ttl` without statuses is for.
+/// The statuses that a `default_ttl` without statuses applies to.
 const USUAL: [u16; 3] = [200, 301, 308];
 
 /// Reads `cache = true`, `cache = false` or a table.
 pub fn read(section: &Section<'_>) -> Setting<Settings> {
-    let Some(value) = section.any("cache") else {
-        return Setting::Inherited;
-    };
-    match value.get_ref() {
-        DeValue::Boolean(false) => return Setting::Off,
-        DeValue::Boolean(true) => return Setting::On(Settings::default()),
-        _ => {}
-    }
-    match section.as_section("cache", value, "true, false or a table") {
-        Some(table) => Setting::On(settings(table)),
-        None => Setting::Off,
-    }
+    Setting::read_switch(section, "cache", Settings::default(), settings)
 }
 
-fn settings(table: Section<'_>) -> Settings {
-    let default = Settings::default();
-    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+fn settings(table: Section<'_>, default: Settings) -> Settings {
     let store = StoreOptions {
         memory: table.size("memory").unwrap_or(default.store.memory),
-        memory_entry: table.size("memory_entry").map_or(default.store.memory_entry, size),
+        memory_entry: table.memory_size("memory_entry").unwrap_or(default.store.memory_entry),
         disk: table.writable_folder("disk"),
         disk_size: table.size("disk_size").unwrap_or(default.store.disk_size),
         most_entry: table.size("max_entry").unwrap_or(default.store.most_entry),

@@ -1,5 +1,5 @@
-//! Reads the settings that `[[site]]` and `[[site.route]]` have in common: allowed clients, authentication, rates, limits, CORS,
-//! header fields, compression, the log, request ids and times.
+//! Reads the policies, which `[[site]]`, `[[site.route]]` and `[policy.NAME]` have in common: allowed clients, authentication, rates,
+//! limits, CORS, header fields, compression, caching, the log, request ids, traces and times.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,10 +26,10 @@ use super::settings::*;
 /// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;
 
-/// The default of the longest wait for a turn.
+/// The default of the longest time that a request waits in a queue.
 const QUEUE_WAIT: Duration = Duration::from_millis(200);
 
-/// The keys of this module.
+/// The keys of all policies, and `policy` itself.
 pub const KEYS: [&str; 18] = [
     "policy",
     "auth",
@@ -73,7 +73,7 @@ pub fn named(top: &Section<'_>) -> Named {
 /// Reads the policies of a site or a route: its own, over those that its key `policy` names.
 pub fn read(section: &Section<'_>, named: &Named) -> Policies {
     let mut policies = own(section);
-    // A policy that is named first comes before those named later.
+    // The first of several named policies counts.
     for name in section.strings("policy").unwrap_or_default() {
         match named.get(&name.value) {
             Some(more) => policies = policies.over(more),
@@ -91,6 +91,7 @@ pub fn read(section: &Section<'_>, named: &Named) -> Policies {
     policies
 }
 
+/// Reads the policies that a table sets itself.
 fn own(section: &Section<'_>) -> Policies {
     Policies {
         auth: Setting::read(section, "auth", auth),
@@ -268,31 +269,23 @@ fn rate(section: Section<'_>) -> Option<rate::Options> {
     })
 }
 
-/// `true`, `false`, or a table.
+/// Reads `trace`: `true`, `false`, or a table.
 fn trace(section: &Section<'_>) -> Setting<Trace> {
-    let Some(value) = section.any("trace") else {
-        return Setting::Inherited;
-    };
-    let mut trace = Trace::default();
-    if let DeValue::Boolean(is_on) = value.get_ref() {
-        return if *is_on { Setting::On(trace) } else { Setting::Off };
-    }
-    let Some(table) = section.as_section("trace", value, "true, false or a table") else {
-        return Setting::Off;
-    };
-    let incoming = table.parsed("incoming", |text| match text {
-        "any" => Ok(Incoming::Any),
-        "trusted" => Ok(Incoming::Trusted),
-        "none" => Ok(Incoming::None),
-        _ => Err("choose among \"any\", \"trusted\" and \"none\""),
-    });
-    trace.incoming = incoming.map_or(trace.incoming, |incoming| incoming.value);
-    trace.is_sampled = table.boolean("sampled").unwrap_or(trace.is_sampled);
-    table.finish();
-    Setting::On(trace)
+    Setting::read_switch(section, "trace", Trace::default(), |table, mut trace| {
+        let incoming = table.parsed("incoming", |text| match text {
+            "any" => Ok(Incoming::Any),
+            "trusted" => Ok(Incoming::Trusted),
+            "none" => Ok(Incoming::None),
+            _ => Err("choose among \"any\", \"trusted\" and \"none\""),
+        });
+        trace.incoming = incoming.map_or(trace.incoming, |incoming| incoming.value);
+        trace.is_sampled = table.boolean("sampled").unwrap_or(trace.is_sampled);
+        table.finish();
+        trace
+    })
 }
 
-/// A duration, or `false`.
+/// Reads `slow`: a duration, or `false`.
 fn slow(section: &Section<'_>) -> Setting<Duration> {
     match section.any("slow").map(|value| value.get_ref()) {
         None => Setting::Inherited,
@@ -301,51 +294,37 @@ fn slow(section: &Section<'_>) -> Setting<Duration> {
     }
 }
 
-/// `true`, `false`, or a table.
+/// Reads `request_id`: `true`, `false`, or a table.
 fn request_id(section: &Section<'_>) -> Setting<RequestIds> {
-    let Some(value) = section.any("request_id") else {
-        return Setting::Inherited;
-    };
-    let mut ids = RequestIds {
+    let both = RequestIds {
         backends: true,
         response: true,
     };
-    if let DeValue::Boolean(is_on) = value.get_ref() {
-        return if *is_on { Setting::On(ids) } else { Setting::Off };
-    }
-    let Some(table) = section.as_section("request_id", value, "true, false or a table") else {
-        return Setting::Off;
-    };
-    ids.backends = table.boolean("backends").unwrap_or(ids.backends);
-    ids.response = table.boolean("response").unwrap_or(ids.response);
-    table.finish();
-    Setting::On(ids)
+    Setting::read_switch(section, "request_id", both, |table, mut ids| {
+        ids.backends = table.boolean("backends").unwrap_or(ids.backends);
+        ids.response = table.boolean("response").unwrap_or(ids.response);
+        table.finish();
+        ids
+    })
 }
 
-/// `true`, `false`, or a table.
+/// Reads `compress`: `true`, `false`, or a table.
 fn compress(section: &Section<'_>) -> Setting<compress::Options> {
-    let Some(value) = section.any("compress") else {
-        return Setting::Inherited;
-    };
-    if let DeValue::Boolean(on) = value.get_ref() {
-        return if *on {
-            Setting::On(compress::Options::default())
-        } else {
-            Setting::Off
-        };
-    }
-    let Some(table) = section.as_section("compress", value, "true, false or a table") else {
-        return Setting::Off;
-    };
-    let mut settings = compress::Options::default();
-    settings.min = table.size("min").unwrap_or(settings.min);
-    let codings = table.parsed_list("codings", |text| {
-        let known = Coding::ALL.into_iter().find(|coding| coding.token() == text);
-        known.ok_or("choose among \"zstd\", \"br\" and \"gzip\"")
-    });
-    if let Some(codings) = codings {
-        settings.codings = values(Some(codings));
-    }
-    table.finish();
-    Setting::On(settings)
+    Setting::read_switch(
+        section,
+        "compress",
+        compress::Options::default(),
+        |table, mut options| {
+            options.min = table.size("min").unwrap_or(options.min);
+            let codings = table.parsed_list("codings", |text| {
+                let known = Coding::ALL.into_iter().find(|coding| coding.token() == text);
+                known.ok_or("choose among \"zstd\", \"br\" and \"gzip\"")
+            });
+            if let Some(codings) = codings {
+                options.codings = values(Some(codings));
+            }
+            table.finish();
+            options
+        },
+    )
 }

@@ -111,7 +111,7 @@ impl Config {
             })
     }
 
-    /// The settings of certificates that clients ask for, with the proofs that the listeners can give. None if no site has them.
+    /// The settings of certificates on demand, with the proofs that the listeners can give. None if no site has such certificates.
     pub fn on_demand(&self) -> Option<acme::Settings> {
         let site = self
             .sites
@@ -120,7 +120,7 @@ impl Config {
         Some(self.with_kinds(site, &self.acme))
     }
 
-    /// The certificates that public authorities sign, with the proofs that the listeners of each site can give.
+    /// The certificates that public authorities are to sign, with the proofs that the listeners of each site can give.
     pub fn subjects(&self) -> Vec<Subject> {
         let subject = |site: &Site| {
             let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
@@ -133,7 +133,7 @@ impl Config {
         self.sites.iter().filter_map(subject).collect()
     }
 
-    /// The settings with the proofs that the listeners of a site can give, if none are chosen.
+    /// The settings with the proofs that the listeners of a site can give, unless the settings choose proofs.
     fn with_kinds(&self, site: &Site, settings: &acme::Settings) -> acme::Settings {
         let mut settings = settings.clone();
         if settings.kinds.is_empty() {
@@ -176,7 +176,7 @@ impl Config {
         }
     }
 
-    /// `2 sites, 5 routes, 1 listener`
+    /// The size of the configuration in words: `2 sites, 5 routes, 1 listener`.
     pub fn summary(&self) -> String {
         let count = |number: usize, one: &str| match number {
             1 => format!("1 {one}"),
@@ -192,7 +192,7 @@ impl Config {
     }
 }
 
-/// State that several machines share.
+/// Where several machines share state: `[shared]`.
 #[derive(Clone, PartialEq)]
 pub struct Shared {
     pub server: RedisServer,
@@ -280,7 +280,7 @@ pub struct Listener {
     pub tls: Option<ListenTls>,
     /// The HTTP/2 limits. None where clients may not speak it.
     pub http2: Option<Http2Limits>,
-    /// Whether the server goes on without this listener when its address is taken. No file says so.
+    /// Whether the server goes on without this listener when its address is taken. No file can say so.
     pub is_optional: bool,
 }
 
@@ -288,7 +288,7 @@ pub struct Listener {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ListenTls {
     pub min_version: TlsVersion,
-    /// Certificates that clients show. None when they are not asked.
+    /// The certificates that clients must show. None if clients are not asked for one.
     pub client: Option<ClientTls>,
 }
 
@@ -303,7 +303,7 @@ pub enum TlsVersion {
 /// Certificates of clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientTls {
-    /// The authorities whose clients are let in: the text of a PEM file. Compared, so that a reload finds a changed file.
+    /// The authorities that sign the clients' certificates: the text of a PEM file. A reload compares it and so finds a changed file.
     pub authorities: Vec<u8>,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,
@@ -339,7 +339,7 @@ pub struct Site {
     pub default: bool,
     /// Indices into [`Config::listeners`]. All of them when the file names none.
     pub listeners: Vec<usize>,
-    /// Replaces that of the listener.
+    /// Replaces the listener's.
     pub real_ip: Option<RealIp>,
     pub error_pages: Vec<(u16, PathBuf)>,
     pub tls: SiteTls,
@@ -436,19 +436,19 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// These policies, completed by `others`. `allow` and `deny` belong together; `headers` and `limits` are merged key by key.
+    /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers` and `limits` are merged key by key.
     pub fn over(self, others: &Policies) -> Policies {
         let (allow, deny) = match self.allow.is_empty() && self.deny.is_empty() {
             true => (others.allow.clone(), others.deny.clone()),
             false => (self.allow, self.deny),
         };
         Policies {
-            auth: self.auth.else_of(&others.auth),
-            forward_auth: self.forward_auth.else_of(&others.forward_auth),
-            jwt: self.jwt.else_of(&others.jwt),
+            auth: self.auth.over(&others.auth),
+            forward_auth: self.forward_auth.over(&others.forward_auth),
+            jwt: self.jwt.over(&others.jwt),
             html_errors: self.html_errors.or(others.html_errors),
             headers: self.headers.over(&others.headers),
-            cors: self.cors.else_of(&others.cors),
+            cors: self.cors.over(&others.cors),
             limits: Limits {
                 body: self.limits.body.or(others.limits.body),
                 time: self.limits.time.or(others.limits.time),
@@ -457,19 +457,19 @@ impl Policies {
             },
             allow,
             deny,
-            rate: self.rate.else_of(&others.rate),
-            compress: self.compress.else_of(&others.compress),
-            cache: self.cache.else_of(&others.cache),
-            log: self.log.else_of(&others.log),
-            request_id: self.request_id.else_of(&others.request_id),
+            rate: self.rate.over(&others.rate),
+            compress: self.compress.over(&others.compress),
+            cache: self.cache.over(&others.cache),
+            log: self.log.over(&others.log),
+            request_id: self.request_id.over(&others.request_id),
             server_timing: self.server_timing.or(others.server_timing),
-            slow: self.slow.else_of(&others.slow),
-            trace: self.trace.else_of(&others.trace),
+            slow: self.slow.over(&others.slow),
+            trace: self.trace.over(&others.trace),
         }
     }
 }
 
-/// A policy that is on, off, or inherited from the site.
+/// A setting that is on, off, or inherited. A route inherits from its site, and a site takes the default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Setting<T> {
     #[default]
@@ -479,8 +479,8 @@ pub enum Setting<T> {
 }
 
 impl<T: Clone> Setting<T> {
-    /// This setting, or the other one where this one is inherited.
-    fn else_of(self, other: &Setting<T>) -> Setting<T> {
+    /// This setting, or `other` if this one is inherited.
+    fn over(self, other: &Setting<T>) -> Setting<T> {
         match self {
             Setting::Inherited => other.clone(),
             set => set,
@@ -489,12 +489,31 @@ impl<T: Clone> Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// Reads the table of a key, or `false`.
+    /// Reads a table or `false`.
     pub fn read(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
         Setting::read_as(section, key, "a table or false", read)
     }
 
-    /// Reads the table of a key, or `false`. Notes of any other value that it must be `wanted`.
+    /// Reads `true`, which means `default`, `false`, or a table. `read` changes the default as the table says.
+    pub fn read_switch(
+        section: &Section<'_>,
+        key: &'static str,
+        default: T,
+        read: impl FnOnce(Section<'_>, T) -> T,
+    ) -> Setting<T> {
+        let Some(value) = section.any(key) else {
+            return Setting::Inherited;
+        };
+        if let DeValue::Boolean(is_on) = value.get_ref() {
+            return if *is_on { Setting::On(default) } else { Setting::Off };
+        }
+        match section.as_section(key, value, "true, false or a table") {
+            Some(table) => Setting::On(read(table, default)),
+            None => Setting::Off,
+        }
+    }
+
+    /// Reads a table or `false`. For any other value, notes that `wanted` was expected.
     pub fn read_as(
         section: &Section<'_>,
         key: &'static str,
@@ -513,6 +532,22 @@ impl<T> Setting<T> {
         }
     }
 
+    /// Opens what a route needs for this setting. `inherited` is what its site has opened.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open<O: Clone>(
+        &self,
+        inherited: Option<&O>,
+        open: impl FnOnce(&T) -> Result<O, String>,
+    ) -> Result<Option<O>, String> {
+        match self {
+            Setting::On(settings) => open(settings).map(Some),
+            Setting::Off => Ok(None),
+            Setting::Inherited => Ok(inherited.cloned()),
+        }
+    }
+
     /// The effective setting of a route, given its site's setting.
     pub fn or<'a>(&'a self, site: &'a Setting<T>) -> Option<&'a T> {
         match self {
@@ -526,6 +561,7 @@ impl<T> Setting<T> {
     }
 }
 
+/// The limits of requests. None for the default of each.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limits {
     /// Bytes of a request body.

@@ -45,11 +45,10 @@ impl Configured for Chat {
         }
         let table = section.as_section("chat", value, "true, or a table")?;
         let default = Options::default();
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let count = |key, range| table.integer(key, range).map(|count| count as usize);
         let options = Options {
             history: count("history", 0..=MAX_HISTORY).unwrap_or(default.history),
-            line_bytes: table.size("message").map_or(default.line_bytes, size),
+            line_bytes: table.memory_size("message").unwrap_or(default.line_bytes),
             rooms: count("rooms", 1..=MAX_ROOMS).unwrap_or(default.rooms),
             rooms_per_client: count("rooms_per_client", 1..=MAX_ROOMS).unwrap_or(default.rooms_per_client),
             burst: count("burst", 1..=MAX_HISTORY).map_or(default.burst, |count| count as u32),

@@ -62,7 +62,6 @@ impl Configured for Fastcgi {
         });
         let timeouts = timeouts(&table);
         let default = Options::default();
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let options = Options {
             suffixes: suffixes.map_or(default.suffixes, |list| values(Some(list))),
             index: index.map_or(default.index, |list| values(Some(list))),
@@ -85,8 +84,8 @@ impl Configured for Fastcgi {
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
-            shared_memory: table.size("shared_memory").map_or(default.shared_memory, size),
-            read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
+            read_ahead: table.memory_size("read_ahead").unwrap_or(default.read_ahead),
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
             ..default
         };

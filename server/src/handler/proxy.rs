@@ -70,7 +70,6 @@ impl Configured for Proxy {
             _ => Err("write \"client\", \"upstream\" or a host"),
         });
         let (timeouts, default) = (timeouts(&table), Options::default());
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let options = Options {
             host: host.map_or(default.host, |host| host.value),
             strip: strip(&table, matches),
@@ -82,10 +81,10 @@ impl Configured for Proxy {
             tunnel_half_closed: table
                 .duration("tunnel_half_closed")
                 .unwrap_or(default.tunnel_half_closed),
-            read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            read_ahead: table.memory_size("read_ahead").unwrap_or(default.read_ahead),
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
-            shared_memory: table.size("shared_memory").map_or(default.shared_memory, size),
+            shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
             ..default
         };
         let proxy = Proxy {

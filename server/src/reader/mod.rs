@@ -328,6 +328,12 @@ impl<'s> Section<'s> {
         bytes
     }
 
+    /// Reads a number of bytes that are kept in memory.
+    pub fn memory_size(&self, key: &'static str) -> Option<usize> {
+        let bytes = self.size(key)?;
+        Some(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
     /// Reads a size of at least `least` bytes, which a message calls `shown`. `why` is the end of that message.
     pub fn size_at_least(&self, key: &'static str, least: u64, shown: &str, why: &str) -> Option<u64> {
         let bytes = self.size(key)?;

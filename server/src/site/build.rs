@@ -24,13 +24,14 @@ use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
-use crate::policy::auth::{self, Auth, Trouble};
+use crate::policy::auth::{Auth, Trouble};
 use crate::policy::cache;
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
-use crate::policy::jwt::{self, Tokens};
+use crate::policy::jwt::Tokens;
 use crate::policy::prefixes::Prefixes;
 use crate::policy::rate::{self, Rate};
+use crate::policy::real_ip::RealIp;
 
 use super::cached::Cached;
 use super::hosts::Hosts;
@@ -50,13 +51,10 @@ pub struct Parts {
     next_label: u32,
 }
 
-/// Two handlers with the same are the same: settings, folder, whether files are compressed.
+/// The parts of a handler's identity: its settings, its folder, and how it compresses files.
 type HandlerKey = (handler::HandlerSettings, Identity, Option<compress::Options>);
 
-/// None when it is off.
-type Compressed<'a> = Option<&'a compress::Options>;
-
-/// The folder that a path named: its device and inode.
+/// The device and the inode of a folder. None without a folder.
 type Identity = Option<(u64, u64)>;
 
 impl Parts {
@@ -71,6 +69,7 @@ impl Parts {
     }
 }
 
+/// A part with its place and the settings that it was made with.
 struct Part<K, V> {
     place: Place,
     key: K,
@@ -86,7 +85,7 @@ struct Place {
 }
 
 impl Place {
-    /// The hosts and the conditions as text.
+    /// The hosts of the site and the conditions of the route as text.
     fn name(&self) -> String {
         let hosts: Vec<String> = self.site.iter().map(config::Host::to_string).collect();
         let of_route = self
@@ -114,6 +113,15 @@ impl Means {
             admin.show(shown);
         }
     }
+}
+
+/// The policies that admit clients and that a site shares with its routes.
+#[derive(Default)]
+struct Guards {
+    rate: Option<Arc<Rate>>,
+    auth: Option<Arc<Auth>>,
+    forward_auth: Option<Arc<ForwardAuth>>,
+    jwt: Option<Arc<Tokens>>,
 }
 
 struct Builder<'o> {
@@ -155,51 +163,12 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             stores: Vec::new(),
         }),
     };
-    // Requests without a label have the label 0.
     let default = builder.log(&config.log)?;
-    let mut listeners: Vec<Option<Hosts>> = Vec::new();
-    let mut real_ips = Vec::new();
-    for (listener, &slot) in config.listeners.iter().zip(slots) {
-        if real_ips.len() <= slot {
-            real_ips.resize_with(slot + 1, || None);
-        }
-        real_ips[slot] = listener.real_ip.clone();
-    }
     let mut sites = Vec::new();
-    for (index, site) in config.sites.iter().enumerate() {
-        for slot in site.listeners.iter().map(|&listener| slots[listener]) {
-            if listeners.len() <= slot {
-                listeners.resize_with(slot + 1, || None);
-            }
-            let hosts = listeners[slot].get_or_insert_with(Hosts::default);
-            site.hosts.iter().for_each(|host| hosts.add(host, index));
-            if site.default {
-                hosts.add_default(index);
-            }
-        }
+    for site in &config.sites {
         sites.push(builder.site(config, site)?);
     }
-    let mut logs: Vec<_> = builder
-        .new
-        .logs
-        .iter()
-        .map(|(_, label, log)| (*label, log.clone()))
-        .collect();
-    logs.push((
-        0,
-        builder
-            .new
-            .logs
-            .iter()
-            .find(|(_, label, _)| *label == default)
-            .and_then(|(.., log)| log.clone()),
-    ));
-    // A request that began under the old configuration must still be logged. Logs that are older are dropped.
-    for (log, label, open) in &old.logs {
-        if !builder.new.logs.iter().any(|(known, ..)| known == log) {
-            logs.push((*label, open.clone()));
-        }
-    }
+    let logs = logs(&builder.new, old, default);
     let beyond = builder.shown.as_ref().map_or(0, |shown| shown.routes.beyond());
     if beyond > 0 {
         means.handlers.say.warning(format_args!(
@@ -209,6 +178,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     if let Some(shown) = &mut builder.shown {
         shown.stores = builder.new.stores.iter().map(|(_, store)| Arc::clone(store)).collect();
     }
+    let (listeners, real_ips) = listeners(config, slots);
     Ok(Snapshot {
         listeners,
         real_ips,
@@ -227,7 +197,40 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     })
 }
 
+/// The hosts and the `real_ip` of each listener, by number.
+fn listeners(config: &Config, slots: &[usize]) -> (Vec<Option<Hosts>>, Vec<Option<RealIp>>) {
+    let count = slots.iter().max().map_or(0, |highest| highest + 1);
+    let mut hosts: Vec<Option<Hosts>> = (0..count).map(|_| None).collect();
+    let mut real_ips = vec![None; count];
+    for (listener, &slot) in config.listeners.iter().zip(slots) {
+        real_ips[slot] = listener.real_ip.clone();
+    }
+    for (index, site) in config.sites.iter().enumerate() {
+        for slot in site.listeners.iter().map(|&listener| slots[listener]) {
+            let hosts = hosts[slot].get_or_insert_with(Hosts::default);
+            site.hosts.iter().for_each(|host| hosts.add(host, index));
+            if site.default {
+                hosts.add_default(index);
+            }
+        }
+    }
+    (hosts, real_ips)
+}
+
+/// The logs of a snapshot by label. `default` is the label of the log for requests without a label.
+fn logs(new: &Parts, old: &Parts, default: u32) -> Vec<(u32, Option<Arc<AccessLog>>)> {
+    let mut logs: Vec<_> = new.logs.iter().map(|(_, label, log)| (*label, log.clone())).collect();
+    let of_default = new.logs.iter().find(|(_, label, _)| *label == default);
+    logs.push((0, of_default.and_then(|(.., log)| log.clone())));
+    // A request that began under the old configuration must still be logged. Logs that are older are dropped.
+    let is_old = |settings: &Log| !new.logs.iter().any(|(known, ..)| known == settings);
+    let of_old = old.logs.iter().filter(|(settings, ..)| is_old(settings));
+    logs.extend(of_old.map(|(_, label, log)| (*label, log.clone())));
+    logs
+}
+
 impl Builder<'_> {
+    /// Builds a site and its routes.
     fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, String> {
         let pages = site.error_pages.iter().filter(|(_, path)| !handler::is_missing(path));
         let pages = pages.map(|(status, path)| {
@@ -238,89 +241,26 @@ impl Builder<'_> {
                 body: Arc::new(body),
             })
         });
-        let errors: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, String>>()?.into();
+        let error_pages: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, String>>()?.into();
         let place = Place {
             site: site.hosts.clone(),
             route: None,
         };
-        // All routes without a rate of their own share the site's.
-        let shared_rate = match &site.policies.rate {
-            Setting::On(settings) => Some(self.rate(&place, settings)),
-            _ => None,
-        };
         let say = self.means.handlers.say.of_site(&name_of(&site.hosts));
-        let shared_auth = match &site.policies.auth {
-            Setting::On(settings) => Some(self.auth(settings, &say)?),
-            _ => None,
-        };
-        let shared_forward_auth = match &site.policies.forward_auth {
-            Setting::On(settings) => Some(self.forward_auth(settings, &say)?),
-            _ => None,
-        };
-        let shared_tokens = match &site.policies.jwt {
-            Setting::On(settings) => Some(self.tokens(settings, &say)?),
-            _ => None,
-        };
+        // Routes without settings of their own share the site's.
+        let shared = self.guards(&place, &site.policies, &Guards::default(), &say)?;
         let mut routes = Vec::new();
         let mut by_path = Prefixes::default();
         for route in &site.routes {
+            by_path.add(route.matches.path.as_deref());
             let place = Place {
                 route: Some(route.matches.clone()),
                 ..place.clone()
             };
-            let own = &route.policies;
-            let compress = own.compress.or(&site.policies.compress);
-            let handler = self.handler(&place, route, compress)?;
-            let mut around = self.around(config, &site.policies, own, &errors)?;
-            around.label |= self.series(&place, handler.handler());
-            around.hsts = site.tls.hsts.clone();
-            around.compress = compress
-                .filter(|_| !route.handler.compresses())
-                .map(|options| Compress::with(options.clone()));
-            around.rate = match &own.rate {
-                Setting::On(settings) => Some(self.rate(&place, settings)),
-                Setting::Off => None,
-                Setting::Inherited => shared_rate.clone(),
-            };
-            around.auth = match &own.auth {
-                Setting::On(settings) => Some(self.auth(settings, &say)?),
-                Setting::Off => None,
-                Setting::Inherited => shared_auth.clone(),
-            };
-            around.jwt = match &own.jwt {
-                Setting::On(settings) => Some(self.tokens(settings, &say)?),
-                Setting::Off => None,
-                Setting::Inherited => shared_tokens.clone(),
-            };
-            around.forward_auth = match &own.forward_auth {
-                Setting::On(settings) => Some(self.forward_auth(settings, &say)?),
-                Setting::Off => None,
-                Setting::Inherited => shared_forward_auth.clone(),
-            };
-            let handler = match (own.cache.or(&site.policies.cache), handler) {
-                (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
-                    let is_authenticated =
-                        around.auth.is_some() || around.jwt.is_some() || around.forward_auth.is_some();
-                    let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
-                    Opened::Answers(Arc::new(Cached::new(cache, handler)))
-                }
-                (_, handler) => handler,
-            };
-            by_path.add(route.matches.path.as_deref());
-            routes.push(Route {
-                path: route.matches.path.as_deref().map(Box::from),
-                globs: globs(&route.matches.globs)?,
-                methods: route
-                    .matches
-                    .methods
-                    .iter()
-                    .map(|method| method.as_str().into())
-                    .collect(),
-                handler,
-                around: Arc::new(around.settle()),
-            });
+            let guards = self.guards(&place, &route.policies, &shared, &say)?;
+            routes.push(self.route(config, site, route, &place, guards, &error_pages)?);
         }
-        let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
+        let mut around = self.around(config, &site.policies, &Policies::default(), &error_pages)?;
         around.label |= self.series(&place, None);
         around.hsts = site.tls.hsts.clone();
         let hosts = || site.hosts.iter().map(config::Host::to_string).collect();
@@ -333,6 +273,68 @@ impl Builder<'_> {
             routes,
             by_path,
             around: around.settle(),
+        })
+    }
+
+    /// Builds a route: its handler inside of a cache, and the policies around them.
+    fn route(
+        &mut self,
+        config: &Config,
+        site: &config::Site,
+        route: &config::Route,
+        place: &Place,
+        guards: Guards,
+        error_pages: &Arc<[ErrorPage]>,
+    ) -> Result<Route, String> {
+        let (own, matches) = (&route.policies, &route.matches);
+        let compress = own.compress.or(&site.policies.compress);
+        let handler = self.handler(place, route, compress)?;
+        let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
+        let mut around = Around {
+            hsts: site.tls.hsts.clone(),
+            compress: compress
+                .filter(|_| !route.handler.compresses())
+                .map(|options| Compress::with(options.clone())),
+            rate: guards.rate,
+            auth: guards.auth,
+            jwt: guards.jwt,
+            forward_auth: guards.forward_auth,
+            ..self.around(config, &site.policies, own, error_pages)?
+        };
+        around.label |= self.series(place, handler.handler());
+        let handler = match (own.cache.or(&site.policies.cache), handler) {
+            (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
+                let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
+                Opened::Answers(Arc::new(Cached::new(cache, handler)))
+            }
+            (_, handler) => handler,
+        };
+        Ok(Route {
+            path: matches.path.as_deref().map(Box::from),
+            globs: globs(&matches.globs)?,
+            methods: matches.methods.iter().map(|method| method.as_str().into()).collect(),
+            handler,
+            around: Arc::new(around.settle()),
+        })
+    }
+
+    /// Opens the guards of a site or a route. `inherited` are those of the site.
+    fn guards(&mut self, place: &Place, own: &Policies, inherited: &Guards, say: &Say) -> Result<Guards, String> {
+        Ok(Guards {
+            rate: own
+                .rate
+                .open(inherited.rate.as_ref(), |settings| Ok(self.rate(place, settings)))?,
+            auth: own.auth.open(inherited.auth.as_ref(), |settings| {
+                Auth::open(settings, say.clone())
+                    .map(Arc::new)
+                    .map_err(|troubles| Trouble::line_of(&troubles))
+            })?,
+            forward_auth: own.forward_auth.open(inherited.forward_auth.as_ref(), |settings| {
+                forward_auth::open(settings, say.clone())
+            })?,
+            jwt: own.jwt.open(inherited.jwt.as_ref(), |settings| {
+                Tokens::open(settings, say.clone()).map(Arc::new)
+            })?,
         })
     }
 
@@ -361,13 +363,13 @@ impl Builder<'_> {
         u32::from(number) << LOG_BITS
     }
 
-    /// The policies of a route, without rate and authentication.
+    /// The policies of a route, without its [`Guards`].
     fn around(
         &mut self,
         config: &Config,
         site: &Policies,
         own: &Policies,
-        errors: &Arc<[ErrorPage]>,
+        error_pages: &Arc<[ErrorPage]>,
     ) -> Result<Around, String> {
         let lists = if own.allow.is_empty() && own.deny.is_empty() {
             site
@@ -393,7 +395,7 @@ impl Builder<'_> {
                 .map(|options| Arc::new(Queue::new(&options))),
             headers: own.headers.over(&site.headers),
             request_id: own.request_id.or(&site.request_id).copied().unwrap_or_default(),
-            errors: Arc::clone(errors),
+            error_pages: Arc::clone(error_pages),
             html_errors: own.html_errors.or(site.html_errors).unwrap_or(true),
             label: self.log(log)?,
             server_timing: own.server_timing.or(site.server_timing).unwrap_or(false),
@@ -403,8 +405,13 @@ impl Builder<'_> {
         })
     }
 
-    /// Opens the handler of a route, or goes on with the one that an older snapshot holds.
-    fn handler(&mut self, place: &Place, route: &config::Route, compress: Compressed<'_>) -> Result<Opened, String> {
+    /// Opens the handler of a route, or keeps the one of the old snapshot.
+    fn handler(
+        &mut self,
+        place: &Place,
+        route: &config::Route,
+        compress: Option<&compress::Options>,
+    ) -> Result<Opened, String> {
         let settings = &route.handler;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
@@ -431,6 +438,7 @@ impl Builder<'_> {
         Ok(value)
     }
 
+    /// Makes the rate of a site or a route, or keeps the one of the old snapshot.
     fn rate(&mut self, place: &Place, settings: &rate::Options) -> Arc<Rate> {
         let kept = self.old_rates.take(place, settings);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
@@ -456,20 +464,6 @@ impl Builder<'_> {
         Ok(store)
     }
 
-    fn auth(&self, settings: &auth::Settings, say: &Say) -> Result<Arc<Auth>, String> {
-        Auth::open(settings, say.clone())
-            .map(Arc::new)
-            .map_err(|troubles| Trouble::line_of(&troubles))
-    }
-
-    fn forward_auth(&self, settings: &forward_auth::Settings, say: &Say) -> Result<Arc<ForwardAuth>, String> {
-        forward_auth::open(settings, say.clone())
-    }
-
-    fn tokens(&self, settings: &jwt::Settings, say: &Say) -> Result<Arc<Tokens>, String> {
-        Tokens::open(settings, say.clone()).map(Arc::new)
-    }
-
     /// The label of a log. Opens the log unless it is open.
     fn log(&mut self, settings: &Log) -> Result<u32, String> {
         if let Some((_, label, _)) = self.new.logs.iter().find(|(known, ..)| known == settings) {
@@ -488,7 +482,7 @@ impl Builder<'_> {
     }
 }
 
-/// The parts of the old snapshot of one kind, each of which is taken at most once.
+/// The parts of one kind in the old snapshot. Each is taken at most once.
 struct Kept<'o, K, V> {
     parts: &'o [Part<K, V>],
     /// The numbers of the parts at a place, in order.
@@ -509,8 +503,8 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
         }
     }
 
-    /// Takes the part with this key whose place is nearest and that is not taken yet. All parts are compared only if none with this key
-    /// is left at the very place, so a reload compares little where little has changed.
+    /// Takes the part with this key that is nearest to `place` and not taken yet. All parts are compared only if none with this key is
+    /// left at `place` itself. So a reload that changes little compares little.
     fn take(&mut self, place: &Place, key: &K) -> Option<V> {
         let fits = |number: &usize| !self.taken[*number] && self.parts[*number].key == *key;
         let here = self.at.get(place).into_iter().flatten().copied().find(fits);
@@ -526,7 +520,7 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
     }
 }
 
-/// The name of a site's part of a store. It does not depend on what a reload may change without another meaning of its paths.
+/// The name of a site's part of a store: its listeners and hosts. Stored responses stay valid until one of these changes.
 fn space(config: &Config, site: &config::Site) -> String {
     let listeners = site
         .listeners
@@ -537,6 +531,7 @@ fn space(config: &Config, site: &config::Site) -> String {
     names.join(" ")
 }
 
+/// Whether a listener asks clients for certificates.
 fn asks_clients(listener: &config::Listener) -> bool {
     listener.tls.as_ref().is_some_and(|tls| tls.client.is_some())
 }

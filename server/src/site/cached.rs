@@ -1,4 +1,4 @@
-//! A handler inside of a cache.
+//! A gateway inside of a cache.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use osier_web::{Request, Response};
 use crate::handler::Handler;
 use crate::policy::path;
 
-/// A handler whose responses are stored. A fetch calls the handler after the request of a client may have ended.
+/// A handler whose responses are stored. A fetch may call the handler after the client's request has ended.
 pub struct Cached {
     cache: Cache,
     inside: Inside,
@@ -20,7 +20,7 @@ impl Cached {
     pub fn new(cache: Cache, handler: Arc<dyn Handler>) -> Cached {
         let inner = Arc::clone(&handler);
         let inside = move |request: &mut Request<'_>| {
-            // The site has read the path before, so it has a text.
+            // The site has read the path before, so this cannot fail.
             let text = path::text(request.path());
             inner.answer(request, text.as_deref().unwrap_or(b"/"))
         };

@@ -1,4 +1,5 @@
-//! Tells applications which certificate a client has shown: `SSL_CLIENT_*` for FastCGI, `Client-Cert` (RFC 9440) for backends of the proxy.
+//! Passes the certificate that a client has shown on to applications: as `SSL_CLIENT_*` to FastCGI, and as `Client-Cert` (RFC 9440) to
+//! the backends of a proxy.
 
 use std::io;
 
@@ -9,13 +10,13 @@ use osier_web::fastcgi::RequestParams;
 use crate::certificates::pem;
 use crate::certificates::x509::Certificate;
 
-/// The fields of RFC 9440. A client's own are taken out.
+/// The fields of RFC 9440. They are removed from what a client has sent.
 const FIELDS: [&str; 2] = ["client-cert", "client-cert-chain"];
 
-/// Adds the certificate of the client to a request, and takes out what the client has forged.
+/// Adds the certificate of the client to a request, and removes forged fields.
 ///
 /// # Errors
-/// When the fields of the request cannot be changed. The request must not go on then.
+/// When the fields of the request cannot be changed. The request must be refused then.
 pub fn forward(request: &mut Request<'_>) -> io::Result<()> {
     let tls = request.tls();
     let is_tls = tls.is_some();
@@ -33,7 +34,7 @@ pub fn forward(request: &mut Request<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether two names are the same to a backend, which may read `_` as `-`.
+/// Whether a backend, which may read `_` as `-`, takes a name for that of a field.
 fn is_same(name: &str, field: &str) -> bool {
     let plain = |byte: u8| match byte {
         b'_' => b'-',
@@ -63,7 +64,7 @@ fn params(shown: Option<&[u8]>) -> Vec<(&'static str, Vec<u8>)> {
     params
 }
 
-/// A serial number in hexadecimal digits. DER puts a zero before a number whose first bit is set.
+/// A serial number in hexadecimal digits, without the zero that DER puts before a number whose first bit is set.
 fn serial(number: &[u8]) -> String {
     let number = match number {
         [0, rest @ ..] if !rest.is_empty() => rest,

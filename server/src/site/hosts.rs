@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::config::Host;
 use crate::handler::without_port;
 
-/// Bytes of the longest name that DNS allows. A longer host gets the default site.
+/// Bytes of the longest name that is looked up, more than DNS allows. A longer host gets the default site.
 const LONGEST: usize = 255;
 
 /// The sites of one listener.
@@ -18,6 +18,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
+    /// Adds a host of a site.
     pub fn add(&mut self, host: &Host, site: usize) {
         match host {
             Host::Exact(name) => self.exact.insert(name.as_bytes().into(), site),
@@ -25,6 +26,7 @@ impl Hosts {
         };
     }
 
+    /// Sets the default site.
     pub fn add_default(&mut self, site: usize) {
         self.default = Some(site);
     }
@@ -46,6 +48,7 @@ impl Hosts {
         sites.all(|site| site == first).then_some(*first)
     }
 
+    /// The site of a name: the exact one, or that of the longest wildcard.
     fn find_named(&self, name: &str) -> Option<usize> {
         let name = name.strip_suffix('.').unwrap_or(name);
         let mut lower = [0; LONGEST];

@@ -1,8 +1,8 @@
 //! The current snapshot, and how each worker notices that it was replaced.
 //!
 //! There is one [`Live`] in a process. [`Live::replace`] stores the new snapshot under the lock and raises the number. Each worker
-//! keeps the snapshot that it saw last, with its number. For each request it compares one atomic; it takes the lock only when the
-//! number has changed. A request holds its snapshot through an `Rc` of the worker, so no two workers write one cache line.
+//! keeps the snapshot that it saw last, with its number. For each request it loads one atomic, and takes the lock only when the number
+//! has changed. A request holds its snapshot through an `Rc` of the worker, so no two workers write one cache line.
 //!
 //! Memory ordering: `replace` raises the number with Release, under the lock and after the snapshot is in place. A worker loads the
 //! number with Acquire, and reads the snapshot and the number again under the lock. A request that runs during a replacement
@@ -17,6 +17,7 @@ use osier_web::Served;
 
 use super::Snapshot;
 
+/// The current snapshot, with its number.
 pub struct Live {
     number: AtomicU64,
     current: Mutex<Arc<Snapshot>>,
@@ -78,11 +79,12 @@ impl Live {
         }
     }
 
-    /// Drops this worker's copy of an older snapshot.
+    /// Replaces this worker's copy of an older snapshot, which is dropped.
     pub fn refresh(&self) {
         drop(self.here());
     }
 
+    /// Takes the current snapshot with its number.
     #[cold]
     fn look(&self) -> Rc<Here> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Finds the handler of a request. The host selects a site, the first matching route a handler, and policies surround it.
+//! Finds the handler of a request: the host selects a site, and the first matching route a handler, with policies around it.
 //!
 //! ```text
 //!   request ─▶ hosts.rs: site ─▶ policy/path.rs: the path as text ─▶ first Route that matches
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Snapshot`] is one configuration, immutable and shared by all workers. `build.rs` makes it; `live.rs` holds the current one.
-//! A plain route is a handler without policies. It costs a look-up of the host, one of each prefix of the path (with few routes: a comparison
-//! with each route before it), and the handler. It allocates nothing and takes no lock.
+//! A plain route is a handler without policies. A request for it costs a look-up of the host, a look-up of each prefix of the path (with
+//! few routes: a comparison with each route before it), and the handler. It allocates nothing and takes no lock.
 //!
 //! A request keeps its route and its snapshot until the response has been sent. So a new snapshot can replace the current one
 //! at any time.
@@ -48,19 +48,19 @@ use self::hosts::Hosts;
 use self::policies::Around;
 use self::to_https::ToHttps;
 
-/// The number of lower bits of a label that name a log. The upper bits name the series of a route.
+/// The number of lower bits of a label that name a log. The upper bits name a series of the metrics.
 const LOG_BITS: u32 = 16;
 
-/// The reason to refuse a path with two readings.
+/// The reason why a path with two readings is refused.
 const AMBIGUOUS: &str =
     "another route would fit if '%2F' in the path were read as '/', or without the parameters of its segments";
 
-/// A method that a route takes only if it names it.
+/// The method that only routes take whose `methods` name it.
 const TRACE: &str = "TRACE";
 
 /// One configuration, ready to answer requests.
 pub struct Snapshot {
-    /// Hosts by the number of the listener. None for a listener that is gone.
+    /// The sites by host, for each number of a listener. None for a listener that is gone.
     listeners: Vec<Option<Hosts>>,
     /// `real_ip` of the listeners, by number.
     real_ips: Vec<Option<RealIp>>,
@@ -78,6 +78,7 @@ pub struct Snapshot {
     parts: Parts,
 }
 
+/// A site, ready to answer requests.
 struct Site {
     /// The first host, or `default`.
     name: String,
@@ -87,12 +88,13 @@ struct Site {
     /// The redirect of requests in the clear.
     to_https: Option<ToHttps>,
     routes: Vec<Route>,
-    /// `routes` by their paths.
+    /// The numbers of `routes` by their paths.
     by_path: Prefixes,
     /// The policies for requests that no route matches.
     around: Around,
 }
 
+/// A route, ready to answer requests.
 struct Route {
     path: Option<Box<str>>,
     globs: Option<GlobSet>,
@@ -148,12 +150,13 @@ impl Snapshot {
         }
         match site.dispatch(request) {
             Routed::Answer(answer) => answer,
-            Routed::Again(target) => self.again(site, request, target),
+            Routed::Again(target) => self.dispatch_again(site, request, target),
         }
     }
 
+    /// Sends a request through the routes again, for the target that a rule has made.
     #[cold]
-    fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Answer {
+    fn dispatch_again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Answer {
         let original = request.target();
         let (mut first, mut is_routed) = (Some(target), false);
         let answer = follow(original, |target| {
@@ -249,6 +252,7 @@ impl Snapshot {
         self.parts.stores()
     }
 
+    /// The access logs that are on.
     pub fn logs(&self) -> impl Iterator<Item = &Arc<AccessLog>> {
         self.logs.iter().filter_map(|(_, log)| log.as_ref())
     }
@@ -261,6 +265,7 @@ impl Site {
         self.by_path.of(path).map(|number| &self.routes[number])
     }
 
+    /// Finds the route of a request and answers it.
     #[inline]
     fn dispatch(&self, request: &mut Request<'_>) -> Routed {
         let path = match path::text(request.path()) {
@@ -294,11 +299,11 @@ impl Site {
                 }
             }
         }
-        Routed::Answer(self.nobody(request, &path).into())
+        Routed::Answer(self.no_route(request, &path).into())
     }
 
-    /// Refuses a request whose host belongs to another site than the name in the handshake. The client may send it on a connection
-    /// for that host.
+    /// Refuses a request whose host belongs to another site than the name in the TLS handshake. The client may send it again on a
+    /// connection for that host.
     #[cold]
     fn misdirected(&self, request: &Request<'_>) -> Answer {
         let response = Response::plain(StatusCode::MISDIRECTED_REQUEST)
@@ -320,7 +325,7 @@ impl Site {
         others.iter().any(|other| self.tells_apart(request, path, other))
     }
 
-    /// Whether a request for `path` would take another route as one for `other`.
+    /// Whether a request for `path` would take another route than one for `other`.
     fn tells_apart(&self, request: &Request<'_>, path: &[u8], other: &[u8]) -> bool {
         let mut numbers: Vec<usize> = self.by_path.of(path).chain(self.by_path.of(other)).collect();
         numbers.sort_unstable();
@@ -340,7 +345,7 @@ impl Site {
         false
     }
 
-    /// Answers TRACE where no route names it. It would show fields to scripts that the browser hides from them.
+    /// Refuses TRACE where no route names it. Its response would show scripts the fields that the browser hides from them.
     #[cold]
     fn refuse_trace(&self, request: &Request<'_>, path: &[u8]) -> Response {
         let fitting = self.candidates(path).filter(|route| route.fits(path));
@@ -355,7 +360,7 @@ impl Site {
 
     /// Answers a request that no route matches: 405 when only the method is wrong, 404 otherwise.
     #[cold]
-    fn nobody(&self, request: &Request<'_>, path: &[u8]) -> Response {
+    fn no_route(&self, request: &Request<'_>, path: &[u8]) -> Response {
         let fitting = self.candidates(path).filter(|route| route.fits(path));
         let mut methods: Vec<&str> = fitting
             .flat_map(|route| route.methods.iter().map(|method| &**method))
@@ -371,6 +376,7 @@ impl Site {
 }
 
 impl Route {
+    /// Whether a request with this method and path matches.
     #[inline]
     fn takes(&self, method: &str, path: &[u8]) -> bool {
         let known = |known: &str| known == method || (method == "HEAD" && known == "GET");
@@ -381,6 +387,7 @@ impl Route {
         is_named && self.fits(path)
     }
 
+    /// Whether the path matches.
     #[inline]
     fn fits(&self, path: &[u8]) -> bool {
         let below = self.path.as_ref().is_none_or(|prefix| path::is_below(path, prefix));
@@ -392,7 +399,7 @@ impl Route {
     }
 }
 
-/// Whether the host of a request, which may have a port, is a name in lower case.
+/// Whether the host of a request, without its port, is `name`.
 fn is_host(host: Option<&str>, name: &str) -> bool {
     host.is_some_and(|host| without_port(host).eq_ignore_ascii_case(name))
 }

@@ -1,8 +1,9 @@
 //! Runs the policies around a handler: they admit a request, limit its body, and change the response.
 //!
-//! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the client's address, the rate,
-//! authentication (the most expensive checks: passwords, tokens, then the authentication server), the size of the body, and the handler.
-//! A refusal gets error pages and header fields like any other response, and a page of another origin may read it.
+//! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the trace and the request id, the
+//! client's address, the rate, authentication (the most expensive checks: passwords, tokens, then the authentication server), the size
+//! of the body, the queue, and the handler. A refusal gets error pages and header fields like any other response, and a page of another
+//! origin may read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub struct Around {
     pub body: u64,
     /// Time until the handler has made its response.
     pub time: Option<Duration>,
-    /// How many requests run at once. Each route has a line of its own.
+    /// How many requests run at once. Each route has a queue of its own.
     pub queue: Option<Arc<Queue>>,
     /// Whether clients may be slower than the listener's rates.
     pub may_be_slow: bool,
@@ -64,7 +65,7 @@ pub struct Around {
     /// Value of `Strict-Transport-Security`, for responses over https.
     pub hsts: Option<String>,
     pub request_id: RequestIds,
-    pub errors: Arc<[ErrorPage]>,
+    pub error_pages: Arc<[ErrorPage]>,
     /// Whether an error without a page gets one in HTML, for clients that prefer it.
     pub html_errors: bool,
     /// Whether responses have the field `Server-Timing`.
@@ -73,7 +74,7 @@ pub struct Around {
     pub slow: Option<Duration>,
     /// The traces that requests are part of.
     pub trace: Option<Trace>,
-    /// Label that names the log and the metrics' series.
+    /// The label of the log and of the series in the metrics, see [`Snapshot::log`](super::Snapshot::log).
     pub label: u32,
     /// Whether only the label, the limit of the body, `slow` and `html_errors` are set.
     pub bare: bool,
@@ -101,7 +102,7 @@ impl Around {
             || self.request_id != RequestIds::default()
             || self.server_timing
             || self.trace.is_some()
-            || !self.errors.is_empty();
+            || !self.error_pages.is_empty();
         self.bare = !admits && !changes && self.time.is_none() && self.queue.is_none() && !self.may_be_slow;
         self
     }
@@ -124,12 +125,12 @@ impl Around {
     #[inline]
     pub fn pass(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         let answer = handler.answer_after_body(request, path);
-        self.change(request, answer, Around::finish)
+        self.change(request, answer, Around::with_html_error)
     }
 
-    /// Finishes a response of a handler that a request has passed to.
+    /// Turns an error into a page in HTML, for a client that prefers it.
     #[inline]
-    fn finish(&self, request: &Request<'_>, response: Response) -> Response {
+    fn with_html_error(&self, request: &Request<'_>, response: Response) -> Response {
         match self.html_errors {
             true => html_errors::filter(request, response),
             false => response,
@@ -149,21 +150,21 @@ impl Around {
         }
         self.request_id.forward(request);
         if let Err(refusal) = self.admit(request) {
-            return self.end(request, refusal).into();
+            return self.finish(request, refusal).into();
         }
         if let Some(queue) = &self.queue {
             let response = queue.enter().map_or_else(
                 |refusal| refusal,
                 |_turn| self.within_time(|| handler.answer(request, path)),
             );
-            return self.end(request, response).into();
+            return self.finish(request, response).into();
         }
         if self.time.is_some() {
             let response = self.within_time(|| handler.answer(request, path));
-            return self.end(request, response).into();
+            return self.finish(request, response).into();
         }
         let answer = handler.answer_after_body(request, path);
-        self.change(request, answer, Around::end)
+        self.change(request, answer, Around::finish)
     }
 
     /// Calls the handler, within the route's time limit if it has one.
@@ -177,7 +178,7 @@ impl Around {
         }
     }
 
-    /// Changes the response of an answer, which may have to wait for the body.
+    /// Applies `change` to the response of an answer, now or once the body has arrived.
     #[inline]
     fn change(
         self: &Arc<Around>,
@@ -194,11 +195,11 @@ impl Around {
         }
     }
 
-    /// Finishes a response: a page or a response of a backend stays.
-    fn end(&self, request: &Request<'_>, response: Response) -> Response {
-        match is_theirs(&response) {
-            true => self.dress(request, response),
-            false => self.dress(request, self.page(request, response)),
+    /// Finishes the response of a request that [`answer`](Around::answer) serves.
+    fn finish(&self, request: &Request<'_>, response: Response) -> Response {
+        match keeps_own_page(&response) {
+            true => self.decorate(request, response),
+            false => self.decorate(request, self.with_error_page(request, response)),
         }
     }
 
@@ -206,9 +207,13 @@ impl Around {
     #[cold]
     pub fn refuse(&self, request: &Request<'_>, response: Response) -> Response {
         request.set_label(self.label);
-        self.dress(request, self.page(request, response))
+        self.decorate(request, self.with_error_page(request, response))
     }
 
+    /// Checks a request, up to the size of its body.
+    ///
+    /// # Errors
+    /// The response to a request that is refused.
     fn admit(&self, request: &mut Request<'_>) -> Result<(), Response> {
         if self.may_be_slow {
             request.allow_slow_client();
@@ -217,7 +222,7 @@ impl Around {
             access.check(request.client_ip())?;
         }
         if let Some(rate) = &self.rate {
-            // All clients of Unix sockets share one count.
+            // All clients of Unix sockets share one rate.
             let permit = rate.check(request.peer().ip())?;
             if permit.is_counted() {
                 // The request counts until the last byte of its response has been sent, which is after the handler has returned. A WebSocket
@@ -242,10 +247,11 @@ impl Around {
         })
     }
 
-    fn page(&self, request: &Request<'_>, response: Response) -> Response {
+    /// Replaces the body of an error by the site's page, or by one in HTML.
+    fn with_error_page(&self, request: &Request<'_>, response: Response) -> Response {
         let status = response.status().as_u16();
-        match self.errors.iter().find(|page| page.status == status) {
-            None => self.finish(request, response),
+        match self.error_pages.iter().find(|page| page.status == status) {
+            None => self.with_html_error(request, response),
             Some(page) => OF_BODY
                 .iter()
                 .fold(response, Response::remove)
@@ -254,7 +260,8 @@ impl Around {
         }
     }
 
-    fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
+    /// Adds the header fields of all policies, and compresses the body.
+    fn decorate(&self, request: &Request<'_>, mut response: Response) -> Response {
         if let Some(auth) = &self.forward_auth {
             response = auth.finish(request, response);
         }
@@ -282,7 +289,7 @@ impl Around {
     }
 }
 
-/// Whether the error page of a backend stays: all stay, except for 502, 503 and 504, which say that no backend could answer.
-fn is_theirs(response: &Response) -> bool {
+/// Whether a response keeps its body. Those of backends do, except for 502, 503 and 504: these say that no backend could answer.
+fn keeps_own_page(response: &Response) -> bool {
     response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504)
 }

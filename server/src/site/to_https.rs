@@ -8,7 +8,7 @@ use crate::handler::without_port;
 /// The port that https addresses leave out.
 const HTTPS: u16 = 443;
 
-/// Sends requests in the clear to a port.
+/// The redirect of a site. The port is that of its https addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToHttps {
     pub port: u16,
