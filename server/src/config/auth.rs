@@ -28,6 +28,7 @@ pub fn forward_auth(section: &Section<'_>) -> Setting<Settings> {
     settings.map_or(Setting::Off, Setting::On)
 }
 
+/// Reads a URL alone.
 fn short(section: &Section<'_>, url: At<String>) -> Option<Settings> {
     let Server { address, path, is_tls } = split(section, "forward_auth", url)?;
     let settings = Settings {
@@ -37,9 +38,10 @@ fn short(section: &Section<'_>, url: At<String>) -> Option<Settings> {
         options: Options::default(),
         connect: None,
     };
-    sound(section, &address.span, settings)
+    checked(section, &address.span, settings)
 }
 
+/// Reads the table.
 fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Settings> {
     let table = section.as_section("forward_auth", value, "a table, false, or the URL alone")?;
     table.require("to", "the URL to ask, \"http://127.0.0.1:4180/check\" for example");
@@ -81,7 +83,7 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
         options,
         connect,
     };
-    sound(section, &value.span(), settings)
+    checked(section, &value.span(), settings)
 }
 
 /// The authentication server that a URL names.
@@ -106,8 +108,8 @@ fn split(section: &Section<'_>, key: &'static str, url: At<String>) -> Option<Se
     Some(Server { address, path, is_tls })
 }
 
-/// Notes the mistake of settings that cannot be used.
-fn sound(section: &Section<'_>, at: &std::ops::Range<usize>, settings: Settings) -> Option<Settings> {
+/// The settings, unless they cannot be used. Notes the mistake then.
+fn checked(section: &Section<'_>, at: &std::ops::Range<usize>, settings: Settings) -> Option<Settings> {
     match forward_auth::open(&settings, Say::new(|_| {})) {
         Ok(_) => Some(settings),
         Err(why) => {

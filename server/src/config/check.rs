@@ -16,23 +16,24 @@ use super::address::is_ipv4_taken_with_ipv6;
 use super::settings::*;
 use super::tls;
 
-/// A listener with its place in the file.
+/// A listener with its places in the file.
 pub struct ListenAt {
     pub listener: Listener,
     /// Place of the address, or of the table when there is no address.
     pub at: Range<usize>,
-    /// Place of the name, or of what stands for it.
+    /// Place of the name, or `at` for a listener without one.
     pub name_at: Range<usize>,
     /// Whether the address is valid. Only such a listener is compared with others.
     pub sound: bool,
 }
 
-/// A site with its place in the file.
+/// A site with its places in the file.
 pub struct SiteAt {
     pub site: Site,
+    /// Place of `default`, or of the table without that key.
     pub at: Range<usize>,
     pub hosts: Vec<At<Host>>,
-    /// Listeners, by name.
+    /// The names of its listeners. Empty for all listeners.
     pub listen: Vec<At<String>>,
     pub tls: tls::Places,
     pub routes: Vec<RouteAt>,
@@ -84,7 +85,7 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
         IpAddr::V4(ip) => ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_unspecified(),
     };
-    // Whether a socket on `a` takes every address of `b`.
+    // Whether a socket on `a` listens on the address `b` too.
     let covers = |a: &SocketAddr, b: &SocketAddr| {
         any(a) && (a.is_ipv4() == b.is_ipv4() || (a.is_ipv6() && is_ipv4_taken_with_ipv6()))
     };
@@ -96,10 +97,10 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
     }
 }
 
-/// Finds the listeners of each site, and hosts and default sites that are there twice.
+/// Finds the listeners of each site, and checks the sites against each other and against their listeners.
 ///
-/// `is_implied` says that the file names no listener: the listeners are the default ones.
-/// `is_shared` says that other machines answer for the same certificates.
+/// `is_implied`: the file names no listener, so the listeners are the default ones. `is_shared`: other machines answer for the same
+/// certificates.
 pub fn sites(
     source: &Source<'_>,
     listeners: &[ListenAt],
@@ -107,13 +108,13 @@ pub fn sites(
     is_shared: bool,
     sites: Vec<SiteAt>,
 ) -> Vec<Site> {
-    // The place of the site that serves a host on a listener.
+    // The place of each host on each listener.
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
-    let mut heard = vec![false; listeners.len()];
+    let mut is_used = vec![false; listeners.len()];
     let mut folders = Folders::new();
     let mut checked = Vec::new();
-    // A wrong name is one mistake: the listener that was meant is not another.
+    // A misspelled name of a listener is one mistake. The listener that nobody uses then is not another.
     let mut is_misnamed = false;
     for SiteAt {
         mut site,
@@ -130,10 +131,10 @@ pub fn sites(
             listen.iter().filter_map(|name| find(source, listeners, name)).collect()
         };
         if is_implied {
-            tls::imply(&mut site, |listener| listeners[listener].listener.tls.is_some());
+            tls::use_default_listeners(&mut site, |listener| listeners[listener].listener.tls.is_some());
         }
         for &listener in &site.listeners {
-            heard[listener] = true;
+            is_used[listener] = true;
         }
         is_misnamed |= site.listeners.len() < listen.len();
         let on = |listener: usize| match listen.is_empty() {
@@ -167,7 +168,7 @@ pub fn sites(
                 }
             }
         }
-        // A listener that is misnamed may be the one with TLS.
+        // A listener whose name is misspelled may be the one with TLS.
         if site.listeners.len() >= listen.len() {
             let own: Vec<&Listener> = site
                 .listeners
@@ -187,8 +188,8 @@ pub fn sites(
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
     }
-    for (listener, heard) in listeners.iter().zip(heard) {
-        if !heard && listener.sound && !checked.is_empty() && !is_misnamed {
+    for (listener, is_used) in listeners.iter().zip(is_used) {
+        if !is_used && listener.sound && !checked.is_empty() && !is_misnamed {
             let text = format!(
                 "no site uses the listener '{}': name it in the 'listen' of a site",
                 listener.listener.name
@@ -199,10 +200,10 @@ pub fn sites(
     checked
 }
 
-/// The options of the caches that have files, by folder, and the place of the first.
+/// The settings of the cache in each folder, and the place of the first table with it.
 type Folders = HashMap<PathBuf, (StoreOptions, usize)>;
 
-/// Checks that a folder has one cache: equal caches are one.
+/// Checks that no two caches use one folder. Caches with equal settings are one cache.
 fn folders_of_caches(source: &Source<'_>, folders: &mut Folders, policies: &Policies, at: &Range<usize>) {
     let Setting::On(cache) = &policies.cache else { return };
     let Some(folder) = &cache.store.disk else { return };
@@ -219,6 +220,7 @@ fn folders_of_caches(source: &Source<'_>, folders: &mut Folders, policies: &Poli
     }
 }
 
+/// The listener that a site names.
 fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Option<usize> {
     let found = listeners.iter().position(|read| read.listener.name == name.value);
     if found.is_none() {
@@ -256,6 +258,7 @@ fn duplicates(source: &Source<'_>, routes: &[RouteAt]) {
     }
 }
 
+/// Whether every request that `later` matches matches `earlier` too.
 fn takes_all_of(earlier: &Match, later: &Match) -> bool {
     let path = match (&earlier.path, &later.path) {
         (None, _) => true,

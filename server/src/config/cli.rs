@@ -1,6 +1,7 @@
 //! Reads the command line. A folder, or no argument, becomes a configuration with one site.
 //!
-//! Parsing opens no file that a user names; it only asks whether there is one. Every refusal is one line: the argument, its value, and what to do.
+//! Parsing opens no file that a user names; it only asks whether there is one. Every refusal is one line: the argument, its value, and
+//! the remedy.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -95,7 +96,7 @@ struct Line {
     once: bool,
 }
 
-/// The commands, and what each takes.
+/// The commands, each with the message for a word too many.
 const COMMANDS: [(&str, &str); 5] = [
     ("serve", "only one folder or file can be served"),
     ("check", "'check' takes one file"),
@@ -121,7 +122,8 @@ pub enum Command {
     /// Print where the root certificate of the internal authority is, and how others learn to trust it. The file may name the
     /// state folder.
     Trust(Option<PathBuf>),
-    /// Make a running server hand over to a new process: the one whose `pid_file` the configuration file names, or the one with this id.
+    /// Make a running server hand over to a new process. The server is that of a configuration file with `pid_file`, or the process with
+    /// this id.
     Upgrade(PathBuf),
     /// Show what a running server does, from its admin listener.
     Top { address: String, once: bool },
@@ -154,58 +156,56 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     if let Some(word) = words.get(1) {
         return Err(mistake(format!("unexpected argument '{}': {takes}", word.display())));
     }
-    let [check, trust, upgrade, top] = ["check", "trust", "upgrade", "top"].map(|name| *command == name);
-    let path = words.pop().map(PathBuf::from);
-    if line.strict && !check {
+    if line.strict && *command != "check" {
         return Err(mistake(
             "--strict is only for 'check': osier check --strict FILE.toml".into(),
         ));
     }
-    if line.once && !top {
+    if line.once && *command != "top" {
         return Err(mistake("--once is only for 'top': osier top --once ADDR".into()));
     }
-    match path {
-        Some(address) if top => {
+    match (*command, words.pop().map(PathBuf::from)) {
+        ("top", Some(address)) => {
             line.refuse_options("top")?;
             Ok(Command::Top {
                 address: address.display().to_string(),
                 once: line.once,
             })
         }
-        None if top => Err(mistake(
+        ("top", None) => Err(mistake(
             "'top' needs the address of [admin]: osier top 127.0.0.1:9090".into(),
         )),
-        path if trust => {
+        ("trust", file) => {
             line.refuse_options("trust")?;
-            Ok(Command::Trust(path))
+            Ok(Command::Trust(file))
         }
-        Some(path) if upgrade => {
+        ("upgrade", Some(of)) => {
             line.refuse_options("upgrade")?;
-            Ok(Command::Upgrade(path))
+            Ok(Command::Upgrade(of))
         }
-        None if upgrade => Err(mistake(
+        ("upgrade", None) => Err(mistake(
             "'upgrade' needs the file of the running server, or its process id: osier upgrade FILE.toml".into(),
         )),
-        None if check => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
-        Some(path) if check || is_configuration(&path) => {
-            line.refuse_options(&path.display().to_string())?;
-            Ok(if check {
-                Command::Check {
-                    file: path,
-                    strict: line.strict,
-                }
-            } else {
-                Command::Serve(Origin::File(path))
+        ("check", Some(file)) => {
+            line.refuse_options(&file.display().to_string())?;
+            Ok(Command::Check {
+                file,
+                strict: line.strict,
             })
         }
-        folder => {
+        ("check", None) => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
+        (_, Some(file)) if is_configuration(&file) => {
+            line.refuse_options(&file.display().to_string())?;
+            Ok(Command::Serve(Origin::File(file)))
+        }
+        (_, folder) => {
             let config = configuration(line, folder)?;
             Ok(Command::Serve(Origin::Line(Box::new(config))))
         }
     }
 }
 
-/// Refuses a first word that is nearly a command, and no path.
+/// Refuses a first word that looks like a misspelled command and names no file.
 fn refuse_unknown(word: Option<&OsString>) -> Result<(), Exit> {
     let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_alphabetic()) && !Path::new(word).exists();
     let Some(word) = word.and_then(|word| word.to_str()).filter(is_word) else {
@@ -217,15 +217,15 @@ fn refuse_unknown(word: Option<&OsString>) -> Result<(), Exit> {
     }
 }
 
-/// Whether `path` names a configuration file: by its ending, or because a file is there. A folder with such a name is written with a
-/// trailing slash.
+/// Whether `path` names a configuration file: a file is there, or the name ends in `.toml`. A user writes a folder with such a name
+/// with a trailing slash.
 fn is_configuration(path: &Path) -> bool {
     path.is_file()
         || path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 impl Line {
-    /// Refuses options beside a configuration file: every setting has one place, and that is the file.
+    /// Refuses options beside `word`, a configuration file or a command. Every setting of a server with a file stands in the file.
     fn refuse_options(&self, word: &str) -> Result<(), Exit> {
         let given = [
             ("--listen", !self.listen.is_empty()),
@@ -323,7 +323,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             HandlerSettings::Files(files)
         }
     };
-    // The built-in site shows https too. A folder may be served by a program that expects nothing else.
+    // The built-in site shows https too. Whoever serves a folder may expect no further listener.
     let has_https = line.listen.is_empty() && matches!(handler, HandlerSettings::Welcome(_));
     let listen = match line.listen.as_slice() {
         [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
@@ -371,7 +371,7 @@ fn offer_https(config: &mut Config) {
     });
 }
 
-/// Reports a mistake in the command line.
+/// The end of a run with a mistake in the command line.
 fn mistake(what: String) -> Exit {
     Exit {
         text: format!("osier: {what}; see osier --help"),

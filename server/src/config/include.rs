@@ -27,13 +27,13 @@ const KEYS: [&str; 2] = ["site", "policy"];
 pub struct Texts {
     pub text: String,
     pub files: Files,
-    /// The folders that were looked into.
+    /// The folders of the patterns.
     pub folders: Vec<PathBuf>,
-    /// The names of the policies so far. TOML would let a file add tables to the policy of another one.
+    /// The names of the policies so far. TOML would let one file add tables to the policy of another.
     policies: HashSet<String>,
     /// Mistakes that make an included file unreadable, and folders that are not there yet.
     pub problems: Vec<Problem>,
-    /// Values that nobody reads if there is a mistake.
+    /// Values that may be secrets, for a text with a mistake, which is not read.
     pub secrets: Vec<Range<usize>>,
 }
 
@@ -69,7 +69,8 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
     texts
 }
 
-/// The folder of a pattern and the paths that it matches, in the order of their names. The error says whether it is a warning.
+/// The folder of a pattern and the paths that it matches, in the order of their names. The error is a message, and whether it is only a
+/// warning.
 type Expanded = Result<(Option<PathBuf>, Vec<PathBuf>), (bool, String)>;
 
 fn expand(pattern: &Path, root: Option<&Path>) -> Expanded {

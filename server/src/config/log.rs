@@ -11,7 +11,7 @@ use crate::reader::{At, Section, nearest, values};
 
 use super::settings::Setting;
 
-/// The names of formats of the access log.
+/// The names of the access log's formats.
 const FORMATS: [&str; 3] = ["combined", "json", "off"];
 
 const LEVELS: [(&str, Level); 4] = [
@@ -21,7 +21,7 @@ const LEVELS: [(&str, Level); 4] = [
     ("debug", Level::Debug),
 ];
 
-/// The most characters of a tag (RFC 5424 6).
+/// The most characters of a tag, which is the APP-NAME of RFC 5424 section 6.2.5.
 const TAG: usize = 48;
 
 /// Reads `log = { file = "access.log" }`, `log = "json"`, `log = "$client $path"` or `log = false`.
@@ -63,7 +63,7 @@ pub fn access(section: &Section<'_>) -> Setting<Log> {
     })
 }
 
-/// A name of a format, or a template.
+/// Parses the name of a format, or a template.
 fn format(section: &Section<'_>, key: &str, text: At<String>) -> Option<Format> {
     if text.value.contains('$') {
         let template = section.understand(key, text, Template::parse)?;

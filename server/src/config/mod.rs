@@ -86,9 +86,9 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
     let variable = |name: &str| std::env::var(name).ok();
     let files = problem::Files::one(name);
     let (table, errors) = DeTable::parse_recoverable(text);
-    let is_read = errors.iter().all(twice::is_meant);
+    let is_readable = errors.iter().all(twice::is_duplicate);
     let broken = as_problems(&errors, &files, text, &table);
-    if !is_read {
+    if !is_readable {
         // The parser guesses after a broken line, so mistakes found there would be guesses too.
         return Err(Report::new(&files, text, broken, &secrets::unread(text)));
     }

@@ -10,8 +10,9 @@ use super::check::RouteAt;
 use super::policy;
 use super::settings::*;
 
+/// Reads a `[[site.route]]`.
 pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
-    let before = section.source().count();
+    let before = section.source().mistake_count();
     let path = section.parsed("path", path).and_then(|path| path.value);
     let globs = values(section.parsed_list("glob", |text| glob(text).map(|_| text.to_string())));
     let mut methods = values(section.parsed_list("methods", method));
@@ -37,7 +38,7 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
     let at = section.span().clone();
     let source = section.source();
     section.finish();
-    let sound = source.count() == before;
+    let sound = source.mistake_count() == before;
     let route = Route {
         matches,
         handler,

@@ -1,4 +1,4 @@
-//! Reads TLS: `tls` of `[[listen]]`, `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares listeners and sites.
+//! Reads TLS: `tls` of `[[listen]]`, and `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares a site with its listeners.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::reader::{Section, Source};
 use super::address::{Address, DEFAULT_ADDRESS, is_ipv4_taken_with_ipv6};
 use super::settings::*;
 
-/// The address of TLS when the file names no listener and every certificate is of the internal authority.
+/// The default address for TLS where the internal authority signs every certificate.
 pub const DEFAULT_TLS_ADDRESS: &str = "127.0.0.1:8443";
 
-/// Seconds of a day, the least `max_age` that makes sense for a field that browsers keep.
+/// Seconds of a day, the least `max_age`: browsers keep the field from visit to visit.
 const DAY: u64 = 86_400;
 
 /// Values for the key `tls` of a site, for messages.
@@ -108,6 +108,7 @@ pub fn site(section: &Section<'_>, acme: &acme::Settings) -> (SiteTls, Places) {
     (tls, places)
 }
 
+/// Reads `tls` of a site, and `acme`.
 fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places) -> Option<CertificateFrom> {
     let own_at = section.key("acme");
     let own = section.section("acme").map(|section| super::acme::read(section, acme));
@@ -214,7 +215,7 @@ fn hsts(section: &Section<'_>) -> Option<String> {
     Some(format!("max-age={seconds}{flags}"))
 }
 
-/// The listeners of a file that names none: for https where a site has it.
+/// The listeners of a file that names none. They include https if a site has a certificate.
 pub fn default_listeners<'s>(sites: impl Iterator<Item = &'s Site>) -> Vec<Listener> {
     let is_public = |certificate: &CertificateFrom| *certificate != CertificateFrom::Internal;
     let certificates: Vec<_> = sites.filter_map(|site| site.tls.certificate.as_ref()).collect();
@@ -236,9 +237,9 @@ pub fn default_listeners<'s>(sites: impl Iterator<Item = &'s Site>) -> Vec<Liste
     plain.chain(https).collect()
 }
 
-/// Gives a site its part of the default listeners: without a certificate, those without TLS. With a public one, requests in the clear
-/// are sent to https unless the site says otherwise.
-pub fn imply(site: &mut Site, has_tls: impl Fn(usize) -> bool) {
+/// Gives a site its part of the default listeners: a site without a certificate gets those without TLS. A site with a public
+/// certificate redirects requests in the clear to https, unless it says otherwise.
+pub fn use_default_listeners(site: &mut Site, has_tls: impl Fn(usize) -> bool) {
     match &site.tls.certificate {
         None => site.listeners.retain(|&listener| !has_tls(listener)),
         Some(CertificateFrom::Internal) => {}
@@ -253,7 +254,7 @@ fn has_ipv6() -> bool {
         && std::fs::read("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|value| value.trim_ascii() != b"1")
 }
 
-/// Compares a site with its listeners. `is_named` says whether the site names them.
+/// Compares a site with its listeners. `is_named`: the site names them.
 pub fn check_site(
     source: &Source<'_>,
     listeners: &[&Listener],
@@ -261,16 +262,15 @@ pub fn check_site(
     (places, at): (&Places, &Range<usize>),
     is_named: bool,
 ) {
-    let own = || listeners.iter();
-    let https = own().find(|listener| listener.tls.is_some());
-    let is_plain = own().any(|listener| listener.tls.is_none());
+    let https = listeners.iter().find(|listener| listener.tls.is_some());
+    let has_plain = listeners.iter().any(|listener| listener.tls.is_none());
     match (&site.tls.certificate, https) {
         (None, Some(listener)) if places.tls.is_none() => {
             let name = site
                 .hosts
                 .first()
                 .map_or("the default site".into(), |host| format!("the site '{host}'"));
-            let remedy = match (is_named, is_plain) {
+            let remedy = match (is_named, has_plain) {
                 (true, _) => "take that name out of 'listen'",
                 (false, true) => "name other listeners in its 'listen'",
                 (false, false) => "add a listener without 'tls' for it",
@@ -288,7 +288,7 @@ pub fn check_site(
         _ => {}
     }
     if let (Some(place), Setting::On(redirect)) = (&places.redirect, &site.tls.redirect) {
-        if !is_plain {
+        if !has_plain {
             source.problem(
                 place,
                 "'redirect_https' has no effect: every listener of this site has 'tls'",
@@ -300,7 +300,7 @@ pub fn check_site(
         }
     }
     if let (Some(place), None, Some(_)) = (&places.hsts, https, &site.tls.hsts)
-        && !own().any(|listener| listener.real_ip.is_some())
+        && !listeners.iter().any(|listener| listener.real_ip.is_some())
         && site.real_ip.is_none()
     {
         let text =
@@ -316,7 +316,7 @@ pub fn check_site(
     }
 }
 
-/// A public authority needs names that the public can look up.
+/// Checks the names of a site with `tls = "auto"`: a public authority needs names that the public can look up.
 fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &Range<usize>) {
     if site.hosts.is_empty() {
         source.problem(
@@ -346,7 +346,7 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
     }
 }
 
-/// Warns of a proof that needs requests in the clear where nothing listens for them. Every listener answers for every site.
+/// Warns of a challenge that needs requests in the clear where no listener takes them. Any listener can answer it for any site.
 pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Range<usize>)) {
     let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
         return;
@@ -366,9 +366,8 @@ fn certificate_files(
     hosts: &[String],
     (cert_at, key_at): (&Range<usize>, &Range<usize>),
 ) {
-    let inside = |path: &PathBuf| source.seen(path);
-    let (Some(cert), Some(key)) = (inside(&files.cert), inside(&files.key)) else {
-        // They were read before the root folder changed.
+    let (Some(cert), Some(key)) = (source.inside(&files.cert), source.inside(&files.key)) else {
+        // The files were read before the root folder changed.
         return;
     };
     for (part, text) in inspect(&cert, &key, hosts, Time::now(), |path| source.shown(path)) {

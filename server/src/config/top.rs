@@ -1,4 +1,4 @@
-//! Reads the file as a whole: the keys at its top, `[log]`, `[admin]`, `[[listen]]` and `[[site]]`.
+//! Reads the file as a whole: the keys at its top, `[upgrade]`, `[admin]`, `[[listen]]` and `[[site]]`. Siblings read the other tables.
 
 use std::path::PathBuf;
 
@@ -20,12 +20,12 @@ use super::{http2, log, policy, route, shared, tls};
 /// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost unit.
 const MEMORY_LEAST: u64 = 1 << 20;
 
+/// The shortest request line and the shortest head that a client can send.
 const SHORTEST_LINE: &str = "GET / HTTP/1.1";
 const SHORTEST_HEAD: &str = "GET / HTTP/1.0\r\n\r\n";
 
-/// Reads a whole file. The result may be used only when no problem was noted.
+/// Reads a whole file. The result may be used only if no mistake was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
-    // The text, the table and the source share one lifetime here, because all are borrowed for this call.
     let top = Section::new(source, "", table.get_ref(), 0..0);
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
@@ -73,7 +73,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         bind
     });
     let mut listeners: Vec<ListenAt> = top.sections("listen").into_iter().map(listen).collect();
-    let nowhere = top.key("listen").is_none();
+    let is_implied = top.key("listen").is_none();
     let sections = top.sections("site");
     let is_only = sections.len() == 1;
     let named = policy::named(&top);
@@ -89,7 +89,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         top.problem("there is no [[site]]: nothing would be served");
     }
     top.finish();
-    if nowhere {
+    if is_implied {
         let defaults = tls::default_listeners(sites.iter().map(|read| &read.site))
             .into_iter()
             .map(|listener| ListenAt {
@@ -101,7 +101,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         listeners.extend(defaults);
     }
     check::listeners(source, &listeners, admin.as_ref());
-    let sites = check::sites(source, &listeners, nowhere, shared.is_some(), sites);
+    let sites = check::sites(source, &listeners, is_implied, shared.is_some(), sites);
     Config {
         user,
         group,
@@ -160,6 +160,7 @@ fn upgrade(section: Section<'_>) -> Upgrade {
     read
 }
 
+/// Reads a `[[listen]]`.
 fn listen(section: Section<'_>) -> ListenAt {
     let source = section.source();
     section.require(
@@ -184,47 +185,9 @@ fn listen(section: Section<'_>) -> ListenAt {
     {
         source.problem(&at, "'mode' is only for Unix sockets (address = \"unix:…\")");
     }
-    let timeouts = section.section("timeouts").map(|timeouts| {
-        let default = Timeouts::default();
-        let read = Timeouts {
-            handshake: timeouts.duration("handshake").unwrap_or(default.handshake),
-            header: timeouts.duration("header").unwrap_or(default.header),
-            body: timeouts.duration("body").unwrap_or(default.body),
-            idle: timeouts.duration("idle").unwrap_or(default.idle),
-            write: timeouts.duration("write").unwrap_or(default.write),
-            ..default
-        };
-        timeouts.finish();
-        read
-    });
-    let rates = section.section("rates").map(|rates| {
-        let default = Rates::default();
-        // `set_write_progress` takes at most 4 MiB for each write timeout.
-        let rate =
-            |key: &'static str, default: u32| rates.integer(key, 0..=100_000).map_or(default, |rate| rate as u32);
-        let read = Rates {
-            head: rate("head", default.head),
-            body: rate("body", default.body),
-            response: rate("response", default.response),
-            grace: rates.duration("grace").unwrap_or(default.grace),
-        };
-        rates.finish();
-        read
-    });
-    let head = section.section("head").map(|head| {
-        let (default, size) = (Limits::default(), |bytes: u64| {
-            usize::try_from(bytes).unwrap_or(usize::MAX)
-        });
-        let read = Limits {
-            request_line: size_of_head(&head, "request_line", SHORTEST_LINE).unwrap_or(default.request_line),
-            head_bytes: size_of_head(&head, "bytes", SHORTEST_HEAD).unwrap_or(default.head_bytes),
-            // The parser's own tables have 100 fields.
-            header_count: head.integer("fields", 1..=100).map_or(default.header_count, size),
-            ..default
-        };
-        head.finish();
-        read
-    });
+    let timeouts = section.section("timeouts").map(timeouts);
+    let rates = section.section("rates").map(rates);
+    let head = section.section("head").map(head);
     let tls = tls::listen(&section);
     let http2 = http2::http2(&section);
     let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
@@ -255,6 +218,51 @@ fn listen(section: Section<'_>) -> ListenAt {
     }
 }
 
+/// Reads `timeouts` of a listener.
+fn timeouts(table: Section<'_>) -> Timeouts {
+    let default = Timeouts::default();
+    let read = Timeouts {
+        handshake: table.duration("handshake").unwrap_or(default.handshake),
+        header: table.duration("header").unwrap_or(default.header),
+        body: table.duration("body").unwrap_or(default.body),
+        idle: table.duration("idle").unwrap_or(default.idle),
+        write: table.duration("write").unwrap_or(default.write),
+        ..default
+    };
+    table.finish();
+    read
+}
+
+/// Reads `rates` of a listener.
+fn rates(table: Section<'_>) -> Rates {
+    let default = Rates::default();
+    // `set_write_progress` takes at most 4 MiB for each write timeout.
+    let rate = |key: &'static str, default: u32| table.integer(key, 0..=100_000).map_or(default, |rate| rate as u32);
+    let read = Rates {
+        head: rate("head", default.head),
+        body: rate("body", default.body),
+        response: rate("response", default.response),
+        grace: table.duration("grace").unwrap_or(default.grace),
+    };
+    table.finish();
+    read
+}
+
+/// Reads `head` of a listener.
+fn head(table: Section<'_>) -> Limits {
+    let default = Limits::default();
+    // The parser's own tables have 100 fields.
+    let fields = table.integer("fields", 1..=100);
+    let read = Limits {
+        request_line: size_of_head(&table, "request_line", SHORTEST_LINE).unwrap_or(default.request_line),
+        head_bytes: size_of_head(&table, "bytes", SHORTEST_HEAD).unwrap_or(default.head_bytes),
+        header_count: fields.map_or(default.header_count, |fields| fields as usize),
+        ..default
+    };
+    table.finish();
+    read
+}
+
 /// Reads a limit of a request's head. One below the shortest request is a mistake, such as a lost unit.
 fn size_of_head(head: &Section<'_>, key: &'static str, shortest: &str) -> Option<usize> {
     let shown = format!("{} bytes", shortest.len());
@@ -262,7 +270,7 @@ fn size_of_head(head: &Section<'_>, key: &'static str, shortest: &str) -> Option
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Reads a site. The only site of a file answers for every host unless the file says otherwise.
+/// Reads a `[[site]]`. The only site of a file answers for every host, unless it names one.
 fn site(section: Section<'_>, is_only: bool, named: &policy::Named, acme: &acme::Settings) -> SiteAt {
     let hosts = section.parsed_list("host", host);
     let default_at = section.key("default");
@@ -308,6 +316,7 @@ fn site(section: Section<'_>, is_only: bool, named: &policy::Named, acme: &acme:
     }
 }
 
+/// Reads `error_pages`: the file of a page for each status.
 fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
     let mut pages = Vec::new();
     if section.items().is_empty() {
@@ -381,6 +390,7 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
     }
 }
 
+/// Parses a host name, a wildcard or an address.
 fn host(text: &str) -> Result<Host, String> {
     let lower = text.to_ascii_lowercase();
     let (name, below) = match lower.strip_prefix("*.") {

@@ -1,4 +1,4 @@
-//! Explains the parser's error about a key that a file sets twice. The parser continues with the first value.
+//! Explains the parser's error about a key or a table that a file sets twice. The parser continues with the first value.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use toml::de::{DeTable, DeValue, Error};
 use crate::reader::problem::{Files, header, line};
 
 /// Whether an error is about a key that is set twice.
-pub fn is_meant(error: &Error) -> bool {
+pub fn is_duplicate(error: &Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// The message for an error of the parser. `table` is what the parser has read.
+/// The message for an error of the parser, which has read `table`.
 pub fn message(error: &Error, files: &Files, text: &str, table: &DeTable<'_>) -> String {
-    let Some(second) = error.span().filter(|_| is_meant(error)) else {
+    let Some(second) = error.span().filter(|_| is_duplicate(error)) else {
         return error.message().to_owned();
     };
     let name = bare(&text[second.clone()]).escape_debug();
@@ -27,7 +27,7 @@ pub fn message(error: &Error, files: &Files, text: &str, table: &DeTable<'_>) ->
     }
 }
 
-/// The place of the value on the rest of a line, behind a key.
+/// The place of the value behind a key. `at` is the end of the key.
 pub fn value(text: &str, at: usize) -> Range<usize> {
     let rest = text[at..].lines().next().unwrap_or_default();
     let value = rest.split_once('=').map_or("", |(_, value)| value.trim_start());
@@ -60,8 +60,9 @@ fn first(text: &str, table: &DeTable<'_>, second: &Range<usize>) -> Option<usize
     }
 }
 
-/// The nearest key of the same name before `second` in the same table. `above` are the names before `second` in its own dotted key. `left`
-/// are those of them that do not lead to `table` yet, and None where only braces inside of `table` may hold `second`.
+/// The nearest key of the same name before `second` in the same table. `above` are the names before `second` in its own dotted key.
+/// `left` are the names in `above` that still have to be followed from `table`. `left` is None in a table off this way: only braces
+/// inside of it may hold `second`.
 fn nearest(
     table: &DeTable<'_>,
     text: &str,
@@ -81,7 +82,7 @@ fn nearest(
     let found = table.iter().flat_map(|(key, value)| {
         let at = key.span();
         let is_same = left.is_some_and(<[_]>::is_empty) && key.get_ref() == bare(&text[second.clone()]);
-        // A table of a dotted key has its place from the key, and so has one that only a longer header names.
+        // A table without a header and braces of its own has the place of its name in a dotted key or in a longer header.
         let is_dotted = value.span() == at && header(text, at.start).is_none();
         let left = match (left, is_dotted) {
             (left, false) => left,

@@ -48,7 +48,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         "a regular expression for the path, \"^/old/(.*)$\" for example",
     );
     table.require("to", "the new path, \"/new/$1\" for example");
-    let before = table.source().count();
+    let before = table.source().mistake_count();
     let pattern = table.parsed("pattern", regex);
     let to = table.string("to");
     let redirect = redirect_status(&table, "redirect");
@@ -67,7 +67,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         conditions,
     };
     // A value that is wrong by itself was reported already, with its own place.
-    if source.count() == before
+    if source.mistake_count() == before
         && let Err(troubles) = rewrite::Rewrite::compile(std::slice::from_ref(&rule))
     {
         for (_, what) in troubles {

@@ -1,8 +1,7 @@
 //! Reads the tables of a TOML file by type. It keeps the place of every value and does not stop at a mistake.
 //!
-//! The code for a section asks a [`Section`] for each key by type. A wrong value is noted in the [`Source`], and the result is
-//! None, as for a missing key. Finally [`Section::finish`] notes every key that nobody asked for, and suggests the most similar
-//! known key.
+//! The code for a table asks a [`Section`] for each key by type. A wrong value is noted in the [`Source`], and the result is None, as
+//! for a missing key. Finally [`Section::finish`] notes every key that was not asked for, and suggests the most similar known key.
 
 mod hints;
 pub mod problem;
@@ -71,6 +70,7 @@ pub struct Section<'s> {
     title: String,
     table: &'s DeTable<'s>,
     span: Range<usize>,
+    /// The keys that were asked for.
     asked: RefCell<Vec<&'static str>>,
 }
 
@@ -119,12 +119,12 @@ impl<'s> Source<'s> {
     }
 
     /// The number of mistakes so far. If it is the same before and after a section, the section has none.
-    pub fn count(&self) -> usize {
+    pub fn mistake_count(&self) -> usize {
         let problems = self.problems.borrow();
         problems.iter().filter(|problem| !problem.is_warning).count()
     }
 
-    /// Notes that somebody has read a value.
+    /// Notes that a value was read.
     fn saw(&self, value: &Spanned<DeValue<'_>>) {
         self.seen.borrow_mut().insert(value.span().start);
     }
@@ -168,8 +168,8 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// The name by which this process opens a file with an outside name. None for a file outside of its root folder.
-    pub fn seen(&self, named: &Path) -> Option<PathBuf> {
+    /// The name by which this process opens a file that has this name outside. None for a file outside of its root folder.
+    pub fn inside(&self, named: &Path) -> Option<PathBuf> {
         inside(self.root, named)
     }
 
@@ -199,6 +199,7 @@ impl<'s> Section<'s> {
         }
     }
 
+    /// The file that the section belongs to.
     pub fn source(&self) -> &'s Source<'s> {
         self.source
     }
@@ -421,7 +422,7 @@ impl<'s> Section<'s> {
             Ok(_) => self
                 .source
                 .problem(&text.span, format!("'{shown}' is not a folder; '{key}' must be one")),
-            Err(error) => self.missing(&text.span, &path, "folder", &error),
+            Err(error) => self.unusable(&text.span, &path, "folder", &error),
         }
         None
     }
@@ -441,12 +442,12 @@ impl<'s> Section<'s> {
         match path.metadata() {
             Ok(found) if found.is_file() => match std::fs::File::open(&path) {
                 Ok(_) => return Some(path),
-                Err(error) => self.missing(&text.span, &path, "file", &error),
+                Err(error) => self.unusable(&text.span, &path, "file", &error),
             },
             Ok(_) => self
                 .source
                 .problem(&text.span, format!("'{}' is not a file", self.source.shown(&path))),
-            Err(error) => self.missing(&text.span, &path, "file", &error),
+            Err(error) => self.unusable(&text.span, &path, "file", &error),
         }
         None
     }
@@ -482,7 +483,7 @@ impl<'s> Section<'s> {
         }
         let parent = path.parent().unwrap_or(Path::new("/"));
         if let Err(error) = parent.metadata() {
-            self.missing(&text.span, parent, "folder", &error);
+            self.unusable(&text.span, parent, "folder", &error);
             return None;
         }
         self.expect_writable(&text.span, &path, meanwhile);
@@ -511,7 +512,7 @@ impl<'s> Section<'s> {
         }
         let parent = path.parent().unwrap_or(Path::new("/"));
         if let Err(error) = parent.metadata() {
-            self.missing(&text.span, parent, "folder", &error);
+            self.unusable(&text.span, parent, "folder", &error);
             return None;
         }
         Some(path)
@@ -609,7 +610,7 @@ impl<'s> Section<'s> {
         self.items().into_iter().filter_map(text).collect()
     }
 
-    /// Notes the keys that nobody has asked for.
+    /// Notes the keys that were not asked for.
     pub fn finish(self) {
         let mut asked = self.asked.borrow().clone();
         asked.sort_unstable();
@@ -650,10 +651,12 @@ impl<'s> Section<'s> {
         }
     }
 
+    /// The title of a table of this section, or of several.
     fn below(&self, key: &str, many: bool) -> String {
         below(&self.title, key, many)
     }
 
+    /// Reads the string in `value` and substitutes variables. If it is not a string, notes that `wanted` was expected.
     pub fn as_string(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<At<String>> {
         let DeValue::String(text) = value.get_ref() else {
             self.mistyped(key, value, wanted);
@@ -740,7 +743,8 @@ impl<'s> Section<'s> {
         is_missing
     }
 
-    fn missing(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
+    /// Notes that a path cannot be used.
+    fn unusable(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
         let path = self.source.shown(path);
         let text = match error.kind() {
             std::io::ErrorKind::NotFound if what == "folder" => {
@@ -753,6 +757,7 @@ impl<'s> Section<'s> {
         self.source.problem(at, text);
     }
 
+    /// Notes that `wanted` was expected in place of a value.
     pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
         let text = format!("'{key}' must be {wanted}, not {}", self.show(value));
         self.source.problem(&value.span(), text);
@@ -773,7 +778,7 @@ pub fn is_refused(path: &Path, access: Access) -> bool {
     )
 }
 
-/// The title of a table below `title`, or of several.
+/// The title of the table `key` in the table `title`, or of several.
 fn below(title: &str, key: &str, many: bool) -> String {
     let inside = title.trim_matches(['[', ']']);
     let dot = if inside.is_empty() { "" } else { "." };
