@@ -11,7 +11,7 @@ use crate::reader::{Section, nearest};
 
 use super::{Form, form};
 
-/// The longest row of failures that a configuration may ask for.
+/// The highest number of failures in a row that a configuration may ask for.
 const MAX_FAILURES: u64 = 1_000_000;
 
 /// The names of the balances that have no key.
@@ -36,6 +36,7 @@ pub struct Balancing {
 }
 
 impl Balancing {
+    /// Reads the keys of a gateway.
     pub fn read(table: &Section<'_>) -> Balancing {
         let mut balancing = Balancing {
             balance: table.any("balance").and_then(|value| balance(table, value)),
@@ -56,11 +57,11 @@ impl Balancing {
         balancing
     }
 
+    /// Reads the table `ejection`.
     fn read_ejection(&mut self, table: &Section<'_>) {
-        let (second, default) = (
-            Duration::from_secs(1),
-            (Duration::from_millis(250), Duration::from_secs(10)),
-        );
+        let second = Duration::from_secs(1);
+        // The defaults of `Builder::backoff`.
+        let (default_first, default_longest) = (Duration::from_millis(250), Duration::from_secs(10));
         self.failures = table.integer("failures", 1..=MAX_FAILURES).map(|count| count as u32);
         self.window = table.duration("window");
         if let (Some(at), Some(..)) = (table.any("window"), self.window.filter(|window| *window < second)) {
@@ -70,7 +71,7 @@ impl Balancing {
         let (first, longest) = (table.duration("time"), table.duration("max_time"));
         if let (Some(at), true) = (
             table.any("max_time"),
-            longest.is_some_and(|longest| longest < first.unwrap_or(default.0)),
+            longest.is_some_and(|longest| longest < first.unwrap_or(default_first)),
         ) {
             table.source().problem(
                 &at.span(),
@@ -78,7 +79,7 @@ impl Balancing {
             );
         }
         if first.is_some() || longest.is_some() {
-            self.backoff = Some((first.unwrap_or(default.0), longest.unwrap_or(default.1)));
+            self.backoff = Some((first.unwrap_or(default_first), longest.unwrap_or(default_longest)));
         }
     }
 

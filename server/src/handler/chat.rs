@@ -21,17 +21,18 @@ const MAX_HISTORY: u64 = 1000;
 /// The default channel of a chat over Redis.
 const CHANNEL: &str = "osier-chat";
 
+/// The settings of a chat.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chat {
     options: Options,
     redis: Option<Redis>,
 }
 
-/// A broker that carries a chat's lines to other processes.
+/// The broker that carries a chat's lines to other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Redis {
     server: RedisServer,
-    /// Channel name. Chats with the same channel are one chat.
+    /// The channel. Chats with the same channel are one chat.
     channel: String,
 }
 
@@ -101,6 +102,7 @@ impl Handler for chat::Chat {
     }
 }
 
+/// Reads `redis`, `ca` and `channel`.
 fn redis(table: &Section<'_>) -> Option<Redis> {
     let channel_at = table.key("channel");
     let channel = table.parsed("channel", |text| match text {

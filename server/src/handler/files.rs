@@ -20,10 +20,11 @@ pub(super) const SYMLINKS: [(&str, Symlinks); 3] = [
     ("all", Symlinks::All),
 ];
 
+/// The settings of a folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Files {
     pub root: PathBuf,
-    /// Options of the handler. `open` fills in the server's cache limits and the route's compression.
+    /// The options of the handler. `open` adds the server's cache limits and the route's compression.
     pub options: Options,
 }
 

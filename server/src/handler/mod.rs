@@ -1,5 +1,5 @@
-//! The handlers of routes. Each handler has one file with its settings, their keys in a configuration, and how they are opened
-//! and answer requests.
+//! The handlers of routes. The file of a handler has its settings, reads them from a configuration, opens the handler and answers
+//! requests.
 //!
 //! ```text
 //!   [[site.route]] ─▶ HandlerSettings::read ─▶ HandlerSettings, compared by a reload ─▶ HandlerSettings::open ─▶ Handler ─▶ answer
@@ -46,14 +46,13 @@ pub trait Configured: Sized {
     const IS_KEPT: bool;
     /// Whether the handler compresses responses by itself.
     const COMPRESSES: bool = false;
-
     /// Whether its responses are those of a backend, which a cache may store.
     const IS_GATEWAY: bool = false;
 
     /// Reads the value of the handler's key. None after a mistake, which has been noted.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Self>;
 
-    /// Every path that the open handler uses.
+    /// Every path that the open handler uses, for `chroot` and Landlock.
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
         Vec::new()
     }
@@ -63,7 +62,7 @@ pub trait Configured: Sized {
         None
     }
 
-    /// Adjusts settings before the root folder changes. A backend stays outside and keeps its paths.
+    /// Adjusts the settings before the root folder changes. A backend stays outside, so the paths that it is sent must not change.
     fn before_chroot(&mut self) {}
 
     /// Whether request bodies may have to be stored in temporary files.
@@ -78,7 +77,7 @@ pub trait Configured: Sized {
     fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String>;
 }
 
-/// The methods of a handler that knows no better.
+/// The methods in `Allow` for a handler that takes any.
 pub const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// An open handler.
@@ -89,17 +88,18 @@ pub trait Handler: Send + Sync {
     /// As the kind of handler does.
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response;
 
-    /// Answers a request as [`answer`](Handler::answer) does, or says that the body has to be received first.
+    /// Answers a request as [`answer`](Handler::answer) does. The answer may be one that waits for the body.
     fn answer_after_body(&self, request: &mut Request<'_>, path: &[u8]) -> Answer {
         self.answer(request, path).into()
     }
 
-    /// The methods that the handler may know, for `Allow`.
+    /// The methods that the handler takes, for `Allow`.
     fn methods(&self) -> &'static str {
         METHODS
     }
 
-    /// Starts background work. Called on a fiber once the configuration is sure to be used, perhaps several times.
+    /// Starts background work. Called on a fiber once the configuration is sure to be used, and again by each reload that keeps the
+    /// handler.
     fn start(&self) {}
 
     /// Ends responses that never end by themselves.
@@ -110,7 +110,7 @@ pub trait Handler: Send + Sync {
         None
     }
 
-    /// Whether [`record`](Handler::record) does anything.
+    /// Whether [`record`](Handler::record) must be called.
     fn records(&self) -> bool {
         false
     }
@@ -119,21 +119,22 @@ pub trait Handler: Send + Sync {
     fn record(&self, _served: &Served<'_>) {}
 }
 
-/// An opened route: a handler, or the rules of a rewrite.
+/// The open handler of a route, or the rules of a rewrite.
 #[derive(Clone)]
 pub enum Opened {
+    /// A handler, which makes a response for each request.
     Answers(Arc<dyn Handler>),
-    /// Rules. If they make no response, the routes that follow are tried.
+    /// Rules. If none of them matches, the routes that follow are tried.
     Rewrites(Arc<Rewrite>),
 }
 
-/// The settings of a route that its handler needs to be opened.
+/// The settings of a route that its handler is opened with.
 pub struct Route<'a> {
     /// The route's `path`.
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
     pub compress: Option<&'a compress::Options>,
-    /// A name of the route that no other route has, in every version of the program.
+    /// The name of the route, by its site and its conditions. The process after an upgrade knows the route by the same name.
     pub place: &'a str,
 }
 
@@ -152,10 +153,13 @@ pub struct Means {
 /// How the server uses a path of the configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
+    /// It reads the file, or all below the folder.
     Read,
+    /// It writes the file.
     Write,
-    /// The server writes into the folder, and makes it at start.
+    /// It writes into the folder, and makes it at start.
     Folder,
+    /// It connects to the Unix socket.
     Connect,
 }
 
@@ -194,12 +198,14 @@ macro_rules! handlers {
                 }
             }
 
+            /// See [`Configured::IS_KEPT`].
             pub fn is_kept(&self) -> bool {
                 match self {
                     $(HandlerSettings::$kind(_) => <$settings>::IS_KEPT,)*
                 }
             }
 
+            /// See [`Configured::COMPRESSES`].
             pub fn compresses(&self) -> bool {
                 match self {
                     $(HandlerSettings::$kind(_) => <$settings>::COMPRESSES,)*
@@ -263,7 +269,7 @@ handlers! {
 }
 
 impl HandlerSettings {
-    /// Reads the handler of a route. After a mistake, which has been noted, it returns a stand-in: the configuration is not used then.
+    /// Reads the handler of a route. Notes a mistake, and returns a stand-in then, because a configuration with a mistake is not used.
     pub fn read(section: &Section<'_>, matches: &Match) -> HandlerSettings {
         let nothing = HandlerSettings::Respond(respond::Respond::status(404));
         let given: Vec<(&str, Range<usize>)> = HandlerSettings::KEYS
@@ -292,6 +298,7 @@ impl Opened {
         Opened::Answers(Arc::new(handler))
     }
 
+    /// The handler. None for rules.
     pub fn handler(&self) -> Option<&Arc<dyn Handler>> {
         match self {
             Opened::Answers(handler) => Some(handler),
@@ -306,6 +313,7 @@ enum Form<'s> {
     Short(At<String>),
 }
 
+/// Reads a table, or the string that stands for it. `short` says in messages what the string is.
 fn form<'s>(section: &Section<'s>, key: &str, value: &'s Spanned<DeValue<'s>>, short: &str) -> Option<Form<'s>> {
     match value.get_ref() {
         DeValue::String(_) => section.as_string(key, value, short).map(Form::Short),
@@ -315,7 +323,7 @@ fn form<'s>(section: &Section<'s>, key: &str, value: &'s Spanned<DeValue<'s>>, s
     }
 }
 
-/// Reads `strip`: true cuts the route's own path from the front, a string cuts that path.
+/// Reads `strip`, the prefix that a handler removes from paths: `true` for the path of the route, or a path.
 fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
     let value = table.any("strip")?;
     match value.get_ref() {

@@ -13,9 +13,10 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{Backends, place, timeouts, warn_if_missing};
+use super::upstream::{Backends, backend_address, timeouts, warn_if_missing};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
+/// The settings of a proxy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
     backends: Backends,
@@ -25,6 +26,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Makes the proxy.
     fn build(&self, means: &Means) -> io::Result<proxy::Proxy> {
         let upstream = self.backends.build(means, Upstream::builder)?;
         let proxy = proxy::Proxy::with(upstream, self.options.clone());
@@ -43,7 +45,7 @@ impl Configured for Proxy {
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
         let table = match form(section, "proxy", value, "the upstream's address")? {
             Form::Short(text) => {
-                let server = section.understand("proxy", text, |text| place(section.source(), text))?;
+                let server = section.understand("proxy", text, |text| backend_address(section.source(), text))?;
                 warn_if_missing(section.source(), &server.span, &server.value.address);
                 return Some(Proxy {
                     backends: Backends::one(server.value),

@@ -15,22 +15,24 @@ use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, withou
 /// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold escapes.
 const PATH: &AsciiSet = &encoding(CONTROLS, b" \"#<>?\\`{}");
 
-/// Status of a redirect that names none.
+/// The status of a redirect without `status`.
 const DEFAULT_STATUS: u16 = 308;
 
+/// The settings of a redirect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redirect {
-    /// Target, with the placeholders `{host}`, `{path}`, `{rest}` and `{query}`.
+    /// The target, with the placeholders `{host}`, `{path}`, `{rest}` and `{query}`.
     to: String,
     status: u16,
 }
 
+/// An open redirect.
 struct Ready {
     status: StatusCode,
     parts: Vec<Part>,
-    /// Path of the route.
+    /// The path of the route, which `{rest}` leaves out.
     prefix: String,
-    /// Whether the target names no host of its own.
+    /// Whether the target is a path of this server.
     stays_here: bool,
 }
 
@@ -94,7 +96,7 @@ impl Handler for Ready {
             match part {
                 Part::Text(text) => to.push_str(text),
                 Part::Host => match request.host().map(without_port) {
-                    // Without its host, a URL would take the beginning of its path for one.
+                    // In a URL without its host, the beginning of the path would be taken for one.
                     None | Some("") => {
                         return Response::new(StatusCode::BAD_REQUEST)
                             .body("the request names no host\n")
@@ -122,13 +124,14 @@ impl Handler for Ready {
 /// The placeholders in the target of a redirect.
 const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
 
-/// Reads a status that browsers follow.
+/// Reads a status whose redirect clients follow.
 pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
     let is_known = |status| matches!(status, 301 | 302 | 303 | 307 | 308);
     let status = table.number(key, "301, 302, 303, 307 or 308", is_known)?;
     Some(status as u16)
 }
 
+/// Checks a target.
 fn target(text: &str) -> Result<String, String> {
     if !(text.starts_with('/')
         || text.starts_with("http://")
@@ -160,24 +163,24 @@ fn target(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-/// Checks the host and port of a URL without its scheme. A path from the request would let the client choose the host.
+/// Checks the host and port of a URL without its scheme. The end of the host must not come from the request.
 fn check_host(url: &str) -> Result<(), String> {
     let ends = ["/", "?", "#", "{path}", "{rest}", "{query}"];
     let end = ends.iter().filter_map(|end| url.find(end)).min();
-    // The host of a request is a host.
+    // `{host}` stands for a valid host.
     let authority = url[..end.unwrap_or(url.len())].replace("{host}", "host");
     let no_host = "a client must not choose where a redirect leads: write a host behind the scheme, \"https://example.org/\" or \
                    \"https://{host}/\" for example";
     authority::check(&authority).map_err(|mistake| mistake.text(no_host))
 }
 
-/// Reduces leading slashes to one. A browser reads "//host" and "/\host" as the address of another server.
+/// Reduces leading slashes to one, because browsers read `//host` and `/\host` as the address of another server.
 fn keep_here(to: &mut String) {
     let slashes = to.len() - to.trim_start_matches(['/', '\\']).len();
     to.replace_range(..slashes, "/");
 }
 
-/// Appends the text of a path. Its escapes stay. The text never begins with two slashes, so no browser reads it as a host.
+/// Appends the text of a path, percent-encoded where it is not yet.
 fn push_path(to: &mut String, path: &[u8]) {
     to.extend(percent_encode(path, PATH));
 }

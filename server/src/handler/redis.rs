@@ -13,7 +13,7 @@ use super::upstream::{address, socket_of};
 /// The default port of Redis.
 const PORT: u16 = 6379;
 
-/// The beginning of a URL for TLS.
+/// The beginning of a URL of a server with TLS.
 const REDISS: &str = "rediss://";
 
 /// A Redis server.
@@ -49,7 +49,7 @@ impl RedisServer {
         })
     }
 
-    /// The Unix socket of the server, which moves with the root folder.
+    /// The Unix socket of the server, if it has one.
     pub fn socket(&mut self) -> Option<(Touch, &mut PathBuf)> {
         socket_of(&mut self.server)
     }

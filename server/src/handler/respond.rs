@@ -19,6 +19,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// Bytes of the largest file that is kept in memory.
 const MAX_FILE: u64 = 1 << 20;
 
+/// The settings of a fixed response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Respond {
     status: u16,
@@ -26,7 +27,7 @@ pub struct Respond {
     content_type: Option<String>,
 }
 
-/// The body of a response.
+/// The body of a response, as it is configured.
 #[derive(Debug, Clone, PartialEq)]
 enum Body {
     /// The status in words.
@@ -35,6 +36,7 @@ enum Body {
     File(PathBuf),
 }
 
+/// A response that is ready to be sent.
 struct Ready {
     status: StatusCode,
     /// None for the status in words, which may become a page in HTML.
@@ -42,9 +44,12 @@ struct Ready {
     body: Text,
 }
 
+/// The body of a response, ready to be sent.
 enum Text {
+    /// The status in words.
     Status,
     Fixed(Arc<Vec<u8>>),
+    /// A template, and the escaping of the values in it.
     Filled(Template, Escape),
 }
 
@@ -138,6 +143,7 @@ impl Configured for Respond {
 }
 
 impl Respond {
+    /// Reads the file of the body, if there is one.
     fn ready(&self) -> Result<Ready, String> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let (bytes, natural) = match &self.body {
@@ -165,7 +171,7 @@ impl Handler for Ready {
         let response = match &self.body {
             Text::Status => Response::plain(self.status),
             Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
-            // The body is escaped for one content type, so the browser must not guess another.
+            // The values are escaped for one content type, so the browser must not guess another.
             Text::Filled(template, escape) => Response::new(self.status)
                 .header("x-content-type-options", "nosniff")
                 .body(template.fill(request, path, *escape)),

@@ -1,4 +1,4 @@
-//! `rewrite`: rules with conditions. `crate::policy::rewrite` defines what they mean; compiling a rule there finds its mistakes.
+//! `rewrite`: reads rules with their conditions. `crate::policy::rewrite` compiles them, which finds mistakes, and applies them.
 
 use std::sync::Arc;
 
@@ -12,9 +12,10 @@ use crate::reader::value::method;
 use super::redirect::redirect_status;
 use super::{Configured, Match, Means, Opened, Route, without_port};
 
+/// The settings of a rewrite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rewrite {
-    /// Rules, tried in order.
+    /// The rules, tried in order.
     rules: Vec<Rule>,
 }
 
@@ -42,6 +43,7 @@ impl Configured for Rewrite {
     }
 }
 
+/// Reads a rule.
 fn rule(table: Section<'_>) -> Option<Rule> {
     table.require(
         "pattern",
@@ -66,7 +68,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         query: query.unwrap_or_default(),
         conditions,
     };
-    // A value that is wrong by itself was reported already, with its own place.
+    // A wrong value was noted already, with its own place.
     if source.mistake_count() == before
         && let Err(troubles) = rewrite::Rewrite::compile(std::slice::from_ref(&rule))
     {
@@ -77,6 +79,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
     Some(rule)
 }
 
+/// Reads a condition of a rule.
 fn condition(table: Section<'_>) -> Option<Condition> {
     table.require("of", "what to look at, \"header\" for example");
     let words = SUBJECTS.map(|(word, named)| (word, (word, named)));
@@ -106,7 +109,7 @@ fn condition(table: Section<'_>) -> Option<Condition> {
     })
 }
 
-/// Refuses a value that the subject of a condition never has. Captures are not known yet.
+/// Refuses a value that the subject of a condition never has. A value with captures may become any.
 fn possible(of: &str, text: &str) -> Result<String, String> {
     let lower = text.to_ascii_lowercase();
     match of {
@@ -126,6 +129,7 @@ fn possible(of: &str, text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
+/// Checks a regular expression.
 fn regex(text: &str) -> Result<String, String> {
     match regex::Regex::new(text) {
         Ok(_) => Ok(text.to_string()),

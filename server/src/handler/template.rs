@@ -66,6 +66,7 @@ impl Template {
         }
     }
 
+    /// The body for a request, with escaped values.
     pub fn fill(&self, request: &Request<'_>, path: &[u8], escape: Escape) -> Vec<u8> {
         let mut body = Vec::new();
         for part in &self.0 {
@@ -105,6 +106,7 @@ impl Field {
         })
     }
 
+    /// Passes the value of the field to `write`.
     fn write(&self, request: &Request<'_>, path: &[u8], write: impl FnOnce(&[u8])) {
         match self {
             Field::Method => write(request.method().as_bytes()),
@@ -120,14 +122,14 @@ impl Field {
     }
 }
 
-/// Whether a media type is that of a script. No escaping makes a value safe wherever it may stand in one.
+/// Whether a media type is that of a script. No escaping makes a value safe in all places of a script.
 pub fn is_script(content_type: &str) -> bool {
     let essence = essence(content_type);
     let subtype = essence.split_once('/').map_or("", |(_, subtype)| subtype);
     subtype.contains("javascript") || subtype.contains("ecmascript") || matches!(subtype, "jscript" | "livescript")
 }
 
-/// The type and the subtype in lower case. It ends where it does for browsers, also if the `;` of a parameter is missing.
+/// The type and the subtype in lower case. They end where browsers take them to end, even if the `;` of a parameter is missing.
 fn essence(content_type: &str) -> String {
     let essence = content_type.trim_start().split([';', ' ', ',', '(']).next();
     essence.unwrap_or_default().to_ascii_lowercase()

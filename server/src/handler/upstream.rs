@@ -19,7 +19,7 @@ use super::{Means, Touch};
 use crate::policy::backend_tls::BackendTls;
 
 /// The highest limit of connections or requests to one backend that a configuration may set.
-const MAX_KEPT: u64 = 100_000;
+const LIMIT_MAX: u64 = 100_000;
 
 /// The most backends that an upstream takes.
 const BACKENDS_MAX: usize = 64;
@@ -41,7 +41,7 @@ pub struct Backends {
 
 impl Backends {
     /// One backend, with default settings.
-    pub fn one(Place { address, scheme }: Place) -> Backends {
+    pub fn one(BackendAddress { address, scheme }: BackendAddress) -> Backends {
         Backends {
             list: vec![(address, BackendOptions::default())],
             tls: (scheme == Scheme::Https).then(BackendTls::default),
@@ -50,7 +50,7 @@ impl Backends {
         }
     }
 
-    /// Reads the keys of a gateway. Only an HTTP backend has a health check with a `path`.
+    /// Reads the keys of a gateway. `http`: the backends speak HTTP.
     pub fn read(table: &Section<'_>, timeouts: &Timeouts, http: bool) -> Backends {
         let count = |count: u64| count as usize;
         let (list, scheme) = backends(table, "to", http);
@@ -58,8 +58,8 @@ impl Backends {
             list,
             balancing: Balancing::read(table),
             connect: timeouts.connect,
-            keep: table.integer("keep", 0..=MAX_KEPT).map(count),
-            max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(count),
+            keep: table.integer("keep", 0..=LIMIT_MAX).map(count),
+            max_requests: table.integer("max_requests", 1..=LIMIT_MAX).map(count),
             health: health(table, http),
             tls: http.then(|| BackendTls::read(table, scheme == Scheme::Https)).flatten(),
             http2: http && http2(table, scheme),
@@ -71,7 +71,7 @@ impl Backends {
         self.list.iter_mut().filter_map(|(address, _)| socket_of(address))
     }
 
-    /// Builds the upstream. `begin` makes a builder of a name, with the gateway's defaults.
+    /// Builds the upstream. `begin` makes a builder with this name and the gateway's defaults.
     pub fn build(&self, means: &Means, begin: impl FnOnce(String) -> Builder) -> io::Result<Upstream> {
         let names: Vec<String> = self.list.iter().map(|(address, _)| address.to_string()).collect();
         let say = means.say.clone();
@@ -99,7 +99,7 @@ impl Backends {
     }
 }
 
-/// Reads `http2`. Only backends with TLS have a choice of versions.
+/// Reads `http2`. Only with backends that have TLS there is a choice of versions.
 fn http2(table: &Section<'_>, scheme: Scheme) -> bool {
     let at = table.key("http2");
     let wanted = table.boolean("http2");
@@ -124,7 +124,7 @@ pub struct Timeouts {
 /// The forms of `to`, for messages.
 const LISTED: &str = "an address, a table with an 'address', or a list of them";
 
-/// Reads a list of backends, each an address or a table. Returns also their scheme, which only HTTP backends can choose.
+/// Reads a list of backends, each an address or a table, and their common scheme, which only HTTP backends can choose.
 fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Address, BackendOptions)>, Scheme) {
     let Some(value) = table.any(key) else {
         return (Vec::new(), Scheme::Http);
@@ -134,7 +134,7 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
         _ => vec![value],
     };
     let read = items.iter().copied().filter_map(|item| backend(table, key, item, http));
-    let list: Vec<(At<Place>, BackendOptions)> = read.collect();
+    let list: Vec<(At<BackendAddress>, BackendOptions)> = read.collect();
     let scheme = list.first().map_or(Scheme::Http, |(first, _)| first.value.scheme);
     let source = table.source();
     for (index, backend) in list.iter().enumerate() {
@@ -150,11 +150,11 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
     )
 }
 
-/// Notes what is wrong with one backend beside those `before` it, the first of which has `scheme`.
+/// Notes the mistakes of a backend in a list. `before` are the backends before it, and `scheme` is that of the first one.
 fn check_backend(
     source: &Source<'_>,
-    (place, options): &(At<Place>, BackendOptions),
-    before: &[(At<Place>, BackendOptions)],
+    (place, options): &(At<BackendAddress>, BackendOptions),
+    before: &[(At<BackendAddress>, BackendOptions)],
     scheme: Scheme,
 ) {
     let At { value, span } = place;
@@ -178,8 +178,8 @@ fn check_backend(
     }
 }
 
-/// The mistake of a list of `named` backends as a whole, if there is one. `list` holds those that could be read.
-fn mistake_of_list(key: &str, named: usize, list: &[(At<Place>, BackendOptions)]) -> Option<String> {
+/// The mistake of a list of `named` backends as a whole, if there is one. `list` holds the backends that could be read.
+fn mistake_of_list(key: &str, named: usize, list: &[(At<BackendAddress>, BackendOptions)]) -> Option<String> {
     if named == 0 {
         return Some(format!("'{key}' is an empty list; leave it out, or name something"));
     }
@@ -199,11 +199,11 @@ fn backend<'s>(
     key: &'static str,
     item: &'s Spanned<DeValue<'s>>,
     http: bool,
-) -> Option<(At<Place>, BackendOptions)> {
+) -> Option<(At<BackendAddress>, BackendOptions)> {
     let source = table.source();
     let place = |text: &str| match http {
-        true => place(source, text),
-        false => address(source, text).map(Place::from),
+        true => backend_address(source, text),
+        false => address(source, text).map(BackendAddress::from),
     };
     let DeValue::Table(_) = item.get_ref() else {
         let text = table.as_string(key, item, LISTED)?;
@@ -226,6 +226,7 @@ fn backend<'s>(
     Some((address?, options))
 }
 
+/// Reads `weight`. A weight of 0 is a common mistake with a remedy of its own.
 fn weight(table: &Section<'_>) -> Option<u32> {
     let highest = u64::from(BackendOptions::WEIGHT_MAX);
     let value = table.any("weight")?;
@@ -274,70 +275,71 @@ impl Scheme {
 
 const H2C: &str = "h2c://";
 
-/// The remedies for the address of a backend.
+/// The remedies for a wrong address of a backend.
 struct Remedies {
-    /// How to write it.
+    /// The forms of an address.
     forms: &'static str,
     /// The hint after an address that contains a path.
     path: &'static str,
 }
 
-const ADDRESSES: Remedies = Remedies {
+/// The remedies for a backend without a scheme.
+const OF_OTHERS: Remedies = Remedies {
     forms: "write HOST:PORT or unix:PATH",
     path: "",
 };
 
-/// Those for HTTP backends.
-const PLACES: Remedies = Remedies {
+/// The remedies for a backend of `proxy`.
+const OF_HTTP: Remedies = Remedies {
     forms: "write HOST:PORT, http://HOST:PORT, https://HOST, h2c://HOST:PORT or unix:PATH",
     path: ", and see 'strip' or 'rewrite'",
 };
 
-/// A backend's address and scheme.
+/// The address of a backend, with its scheme.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct BackendAddress {
     pub address: Address,
     scheme: Scheme,
 }
 
-impl From<Address> for Place {
-    fn from(address: Address) -> Place {
+impl From<Address> for BackendAddress {
+    fn from(address: Address) -> BackendAddress {
         let scheme = Scheme::Http;
-        Place { address, scheme }
+        BackendAddress { address, scheme }
     }
 }
 
 /// Parses the address of an HTTP backend: a host and a port, alone or after a scheme, or the path of a socket. `https://` needs no port.
-pub fn place(source: &Source<'_>, text: &str) -> Result<Place, String> {
+pub fn backend_address(source: &Source<'_>, text: &str) -> Result<BackendAddress, String> {
     let schemes = [Scheme::Http, Scheme::Https, Scheme::H2c];
     let mut named = schemes
         .iter()
         .filter_map(|scheme| Some((*scheme, text.strip_prefix(scheme.text())?.trim_end_matches('/'))));
     let Some((scheme, rest)) = named.next() else {
-        return parse(source, text, &PLACES).map(Place::from);
+        return parse(source, text, &OF_HTTP).map(BackendAddress::from);
     };
     let has_port = rest.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let is_socket = rest.starts_with("unix:");
     let address = match scheme {
-        Scheme::Http | Scheme::Https if is_socket => return Err(PLACES.forms.into()),
-        Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), &PLACES)?,
-        _ => parse(source, rest, &PLACES)?,
+        Scheme::Http | Scheme::Https if is_socket => return Err(OF_HTTP.forms.into()),
+        Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), &OF_HTTP)?,
+        _ => parse(source, rest, &OF_HTTP)?,
     };
-    Ok(Place { address, scheme })
+    Ok(BackendAddress { address, scheme })
 }
 
 /// Parses `host:port`, or `unix:` and the path of a socket. The socket need not exist yet.
 pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if text.starts_with("https://") {
-        return Err(format!("only HTTP backends of 'proxy' speak TLS; {}", ADDRESSES.forms));
+        return Err(format!("only HTTP backends of 'proxy' speak TLS; {}", OF_OTHERS.forms));
     }
     if text.starts_with(H2C) {
-        return Err(format!("only backends of 'proxy' speak HTTP/2; {}", ADDRESSES.forms));
+        return Err(format!("only backends of 'proxy' speak HTTP/2; {}", OF_OTHERS.forms));
     }
     if text.starts_with("http://") {
-        return Err(format!("only backends of 'proxy' speak HTTP; {}", ADDRESSES.forms));
+        return Err(format!("only backends of 'proxy' speak HTTP; {}", OF_OTHERS.forms));
     }
-    parse(source, text, &ADDRESSES)
+    parse(source, text, &OF_OTHERS)
 }
 
 /// Parses an address without a scheme.
@@ -353,7 +355,7 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
             Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };
     }
-    // A part of a password would look like a port or a path, which messages show.
+    // Messages show ports and paths. With a user in the address, these may be a part of a password.
     if text.contains('@') {
         return Err(remedies.forms.into());
     }
@@ -372,7 +374,7 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
     if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
         return Err(remedies.forms.into());
     }
-    // Such a name exists nowhere. Looking it up would fail for each request.
+    // No such name exists: looking it up would fail for each request.
     let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let ip = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if (is_number && host.parse::<Ipv4Addr>().is_err()) || ip.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_err()) {
@@ -384,17 +386,18 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
     }
 }
 
+/// The message for an address without its port.
 fn portless(remedies: &Remedies) -> String {
     format!("the port is missing; {}", remedies.forms)
 }
 
-/// The path after a host and perhaps a port.
+/// The path after a host and an optional port.
 fn path(text: &str) -> Option<&str> {
     let (host, path) = text.split_at(text.find('/')?);
     (!host.is_empty() && !host.ends_with(':')).then_some(path)
 }
 
-/// The path of a Unix socket.
+/// The path of the Unix socket of an address, if it has one.
 pub fn socket_of(address: &mut Address) -> Option<(Touch, &mut PathBuf)> {
     match address {
         Address::Unix(path) => Some((Touch::Connect, path)),
@@ -402,6 +405,7 @@ pub fn socket_of(address: &mut Address) -> Option<(Touch, &mut PathBuf)> {
     }
 }
 
+/// Reads the table `timeouts`.
 pub fn timeouts(table: &Section<'_>) -> Timeouts {
     let Some(table) = table.section("timeouts") else {
         return Timeouts::default();

@@ -11,6 +11,7 @@ use crate::welcome;
 
 use super::{Configured, Handler, Match, Means, Opened, Route};
 
+/// The settings of the built-in site.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Welcome {
     /// Whether other machines see live data too.
