@@ -20,7 +20,7 @@ use osier_web::http::StatusCode;
 
 use crate::policy::client::Client;
 
-/// The clients that are admitted.
+/// Decides which clients are admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Networks, smallest first, and whether their clients are admitted.
@@ -32,7 +32,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Sorts the two lists, which may be in any order.
+    /// Prepares the two lists, whose order does not matter.
     pub fn new(allow: &[Client], deny: &[Client]) -> Access {
         let network = |client: &Client| match client {
             Client::Net(network) => Some(network.trunc()),

@@ -1,4 +1,4 @@
-//! The host and the port of a redirect's URL, as the configuration writes them.
+//! Checks the host and the port in the URL of a redirect, as the configuration writes them.
 
 use std::net::Ipv6Addr;
 
@@ -6,12 +6,12 @@ use std::net::Ipv6Addr;
 pub enum Mistake {
     /// The port, which is not one of 1 to 65535.
     Port(String),
-    /// The host is no name and no address, or a user stands before it.
+    /// The host is neither a name nor an address, or a user stands before it.
     Host,
 }
 
 impl Mistake {
-    /// The text of the mistake, or `host` if it is the host. A port has no password in it.
+    /// The message: `host` for a wrong host. A wrong port may be shown, because it is never a part of a password.
     pub fn text(self, host: &str) -> String {
         match self {
             Mistake::Port(port) => format!("'{port}' is not a port (1 to 65535)"),
@@ -20,11 +20,10 @@ impl Mistake {
     }
 }
 
-/// Checks a host, perhaps with a port.
+/// Checks a host with an optional port.
 ///
 /// # Errors
-///
-/// The part that is wrong.
+/// The wrong part.
 pub fn check(authority: &str) -> Result<(), Mistake> {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
@@ -32,7 +31,7 @@ pub fn check(authority: &str) -> Result<(), Mistake> {
     };
     let is_port =
         |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    // A password may stand before an '@'.
+    // Before an '@', the text behind a colon is a password.
     if let Some(port) = port.filter(|port| !is_port(port) && !port.contains('@')) {
         return Err(Mistake::Port(port.into()));
     }

@@ -1,6 +1,7 @@
-//! TLS to backends, to authentication servers and to Redis: the keys beside addresses that begin with the scheme https.
+//! TLS to backends, to authentication servers and to Redis: the keys beside an address with a scheme for TLS.
 //!
-//! The files are read with the configuration. So a reload finds that a file has changed, and makes the proxy anew.
+//! The files are read with the configuration, and their content is a part of the settings. So a reload finds a changed file, and opens
+//! the handler again.
 
 use std::fmt;
 use std::io;
@@ -10,13 +11,13 @@ use osier_web::upstream::Builder;
 
 use crate::reader::Section;
 
-/// How TLS with the backends of a gateway begins.
+/// The settings of TLS with a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendTls {
     /// The authorities, in PEM form, that sign the backends' certificates. None for those that the system trusts.
     ca: Option<Vec<u8>>,
     verify: bool,
-    /// The name that the backends are told, and that their certificates must have. None for the host of each address.
+    /// The server name that is sent to the backends, and that their certificates must have. None for the host of each address.
     sni: Option<String>,
     identity: Option<Pem>,
 }
@@ -46,7 +47,7 @@ impl Default for BackendTls {
 }
 
 impl BackendTls {
-    /// TLS with a server whose certificate an authority of `ca` has signed, or one of the system's if there is none.
+    /// TLS with a server whose certificate an authority in `ca` has signed. None for the authorities that the system trusts.
     pub fn of_ca(ca: Option<Vec<u8>>) -> BackendTls {
         BackendTls {
             ca,
@@ -54,7 +55,7 @@ impl BackendTls {
         }
     }
 
-    /// Reads the keys. `is_used` tells whether the addresses begin with `https://`; otherwise each key is a mistake.
+    /// Reads the keys. `is_used`: the addresses begin with `https://`. Otherwise each key is a mistake.
     pub fn read(table: &Section<'_>, is_used: bool) -> Option<BackendTls> {
         let keys = ["ca", "verify", "sni", "cert", "key"];
         if !is_used {
@@ -95,7 +96,7 @@ impl BackendTls {
         })
     }
 
-    /// Makes the client's end of TLS for a server that speaks `protocol`, if there is a choice.
+    /// Makes the client's end of TLS. `protocol` is the one that it offers to the server, if any.
     pub fn connector(&self, protocol: Option<&str>) -> Result<Connector, Error> {
         let mut builder = Connector::builder().alpn(protocol);
         if let Some(pem) = &self.ca {
@@ -129,6 +130,7 @@ fn identity(table: &Section<'_>) -> Option<Pem> {
     Some(Pem { cert, key })
 }
 
+/// Checks a server name.
 fn name(text: &str) -> Result<String, &'static str> {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
     match !text.is_empty() && text.bytes().all(fine) {

@@ -1,8 +1,8 @@
 //! `cache`: stored responses of `proxy` and `fastcgi`.
 //!
-//! The settings name a store and the rules of one route. Equal stores are one: routes that inherit the
-//! setting of their site, or take it from a `[policy.NAME]`, share its bounds. A site has a part of the
-//! store to itself, so two sites on different listeners never answer with each other's responses.
+//! The settings of a route name a store and rules. Routes with the same store share its bounds: those that inherit the setting of
+//! their site, or take it from a `[policy.NAME]`. Each site has a part of the store to itself, so two sites on different listeners
+//! never answer with each other's responses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use crate::log::operator::Say;
 
 use super::client::Client;
 
+/// The settings of `cache`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
     pub store: StoreOptions,
-    /// The rules. The space is missing: each site has its own.
+    /// The rules. [`cache`](Settings::cache) fills in the space.
     pub options: Options,
     /// Clients that may send PURGE. None for PURGE as a method of the backend.
     pub purge: Option<Vec<Client>>,
@@ -41,8 +42,8 @@ impl Settings {
         Ok(Arc::new(store.on_log(move |line| say.warning(line))))
     }
 
-    /// Makes a cache whose responses are in `store`, in the part called `space`. `is_authenticated`: every request has passed a
-    /// check of who its client is.
+    /// Makes a cache with its responses in the part `space` of `store`. `is_authenticated`: only requests reach it whose client has been
+    /// authenticated.
     pub fn cache(&self, store: Arc<Store>, space: String, is_authenticated: bool) -> Cache {
         let options = Options {
             space,

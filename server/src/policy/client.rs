@@ -13,7 +13,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// Whether this is, or contains, the client with this address. `None` is a client of a Unix socket.
+    /// Whether the client with this address is meant. `None` is a client of a Unix socket.
     pub fn is(&self, address: Option<IpAddr>) -> bool {
         match (self, address) {
             (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),

@@ -15,7 +15,7 @@ use crate::policy::backend_tls::BackendTls;
 pub struct Settings {
     /// The address of the authentication server.
     pub to: Address,
-    /// TLS with that server. None for a server in the clear.
+    /// TLS with that server. None for a connection in the clear.
     pub tls: Option<BackendTls>,
     /// The path, with or without a query, that is asked.
     pub path: String,

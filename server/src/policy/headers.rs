@@ -1,5 +1,5 @@
-//! `headers`: changes header fields of every response of a route. Fields to remove go first. Then each name that is set replaces
-//! the fields of that name. Several values of one name stay side by side, two `Set-Cookie` for example.
+//! `headers`: changes header fields of every response of a route. Fields to remove are removed first. Then each name that is set
+//! replaces the fields of that name. A name may be set several times, for two `Set-Cookie` for example.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// These changes over those of `site`: for a field that both name, only these count.
+    /// These changes together with those of `site`. For a field that both name, only these count.
     pub fn over(&self, site: &Headers) -> Headers {
         let is_free = |name: &str| {
             let mut ours = self.set.iter().map(|(name, _)| name).chain(&self.remove);
@@ -73,7 +73,7 @@ impl FromStr for Field {
     }
 }
 
-/// Header fields that describe one message. A fixed value would be wrong, or would break the framing.
+/// Header fields that the server computes for each response. A fixed value would be wrong, or would break the framing.
 const OURS: [&str; 17] = [
     "Accept-Ranges",
     "Allow",

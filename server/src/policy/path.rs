@@ -1,4 +1,4 @@
-//! The text of a request's path, which routes, globs and rewrite rules compare.
+//! The text of a request's path, which routes, globs and rewrite rules are matched against.
 //!
 //! [`Path`] parses a path and defines what each spelling means. Routes compare its text: decoded, except `%2F` and `%25`,
 //! which stay. A backend may still read `%2F` as a slash, and servers for Java drop the parameters of a segment, from `;` on. So a
@@ -28,7 +28,7 @@ pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
 #[inline]
 #[expect(clippy::ptr_arg, reason = "an owned text is one that was changed by decoding")]
 pub fn has_other_readings(text: &Cow<'_, [u8]>) -> bool {
-    // Without a decoded or a doubled byte, only parameters can be read in two ways.
+    // In a path that was sent in its canonical form, only parameters can be read in two ways.
     matches!(text, Cow::Owned(_)) || text.contains(&b';')
 }
 
@@ -46,7 +46,7 @@ fn with_slashes_decoded(path: &str) -> Option<Vec<u8>> {
     text(&other).ok().map(Cow::into_owned)
 }
 
-/// The text without what follows `;` in each segment. None if it is the same.
+/// The text without the parameters of its segments, which begin with `;`. None if it has none.
 fn without_parameters(text: &[u8]) -> Option<Vec<u8>> {
     if !text.contains(&b';') {
         return None;

@@ -1,14 +1,14 @@
 //! Finds the entries of a long list whose path prefix a path is at or below, in the order of the list.
 //!
 //! A path has few prefixes of whole segments. Each is looked up in a table, so the cost does not grow with the number of entries. Entries
-//! for every path are in each answer. A short list is not looked up: its user compares each entry anyway.
+//! for every path are always found. In a short list every entry is: its user compares each one anyway.
 
 use std::collections::HashMap;
 
 /// The most segments of a prefix that are looked up. Entries with longer prefixes are found by their first segments.
 const DEPTH: usize = 8;
 
-/// The entries of a list that is not looked up.
+/// The numbers of the entries of a short list, which is not looked up.
 const FEW: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Numbers of entries, by their path prefixes.

@@ -1,4 +1,4 @@
-//! `real_ip`: the client that trusted proxies in front of this server name.
+//! `real_ip`: believes the trusted proxies in front of this server about the client.
 
 use osier_web::{ForwardedBy, Request};
 
@@ -12,7 +12,7 @@ const FIELDS: [(&str, ForwardedBy); 3] = [
     ("X-Real-IP", ForwardedBy::XRealIp),
 ];
 
-/// The settings of a listener or a site.
+/// The settings of `real_ip`, of a listener or a site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealIp {
     /// The trusted proxies.

@@ -4,7 +4,7 @@ use osier_web::{Request, Response};
 
 const FIELD: &str = "x-request-id";
 
-/// The ends that get the id.
+/// The settings of `request_id`: who gets the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestIds {
     pub backends: bool,
@@ -12,7 +12,7 @@ pub struct RequestIds {
 }
 
 impl RequestIds {
-    /// Lets backends have the id.
+    /// Sends the id to backends, if they are to get it.
     #[inline]
     pub fn forward(&self, request: &Request<'_>) {
         if self.backends {
@@ -20,11 +20,11 @@ impl RequestIds {
         }
     }
 
-    /// Writes the id into the response.
+    /// Writes the id into the response, if it is to have one.
     #[inline]
     pub fn answer(&self, request: &Request<'_>, response: Response) -> Response {
         match self.response {
-            // A backend may have sent it back.
+            // A backend may have sent one.
             true => response.remove(FIELD).header(FIELD, request.id().as_str()),
             false => response,
         }

@@ -1,4 +1,4 @@
-//! `trace`: makes each request part of a trace (W3C Trace Context), which backends and the access log get.
+//! `trace`: makes each request part of a trace (W3C Trace Context). Backends and the access log get its ids.
 
 use osier_web::Request;
 
@@ -31,11 +31,11 @@ impl Default for Trace {
 impl Trace {
     /// Makes the request a span of its client's trace, or of a new one.
     pub fn start(&self, request: &Request<'_>) {
-        let goes_on = match self.incoming {
+        let continues = match self.incoming {
             Incoming::Any => true,
             Incoming::Trusted => request.is_proxied(),
             Incoming::None => false,
         };
-        request.start_trace(goes_on, self.is_sampled);
+        request.start_trace(continues, self.is_sampled);
     }
 }

@@ -1,7 +1,7 @@
 //! A value that is read from a file, and read again when the file changes: the keys of tokens, the users of a password file.
 //!
-//! The file is looked at when the value is used, at most once a second, on the blocking pool. A request that comes meanwhile takes the
-//! value that is there. If the file has a mistake, the value stays as it was. A file that has never been there has no value.
+//! The file is checked for changes when the value is used, at most once a second, on the blocking pool. Requests meanwhile take the value
+//! of the last reading. If the file has a mistake, the value stays as it was. There is no value before the first good reading.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -14,17 +14,17 @@ use crate::log::operator::Say;
 
 /// Bytes of the largest accepted file: some 100,000 users.
 const FILE_MAX: u64 = 8 << 20;
-/// The shortest time between two looks at the file.
+/// The shortest time between two checks of the file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How the file becomes a value. The error is one line that names the file.
+/// Reads the file. The error is one line that names it.
 type Reading<T> = Arc<dyn Fn(&Path) -> Result<(T, Stamp), String> + Send + Sync>;
 
 /// A file and its value.
 pub struct Watched<T> {
     path: PathBuf,
     read: Reading<T>,
-    /// The consequence of a mistake in messages, while there is a value: "it stays as it was".
+    /// The consequence of a mistake in the file for the value, for messages: "it stays as it was".
     stays: &'static str,
     state: Mutex<State<T>>,
     say: Say,
@@ -62,7 +62,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
         Ok(Watched::new(path, first, "it stays as it was", say, read))
     }
 
-    /// Begins with the value of a file that was read before, by [`if_there`]. `read` reads the file when it has changed.
+    /// Begins with the value that [`if_there`] has read. `read` reads the file when it has changed.
     pub fn new(
         path: &Path,
         first: Option<(T, Stamp)>,
@@ -86,12 +86,12 @@ impl<T: Send + Sync + 'static> Watched<T> {
         }
     }
 
-    /// The value of the last reading. None while the file has never been there.
+    /// The value of the last good reading. None before the first one.
     pub fn latest(&self) -> Option<Arc<T>> {
         self.locked().value.clone()
     }
 
-    /// The value, at most a second old. None while the file has never been there.
+    /// The value, read again if the file has changed. None before the first good reading.
     ///
     /// # Suspends
     /// While the file is read.
@@ -103,14 +103,14 @@ impl<T: Send + Sync + 'static> Watched<T> {
         state.looked = osier::time::now();
         let (before, path, read) = (state.stamp, self.path.clone(), Arc::clone(&self.read));
         drop(state);
-        let news = osier::shield(|| {
+        let read = osier::shield(|| {
             osier::unblock(move || match before.is_some_and(|stamp| stamp.is_of(&path)) {
                 true => Ok(None),
                 false => read(&path).map(Some),
             })
         });
         let mut state = self.locked();
-        match news {
+        match read {
             Ok(None) => state.logged.clear(),
             Ok(Some((value, stamp))) => {
                 (state.value, state.stamp) = (Some(Arc::new(value)), Some(stamp));

@@ -1,4 +1,4 @@
-//! The process and the system around it: its id in a file, sockets of systemd, the root folder, and privileges.
+//! The process and the system around it: the PID file, systemd, the root folder, and privileges.
 
 pub mod pid_file;
 pub mod privileges;

@@ -1,10 +1,11 @@
 //! The file with the id of the process: `pid_file`.
 //!
-//! The file is opened before privileges are given up, and stays open. A new process that takes over gets the descriptor, so it can
-//! write where it could open nothing.
+//! The file is opened before privileges are given up, and stays open. A new process that takes over gets the descriptor, so it can write
+//! a file that it could not open.
 //!
-//! The open file is locked (flock(2)), so a second server cannot use it. The lock belongs to the open file and not to a process: the
-//! new process of an upgrade shares it, and it ends with the last of them, after a crash too. So an old id in the file stops nobody.
+//! The open file is locked (flock(2)), so a second server cannot use it. The lock belongs to the open file and not to a process. The new
+//! process of an upgrade shares it, and it ends with the last process that has the file open, after a crash too. So a file that a crash
+//! has left stops nobody.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 /// The file, open.
 #[derive(Debug)]
 pub struct PidFile {
-    /// The name inside the root folder. `None` for a file outside.
+    /// The path inside of the root folder. `None` for a file outside.
     path: Option<PathBuf>,
     file: File,
 }
@@ -53,20 +54,20 @@ impl PidFile {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Writes the id of a process. Writes the same id again too, because `osier upgrade` watches the file's time.
+    /// Writes the id of a process, even if the file has the same id: `osier upgrade` watches the time of the last change.
     pub fn write(&self, id: u32) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;
         let text = format!("{id}\n");
         file.write_all(text.as_bytes())?;
-        // A second change of the time would look like another answer.
+        // Only a longer file is shortened: a second change of the time would look like another answer.
         match file.metadata()?.len() > text.len() as u64 {
             true => file.set_len(text.len() as u64),
             false => Ok(()),
         }
     }
 
-    /// Removes the file, or empties one that this process may not remove. Another file of the same name stays.
+    /// Removes the file, or empties it if this process may not remove it. Another file of the same name stays.
     pub fn remove(self) {
         let own = self.file.metadata().map(|own| (own.dev(), own.ino())).ok();
         let is_own = |path: &PathBuf| {
@@ -85,8 +86,8 @@ impl PidFile {
     }
 }
 
-/// Locks the file for this process and those that take over from it. Returns whether no other server has locked it. A file system
-/// without locks lets everybody have it.
+/// Locks the file for this process and those that take over from it. False if another server has locked it. On a file system without
+/// locks, every server succeeds.
 fn lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
 }

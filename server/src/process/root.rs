@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The name of `path` for a process whose root folder is `root`. None for a path outside of it.
+/// The name of `path` inside of `root`, the root folder of a process. None for a path outside of it.
 pub fn inside(root: Option<&Path>, path: &Path) -> Option<PathBuf> {
     match root {
         None => Some(path.to_owned()),
@@ -13,7 +13,7 @@ pub fn inside(root: Option<&Path>, path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The outside name of `path`, as a process whose root folder is `root` names it.
+/// The name outside of `root` for the path that a process with this root folder knows as `path`.
 pub fn outside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

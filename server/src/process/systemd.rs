@@ -32,7 +32,6 @@ impl Sockets {
     /// Takes every socket.
     ///
     /// # Errors
-    ///
     /// One line, when the environment names descriptors that are not there.
     pub fn take() -> Result<Sockets, String> {
         let taken = osier::net::inherited();
@@ -44,7 +43,6 @@ impl Sockets {
     /// Takes the sockets with this name. A socket unit with several addresses gives several sockets.
     ///
     /// # Errors
-    ///
     /// One line, when no socket has the name, or one of them does not listen.
     pub fn named(&mut self, name: &str) -> Result<Vec<Socket>, String> {
         let mut found = Vec::new();
@@ -71,6 +69,7 @@ impl Sockets {
     }
 }
 
+/// The socket behind a descriptor, if it listens. The error completes the sentence `systemd:NAME …`.
 fn listening(fd: OwnedFd) -> Result<Socket, String> {
     let not = |_| "is not a socket".to_owned();
     let stream = sockopt::socket_type(&fd).map_err(not)? == SocketType::STREAM;
@@ -87,7 +86,7 @@ fn listening(fd: OwnedFd) -> Result<Socket, String> {
     }
 }
 
-/// The connection to the service manager. It does nothing when there is no service manager.
+/// The connection to the service manager. Without a service manager, its methods do nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Notify(Option<Arc<UnixDatagram>>);
 
@@ -95,7 +94,6 @@ impl Notify {
     /// Connects to `NOTIFY_SOCKET`.
     ///
     /// # Errors
-    ///
     /// One line, when `NOTIFY_SOCKET` cannot be reached.
     pub fn from_env() -> Result<Notify, String> {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
@@ -116,7 +114,8 @@ impl Notify {
         self.0.as_ref()?.try_clone().ok().map(OwnedFd::from)
     }
 
-    /// Reports which process is the service from now on. The manager accepts messages only from the main process, so the old one sends this.
+    /// Reports which process is the main process of the service from now on. The old one sends this, because the manager accepts messages
+    /// from the main process only.
     pub fn main_process(&self, id: u32) {
         self.send(&format!("MAINPID={id}"));
     }
@@ -133,8 +132,8 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// Reports that a reload has failed: its status says why. The protocol has no word for a failure, and the manager waits for
-    /// the end of the reload.
+    /// Reports the end of a failed reload, with the reason as the status. The protocol has no word for a failure, and the manager waits
+    /// for the end.
     pub fn not_reloaded(&self, why: &str) {
         self.send(&format!(
             "READY=1\nSTATUS=the reload failed, the old configuration stays: {}",
@@ -159,7 +158,6 @@ impl Notify {
     /// process.
     ///
     /// # Errors
-    ///
     /// One line, when `WATCHDOG_USEC` is not a number above 0.
     pub fn watchdog() -> Result<Option<Duration>, String> {
         let of_another = env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
@@ -187,6 +185,7 @@ impl Notify {
     }
 }
 
+/// Connects to a socket by its path, or by its name behind an `@`.
 fn connect(name: &[u8]) -> io::Result<UnixDatagram> {
     let address = match name {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

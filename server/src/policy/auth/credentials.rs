@@ -3,6 +3,7 @@
 /// Bytes of the longest accepted credentials: user and password together, decoded. Password managers make shorter ones.
 const CREDENTIALS_MAX: usize = 1024;
 
+/// A user name and a password.
 pub struct Credentials {
     /// User name, never empty.
     pub user: String,
@@ -30,7 +31,7 @@ impl Credentials {
 
 /// Decodes base64 with padding. Other characters and non-zero unused bits are refused.
 pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    // The library accepts concatenated texts, each with its padding. A field has one.
+    // The library accepts several texts in a row, each with its padding. A field has only one.
     let first = text.iter().position(|&byte| byte == b'=').unwrap_or(text.len());
     let is_one = text.len() - first <= 2;
     data_encoding::BASE64.decode(text).ok().filter(|_| is_one)

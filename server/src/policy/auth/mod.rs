@@ -2,11 +2,11 @@
 //!
 //! There is one [`Auth`] for each `auth` of the configuration. [`Auth::check`] runs before the handler, in this order:
 //!
-//! 1. It reads the password file if that has changed. It looks at most once a second, on the blocking pool.
+//! 1. It reads the password file if that has changed. It checks this at most once a second, on the blocking pool.
 //! 2. It looks into the cache of verified credentials.
 //! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in the process.
 //!
-//! Protection against a stranger:
+//! Protection against attackers:
 //!
 //! - The time of a failure does not tell whether the user exists. A wrong password is compared with the hash of its user, and with the
 //!   slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a secret key.
@@ -52,7 +52,7 @@ const REMEMBERED_MAX: usize = 4096;
 /// Characters of a user name that are logged.
 const NAME_SHOWN: usize = 64;
 
-/// The gate of the process.
+/// The limit on comparisons in the process.
 static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
     let processors = osier::available_parallelism().map_or(1, usize::from);
     Arc::new(Gate::new(processors.min(VERIFYING)))
@@ -80,9 +80,9 @@ pub struct Auth {
     file: Option<Watched<Passwords>>,
     /// The mistakes in the password file when it was opened.
     mistakes: Vec<Trouble>,
-    /// Hashers for the cache's keys: two, for 128 bits.
+    /// Hashers for the keys of `verified`: two of them make 128 bits.
     keys: [RandomState; 2],
-    /// Cache of verified credentials, and when each entry expires.
+    /// The cache of verified credentials, with the time at which each entry expires.
     verified: Mutex<HashMap<[u64; 2], Instant>>,
     gate: Arc<Gate>,
     say: Say,
@@ -93,11 +93,10 @@ pub struct Auth {
 pub struct User(pub Arc<str>);
 
 impl Auth {
-    /// Reads the password file. Nothing about the file is an error, because a server that starts serves other routes too. Every
-    /// request gets a 503 until there is a file that can be read. The good lines of a file with mistakes hold. Mistakes are logged.
+    /// Reads the password file. A missing or wrong file is no error, because the server has other routes to serve. Until the file can be
+    /// read, every request gets a 503. The good lines of a file with mistakes hold. Mistakes are logged.
     ///
     /// # Errors
-    ///
     /// Every mistake in the settings.
     pub fn open(settings: &Settings, say: Say) -> Result<Auth, Vec<Trouble>> {
         let realm = settings.realm.clone();
@@ -126,7 +125,7 @@ impl Auth {
         })
     }
 
-    /// One line about users whose hashes are weak. None if there are none.
+    /// One line about the users with weak hashes. None if there are none.
     pub fn weakness(&self) -> Option<String> {
         let of_file = self.file.as_ref().and_then(Watched::latest);
         of_file.as_ref().unwrap_or(&self.named).weakness()
@@ -143,11 +142,10 @@ impl Auth {
     /// The response to send: 401, or 503 when too many passwords are being compared.
     ///
     /// # Suspends
-    ///
     /// While a password is compared, and while the file is read.
     pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
         let client = Client(request.client_ip());
-        // A backend might read another one than the one that is checked here.
+        // A backend might read another field than the one that is checked here.
         if request.is_repeated("authorization") {
             return Err(self.failed(
                 Some(request),
@@ -159,12 +157,13 @@ impl Auth {
         self.decide_for(Some(request), request.header("authorization"), client)
     }
 
-    /// The same without a request, whose id and host a line would have.
+    /// Checks a field without a request. Lines in the log then have no host and no request id.
     #[cfg(test)]
     fn decide(&self, field: Option<&[u8]>, client: Client) -> Result<User, Response> {
         self.decide_for(None, field, client)
     }
 
+    /// Checks the value of `Authorization`, on behalf of `request`.
     fn decide_for(
         &self,
         request: Option<&Request<'_>>,
@@ -181,7 +180,8 @@ impl Auth {
         let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(request, client, user, "there are no users"));
         };
-        // A known user with a cheap hash costs that and the slowest. So does an unknown one: a secret number of the name chooses a hash.
+        // A wrong password takes the time of the user's hash, and of the slowest hash if that is slower. An unknown user takes as long:
+        // a secret hash of the name chooses one of the stored hashes.
         let stand_in = || passwords.stand_in(self.keys[0].hash_one(user));
         let found = passwords.find(user);
         let hash = found.or_else(stand_in).unwrap_or(slowest);
@@ -208,6 +208,7 @@ impl Auth {
         }
     }
 
+    /// Puts verified credentials into the cache.
     fn remember(&self, key: [u64; 2], now: Instant) {
         let mut verified = locked(&self.verified);
         if verified.len() >= REMEMBERED_MAX {
@@ -219,6 +220,7 @@ impl Auth {
         verified.insert(key, now + REMEMBERED);
     }
 
+    /// Logs a failure. Returns the response to it.
     #[cold]
     fn failed(&self, request: Option<&Request<'_>>, client: Client, user: &str, why: &str) -> Response {
         let shown: String = user.chars().take(NAME_SHOWN).collect();
@@ -246,7 +248,7 @@ impl Auth {
     }
 }
 
-/// Reads the password file, and again when it changes. Its users are added to `named`. Returns what is wrong with the file now.
+/// Reads the password file now and whenever it changes. Its users are added to `named`. Returns the present mistakes of the file too.
 fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>, Vec<Trouble>) {
     let with = |mut trouble: Trouble, meanwhile: &str| {
         trouble.what = format!("{}; {meanwhile}", trouble.what);
@@ -269,7 +271,7 @@ fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>,
             stamp,
             mistakes,
         } = read;
-        // A file that an editor has half written must not shut out users who are known.
+        // A file that is only half written yet must not shut out known users.
         if !mistakes.is_empty() {
             return Err(Trouble::line_of(&mistakes));
         }
@@ -311,8 +313,8 @@ impl Gate {
         }
     }
 
-    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, for its time alone. None when
-    /// too many requests wait already.
+    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, only to take its time. None if too
+    /// many requests wait already.
     fn verify(&self, hash: Arc<Hash>, password: String, slower: Option<Arc<Hash>>) -> Option<bool> {
         struct Leave<'g>(&'g AtomicUsize);
         impl Drop for Leave<'_> {
@@ -326,7 +328,7 @@ impl Gate {
             return None;
         }
         let permit = Arc::clone(&self.permits).acquire_owned();
-        // The permit moves into the work. A client that leaves does not start another comparison before the thread is free.
+        // The permit moves into the work: even if the client leaves, no other comparison begins before the thread is free.
         Some(osier::unblock(move || {
             let right = hash.verify(&password);
             if let (false, Some(slower)) = (right, slower) {

@@ -25,12 +25,13 @@ pub struct Trouble {
 }
 
 impl Trouble {
+    /// A mistake of no particular line.
     pub fn general(path: Option<&Path>, what: String) -> Trouble {
         let path = path.map(Path::to_owned);
         Trouble { path, line: None, what }
     }
 
-    /// Several mistakes in one line.
+    /// The mistakes in one line of text.
     pub fn line_of(troubles: &[Trouble]) -> String {
         troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ")
     }
@@ -65,8 +66,8 @@ impl Passwords {
         self.users.get(user).map(|&index| &self.hashes[index])
     }
 
-    /// The hash that stands in for an unknown user, chosen by a number: its cost is as that of some known user. None when there are
-    /// no users.
+    /// The hash that stands in for that of an unknown user, chosen by a number, so that its cost is that of a known user. None when there
+    /// are no users.
     pub fn stand_in(&self, number: u64) -> Option<&Arc<Hash>> {
         let count = u64::try_from(self.hashes.len()).ok().filter(|count| *count > 0)?;
         self.hashes.get(usize::try_from(number % count).ok()?)
@@ -77,7 +78,7 @@ impl Passwords {
         self.hashes.get(self.slowest)
     }
 
-    /// One line about the users whose hashes are weak. None if there are none.
+    /// One line about the users with weak hashes. None if there are none.
     pub fn weakness(&self) -> Option<String> {
         let weak = self
             .users
@@ -116,8 +117,8 @@ impl Passwords {
         }
     }
 
-    /// Adds the users of a file. Returns the mistakes too, whose lines add nobody.
-    fn and(mut self, path: &Path, text: &str) -> (Passwords, Vec<Trouble>) {
+    /// Adds the users of a file. Lines with a mistake add nobody; the mistakes are returned too.
+    fn with_file(mut self, path: &Path, text: &str) -> (Passwords, Vec<Trouble>) {
         let mut troubles = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -139,6 +140,7 @@ impl Passwords {
         (self, troubles)
     }
 
+    /// Adds a user.
     fn add(&mut self, user: &str, hash: &str) -> Result<(), String> {
         if user.is_empty() || user.contains(':') || user.contains(char::is_control) {
             return Err("the user has no name, or one with a colon or control characters".into());
@@ -156,7 +158,7 @@ impl Passwords {
     }
 }
 
-/// A file that was read: the users, and the mistakes of lines that add nobody.
+/// A file that was read: its users, and the mistakes of lines that add nobody.
 pub struct Read {
     pub passwords: Passwords,
     pub stamp: Stamp,
@@ -172,7 +174,7 @@ pub struct Read {
 /// While the file is read.
 pub fn read(path: &Path, named: Passwords) -> Result<Read, Trouble> {
     let (text, stamp) = watched::text(path).map_err(|what| Trouble::general(Some(path), what))?;
-    let (passwords, mistakes) = named.and(path, &text);
+    let (passwords, mistakes) = named.with_file(path, &text);
     Ok(Read {
         passwords,
         stamp,

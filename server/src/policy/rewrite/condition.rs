@@ -137,6 +137,7 @@ pub struct Check {
     not: bool,
 }
 
+/// Where the tested value comes from.
 #[derive(Debug)]
 enum Look {
     Of(Subject),
@@ -145,6 +146,7 @@ enum Look {
     Stat(Vec<Part>, Kind),
 }
 
+/// The kind of file that must be at a path.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     File,
@@ -152,6 +154,7 @@ enum Kind {
     Any,
 }
 
+/// A compiled [`Test`].
 #[derive(Debug)]
 enum Expected {
     Present,
@@ -161,6 +164,10 @@ enum Expected {
 }
 
 impl Check {
+    /// Compiles a condition of a rule with this pattern.
+    ///
+    /// # Errors
+    /// One line: the mistake in the condition.
     pub fn compile(condition: &Condition, pattern: &Regex) -> Result<Check, String> {
         use Subject::*;
         let stat = |path: &String, kind| {
@@ -213,6 +220,7 @@ impl Check {
         self.finds(facts, path, captures) != self.not
     }
 
+    /// Whether the test succeeds, before `not`.
     fn finds(&self, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
         match &self.look {
             Look::Known(value) => self.expects(value.as_deref(), captures),
@@ -222,6 +230,7 @@ impl Check {
         }
     }
 
+    /// Whether the test of a subject that the request itself has succeeds.
     fn finds_in(&self, subject: &Subject, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
         match subject {
             Subject::Header(name) => self.expects(facts.header(name), captures),
@@ -257,6 +266,7 @@ impl Check {
         }
     }
 
+    /// Whether a value is the expected one. An absent value never is.
     fn expects(&self, value: Option<&[u8]>, captures: &Captures<'_>) -> bool {
         let Some(value) = value else {
             return false;
@@ -270,6 +280,7 @@ impl Check {
     }
 }
 
+/// Parses the client or the network that a condition names.
 fn clients(text: &str) -> Result<client::Client, String> {
     if text == "unix" {
         return Ok(client::Client::Unix);
@@ -281,7 +292,7 @@ fn clients(text: &str) -> Result<client::Client, String> {
         .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
 }
 
-/// Looks for a file, on the blocking pool: a disk may be slow, or on another machine.
+/// Looks for a file on the blocking pool, because a disk may be slow or on another machine.
 fn exists(path: Vec<u8>, kind: Kind) -> bool {
     if path.contains(&0) {
         return false;

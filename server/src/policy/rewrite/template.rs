@@ -1,4 +1,4 @@
-//! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, against the pattern that fills it.
+//! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, for the pattern with these captures.
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
@@ -7,8 +7,8 @@ use crate::policy::authority;
 use crate::policy::path::encoding;
 use crate::reader::template;
 
-/// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded.
-/// A path has no dot segments, but two adjacent captures could make one, which `tidy` removes.
+/// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded: a path
+/// has no dot segments, and [`tidy`] removes one that two adjacent captures make.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -78,6 +78,7 @@ pub fn fill_name(parts: &[Part], captures: &Captures<'_>) -> Option<Vec<u8>> {
     Some(filled)
 }
 
+/// The text of a capture. Empty for a group that did not match.
 pub fn captured<'h>(captures: &Captures<'h>, index: usize) -> &'h [u8] {
     captures.get(index).map_or(&[], |found| found.as_bytes())
 }
@@ -166,7 +167,7 @@ impl Url {
     pub fn fill(&self, captures: &Captures<'_>, kept: Option<&str>) -> String {
         let mut path = String::new();
         fill(&mut path, &self.path, captures, PATH);
-        // "//host" would name another server. So would a path with dot segments that a browser resolves.
+        // A path "//host" would name another server, and so might one with dot segments that a browser resolves.
         let path = tidy(&path);
         let mut url = format!("{}{path}", self.origin);
         let mut separator = '?';
@@ -187,6 +188,7 @@ impl Url {
     }
 }
 
+/// Appends a text with its captures, which are percent-encoded by `set`.
 fn fill(into: &mut String, parts: &[Part], captures: &Captures<'_>, set: &'static AsciiSet) {
     for part in parts {
         match part {
@@ -219,6 +221,6 @@ fn tidy(path: &str) -> String {
             _ => kept.push(segment),
         }
     }
-    // An empty segment may have lost the ones before it to dot segments.
+    // An empty segment may be the first one, after dot segments have removed those before it.
     format!("/{}", kept.join("/").trim_start_matches('/'))
 }

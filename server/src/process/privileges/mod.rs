@@ -1,17 +1,16 @@
 //! Gives up privileges once sockets and logs are open: `user`, `group`, `chroot`, and Landlock where the kernel has it.
 //!
 //! On Linux, credentials and Landlock domains belong to threads, and new threads inherit them. So the first thread calls
-//! [`Privileges::give_up`] once, **before any other thread exists**, and `give_up` checks that. This is before the runtime is
-//! built and before the signal thread starts. Actions that need root come earlier: binding, and opening logs and
-//! password files. Order of the steps:
+//! [`Privileges::give_up`] once, **before any other thread exists**: before the runtime is built and before the signal thread starts.
+//! `give_up` checks that. Actions that need root come earlier: binding sockets, and making logs. The order of the steps:
 //!
 //! ```text
 //!   names to ids ─▶ chroot, chdir / ─▶ open what Landlock is to allow ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
 //! ```
 //!
-//! Afterwards it checks that the process cannot become root again. A reload works with the remaining rights: it cannot bind
-//! ports below 1024, and it sees only paths inside of the new root folder that Landlock allows. Users and groups are names
-//! in `/etc/passwd` and `/etc/group`, or numbers. A user or group that is in neither file must be a number.
+//! Before Landlock, `give_up` checks that the process cannot become root again. A reload works with the remaining rights: it cannot bind
+//! ports below 1024, and it sees only paths inside of the new root folder that Landlock allows. A user or a group is a name in
+//! `/etc/passwd` or `/etc/group`, or a number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ use crate::process::root::inside;
 /// The rights that Landlock handles: those for files in Linux 6.10. Later rights, such as connecting to Unix sockets, are not restricted.
 const RIGHTS: ABI = ABI::V5;
 
-/// Paths that the system's resolver and the libraries that it loads read. They are looked up inside of the new root folder.
+/// Paths that the system's resolver and its libraries read. They are looked up inside of the new root folder.
 const SYSTEM: [&str; 7] = [
     "/etc",
     "/lib",
@@ -39,7 +38,7 @@ const SYSTEM: [&str; 7] = [
     "/proc",
 ];
 
-/// The folders with the interpreter of programs, which is executed with each of them.
+/// The folders of the dynamic loader and of libraries. Starting a program executes them too.
 const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
 /// The settings for giving up privileges.
@@ -49,9 +48,9 @@ pub struct Settings {
     pub user: Option<String>,
     /// Group to switch to, by name or number. The user's own group if it is not given.
     pub group: Option<String>,
-    /// New root folder. It needs `user`, because root can leave a chroot.
+    /// New root folder. It needs a `user`, because root can leave it again.
     pub chroot: Option<PathBuf>,
-    /// Paths that Landlock leaves accessible. None without Landlock.
+    /// Paths that Landlock leaves accessible. None if Landlock is not used.
     pub landlock: Option<Paths>,
 }
 
@@ -73,13 +72,15 @@ pub struct Privileges {
     landlock: Option<Paths>,
 }
 
+/// The user and the groups that the process switches to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Identity {
     user: u32,
     group: u32,
     /// Supplementary groups.
     groups: Vec<u32>,
-    said: String,
+    /// The identity in words, for the log.
+    text: String,
 }
 
 /// Checks that the user and the group exist.
@@ -103,6 +104,7 @@ pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<()
     }
 }
 
+/// The text of a file. Empty if it cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -113,7 +115,6 @@ impl Privileges {
     /// Looks up the user and the group. Changes nothing.
     ///
     /// # Errors
-    ///
     /// One line for each setting that cannot be applied.
     pub fn prepare(settings: &Settings) -> Result<Privileges, Vec<String>> {
         let identity = identity(settings, &read("/etc/passwd"), &read("/etc/group"));
@@ -150,7 +151,6 @@ impl Privileges {
     /// Gives up the privileges. Returns lines for the log that say what is restricted now.
     ///
     /// # Errors
-    ///
     /// One line. The process may then have given up some of its privileges, and must end.
     pub fn give_up(self) -> Result<Vec<String>, String> {
         if threads() != Some(1) {
@@ -174,11 +174,11 @@ impl Privileges {
         if let Some(identity) = &self.identity {
             identity
                 .take()
-                .map_err(|error| format!("cannot switch to {}: {error}", identity.said))?;
-            lines.push(format!("running as {}", identity.said));
+                .map_err(|error| format!("cannot switch to {}: {error}", identity.text))?;
+            lines.push(format!("running as {}", identity.text));
         }
         if let Some(ruleset) = ruleset {
-            // Set without Landlock too: no program started from here can regain privileges, through a setuid bit for example.
+            // Landlock needs it. It helps also where Landlock is missing: no program can regain privileges by a setuid bit.
             thread::set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
             lines.push(restrict(ruleset));
         }
@@ -187,6 +187,7 @@ impl Privileges {
 }
 
 impl Identity {
+    /// Switches this thread to the user and the groups, for good.
     fn take(&self) -> Result<(), String> {
         let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
         let groups: Vec<Gid> = [self.group]
@@ -219,6 +220,7 @@ fn threads() -> Option<usize> {
     line.trim().parse().ok()
 }
 
+/// Looks up the user and the groups in the texts of `/etc/passwd` and `/etc/group`.
 fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, String> {
     let Some(user) = &settings.user else {
         return match &settings.group {
@@ -276,16 +278,16 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
     } else {
         format!(", and {} more groups", groups.len())
     };
-    let said = format!("{shown}user {uid}, group {gid}{more}");
+    let text = format!("{shown}user {uid}, group {gid}{more}");
     Ok(Some(Identity {
         user: uid,
         group: gid,
         groups,
-        said,
+        text,
     }))
 }
 
-/// Opens the accessible paths inside of `root` and makes Landlock rules of them. The error says why Landlock is not available.
+/// Opens the accessible paths inside of `root` and makes Landlock rules for them. The error says why Landlock is not available.
 fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let all = AccessFs::from_all(RIGHTS);
@@ -299,7 +301,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
         .map(PathBuf::from)
         .chain(paths.read.iter().filter_map(named));
     let read = read.map(|path| (path, AccessFs::ReadFile | AccessFs::ReadDir));
-    // Execution is not allowed: the server never runs a file that it has written.
+    // The server never runs a file that it may write.
     let write = paths
         .write
         .iter()
@@ -308,7 +310,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
     let loaders = LOADERS.iter().filter(|_| !paths.execute.is_empty()).map(PathBuf::from);
     let execute = paths.execute.iter().filter_map(named).chain(loaders);
     let execute = execute.map(|path| (path, AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir));
-    // The runtime reads cold files into it.
+    // The runtime sends cold files there to get them into the page cache.
     let null = ["/dev/null"].map(|path| (PathBuf::from(path), AccessFs::ReadFile | AccessFs::WriteFile));
     for (path, access) in read.chain(write).chain(execute).chain(null) {
         let Ok(opened) = PathFd::new(&path) else {
@@ -325,6 +327,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
     Ok(rules)
 }
 
+/// Applies the rules to this thread. Returns the line for the log.
 fn restrict(ruleset: Result<RulesetCreated, String>) -> String {
     let status = match ruleset.map(|rules| rules.restrict_self().map_err(|error| error.to_string())) {
         Ok(Ok(status)) => status,

@@ -32,7 +32,7 @@ fn names_and_numbers_become_ids() {
     assert_eq!(ids(Some("www"), Some("7")), Some((33, 7, vec![4, 110])));
     assert_eq!(ids(Some("5000"), Some("www")), Some((5000, 34, vec![])));
     assert_eq!(
-        found(Some("www"), None).unwrap().unwrap().said,
+        found(Some("www"), None).unwrap().unwrap().text,
         "www, user 33, group 34, and 2 more groups"
     );
     for (user, group, expected) in [
