@@ -1,6 +1,8 @@
-//! The certificate of a site with `tls = "auto"`. The state folder keeps it; it is read when a client first asks for it, so that ten
-//! thousand certificates do not slow the start. Where several machines share certificates, the keeper brings it, because a handshake
-//! cannot wait for Redis.
+//! The certificate of a site with `tls = "auto"`.
+//!
+//! The state folder stores the certificate. It is read when a client first asks for it, so ten thousand certificates do
+//! not slow the start. Where several machines share certificates, the keeper loads it, because a handshake cannot wait
+//! for Redis.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,19 +16,21 @@ use crate::log::operator::Say;
 
 /// The certificate of a site.
 pub struct Auto {
-    /// The first host of the site, whose name the files have.
+    /// The first host of the site, after which the files are named.
     name: String,
     /// The folder that the first handshake reads. `None` if the keeper loads the certificate.
     folder: Option<Folder>,
+    /// Whether the log has said that there is no certificate.
     is_told: AtomicBool,
-    /// The end of its validity, in seconds since 1970. 0 while there is none.
+    /// The end of the certificate's validity, in seconds since 1970. 0 while there is no certificate.
     ends: AtomicI64,
     current: Mutex<Current>,
     say: Say,
 }
 
+/// The certificate that clients get.
 enum Current {
-    /// The certificate in the folder counts. The folder has got so many new ones meanwhile.
+    /// The certificate in the folder, which was not read yet. The number counts the renewals of it.
     Unread(u32),
     Missing,
     Read(Identity),
@@ -74,23 +78,25 @@ impl Auto {
     pub fn replace(&self, stored: &Stored) -> Result<(), String> {
         self.ends.store(issue::end(&stored.chain), Ordering::Relaxed);
         match &mut *locked(&self.current) {
-            // The first client reads what is stored.
+            // The first client will read the stored certificate.
             Current::Unread(renewals) => *renewals += 1,
             current => *current = Current::Read(stored.identity()?),
         }
         Ok(())
     }
 
-    /// Its name, and the end of its validity in seconds since 1970. `None` while there is none.
+    /// The name of the certificate, and the end of its validity in seconds since 1970. `None` while there is no
+    /// certificate.
     pub fn ends(&self) -> Option<(String, i64)> {
         let ends = self.ends.load(Ordering::Relaxed);
         (ends != 0).then(|| (self.name.clone(), ends))
     }
 
-    /// Reads what is stored.
+    /// Reads the stored certificate. The caller holds no lock: another fiber of this worker that waits for the lock
+    /// would block the thread that has to resume this one.
     ///
     /// # Suspends
-    /// While it is read. So the caller holds no lock: another fiber of this worker would block the thread that has to go on with this one.
+    /// While the file is read.
     fn read(&self) -> Current {
         let read = self
             .folder
@@ -122,7 +128,7 @@ impl Source for Auto {
             };
             let read = self.read();
             let mut current = locked(&self.current);
-            // Another client may have been faster, or the keeper, whose certificate is newer.
+            // Another client may have been faster, or the keeper has brought a newer certificate.
             if matches!(*current, Current::Unread(renewals) if renewals == seen) {
                 *current = read;
             }
@@ -154,8 +160,8 @@ mod tests {
         assert_eq!(shown, [second.clone(), second]);
     }
 
-    /// The certificates that two clients are shown whose file the keeper renews while they read it, and the new one. `None` if a client was
-    /// through before.
+    /// The certificates that two clients are shown whose file the keeper renews while they read it, and the new one.
+    /// `None` if a client was through before.
     fn renewed_under_first_clients() -> Option<([Vec<u8>; 2], Vec<u8>)> {
         let folder = testkit::Folder::new();
         let [first, second] = [0, 1].map(|_| Stored::self_signed("a.example.org"));
@@ -170,8 +176,8 @@ mod tests {
                     let auto = Arc::clone(&auto);
                     osier::spawn_local(move || leaf(auto.find(None)))
                 });
-                // Both read now, and none goes on while the keeper renews what they read, because it does not suspend. A client whose read ends
-                // before it looks does not suspend either.
+                // Both read now, and none goes on while the keeper renews what they read, because it does not suspend.
+                // A client whose read ends before it looks does not suspend either.
                 osier::yield_now();
                 let are_reading = matches!(*locked(&auto.current), Current::Unread(0));
                 thread::scope(|scope| {

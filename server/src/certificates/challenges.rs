@@ -1,7 +1,7 @@
 //! Responses to the challenges by which an authority checks that this server answers for a name (RFC 8555, RFC 8737).
 //!
-//! There is nearly always no response, and then requests take no lock. `shared/mod.rs` replaces the responses of other machines as a
-//! whole.
+//! Nearly always there is none, and then requests and handshakes take no lock. `shared/mod.rs` replaces the responses
+//! of other machines as a whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::locked;
 /// The beginning of the paths of HTTP-01. Every listener answers them, for every host.
 const PATH: &str = "/.well-known/acme-challenge/";
 
-/// The token of a challenge (RFC 8555 section 8.3) in a path, as the client has sent it. No dot can lead out of the folder.
+/// The token of a challenge (RFC 8555 section 8.3) in a path, as the client has sent it. None for any other path.
 pub fn token(path: &str) -> Option<&str> {
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let token = path.strip_prefix(PATH)?;
@@ -24,13 +24,13 @@ pub fn token(path: &str) -> Option<&str> {
 /// The protocol of TLS-ALPN-01.
 pub const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The responses that are waited for.
+/// The responses that authorities may ask for now.
 #[derive(Default)]
 pub struct Challenges(Arc<Pending>);
 
 #[derive(Default)]
 struct Pending {
-    /// The number of entries of both maps. It is raised before an entry comes and lowered after it has gone.
+    /// The number of entries of both maps. It is raised before an entry is added, and lowered after one is removed.
     count: AtomicUsize,
     responses: Mutex<HashMap<Key, Response>>,
     /// The responses that this machine serves for the orders of other machines.
@@ -108,13 +108,14 @@ impl Challenges {
         self.give(Key::Name(name.to_owned()), Response::Identity(identity))
     }
 
-    /// Replaces the responses that other machines show.
+    /// Replaces the responses for the orders of other machines.
     pub fn replace_others(&self, responses: HashMap<Key, Response>) {
         self.0.count.fetch_add(responses.len(), Ordering::Release);
         let before = std::mem::replace(&mut *locked(&self.0.others), responses);
         self.0.count.fetch_sub(before.len(), Ordering::Release);
     }
 
+    /// Shows a response until the result is dropped.
     fn give(&self, key: Key, response: Response) -> Given {
         self.0.count.fetch_add(1, Ordering::Release);
         locked(&self.0.responses).insert(key.clone(), response);
@@ -126,6 +127,7 @@ impl Challenges {
 }
 
 impl Pending {
+    /// The response for a key.
     fn find(&self, key: Key) -> Option<Response> {
         match self.count.load(Ordering::Acquire) {
             0 => None,

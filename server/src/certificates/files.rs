@@ -1,8 +1,10 @@
 //! A certificate in files, read again when they change.
 //!
-//! The first reading comes before the process gives up its privileges. Later ones may be denied then. A reading that fails leaves the
-//! certificate that is there. The lock is held while files are looked at, and never while a client waits: a handshake takes the lock
-//! of `current` alone.
+//! The process reads the files for the first time before it gives up its privileges. Later readings may be denied. A
+//! reading that fails leaves the old certificate in place.
+//!
+//! The lock of `looked` is held while the files are read. A handshake takes only the lock of `current`, which is held
+//! for moments.
 
 use std::io;
 use std::path::Path;
@@ -33,7 +35,7 @@ struct Looked {
     /// The files as they were when the certificate was read.
     stamps: Option<[Stamp; 2]>,
     leaf: Option<Certificate>,
-    /// The lines that were logged since, so that each is logged once.
+    /// The lines that were logged since then, so that each is logged once.
     said: Vec<String>,
 }
 
@@ -91,7 +93,7 @@ impl Files {
                     said: Vec::new(),
                 };
                 match is_first {
-                    // The check of the configuration has warned of it just now.
+                    // The check of the configuration has just warned of the end.
                     true => {
                         let end = self.end(&looked, now);
                         looked.said.extend(end);
@@ -113,7 +115,7 @@ impl Files {
         }
     }
 
-    /// Logs that the validity ends: once a day, because the text counts days.
+    /// Logs that the validity ends. This happens once a day, because the text counts the days.
     fn warn_of_end(&self, looked: &mut Looked, now: Time) {
         if let Some(text) = self.end(looked, now) {
             self.say_once(looked, text);
@@ -126,6 +128,7 @@ impl Files {
         Some(format!("'{}': {text}", self.files.cert.display()))
     }
 
+    /// Logs a line, unless it was logged since the certificate was read.
     fn say_once(&self, looked: &mut Looked, text: String) {
         if !looked.said.contains(&text) {
             self.say.warning(format_args!("{text}"));
@@ -196,7 +199,8 @@ mod tests {
             }
         }
 
-        /// Looks some days after [`NOW`]. Returns what was logged since the last call, and the last day of the certificate.
+        /// Looks some days after [`NOW`]. Returns what was logged since the last call, and the last day of the
+        /// certificate.
         fn look(&self, days: i64) -> (Vec<String>, Option<String>) {
             self.files.look(None, Time(NOW.0 + days * 86_400));
             let lines = std::mem::take(&mut *self.lines.lock().unwrap());

@@ -1,4 +1,5 @@
-//! Finds what is wrong with the files of a certificate: validity, order of the chain, names, the key and its permissions.
+//! Finds what is wrong with the files of a certificate: validity, order of the chain, names, the key and its
+//! permissions.
 
 use std::fs;
 use std::io;
@@ -11,14 +12,14 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::x509::{AltName, Certificate, Time};
 
-/// Days before the end of its validity that a certificate is warned of.
+/// The last days of a certificate's validity, in which warnings say so.
 const WARNING_DAYS: i64 = 14;
 /// Bytes of the largest accepted file.
 const FILE_MAX: u64 = 1 << 20;
-/// Permission of the world to read a file.
+/// The permission bit that lets every user read a file.
 const READ_BY_OTHERS: u32 = 0o004;
 
-/// The consequence of a certificate that cannot be used.
+/// The consequence of an unusable certificate for its site, for messages.
 const MEANWHILE: &str = "the site keeps the certificate that it has, or serves a self-signed one";
 
 /// The file that a warning is about.
@@ -28,7 +29,8 @@ pub enum Part {
     Key,
 }
 
-/// Looks at the files of a site. `shown` gives the name of a path in messages.
+/// Reads the files of a certificate, and returns a message for each thing that is wrong with them. `shown` names a path
+/// in messages.
 ///
 /// # Blocks the thread
 /// While the files are read.
@@ -52,7 +54,7 @@ pub fn inspect(
                 .chain(order(chain))
                 .chain(other_names(leaf, hosts));
             found.extend(texts.map(|text| (Part::Cert, format!("'{name}': {text}"))));
-            if let Some(text) = lonely(cert, chain) {
+            if let Some(text) = without_issuer(cert, chain) {
                 found.push((Part::Cert, format!("'{name}': {text}")));
             }
         }
@@ -93,6 +95,7 @@ fn is_encrypted(pem: &[u8]) -> bool {
     pem.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || pem.contains("Proc-Type: 4,ENCRYPTED")
 }
 
+/// Reads a file. The error is one line.
 fn read(path: &Path, shown: &impl Fn(&Path) -> String) -> Result<Vec<u8>, String> {
     let read = path
         .metadata()
@@ -140,7 +143,7 @@ pub fn validity(leaf: &Certificate, now: Time) -> Option<String> {
     }
 }
 
-/// Whether each certificate is followed by that of its issuer.
+/// The sentence about a chain in which a certificate is not followed by that of its issuer.
 fn order(chain: &[Certificate]) -> Option<String> {
     if chain[0].is_ca && chain[1..].iter().any(|other| !other.is_ca) {
         return Some(
@@ -156,7 +159,7 @@ fn order(chain: &[Certificate]) -> Option<String> {
     ))
 }
 
-/// The hosts of the site that the certificate is not for.
+/// The sentence about hosts of the site that the certificate is not for.
 fn other_names(leaf: &Certificate, hosts: &[String]) -> Option<String> {
     let missing: Vec<String> = hosts
         .iter()
@@ -171,11 +174,11 @@ fn other_names(leaf: &Certificate, hosts: &[String]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("the certificate is not for {}, but for {names}", missing.join(", ")))
 }
 
-/// certbot writes `cert.pem` without the issuer's certificate beside `fullchain.pem`.
-fn lonely(path: &Path, chain: &[Certificate]) -> Option<String> {
+/// The sentence about a file without the issuer's certificate: certbot writes such a `cert.pem` beside `fullchain.pem`.
+fn without_issuer(path: &Path, chain: &[Certificate]) -> Option<String> {
     let full = path.with_file_name("fullchain.pem");
-    let is_lonely = chain.len() == 1 && chain[0].issuer != chain[0].subject;
-    (is_lonely && *path != full && full.is_file())
+    let is_alone = chain.len() == 1 && chain[0].issuer != chain[0].subject;
+    (is_alone && *path != full && full.is_file())
         .then(|| "it holds the site's certificate alone, and clients need that of its issuer too: use 'fullchain.pem' beside it".into())
 }
 

@@ -1,8 +1,8 @@
 //! The internal authority: it signs certificates for development when they are needed.
 //!
-//! Its key and its certificate are one file of the state folder, so they can never differ. The process that writes that file first has made
-//! the authority; others read it. `root.pem` beside it holds the certificate alone, for the trust stores of clients.
-//! Certificates that it signs live in memory only.
+//! Its key and its certificate are one file of the state folder, so they always belong together. The process that
+//! writes that file first makes the authority; others read it. `root.pem` beside it holds the certificate alone, for
+//! the trust stores of clients. The certificates that the authority signs are kept in memory only.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,6 +22,8 @@ use super::state;
 use super::x509::{Certificate, Time};
 use super::{Source, locked};
 
+/// The folder of the authority in the state folder, the file with its key and certificate, and that with the
+/// certificate alone.
 const FOLDER: &str = "internal";
 const BOTH: &str = "authority.pem";
 const ROOT: &str = "root.pem";
@@ -29,7 +31,7 @@ const ROOT: &str = "root.pem";
 /// The most certificates of one site. A default site gets one for each name that clients ask for.
 const KEPT: usize = 1000;
 
-/// Names of this machine, for clients that ask for no name.
+/// Further names in the certificate for clients that ask for no name: those of this machine.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// The path of the root certificate in a state folder.
@@ -102,6 +104,7 @@ pub struct Internal {
 }
 
 impl Internal {
+    /// The certificates of a site with these hosts. None is made yet.
     pub fn new(authority: Arc<Authority>, hosts: Vec<String>) -> Internal {
         Internal {
             authority,
@@ -110,6 +113,7 @@ impl Internal {
         }
     }
 
+    /// The certificate for a name, made anew after two thirds of its time.
     fn find_at(&self, name: Option<&str>, now: Time) -> Option<Identity> {
         let mut made = locked(&self.made);
         let key = name.unwrap_or_default();

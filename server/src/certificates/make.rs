@@ -8,17 +8,18 @@ use rcgen::{
 
 use super::x509::Time;
 
-/// Validity of a site's certificate, in days.
+/// Days from now to the end of a certificate's validity.
 pub const LEAF_DAYS: i64 = 30;
-/// Validity of an authority, in days: ten years.
+/// Days from now to the end of an authority's validity: ten years.
 const AUTHORITY_DAYS: i64 = 3653;
 
+/// The common name in a self-signed certificate.
 const NAME_OF_SELF_SIGNED: &str = "Osier: no certificate yet";
 
 /// An authority that signs certificates.
 pub type Signer = Issuer<'static, KeyPair>;
 
-/// A certificate for `names` that nobody vouches for.
+/// Makes a self-signed certificate for `names`.
 ///
 /// # Errors
 /// One line: a name that no certificate can have.
@@ -28,7 +29,7 @@ pub fn self_signed(names: &[String], now: Time) -> Result<Identity, String> {
     identity(vec![made.der().to_vec()], &key)
 }
 
-/// A certificate for `names` that an authority has signed.
+/// Makes a certificate for `names`, signed by an authority.
 ///
 /// # Errors
 /// One line: a name that no certificate can have.
@@ -67,6 +68,7 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
+/// The content of a site's certificate.
 fn leaf(names: &[String], name: &str, now: Time) -> Result<CertificateParams, String> {
     let bare = |name: &String| name.trim_matches(['[', ']']).to_owned();
     let mut params = CertificateParams::new(names.iter().map(bare).collect::<Vec<_>>()).map_err(text)?;
@@ -84,7 +86,7 @@ fn distinguished(name: &str) -> DistinguishedName {
     distinguished
 }
 
-/// Makes a certificate valid from yesterday on, for clients whose clock is slow.
+/// Sets the validity: from yesterday on, for clients whose clock is slow.
 fn limit(params: &mut CertificateParams, now: Time, days: i64) {
     let date = |days: i64| {
         let (year, month, day) = Time(now.0 + days * 86_400).date();

@@ -6,10 +6,10 @@
 //!                                                 └─ none yet: a self-signed certificate (make.rs)
 //! ```
 //!
-//! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps its certificate. A snapshot of the configuration
-//! holds a [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name. No handshake waits here for an
-//! authority: a source obtains certificates on a fiber of its own and then replaces the identity. At most, a handshake reads a small
-//! file: the first one of a stored certificate.
+//! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps its certificate. A snapshot of the
+//! configuration holds a [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name. No
+//! handshake waits here for an authority: a source obtains certificates on a fiber of its own and then replaces the
+//! identity. At most, a handshake reads a small file: the first one of a stored certificate.
 
 pub mod acme;
 mod auto;
@@ -57,7 +57,8 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// An origin of certificates, at work.
 pub trait Source: Send + Sync {
-    /// The identity for the name that a client asks for, in lower case. None while there is none. Every worker calls it.
+    /// The identity for the name that a client asks for, in lower case. None while there is none. Every worker calls
+    /// it.
     ///
     /// # Suspends
     /// Only while a small file of the state folder is read.
@@ -74,7 +75,8 @@ pub struct SiteCertificate {
     source: Arc<dyn Source>,
     /// The hosts of the site, for the self-signed certificate.
     hosts: Vec<String>,
-    /// The self-signed certificate served until there is another, made for the first client. `None` if the handshake fails instead.
+    /// The self-signed certificate served until there is another, made for the first client. `None` if the handshake
+    /// fails instead.
     stand_in: Option<OnceLock<Option<Identity>>>,
 }
 
@@ -147,7 +149,8 @@ impl Certificates {
         }
     }
 
-    /// Reads the files of a certificate while the process may still read them. [`of_site`](Certificates::of_site) finds them later.
+    /// Reads the files of a certificate while the process may still read them. [`of_site`](Certificates::of_site) finds
+    /// them later.
     ///
     /// # Blocks the thread
     /// While the files are read.
@@ -241,8 +244,8 @@ impl Certificates {
         Some(Arc::clone(auto))
     }
 
-    /// Obtains and renews the certificates of `subjects` from now on, and those on demand if `on_demand` has settings for them. Stops
-    /// renewing all others.
+    /// Obtains and renews the certificates of `subjects` from now on, and those on demand if `on_demand` has settings
+    /// for them. Stops renewing all others.
     pub fn keep(self: &Arc<Certificates>, mut subjects: Vec<Subject>, on_demand: Option<Settings>) {
         let folder = self.folder().filter(|_| self.shared().is_none());
         // Locked first: a name that becomes known meanwhile goes to the new keeper.
@@ -356,7 +359,8 @@ impl Certificates {
         Ok(Arc::clone(authority.insert(opened)))
     }
 
-    /// The names of certificates, and the ends of their validity in seconds since 1970: those that end first, `count` at most.
+    /// The names of certificates, and the ends of their validity in seconds since 1970: those that end first, `count`
+    /// at most.
     pub fn ends(&self, count: usize) -> Vec<(String, i64)> {
         let mut ends = self.on_demand.ends();
         ends.extend(locked(&self.autos).values().filter_map(|auto| auto.ends()));
@@ -406,7 +410,8 @@ struct Everywhere {
 impl Presented for Everywhere {}
 
 impl Certificates {
-    /// Shows a response on the other machines too. While Redis is away, this machine shows it alone: the issuer may ask this one.
+    /// Shows a response on the other machines too. While Redis is away, this machine shows it alone: the issuer may ask
+    /// this one.
     fn on_all_machines(&self, here: Given, key: &Key, response: impl FnOnce() -> serde_json::Value) -> Everywhere {
         let there = self.shared().and_then(|shared| shared.give(key, &response()));
         Everywhere {

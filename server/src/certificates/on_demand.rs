@@ -1,4 +1,5 @@
-//! Certificates for names that no configuration lists, obtained when a client first asks for them (`tls = "on-demand"`).
+//! Certificates for names that no configuration lists, obtained when a client first asks for them
+//! (`tls = "on-demand"`).
 //!
 //! ```text
 //!   handshake ──▶ known? the identity
@@ -12,11 +13,14 @@
 //!                              └──▶ keeper: order, renewal ──▶ known
 //! ```
 //!
-//! `load` and `run` are fibers. A stored certificate needs no question and no order, so that all names are back soon after a restart.
+//! `load` and `run` are fibers. A stored certificate needs no question and no order, so all names are served again soon
+//! after a restart.
 //!
-//! Names come from clients, so everything has a bound: names that wait, questions and orders in a minute, names that were refused and
-//! names that are known. The handshake of a name waits for its certificate until the name is refused or dropped, for [`COMING_FOR`] at most. A name that finds the line full takes the place of another one, drawn by chance: so no flood of names keeps the
-//! others out for ever. A name without a place is forgotten, and its next client brings it again.
+//! Names come from clients, so everything has a bound: names that wait, questions and orders in a minute, refused names
+//! and known names. A handshake waits for the certificate of its name until the name is refused or dropped, for
+//! [`COMING_FOR`] at most. A name that finds the queue for questions full takes the place of a name drawn by chance, so
+//! no flood of names keeps the others out for ever. A name without a place is forgotten, and its next client brings it
+//! again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -37,21 +41,21 @@ use crate::log::operator::Say;
 /// The most names whose stored certificate is looked for.
 const NEW_MAX: usize = 1024;
 
-/// The most names that wait for a question, and the most of them below one domain.
+/// The most names that wait for their question, in all and below one domain.
 const AWAITED: usize = 64;
 const AWAITED_OF_DOMAIN: usize = 8;
 
-/// Questions in a minute.
+/// The most questions in a minute.
 const QUESTIONS: u32 = 60;
 
-/// Time for which a refusal counts, and the most refusals that are remembered.
+/// How long a refusal counts, and the most refusals that are remembered.
 const REFUSED_FOR: Duration = Duration::from_secs(300);
 const REFUSED_MAX: usize = 10_000;
 
 /// The most names that have, or get, a certificate.
 const KNOWN_MAX: usize = 10_000;
 
-/// Time for which handshakes wait for a name, from its first client on.
+/// How long handshakes wait for a name, from its first client on.
 const COMING_FOR: Duration = Duration::from_secs(20);
 
 /// Longest time for a question.
@@ -63,14 +67,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct OnDemand {
     say: Say,
     state: Mutex<State>,
-    /// Set when `new` gets a name.
+    /// Set when a name is added to `new`.
     news: Event,
-    /// Set when `awaited` gets a name.
+    /// Set when a name is added to `awaited`.
     lined_up: Event,
     /// Draws the name that loses its place.
     chance: RandomState,
 }
 
+/// The names, by how far they have come.
 #[derive(Default)]
 struct State {
     /// `None` while no site has certificates on demand.
@@ -85,20 +90,22 @@ struct State {
     awaited: VecDeque<String>,
     /// The names in `new` and `awaited`, and those that a fiber works on.
     pending: HashSet<String>,
-    /// When the first client of a name came, for names that have no certificate yet. Longer ago than [`COMING_FOR`] counts as never.
+    /// When the first client of a name came, for names without a certificate. A time more than [`COMING_FOR`] ago does
+    /// not count.
     coming: HashMap<String, Instant>,
     refused: HashMap<String, Refusal>,
     /// The refused names, the oldest first.
     refusals: VecDeque<String>,
     questions: Rate,
     orders: Rate,
+    /// Whether the log has said that there are too many known names.
     is_full: bool,
 }
 
 /// Why and when a name got no certificate.
 struct Refusal {
     since: Instant,
-    /// Whether `ask` has said no. It has not answered otherwise.
+    /// Whether `ask` has said no. Otherwise it has not answered.
     is_denied: bool,
 }
 
@@ -149,6 +156,7 @@ pub type Find<'a> = &'a dyn Fn(&str) -> io::Result<Option<Stored>>;
 pub type Keep<'a> = &'a dyn Fn(&str, Settings);
 
 impl OnDemand {
+    /// No certificates, until [`set`](OnDemand::set) has settings for them.
     pub fn new(say: Say) -> OnDemand {
         OnDemand {
             say,
@@ -190,7 +198,8 @@ impl OnDemand {
         state.known.iter().filter_map(ends).collect()
     }
 
-    /// Asks again whether a name may have a certificate, before a renewal. Forgets a refused name, and returns false for it.
+    /// Asks again whether a name may have a certificate, before a renewal. Forgets a refused name, and returns false
+    /// for it.
     ///
     /// # Suspends
     /// Until the question is answered.
@@ -231,7 +240,7 @@ impl OnDemand {
         }
     }
 
-    /// Asks about the awaited names, and passes each permitted one to `keep`. Never returns.
+    /// Asks about the names in the queue, and passes each permitted one to `keep`. Never returns.
     ///
     /// # Suspends
     /// Always.
@@ -255,20 +264,21 @@ impl OnDemand {
                         locked(&self.state).refuse(&name, false);
                     }
                 }
-                // Not before: a client that comes meanwhile would bring the name a second time.
+                // The name stays pending until here, so a client that comes meanwhile does not bring it a second time.
                 locked(&self.state).pending.remove(&name);
             }
         }
     }
 
+    /// The next name whose stored certificate is looked for.
     fn next_new(&self) -> Option<(String, Settings)> {
         let mut state = locked(&self.state);
         let settings = state.settings.clone()?;
         Some((state.new.pop_front()?, settings))
     }
 
-    /// Serves a stored certificate from now on. False if it cannot be used, if there is no room for its name, or if a new configuration
-    /// has no certificates on demand.
+    /// Serves a stored certificate from now on. False if it cannot be used, if there is no room for its name, or if a
+    /// new configuration has no certificates on demand.
     fn take(&self, name: &str, stored: &Stored) -> bool {
         let Ok(served) = Served::of(stored) else {
             return false;
@@ -329,7 +339,7 @@ impl OnDemand {
         }
     }
 
-    /// Whether one more name may be known.
+    /// Whether one more name may be known. Logs once that there are too many.
     fn has_room(&self, state: &mut State, name: &str) -> bool {
         let has_room = state.known.len() < KNOWN_MAX;
         if !has_room && !std::mem::replace(&mut state.is_full, true) {
@@ -340,6 +350,7 @@ impl OnDemand {
         has_room
     }
 
+    /// Makes a name known, if a certificate may be ordered for it now.
     fn admit_order(&self, name: &str, settings: &Settings) -> bool {
         let mut state = locked(&self.state);
         if !state.pending.contains(name) || !self.has_room(&mut state, name) {
@@ -367,6 +378,7 @@ impl Served {
 }
 
 impl State {
+    /// Remembers the refusal of a name, and forgets the oldest one if there are too many.
     fn refuse(&mut self, name: &str, is_denied: bool) {
         let since = osier::time::now();
         let refusal = Refusal { since, is_denied };
@@ -392,14 +404,15 @@ impl State {
         }
     }
 
-    /// Whether the certificate of a name may come soon: the name waits for its question, or the certificate is being ordered.
+    /// Whether the certificate of a name may come soon: the name waits for its question, or the certificate is being
+    /// ordered.
     fn is_coming(&self, name: &str) -> bool {
         let since = self.coming.get(name);
         let is_early = since.is_some_and(|since| osier::time::now().saturating_duration_since(*since) < COMING_FOR);
         is_early && (self.pending.contains(name) || matches!(self.known.get(name), Some(None)))
     }
 
-    /// The refusal of a name that counts still.
+    /// The refusal of a name, if it still counts.
     fn refusal(&self, name: &str) -> Option<&Refusal> {
         let refusal = self.refused.get(name)?;
         let age = osier::time::now().saturating_duration_since(refusal.since);
@@ -435,7 +448,7 @@ impl Source for OnDemand {
         if is_new {
             self.news.set();
         }
-        // A certificate of an earlier run serves its first client.
+        // The first client of a name gets the certificate of an earlier run at once.
         let stored = folder?.certificate(name).ok()??;
         stored.identity().ok()
     }
@@ -462,13 +475,14 @@ pub fn ask(url: &str, name: &str) -> io::Result<bool> {
     }
 }
 
-/// The last two labels of a name: one owner has all names below it, as a rule.
+/// The last two labels of a name. As a rule, all names below it have one owner.
 fn domain(name: &str) -> &str {
     let dot = name.rmatch_indices('.').nth(1);
     dot.map_or(name, |(dot, _)| &name[dot + 1..])
 }
 
-/// Whether a name can be a host on the internet: at least two labels of letters, digits and inner hyphens, and not an address.
+/// Whether a name can be a host on the internet: at least two labels of letters, digits and inner hyphens, and not an
+/// address.
 fn is_host_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())

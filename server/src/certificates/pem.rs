@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-/// A PEM block.
+/// The PEM block of a DER encoding.
 pub fn block(label: &str, der: &[u8]) -> String {
     let text = BASE64.encode(der);
     let mut block = format!("-----BEGIN {label}-----\n");

@@ -7,12 +7,13 @@ use super::acme::settings::Settings;
 /// The origin of a site's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateFrom {
+    /// Two files, which somebody else renews.
     Files(CertificateFiles),
-    /// The local authority for development.
+    /// The internal authority, for development.
     Internal,
     /// A public authority, by ACME.
     Auto(Box<Settings>),
-    /// The same, for the names that clients ask for.
+    /// A public authority, for the names that clients ask for.
     OnDemand,
 }
 

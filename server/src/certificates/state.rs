@@ -85,7 +85,8 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     Ok(temporary)
 }
 
-/// Makes the disk store the name of a file. Errors are ignored: the file is in place, and only a crash could bring the old one back.
+/// Makes the disk store the name of a file. Errors are ignored: the file is in place, and only a crash could bring the
+/// old one back.
 fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::internal::root_of;
 
-/// The text for an authority in this state folder.
+/// The text of `osier trust`, for the authority in this state folder.
 ///
 /// # Errors
 /// One line, when there is no authority yet.
@@ -47,7 +47,7 @@ curl
     )
 }
 
-/// A path for a shell.
+/// A path as a word of a shell.
 fn quoted(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
     match path.bytes().all(is_plain) {

@@ -1,7 +1,7 @@
 //! Reads what the server has to know of an X.509 certificate: its names, validity, issuer and public key.
 //!
-//! x509-parser decodes the certificate, and checks no signature: rustls does that where it matters. This module adds the text of a
-//! distinguished name as RFC 4514 has it, the comparison of names, and times.
+//! x509-parser decodes the certificate. Signatures are not checked here: rustls does that where it matters. This module
+//! adds the text of a distinguished name (RFC 4514), the comparison of names, and times.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use osier_web::files::calendar::Utc;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name};
 
-/// The encoding is not that of a certificate.
+/// The error for an encoding that is not that of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -82,8 +82,8 @@ impl Certificate {
         })
     }
 
-    /// Whether a client that asks for `name` accepts the certificate. `name` is a host in lower case, an address (IPv6 in
-    /// brackets), or a wildcard: then every name one label below it must be accepted.
+    /// Whether a client that asks for `name` accepts the certificate. `name` is a host in lower case, an address (IPv6
+    /// in brackets), or a wildcard: then every name one label below it must be accepted.
     pub fn is_for(&self, name: &str) -> bool {
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         if let Ok(ip) = bare.unwrap_or(name).parse::<IpAddr>() {
@@ -173,6 +173,7 @@ impl fmt::Display for Name {
 }
 
 impl Time {
+    /// The present time of the system's clock.
     pub fn now() -> Time {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Time(since.map_or(0, |since| since.as_secs().cast_signed()))

@@ -1,7 +1,7 @@
 //! The access log: one line per request, to standard error, a file or syslog.
 //!
-//! Workers format a line and add it to the buffer of a [`Writer`], whose thread writes it. So a slow disk or terminal never stops
-//! a worker: a full buffer drops lines, and the number of dropped lines is reported.
+//! Workers format a line and add it to the buffer of a [`Writer`], whose thread writes it. So a slow disk or terminal
+//! never stops a worker. A full buffer drops lines, and the number of dropped lines is reported.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use super::syslog;
 use super::text::now;
 use super::writer::{self, Output, Report, Writer};
 
-/// The longest line on standard error. Docker splits longer ones, and the journal those of 48 KiB. The second part would begin with bytes
-/// of a client, which the journal takes for a priority.
+/// Bytes of the longest line on standard error. Docker splits longer lines, and the journal those of 48 KiB. The second
+/// part might begin with bytes of a client, which the journal would take for a priority.
 const STDERR_LINE: usize = (16 << 10) - 1;
 
-/// The forms of the access log that a command line knows.
+/// The formats of the access log on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Apache's combined log format.
@@ -56,7 +56,7 @@ pub struct AccessLog {
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
     syslog: Option<syslog::Header>,
-    /// The most bytes of a line that its readers take whole.
+    /// Bytes of the longest line that its readers take whole.
     longest: usize,
 }
 
@@ -78,7 +78,7 @@ impl AccessLog {
             To::File(file) => {
                 path = Some(file.clone());
                 match writer::file(file) {
-                    // 'check' refuses a missing folder, so it is refused here too.
+                    // `osier check` refuses a missing folder, so it is refused here too.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         return Err(format!("cannot write the access log '{}': {error}", file.display()));
                     }
@@ -125,8 +125,8 @@ impl AccessLog {
         })
     }
 
-    /// Opens the file again after somebody has renamed or removed it. Lines that are not written yet, and all later ones, go
-    /// to the new file. Does nothing for a log that is not a file.
+    /// Opens the file again after somebody has renamed or removed it. Lines that are not written yet, and all later
+    /// ones, go to the new file. Does nothing for a log that is not a file.
     ///
     /// # Blocks the thread
     /// While the file is opened.
@@ -143,7 +143,7 @@ impl AccessLog {
     /// Adds a line.
     pub fn record(&self, entry: &Entry<'_>) {
         let mut line = self.line(entry);
-        // What follows a long value of a client must not be cut, or begin another line.
+        // The fields after a long value of a client must not be cut, or begin another line.
         let mut most = self.longest / 4;
         while line.len() > self.longest && most > 0 {
             line = self.line(&entry.cut(most, &|name| cut((entry.fields)(name), most)));
@@ -153,7 +153,7 @@ impl AccessLog {
         self.writer.push(&line);
     }
 
-    /// Formats a line without its end.
+    /// Formats a line without its line feed.
     fn line(&self, entry: &Entry<'_>) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);
         if let Some(header) = &self.syslog {
@@ -238,7 +238,8 @@ mod tests {
         );
     }
 
-    /// The file is rotated by rename while four threads write. Every line is in one of the files, whole, and none twice.
+    /// The file is rotated by rename while four threads write. Every line is in one of the files, whole, and none
+    /// twice.
     #[test]
     fn reopened_without_losing_a_line() {
         let folder = std::env::temp_dir().join(format!("osier-log-{}", std::process::id()));

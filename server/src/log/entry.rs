@@ -1,7 +1,7 @@
-//! A line of the access log: in Apache's combined format, as a template says, or as JSON.
+//! Formats a line of the access log: in Apache's combined format, by a template, or as JSON.
 //!
-//! Every byte from a client is escaped. A line of text holds no control character and no bare quote in a value; a JSON line is
-//! always well-formed UTF-8.
+//! Every byte from a client is escaped. A line of text holds no control character and no bare quote in a value; a JSON
+//! line is always well-formed UTF-8.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,7 +48,8 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The entry with the first `most` bytes of each value that a client chooses. `fields` returns those of the request's fields.
+    /// The entry with at most `most` bytes of each value that a client chooses. `fields` returns the shortened fields
+    /// of the request.
     pub fn cut<'c>(&self, most: usize, fields: &'c dyn Fn(&str) -> &'c [u8]) -> Entry<'c>
     where
         'a: 'c,
@@ -74,7 +75,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The first `most` bytes at most.
+/// The first `most` bytes, or all if there are fewer.
 pub fn cut(value: &[u8], most: usize) -> &[u8] {
     &value[..value.len().min(most)]
 }
@@ -95,14 +96,14 @@ pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     line.pop();
 }
 
-/// `06/Nov/1994:08:49:37 +0000`
+/// Formats a time as `06/Nov/1994:08:49:37 +0000`.
 fn time_combined(line: &mut Vec<u8>, time: Duration) {
     let at = utc(time);
     let (day, month, year) = (at.day, month(&at), at.year);
     put(line, format_args!("{day:02}/{month}/{year:04}:{} +0000", Clock(at)));
 }
 
-/// The request line. `-` when the request could not be parsed.
+/// Formats the request line. `-` when the request could not be parsed.
 fn request(line: &mut Vec<u8>, entry: &Entry<'_>) {
     if entry.method.is_empty() {
         return line.push(b'-');
@@ -113,11 +114,11 @@ fn request(line: &mut Vec<u8>, entry: &Entry<'_>) {
     put(line, format_args!(" {}", entry.version));
 }
 
-/// A value of a field.
+/// The value of a field.
 enum Value<'a> {
     /// Bytes that a client may have chosen.
     Text(&'a [u8]),
-    /// Text of this server.
+    /// A text of this server, which needs no escapes.
     Own(String),
     Times(Times),
     Number(String),
@@ -126,6 +127,7 @@ enum Value<'a> {
     Nothing,
 }
 
+/// The value of a field in an entry.
 fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
     let text = |bytes: &'a [u8]| match bytes {
         b"" => Value::Nothing,
@@ -175,6 +177,7 @@ fn own(text: Option<String>) -> Value<'static> {
     text.map_or(Value::Nothing, Value::Own)
 }
 
+/// A time in milliseconds, with three decimals.
 fn millis(time: Duration) -> String {
     let micros = time.as_micros();
     format!("{}.{:03}", micros / 1000, micros % 1000)

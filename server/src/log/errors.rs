@@ -1,12 +1,15 @@
 //! The error log: writes lines for the operator to standard error, a file or syslog.
 //!
-//! A line has the time, the level, and what it is about: the site, the client and the request id. These stand before the text, and
-//! nothing invisible is left in the text, so whatever a client sends cannot look like them or like another line.
+//! A line has the time, the level, and the site, the client and the request id that it is about. These stand before the
+//! text, and invisible characters in the text are escaped. So nothing that a client sends looks like one of them or
+//! like another line.
 //!
-//! A line must never stop a worker, and a peer can provoke lines. So a line is written to standard error only when that takes all of
-//! it at once, or by the thread of an access log that writes there. A pipe or a socket that nobody reads loses lines, and the next
-//! line that gets through reports how many. Files and syslog have a [`Writer`]. A failed or refused request is not logged if its
-//! reason was logged within the last second; another line reports how many were left out, once that second is over.
+//! A line must never stop a worker, and a peer can provoke lines. So a line is written to standard error only if that
+//! takes all of it at once; while an access log writes there, the thread of that log writes it. A pipe or a socket that
+//! nobody reads loses lines, and the next line that gets through reports how many. Files and syslog have a [`Writer`].
+//!
+//! A failed or refused request is not logged if its reason was logged within the last second. Once that second is over,
+//! another line reports how many were left out.
 //!
 //! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps.
 
@@ -19,7 +22,7 @@ use std::time::{Duration, Instant};
 use osier::sync::Event;
 use osier_web::Level;
 
-use super::operator::{About, Line, Say};
+use super::operator::{Line, Say};
 use super::settings::{self, To};
 use super::stderr::{LONGEST, Shared, stderr};
 use super::syslog::{self, severity};
@@ -29,8 +32,9 @@ use super::writer::{self, Output, Report, Writer};
 /// The time during which a cause is not logged again.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// The number of causes that are remembered. While as many are remembered, a line with another cause is logged if it is more serious
-/// than [`Level::Info`]. Other lines are counted: a client can make up causes, names of fields for example.
+/// The number of causes that are remembered. While as many are remembered, a line with another cause is logged if it is
+/// more serious than [`Level::Info`]. Other lines are counted: a client can make up causes, names of fields for
+/// example.
 const REMEMBERED: usize = 64;
 
 /// The error log of the process.
@@ -49,6 +53,7 @@ impl ErrorLog {
         })
     }
 
+    /// Logs to this log.
     pub fn say(self: &Arc<Self>) -> Say {
         let log = Arc::clone(self);
         Say::new(move |line| {
@@ -59,7 +64,8 @@ impl ErrorLog {
         })
     }
 
-    /// Starts a fiber that writes in time how many lines were left out. Without it the next line does.
+    /// Starts a fiber that reports in time how many lines were left out. Before that, only the next line causes the
+    /// report.
     pub fn count_in_time(self: &Arc<Self>) {
         let log = Arc::clone(self);
         let fiber = osier::fiber::Builder::new().name("error log");
@@ -125,16 +131,10 @@ impl ErrorLog {
         }
     }
 
+    /// Logs that the log cannot be opened.
     fn complain(&self, error: &io::Error) {
         let text = format_args!("cannot open the error log: {error}; it continues where it was");
-        let (level, about, report) = (Level::Error, About::default(), "");
-        let line = Line {
-            level,
-            about,
-            text,
-            report,
-        };
-        self.lock().say(&line, Instant::now());
+        self.lock().say(&Line::new(Level::Error, text), Instant::now());
     }
 
     /// Writes the lines that wait, and how many were left out. Lines logged later go to standard error.
@@ -153,6 +153,7 @@ impl ErrorLog {
     }
 }
 
+/// A count of lines in words.
 fn more_lines(count: u64) -> String {
     format!("{count} more line{}", if count == 1 { "" } else { "s" })
 }
@@ -166,7 +167,7 @@ fn is_in_journal() -> bool {
     found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// A destination with a thread.
+/// A destination that a thread writes to.
 struct Queue {
     writer: Writer,
     syslog: Option<syslog::Header>,
@@ -186,18 +187,14 @@ impl Queue {
                 Some(syslog::Header::new(settings)),
             ),
         };
-        // The log cannot report to itself what it has lost.
+        // The log cannot report its own losses to itself.
         let stderr = Mutex::new(Log::new(stderr()));
         let report: Report = Box::new(move |text| {
-            let (level, about, report) = (Level::Error, About::default(), "");
             let mut stderr = stderr.lock().unwrap_or_else(PoisonError::into_inner);
-            let line = Line {
-                level,
-                about,
-                text: format_args!("error log: {text}"),
-                report,
-            };
-            stderr.say(&line, Instant::now());
+            stderr.say(
+                &Line::new(Level::Error, format_args!("error log: {text}")),
+                Instant::now(),
+            );
         });
         Ok(Some(Queue {
             writer: Writer::start(out, true, report)?,
@@ -206,17 +203,18 @@ impl Queue {
     }
 }
 
+/// The state of the log. `W` is standard error, or the stream of a test.
 struct Log<W> {
     settings: settings::ErrorLog,
     /// Whether lines on standard error begin with a priority.
     in_journal: bool,
     stream: Arc<Shared<W>>,
-    /// None for the stream.
+    /// The destination. None for the stream.
     queue: Option<Queue>,
     /// Lines that the stream did not take.
     lost: u64,
     recent: Vec<Recent>,
-    /// Lines that were left out because too many causes are remembered, and the time of the first.
+    /// When the first line was left out because too many causes are remembered, and the count of such lines.
     others: Option<(Instant, u64)>,
 }
 
@@ -225,11 +223,11 @@ struct Recent {
     cause: u64,
     entry: Entry,
     written: Instant,
-    /// How many lines with the same cause were left out since.
+    /// The count of lines with the same cause that were left out since.
     again: u64,
 }
 
-/// A line with its parts made visible.
+/// A line whose invisible characters are escaped.
 #[derive(Clone)]
 struct Entry {
     level: Level,
@@ -262,7 +260,7 @@ impl<W: AsFd> Log<W> {
         }
     }
 
-    /// Logs a line. Returns whether it was left out, to be counted.
+    /// Logs a line, or counts it as left out. Returns whether it was left out.
     fn say(&mut self, line: &Line<'_>, now: Instant) -> bool {
         if line.level > self.settings.level {
             return false;
@@ -299,18 +297,19 @@ impl<W: AsFd> Log<W> {
         false
     }
 
-    /// Whether a line may have to be counted.
+    /// Whether there may be lines to report as left out.
     fn remembers(&self) -> bool {
         !self.recent.is_empty() || self.others.is_some()
     }
 
-    /// Writes how many lines were left out, for the causes that were logged [`REPEAT`] before `now`, or for all at the end.
+    /// Writes how many lines were left out, for the causes that were logged [`REPEAT`] before `now`, or for all at the
+    /// end.
     fn count_repeated(&mut self, now: Option<Instant>) {
         let is_over = |since: Instant| now.is_none_or(|now| now.duration_since(since) >= REPEAT);
         let old: Vec<Recent> = self.recent.extract_if(.., |recent| is_over(recent.written)).collect();
         for Recent { mut entry, again, .. } in old {
             if again > 0 {
-                // They may be of other sites, clients and requests.
+                // The lines may be about other sites, clients and requests.
                 entry.about.clear();
                 entry.text = format!("{} with this cause: {}", more_lines(again), entry.text);
                 self.put(&entry);
@@ -322,8 +321,8 @@ impl<W: AsFd> Log<W> {
         }
     }
 
-    /// Writes a line. On the stream, after a report of the lines that were lost before it; the line counts as lost if the stream does
-    /// not take it.
+    /// Writes a line. On the stream, a report of the lines that were lost before comes first, and a line that the
+    /// stream does not take counts as lost.
     fn put(&mut self, entry: &Entry) {
         if let Some(queue) = &self.queue {
             let mut lines = Vec::new();
@@ -341,7 +340,7 @@ impl<W: AsFd> Log<W> {
         }
     }
 
-    /// Writes a line unless it would be lost. Returns whether it did.
+    /// Writes a line to the stream, if that takes it. Returns whether it did.
     fn write(&mut self, entry: &Entry) -> bool {
         let mut lines = Vec::new();
         self.format(&mut lines, entry, None);
@@ -349,7 +348,8 @@ impl<W: AsFd> Log<W> {
         self.stream.put(&lines)
     }
 
-    /// Formats a line with its line feed. On the journal and in syslog, which know lines only, each line of a report is one more.
+    /// Formats a line with its line feed. The journal and syslog take single lines, so there each line of a report is
+    /// one of its own.
     fn format(&self, lines: &mut Vec<u8>, entry: &Entry, syslog: Option<&syslog::Header>) {
         let time = now();
         let mut report = entry.report.lines();
@@ -370,8 +370,8 @@ impl<W: AsFd> Log<W> {
         }
     }
 
-    /// Formats one line. `is_split`: the time, the level and the name of the program are known to whoever gets it, and the report goes
-    /// into lines of its own.
+    /// Formats one line. `is_split`: the receiver adds the time, the level and the name of the program, and the report
+    /// goes into lines of its own.
     fn text(&self, lines: &mut Vec<u8>, entry: &Entry, text: &str, time: Duration, is_split: bool) {
         let begin = lines.len();
         if !is_split {
@@ -387,7 +387,7 @@ impl<W: AsFd> Log<W> {
         if !is_split && !entry.report.is_empty() {
             put(lines, format_args!("\n{}", entry.report.trim_end()));
         }
-        // Before it stands the priority for the journal, after it the line feed.
+        // The priority for the journal stands before the line, and the line feed after it.
         cut(lines, begin, LONGEST - "<3>".len() - 1);
         lines.push(b'\n');
     }
@@ -418,7 +418,7 @@ impl<W: AsFd> Log<W> {
     }
 }
 
-/// Shortens lines to what a pipe takes at once. A single line is short enough.
+/// Shortens a line with its report to what a pipe takes at once.
 fn cut_lines(lines: &mut Vec<u8>) {
     if lines.len() > LONGEST {
         let end = lines[..LONGEST].iter().rposition(|&byte| byte == b'\n');
@@ -426,7 +426,7 @@ fn cut_lines(lines: &mut Vec<u8>) {
     }
 }
 
-/// Shortens what follows `begin` to `most` bytes, without a torn character.
+/// Shortens the text after `begin` to `most` bytes, without a torn character.
 fn cut(lines: &mut Vec<u8>, begin: usize, most: usize) {
     if lines.len() - begin <= most {
         return;
@@ -459,6 +459,7 @@ fn cut_escaped(text: &mut Vec<u8>, most: usize) {
     }
 }
 
+/// The name of a level.
 fn name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
@@ -468,8 +469,8 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// A hash of the reason of a failed or refused request, or of a connection that was closed for one. The peer chooses the target and its
-/// port, so they are left out. None for every other line.
+/// A hash of the reason why a request has failed or was refused, or why a connection was closed. It leaves out the
+/// target and the port, which the peer chooses. None for every other line.
 fn cause(line: &str) -> Option<u64> {
     let marks = [" failed: ", " was refused with "];
     let reason = match line.strip_prefix("closed a") {
@@ -484,6 +485,7 @@ fn cause(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::operator::About;
     use crate::log::text::Client;
     use osier_web::RequestId;
     use std::io::Read;
@@ -521,13 +523,7 @@ mod tests {
     }
 
     fn say(log: &mut Log<UnixStream>, level: Level, text: &str, now: Instant) {
-        let line = Line {
-            level,
-            about: About::default(),
-            text: format_args!("{text}"),
-            report: "",
-        };
-        log.say(&line, now);
+        log.say(&Line::new(level, format_args!("{text}")), now);
     }
 
     fn about() -> About<'static> {

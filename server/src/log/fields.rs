@@ -1,8 +1,9 @@
 //! The fields of an access-log line that a configuration chooses: a template with `$name`, or a list for a JSON object.
 //!
-//! A value that a client chooses cannot end its field. Alone between quotes of the template it is escaped as in the combined format.
-//! Elsewhere every separator of the template is escaped in it too: with `$client|$path`, a `|` in the path is `\x7c`. Several fields
-//! between one pair of quotes have the separators between these.
+//! A value that a client chooses cannot end its field. A value that stands alone between quotes of the template is
+//! escaped as in the combined format. In any other value, the separators of the template are escaped too: with
+//! `$client|$path`, a `|` in the path is `\x7c`. Where several fields stand between one pair of quotes, only the
+//! separators between these quotes count.
 
 use osier_web::Phase;
 
@@ -75,7 +76,7 @@ const NAMED: [(&str, Field); 31] = [
     ("other_ms", Field::Phase(Phase::Other)),
 ];
 
-/// The beginning of the name of a request's field.
+/// The beginning of the name of a header field.
 const HEADER: &str = "header_";
 
 impl Field {
@@ -134,15 +135,17 @@ pub enum Piece {
     Field(Field, Vec<u8>),
 }
 
-/// The fields of a template that the same separators part: those outside of quotes, or those between one pair of quotes.
+/// The fields of a template with the same separators: the fields outside of quotes, or those between one pair of
+/// quotes.
 #[derive(Default)]
 struct Group {
-    /// Their places among the pieces.
+    /// The indices of the fields among the pieces.
     fields: Vec<usize>,
     separators: Vec<u8>,
 }
 
 impl Group {
+    /// Notes a byte of the text between the fields.
     fn add_text(&mut self, byte: u8) {
         if !byte.is_ascii_alphanumeric() && !self.separators.contains(&byte) {
             self.separators.push(byte);
@@ -180,7 +183,7 @@ impl Template {
                     for byte in text.bytes() {
                         match (byte, quotes.take()) {
                             (b'"', None) => quotes = Some(Group::default()),
-                            // The quotes part a single field from everything else.
+                            // The quotes alone protect a single field.
                             (b'"', Some(group)) if group.fields.len() > 1 => group.finish(&mut pieces),
                             (b'"', Some(_)) => {}
                             (byte, group) => {

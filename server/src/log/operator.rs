@@ -1,6 +1,6 @@
 //! Lines for the operator: failures, reloads and other events. Requests go to the access log.
 //!
-//! Every part that logs is given a [`Say`] when it is made. So a test can collect the lines. The error log of the process
+//! Every part that logs gets a [`Say`] when it is made, so a test can collect the lines. In a server, the error log
 //! ([`ErrorLog`](super::errors::ErrorLog)) writes them.
 
 use std::fmt;
@@ -10,17 +10,29 @@ use osier_web::{Level, Record, Request, RequestId};
 
 use super::text::{Client, visible};
 
-/// Logs lines. Clones log to one place.
+/// Logs lines for the operator. Clones log to the same place.
 #[derive(Clone)]
 pub struct Say(Arc<dyn Fn(&Line<'_>) + Send + Sync>);
 
-/// A line of the log.
+/// A line for the operator.
 pub struct Line<'a> {
     pub level: Level,
     pub about: About<'a>,
     pub text: fmt::Arguments<'a>,
-    /// Further lines below the text, empty for most. They are the server's own.
+    /// Further lines below the text, mostly none. They are the server's own.
     pub report: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// A line about nothing in particular.
+    pub fn new(level: Level, text: fmt::Arguments<'a>) -> Line<'a> {
+        Line {
+            level,
+            about: About::default(),
+            text,
+            report: "",
+        }
+    }
 }
 
 /// The site, the client and the request that a line is about, as far as they are known.
@@ -48,15 +60,17 @@ impl About<'_> {
 }
 
 impl Say {
+    /// Passes each line to `log`.
     pub fn new(log: impl Fn(&Line<'_>) + Send + Sync + 'static) -> Say {
         Say(Arc::new(log))
     }
 
+    /// Logs a line.
     pub fn line(&self, line: &Line<'_>) {
         (self.0)(line);
     }
 
-    /// Logs to the same place. A line about a request whose site is not known is about `site`.
+    /// Logs to the same place. Adds `site` to lines about a request whose site is not known.
     pub fn of_site(&self, site: &str) -> Say {
         let (say, site) = (self.clone(), site.to_owned());
         Say::new(move |line| {
@@ -68,32 +82,27 @@ impl Say {
         })
     }
 
-    /// Logs a line without its line end.
+    /// Logs a text.
     pub fn say(&self, level: Level, text: fmt::Arguments<'_>) {
-        self.line(&Line {
-            level,
-            about: About::default(),
-            text,
-            report: "",
-        });
+        self.line(&Line::new(level, text));
     }
 
-    /// Somebody gets no service.
+    /// Logs that somebody gets no service.
     pub fn error(&self, text: fmt::Arguments<'_>) {
         self.say(Level::Error, text);
     }
 
-    /// The server goes on, but the operator should look at it.
+    /// Logs that the server goes on, but that the operator should look at something.
     pub fn warning(&self, text: fmt::Arguments<'_>) {
         self.say(Level::Warning, text);
     }
 
-    /// An event.
+    /// Logs an event.
     pub fn info(&self, text: fmt::Arguments<'_>) {
         self.say(Level::Info, text);
     }
 
-    /// Logs a line of a server. `site` is the name of the site that it is about.
+    /// Logs a line of `osier_web`. `site` is the name of the site that it is about.
     pub fn record(&self, record: &Record<'_>, site: Option<&str>) {
         self.line(&Line {
             level: record.level(),
@@ -126,10 +135,8 @@ impl Say {
     /// Logs a line with further lines below it.
     pub fn report(&self, level: Level, text: fmt::Arguments<'_>, report: &impl fmt::Display) {
         self.line(&Line {
-            level,
-            about: About::default(),
-            text,
             report: &report.to_string(),
+            ..Line::new(level, text)
         });
     }
 }

@@ -62,8 +62,8 @@ pub struct ErrorLog {
     /// Whether a line is a JSON object.
     pub json: bool,
     pub to: To,
-    /// Whether lines on standard error begin with the priority that systemd's journal reads. None for whether standard error is a
-    /// stream of the journal.
+    /// Whether lines on standard error begin with the priority that systemd's journal reads. None for whether standard
+    /// error is a stream of the journal.
     pub journald: Option<bool>,
 }
 

@@ -1,14 +1,14 @@
 //! Standard error, which the error log shares with access logs. No worker waits for it.
 //!
-//! An access log has a thread that waits until the stream takes a piece. Meanwhile a line of the error log waits in a bounded
-//! buffer, and the thread writes it before the next line of the access log. While no thread writes, a line of the error log is
-//! written at once if the stream takes it.
+//! An access log has a thread that waits until the stream takes a piece. Meanwhile a line of the error log waits in a
+//! bounded buffer, and the thread writes it before the next line of the access log. While no thread writes, a line of
+//! the error log is written at once if the stream takes it.
 //!
-//! Each write is one of at most [`LONGEST`] bytes, after poll(2) has said that the stream takes them. No write holds std's lock of
-//! standard error, which a panic takes.
+//! Each write is one of at most [`LONGEST`] bytes, after poll(2) has said that the stream takes them. No write holds
+//! std's lock of standard error, which a panic takes.
 //!
-//! Lock order: `torn` before `errors`. Only threads of access logs take `torn`, and they hold it while they wait for the stream. A
-//! thread that waits for the stream does not hold `errors`.
+//! Lock order: `torn` before `errors`. Only threads of access logs take `torn`, and they hold it while they wait for
+//! the stream. A thread that waits for the stream does not hold `errors`.
 
 use std::io::{self, Stderr, Write};
 use std::mem;
@@ -23,7 +23,7 @@ use super::writer::{Output, Written, count, write_lines};
 /// Bytes of the longest write. A writable pipe takes this many at once (pipe(7)), so the write does not block.
 pub const LONGEST: usize = 4096;
 
-/// Bytes of the error log that may wait for the thread of an access log.
+/// Bytes of error lines that may wait for the thread of an access log.
 const WAITING: usize = 64 * 1024;
 
 /// Standard error of the process.
@@ -35,19 +35,21 @@ pub fn stderr() -> Arc<Shared<Stderr>> {
 /// A stream with lines of the error log and of access logs.
 pub struct Shared<W> {
     stream: W,
-    /// Whether the stream ends within a line. Held by the thread that writes.
+    /// Whether the stream ends within a line. The thread that writes holds the lock.
     torn: Mutex<bool>,
     errors: Mutex<Errors>,
 }
 
+/// The lines of the error log.
 #[derive(Default)]
 struct Errors {
-    /// Whether a thread writes. It then writes `waiting` too.
+    /// Whether the thread of an access log writes. It then writes `waiting` too.
     is_writing: bool,
     waiting: Vec<u8>,
 }
 
 impl<W: AsFd> Shared<W> {
+    /// Shares a stream.
     pub fn new(stream: W) -> Arc<Shared<W>> {
         Arc::new(Shared {
             stream,
@@ -56,8 +58,8 @@ impl<W: AsFd> Shared<W> {
         })
     }
 
-    /// Writes lines of the error log, at most [`LONGEST`] bytes, or leaves them to the thread that writes. Returns whether they
-    /// are not lost.
+    /// Writes lines of the error log, at most [`LONGEST`] bytes, or leaves them to the thread that writes. False if
+    /// they are lost.
     pub fn put(&self, lines: &[u8]) -> bool {
         let mut errors = self.errors();
         if errors.is_writing {
@@ -80,7 +82,8 @@ impl<W: AsFd> Shared<W> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lines of the error log that wait. None if there are none and the thread `is_done`: it no longer writes.
+    /// Takes the lines of the error log that wait. None if there are none and the thread `is_done`, which ends its
+    /// writing.
     fn waiting(&self, is_done: bool) -> Option<Vec<u8>> {
         let mut errors = self.errors();
         errors.is_writing = !is_done || !errors.waiting.is_empty();
@@ -88,7 +91,7 @@ impl<W: AsFd> Shared<W> {
     }
 }
 
-/// The thread of an access log writes.
+/// The output of an access log, whose thread calls it.
 impl<W: AsFd + Send + Sync> Output for Arc<Shared<W>> {
     fn write(&mut self, lines: &[u8]) -> Written {
         let mut torn = self.torn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +110,7 @@ impl<W: AsFd + Send + Sync> Output for Arc<Shared<W>> {
     }
 }
 
-/// Bytes of the next piece: whole lines of at most [`LONGEST`] bytes together, or a longer line.
+/// The length of the next piece: whole lines of at most [`LONGEST`] bytes together, or one longer line.
 fn piece(lines: &[u8]) -> usize {
     let is_end = |&byte: &u8| byte == b'\n';
     let most = lines.len().min(LONGEST);
@@ -146,8 +149,8 @@ mod tests {
     use std::io::Read;
     use std::thread;
 
-    /// Nobody reads while the thread of an access log writes 1.6 MB. `put` returns all the same, and its lines are between whole
-    /// lines of the access log, also of those that need several writes.
+    /// Nobody reads while the thread of an access log writes 1.6 MB. `put` returns all the same, and its lines are
+    /// between whole lines of the access log, also of those that need several writes.
     #[test]
     fn error_lines_do_not_wait_for_an_access_log() {
         let (mut reader, stream) = io::pipe().unwrap();

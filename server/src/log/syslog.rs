@@ -5,8 +5,8 @@
 //!   RFC 3164  <27>Nov 23 03:31:45 web1 osier[4711]: text              without the host on a Unix socket, as syslog(3) writes it
 //! ```
 //!
-//! One line of a log is one datagram. A socket that nobody has opened yet, or that was replaced, is looked for again; the lines
-//! wait meanwhile.
+//! One line of a log is one datagram. While the daemon's socket is not there, or has been replaced, the lines wait and
+//! the socket is looked for again.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -22,7 +22,7 @@ use super::writer::{Output, Written, count};
 /// Bytes of the longest message. rsyslog takes 8 KiB by default.
 pub const LONGEST: usize = 8192;
 
-/// How long one message may wait for a receiver that is slow.
+/// How long one message may wait for a slow receiver.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where messages go, and how they are written.
@@ -43,13 +43,14 @@ pub enum To {
     Udp(String),
 }
 
+/// The format of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rfc {
     Rfc3164,
     Rfc5424,
 }
 
-/// The names of the facilities, by number (RFC 5424 6.2.1). Those without a name here are of other systems.
+/// The facilities with their numbers (RFC 5424 section 6.2.1). The missing numbers have no name on Linux.
 pub const FACILITIES: [(&str, u8); 20] = [
     ("kern", 0),
     ("user", 1),
@@ -73,10 +74,10 @@ pub const FACILITIES: [(&str, u8); 20] = [
     ("local7", 23),
 ];
 
-/// The facility of a log that names none.
+/// The default facility.
 pub const DAEMON: u8 = 3;
 
-/// The severity of a level (RFC 5424 6.2.1).
+/// The severity of a level (RFC 5424 section 6.2.1).
 pub fn severity(level: Level) -> u8 {
     match level {
         Level::Error => 3,
@@ -92,12 +93,13 @@ pub struct Header {
     format: Rfc,
     facility: u8,
     tag: String,
-    /// None where the receiver knows it.
+    /// The name of this machine. None if the receiver is on this machine, and the format leaves it out then.
     host: Option<String>,
     pid: u32,
 }
 
 impl Header {
+    /// The headers of a log with these settings.
     pub fn new(settings: &Settings) -> Header {
         let is_local = matches!(settings.to, To::Unix(_));
         let natural = if is_local { Rfc::Rfc3164 } else { Rfc::Rfc5424 };
@@ -116,7 +118,7 @@ impl Header {
         }
     }
 
-    /// Begins a message.
+    /// Writes the header of a message.
     pub fn begin(&self, line: &mut Vec<u8>, level: Level, time: Duration) {
         let priority = self.facility * 8 + severity(level);
         let (tag, pid, host) = (&self.tag, self.pid, self.host.as_deref());
@@ -211,7 +213,7 @@ impl Socket {
     }
 }
 
-/// Whether the other end is not there any more, or not there yet. A datagram of before may have found that out.
+/// Whether the receiver is gone, or not there yet. The error may come from an earlier datagram.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, NotConnected, NotFound};
     matches!(
@@ -220,6 +222,7 @@ fn is_closed(error: &io::Error) -> bool {
     )
 }
 
+/// Opens a UDP socket to an address.
 fn udp(to: SocketAddr) -> io::Result<UdpSocket> {
     let any = match to {
         SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
@@ -239,7 +242,7 @@ impl Output for Socket {
             let message = line.strip_suffix(b"\n").unwrap_or(line);
             match self.send(cut(message)) {
                 Ok(()) => {}
-                // The daemon is not there, or takes nothing: the lines wait.
+                // While the daemon is not there, or takes nothing, the lines wait.
                 Err(error) if self.open.is_none() || error.kind() == io::ErrorKind::WouldBlock => {
                     return match lost {
                         None => Written::Later(done, error),

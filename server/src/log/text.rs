@@ -1,4 +1,4 @@
-//! Pieces of log lines: times, clients, and text that cannot leave its place.
+//! Pieces of log lines: times, clients, and escaped text.
 
 use std::fmt;
 use std::io::Write;
@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use osier_web::files::calendar::Utc;
 
-/// The time since 1970.
+/// The present time since 1970.
 pub fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A client, spelled as lists of clients in a configuration spell it.
+/// A client in the spelling of a configuration: an address or `unix`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client(pub Option<IpAddr>);
 
@@ -48,10 +48,12 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
+/// The calendar date and the time of day in UTC.
 pub fn utc(since_1970: Duration) -> Utc {
     Utc::from_unix(i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX))
 }
 
+/// The name of the month in three letters.
 pub fn month(at: &Utc) -> &'static str {
     Utc::MONTHS[usize::from(at.month) - 1]
 }
@@ -77,8 +79,8 @@ pub fn escape(line: &mut Vec<u8>, bytes: &[u8], special: &[u8]) {
     }
 }
 
-/// Escapes the inside of a JSON string, and in it what [`visible`] escapes. Bytes that are not UTF-8 become U+FFFD, because JSON
-/// cannot represent them.
+/// Escapes the inside of a JSON string, including the characters that [`visible`] escapes. Bytes that are not UTF-8
+/// become U+FFFD, because JSON cannot represent them.
 pub fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
     for char in String::from_utf8_lossy(bytes).chars() {
         match char {
@@ -94,7 +96,8 @@ pub fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The text on one line: control characters and invisible characters are escaped as Rust writes them, `\n` and `\u{1b}` for example.
+/// The text on one line: control characters and invisible characters are escaped as Rust writes them, `\n` and `\u{1b}`
+/// for example.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {

@@ -1,9 +1,10 @@
 //! A bounded buffer of lines and the thread that writes them, so that a slow output never stops a worker.
 //!
-//! Code that logs appends whole lines under a short lock. The thread writes the buffer four times a second, and at once when 64 KiB
-//! are waiting or the log is a prompt one. A full buffer drops lines, and the number of dropped lines is reported once there is
-//! room. [`Writer::finish`] waits until the thread has written the remaining lines. Dropping the writer does not wait: a worker may
-//! drop the last reference to a log that a reload has removed.
+//! Code that logs appends whole lines under a short lock. The thread writes the buffer four times a second. It writes
+//! at once when 64 KiB are waiting, and each line at once if the log is a prompt one. A full buffer drops lines, and
+//! the number of dropped lines is reported once there is room. [`Writer::finish`] waits until the thread has written
+//! the remaining lines. Dropping the writer does not wait: a worker may drop the last reference to a log that a reload
+//! has removed.
 //!
 //! Lock order: there is one lock. Nothing is written or formatted while it is held.
 
@@ -21,13 +22,13 @@ use rustix::io::Errno;
 
 /// Bytes that may wait for the writer thread. Lines beyond them are dropped.
 pub const FULL: usize = 4 * 1024 * 1024;
-/// Bytes that wake the writer thread early.
+/// Waiting bytes that wake the writer thread early.
 const EAGER: usize = 64 * 1024;
 /// The longest time that a line waits for others before it is written.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How often an output that cannot be reached is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the end of a log may take. An output that takes nothing would hold up the shutdown otherwise.
+/// How long the end of a log may take: an output that takes nothing must not hold up the shutdown.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Tells the operator about the log itself.
@@ -38,7 +39,7 @@ pub enum Written {
     All,
     /// This many lines are lost.
     Lost(u64, io::Error),
-    /// Only this many bytes, which are whole lines, are written. The rest can be tried again later.
+    /// Only this many bytes, which are whole lines, are written. The rest may be tried again later.
     Later(usize, io::Error),
 }
 
@@ -71,14 +72,15 @@ struct Shared {
 struct Pending {
     lines: Vec<u8>,
     dropped: u64,
-    closing: bool,
+    /// Whether the thread must write the remaining lines and end.
+    is_closing: bool,
     has_ended: bool,
     /// The output for these lines and all later ones.
     replaced: Option<Box<dyn Output>>,
 }
 
 impl Writer {
-    /// Starts the thread on `out`. `report` gets texts about lines that are missing.
+    /// Starts a thread that writes to `out`. `report` gets texts about errors and missing lines.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -127,7 +129,7 @@ impl Writer {
     /// Until every line is written, for [`FAREWELL`] at most.
     pub fn finish(&self) {
         let mut pending = self.shared.lock();
-        pending.closing = true;
+        pending.is_closing = true;
         self.shared.wake.notify_one();
         let ended = self
             .shared
@@ -144,7 +146,7 @@ impl Writer {
 impl Drop for Writer {
     /// Lets the thread write the remaining lines and end. Does not wait for it.
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
+        self.shared.lock().is_closing = true;
         self.shared.wake.notify_one();
     }
 }
@@ -166,14 +168,15 @@ impl Shared {
     }
 }
 
+/// The number of lines.
 pub fn count(lines: &[u8]) -> u64 {
     lines.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Runs the thread. An output error is reported once. When a write succeeds again, the number of lost lines is reported. Later
+/// The thread of a writer. An error is reported once, and the number of lost lines when a write succeeds again. Later
 /// lines are tried all the same, since a full disk may be emptied.
 fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report: &Report) {
-    // The lines in hand. `has_rest`: they wait to be tried again, and new ones wait behind them.
+    // The lines that are being written. `has_rest`: they have to be tried again, and new lines wait in the buffer.
     let (mut lines, mut has_rest) = (Vec::new(), false);
     let (mut has_failed, mut lost) = (false, 0);
     let enough = if is_prompt { 1 } else { EAGER };
@@ -184,14 +187,14 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
             .wake
             .wait_timeout_while(pending, patience, |pending| {
                 let is_due = !has_rest && pending.lines.len() >= enough;
-                !pending.closing && pending.replaced.is_none() && !is_due
+                !pending.is_closing && pending.replaced.is_none() && !is_due
             })
             .unwrap_or_else(PoisonError::into_inner);
-        let (dropped, closing) = (std::mem::take(&mut pending.dropped), pending.closing);
+        let (dropped, is_closing) = (std::mem::take(&mut pending.dropped), pending.is_closing);
         if !has_rest {
             lines.clear();
             std::mem::swap(&mut lines, &mut pending.lines);
-        } else if closing {
+        } else if is_closing {
             lines.append(&mut pending.lines);
         }
         if let Some(replaced) = pending.replaced.take() {
@@ -232,7 +235,7 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
                 "{dropped} lines were dropped because they came faster than they could be written"
             ));
         }
-        if closing {
+        if is_closing {
             if has_rest {
                 report(format_args!("{} lines are lost at the end", count(&lines)));
             }
@@ -241,7 +244,7 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
     }
 }
 
-/// A file, or any other stream.
+/// A file or another stream as an output.
 pub struct Stream {
     out: Box<dyn Write + Send>,
     /// Whether the output ends within a line. The next write then begins with a line feed.
@@ -249,6 +252,7 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// An output at the beginning of a line.
     pub fn new(out: impl Write + Send + 'static) -> Stream {
         Stream {
             out: Box::new(out),
@@ -266,7 +270,8 @@ impl Output for Stream {
     }
 }
 
-/// A file that cannot be opened yet: a named pipe without a reader, or a file that this user may not write. Each write tries again.
+/// A file that cannot be opened yet: a named pipe without a reader, or a file that this user may not write. Each write
+/// tries again.
 struct Unopened {
     path: PathBuf,
     opened: Option<Stream>,
@@ -289,7 +294,8 @@ impl Output for Unopened {
 
 /// Opens a file for appending, and creates it if need be. A named pipe that nobody reads waits for its reader.
 ///
-/// Each write ends with a whole line. So the file may be rotated by copy and truncate, or by renaming it and opening it again.
+/// Each write ends with a whole line. So the file may be rotated by copy and truncate, or by renaming it and opening it
+/// again.
 ///
 /// # Errors
 /// When the file cannot be opened.
@@ -301,7 +307,7 @@ pub fn file(path: &Path) -> io::Result<Box<dyn Output>> {
     }
 }
 
-/// Opens a file as [`file`] does, once it can be opened. The lines wait until then, as far as the buffer has room.
+/// An output that opens a file as soon as it can be opened. Until then the lines wait, as far as the buffer has room.
 pub fn later(path: &Path) -> Box<dyn Output> {
     Box::new(Unopened {
         path: path.to_owned(),
@@ -321,14 +327,14 @@ fn append(path: &Path) -> io::Result<File> {
         Some(Errno::NXIO) => io::Error::new(io::ErrorKind::NotConnected, "it is a pipe that nobody reads"),
         _ => error,
     })?;
-    // From here on only the writer thread waits.
+    // A write may wait: only the writer thread writes.
     let flags = fcntl_getfl(&file)?;
     fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// Writes `lines`. The error holds how many lines were not written completely. `torn` says whether the output ends within
-/// a line; the next write then begins with a line feed.
+/// Writes `lines`. The error holds the number of lines that were not written completely. `torn`: the output ends within
+/// a line, so the next write begins with a line feed.
 pub fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
     let mut rest = lines;
     if *torn && !rest.is_empty() {

@@ -1,10 +1,11 @@
-//! The numbers of caches on the page of `/metrics`: sums over the stores of a snapshot, zero without any.
+//! The metrics of caches: sums over the stores of a snapshot. They are zero without a store.
 
 use osier_web::wrap::cache::Stats;
 
 use super::Shown;
 use super::text::Text;
 
+/// Writes the families of caches.
 pub fn write(shown: &Shown, text: &mut Text) {
     let stores: Vec<Stats> = shown.stores.iter().map(|store| store.stats()).collect();
     let sum = |number: fn(&Stats) -> u64| stores.iter().map(number).sum::<u64>();

@@ -1,4 +1,4 @@
-//! The fibers of the process, grouped by the place where they wait, with one backtrace for each place.
+//! `/fibers`: the fibers of the process, grouped by the place where they wait, with one backtrace for each place.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use osier::inspect::{Dump, DumpedFiber, StackFrame};
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
-/// Fibers listed for each place, at most.
+/// The most fibers that are listed for each place.
 const NAMED: usize = 3;
 
 /// The page `/fibers` of the admin listener.
@@ -23,7 +23,8 @@ pub fn page(_: &mut Request<'_>) -> Response {
         .body(by_place(&osier::dump()))
 }
 
-/// Writes the workers, then the places, the one with most fibers first. A place names the fibers that have waited longest.
+/// Lists the workers, then the places, the one with most fibers first, then the tasks. Each place lists the fibers that
+/// have waited longest.
 pub fn by_place(dump: &Dump) -> String {
     let mut text = String::new();
     let mut places: HashMap<&[StackFrame], Vec<&DumpedFiber>> = HashMap::new();
@@ -56,6 +57,7 @@ pub fn by_place(dump: &Dump) -> String {
     text
 }
 
+/// Writes a place: its fibers and their common backtrace.
 fn place(frames: &[StackFrame], fibers: &[&DumpedFiber], text: &mut String) {
     let longest = fibers.iter().filter_map(|fiber| fiber.waited).max();
     let longest = longest.unwrap_or(Duration::ZERO);

@@ -6,8 +6,8 @@
 //!   caches (caches.rs), backends, workers, /proc (process.rs) ───────────────────────────────────┴▶ page.rs ─▶ text.rs
 //! ```
 //!
-//! One [`Admin`] lives from the start, or from the reload that configures it. Each snapshot has a [`Shown`], which the `Admin` gets
-//! when the snapshot comes into use: a route or a backend that is gone leaves the page with its snapshot.
+//! One [`Admin`] lives from the start, or from the reload that configures it. Each snapshot has a [`Shown`], which the
+//! `Admin` gets when the snapshot comes into use: a route or a backend that is gone leaves the page with its snapshot.
 //!
 //! Source: Prometheus, "Exposition formats", text format 0.0.4.
 
@@ -36,27 +36,28 @@ pub use self::totals::Totals;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The counters that the admin listener shows.
+/// The handler of the admin listener.
 pub struct Admin {
     totals: Arc<Totals>,
     shown: Mutex<Arc<Shown>>,
-    draining: AtomicBool,
+    is_draining: AtomicBool,
     /// Counts the open connections.
     connections: Box<dyn Fn() -> Open + Send + Sync>,
     certificates: Ends,
 }
 
-/// Returns the names of certificates with the ends of their validity, in seconds since 1970. The argument is the most that it returns.
+/// Returns the names of certificates with the ends of their validity, in seconds since 1970. The argument is the most
+/// that it returns.
 pub type Ends = Box<dyn Fn(usize) -> Vec<(String, i64)> + Send + Sync>;
 
-/// The parts of a snapshot that have numbers.
+/// The parts of a snapshot that have metrics.
 pub struct Shown {
     pub routes: Routes,
     pub gateways: Vec<Gateway>,
     pub stores: Vec<Arc<Store>>,
 }
 
-/// A route with backends.
+/// A route with backends, under the names that metrics give it.
 pub struct Gateway {
     pub site: String,
     pub route: String,
@@ -70,17 +71,19 @@ pub struct Open {
 }
 
 impl Open {
+    /// Counts the connections of these listeners.
     pub fn of(listeners: &[Connections]) -> Open {
-        let of = |protocol| listeners.iter().map(|one| one.of_protocol(protocol)).sum();
+        let count = |protocol| listeners.iter().map(|one| one.of_protocol(protocol)).sum();
         Open {
             all: listeners.iter().map(Connections::count).sum(),
-            protocols: Protocol::ALL.map(|protocol| (protocol, of(protocol))).to_vec(),
+            protocols: Protocol::ALL.map(|protocol| (protocol, count(protocol))).to_vec(),
         }
     }
 }
 
 impl Admin {
-    /// Shows `totals`, and no route yet. `connections` counts the open connections.
+    /// Shows `totals`, and no route yet. `connections` counts the open connections, and `certificates` finds those that
+    /// end first.
     pub fn new(
         totals: Arc<Totals>,
         connections: impl Fn() -> Open + Send + Sync + 'static,
@@ -94,7 +97,7 @@ impl Admin {
         Admin {
             totals,
             shown: Mutex::new(Arc::new(nothing)),
-            draining: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
             connections: Box::new(connections),
             certificates,
         }
@@ -107,7 +110,7 @@ impl Admin {
 
     /// Makes `/health` report that this server takes no more requests.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// The router of the admin listener. `may_see` refuses requests for what only the operator may see.
@@ -125,7 +128,7 @@ impl Admin {
     }
 
     fn health(&self) -> Response {
-        let response = if self.draining.load(Ordering::Relaxed) {
+        let response = if self.is_draining.load(Ordering::Relaxed) {
             Response::new(StatusCode::SERVICE_UNAVAILABLE).body("draining\n")
         } else {
             Response::new(StatusCode::OK).body("ok\n")
@@ -136,7 +139,7 @@ impl Admin {
     fn metrics(self: &Arc<Self>) -> Response {
         let workers = osier::inspect::metrics().map_or(Vec::new(), |metrics| metrics.workers);
         let admin = Arc::clone(self);
-        // The page of thousands of routes takes milliseconds, in which this worker serves others.
+        // A page with thousands of routes takes milliseconds. This worker serves other requests meanwhile.
         let page = osier::unblock(move || admin.page(&workers));
         Response::new(StatusCode::OK)
             .content_type(CONTENT_TYPE)
@@ -152,7 +155,7 @@ impl Admin {
             workers,
             connections: (self.connections)(),
             certificates: (self.certificates)(page::CERTIFICATES_MAX),
-            is_draining: self.draining.load(Ordering::Relaxed),
+            is_draining: self.is_draining.load(Ordering::Relaxed),
         }
         .page()
     }

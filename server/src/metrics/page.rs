@@ -1,4 +1,4 @@
-//! The page of `/metrics`. docs/metrics.md lists its families; a test compares.
+//! Writes the page of `/metrics`. `docs/metrics.md` lists its families; a test compares the two.
 
 use std::collections::BTreeMap;
 use std::env::consts::{ARCH, OS};
@@ -17,10 +17,10 @@ use super::{Open, Shown, caches};
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
 
-/// The most certificates that have series: those that end first.
+/// The most certificates that have series. Those whose validity ends first count.
 pub const CERTIFICATES_MAX: usize = 1000;
 
-/// The bounds of a worker's turns: powers of two of nanoseconds, from a microsecond to 69 seconds.
+/// The bounds of the buckets for a worker's turns: powers of two nanoseconds, from a microsecond to 69 seconds.
 const TURN_POWERS: [u32; 14] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36];
 
 /// The labels of a sample.
@@ -38,6 +38,7 @@ pub struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
+    /// Writes the page.
     pub fn page(&self) -> String {
         let mut text = Text::default();
         self.server(&mut text);
@@ -370,7 +371,8 @@ struct Backend {
 type BackendNames<'a> = (&'a str, &'a str, String);
 
 impl Shown {
-    /// The backends by their names. Equal names share their numbers, and so do all backends beyond [`BACKENDS_MAX`].
+    /// The backends by their names. Backends with equal names share their numbers, and so do all backends beyond
+    /// [`BACKENDS_MAX`].
     fn backends(&self) -> BTreeMap<BackendNames<'_>, Backend> {
         let mut backends: BTreeMap<BackendNames<'_>, Backend> = BTreeMap::new();
         for gateway in &self.gateways {
@@ -414,6 +416,7 @@ impl From<BackendStats> for Backend {
 }
 
 impl Backend {
+    /// Adds the numbers of another backend. Both are up only if each is.
     fn add(&mut self, other: &Backend) {
         self.is_in &= other.is_in;
         self.in_flight += other.in_flight;
@@ -432,7 +435,7 @@ impl Backend {
     }
 }
 
-/// The accounts of memory.
+/// Writes the families of memory.
 fn memory(text: &mut Text) {
     memory::settle();
     text.family(
@@ -464,7 +467,7 @@ fn memory(text: &mut Text) {
     text.sample("", &[], memory::pressure() as u8);
 }
 
-/// Writes a histogram. `counts` are the numbers in each bucket, not cumulated yet.
+/// Writes a histogram. `counts` has the number in each bucket alone, which Prometheus wants cumulated.
 fn histogram(text: &mut Text, labels: Labels<'_>, bounds: &[Duration], (counts, sum): (&[u64], Duration)) {
     let mut all = 0;
     let mut labels = [labels, &[("le", "")]].concat();

@@ -1,7 +1,7 @@
-//! The numbers of the process, under the names that Prometheus' client libraries give them.
+//! Reads the memory, CPU time, threads and descriptors of the process from /proc.
 //!
-//! The files in /proc are opened at start. They stay readable when the process changes its user or its root folder, and under
-//! Landlock.
+//! The files in /proc are opened at start. They stay readable when the process changes its user or its root folder, and
+//! under Landlock.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// More than the line of /proc/self/stat.
+/// Bytes for the line of /proc/self/stat, more than it has.
 const STAT_BYTES: usize = 2048;
 
 /// Open files of /proc.
@@ -39,6 +39,7 @@ pub struct Numbers {
 }
 
 impl Files {
+    /// Opens the files.
     pub fn open() -> io::Result<Files> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
@@ -51,24 +52,18 @@ impl Files {
     /// Reads the resident memory and the address space, in bytes.
     ///
     /// # Blocks the thread
-    ///
     /// For some microseconds.
     pub fn memory(&self) -> io::Result<(u64, u64)> {
-        let mut line = [0; STAT_BYTES];
-        let length = self.stat.read_at(&mut line, 0)?;
-        let stat = Stat::parse(&line[..length]).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let stat = self.stat()?;
         Ok((stat.resident_pages * page_size() as u64, stat.virtual_bytes))
     }
 
     /// Reads the numbers.
     ///
     /// # Blocks the thread
-    ///
     /// For some microseconds, or longer before Linux 6.2 if many descriptors are open.
     pub fn read(&self) -> io::Result<Numbers> {
-        let mut line = [0; STAT_BYTES];
-        let length = self.stat.read_at(&mut line, 0)?;
-        let stat = Stat::parse(&line[..length]).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let stat = self.stat()?;
         let (now, since_boot) = (SystemTime::now(), seconds(ClockId::Boottime));
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         Ok(Numbers {
@@ -82,9 +77,15 @@ impl Files {
         })
     }
 
+    fn stat(&self) -> io::Result<Stat> {
+        let mut line = [0; STAT_BYTES];
+        let length = self.stat.read_at(&mut line, 0)?;
+        Stat::parse(&line[..length]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     fn open_descriptors(&self) -> io::Result<u64> {
         let mut folder = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        // Linux 6.2 and later tell the number as the size of the folder.
+        // Linux 6.2 and later report the number as the size of the folder.
         match folder.stat()?.st_size {
             count @ 1.. => return Ok(count as u64),
             _ => folder.rewind(),

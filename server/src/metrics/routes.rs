@@ -1,9 +1,9 @@
-//! The routes that have series of their own, by the number that a request carries in its label.
+//! The series of routes, by the number that a request carries in its label.
 //!
-//! Each configuration has a table. A route that the next configuration has too, under the same names, keeps its number and its
-//! series. Any other route gets a number that neither table uses, and a series that counts from 0. A route that is gone leaves
-//! with its table. A request may still carry its number and is then counted as [`Routes::OTHER`], because a number is used again
-//! only after 65,000 others.
+//! Each configuration has a table. A route that the next configuration has under the same names keeps its number and
+//! its series. Any other route gets a number that neither table uses, and a series that counts from 0. A route that is
+//! gone leaves with its table. A request that still carries its number is counted as [`Routes::OTHER`], because a
+//! number is used again only after 65,000 others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub struct Routes {
     /// The number at which the next search for a free one begins.
     next: u16,
     workers: usize,
-    /// How many routes have no series of their own.
+    /// See [`Routes::beyond`].
     beyond: usize,
 }
 
 impl Routes {
     /// Requests that were refused before they had a route.
     pub const NONE: u16 = 0;
-    /// Requests whose route has no series: it is gone, or it is one beyond [`ROUTES_MAX`].
+    /// Requests whose route has no series, because it is gone or one beyond [`ROUTES_MAX`].
     pub const OTHER: u16 = 1;
 
     /// A table without routes. `old` is the table of the configuration before.
@@ -43,7 +43,7 @@ impl Routes {
             workers,
             beyond: 0,
         };
-        // No site is named "", so no route has these names.
+        // No site has the name "", so no route has these names.
         for (number, route) in [(Routes::NONE, ""), (Routes::OTHER, "other")] {
             let series = old.and_then(|old| old.series[usize::from(number)].clone());
             routes.insert("".into(), route.into(), number, series);
@@ -71,6 +71,7 @@ impl Routes {
         number
     }
 
+    /// Adds a series, or makes one.
     fn insert(&mut self, site: Arc<str>, route: Arc<str>, number: u16, series: Option<Arc<Series>>) {
         let at = usize::from(number);
         if self.series.len() <= at {
@@ -81,7 +82,7 @@ impl Routes {
         self.numbers.insert((site, route), number);
     }
 
-    /// A number that is in neither table. Together they have fewer than there are numbers.
+    /// A number that neither table uses. There is one, because both together have fewer routes than there are numbers.
     fn free(&mut self, old: Option<&Routes>) -> u16 {
         let is_taken =
             |routes: &Routes, number: u16| routes.series.get(usize::from(number)).is_some_and(Option::is_some);

@@ -1,7 +1,8 @@
 //! The counters of one route.
 //!
-//! A series has a cell for each worker, which only that worker writes. A record is a few plain loads and stores: it takes no lock,
-//! and writes no cache line that another core writes. A reader adds the cells up. Its sums may mix slightly different moments.
+//! A series has a cell for each worker, which only that worker writes. A record is a few plain loads and stores: it
+//! takes no lock, and writes no cache line that another core writes. A reader adds the cells up. Its sums may mix
+//! slightly different moments.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,12 +10,13 @@ use std::time::Duration;
 use osier_web::upstream::Latency;
 use osier_web::{Phase, Served};
 
-/// The most status codes that a route counts apart.
+/// The most status codes that a route counts separately.
 const CODES: usize = 16;
 
 /// The bounds of [`Latency`] in nanoseconds.
 const BOUNDS: [u64; Latency::BOUNDS.len()] = nanos(Latency::BOUNDS);
 
+/// The bounds of phases in nanoseconds.
 const PHASE_NANOS: [u64; PHASE_BOUNDS.len()] = nanos(PHASE_BOUNDS);
 
 const fn nanos<const N: usize>(bounds: [Duration; N]) -> [u64; N] {
@@ -29,7 +31,7 @@ const fn nanos<const N: usize>(bounds: [Duration; N]) -> [u64; N] {
 
 /// The counters of one route.
 pub struct Series {
-    /// The status codes, in the order in which they came. 0 in a free slot. A slot that is taken never changes.
+    /// The status codes in the order of their first requests. 0 in a free slot. A taken slot never changes.
     codes: [AtomicU16; CODES],
     cells: Box<[Cell]>,
 }
@@ -44,7 +46,7 @@ pub struct Cell {
     sent: AtomicU64,
     nanos: AtomicU64,
     times: [AtomicU64; BOUNDS.len() + 1],
-    /// [`Phase::Run`] is here as the difference to the whole time, which it equals for a request that has never suspended.
+    /// The phases. [`Phase::Run`] is the difference to the whole time, which is 0 for a request that never suspends.
     phases: [PhaseCell; Phase::ALL.len()],
 }
 
@@ -55,7 +57,8 @@ struct PhaseCell {
     times: [AtomicU64; PHASE_BOUNDS.len() + 1],
 }
 
-/// The upper bounds of the buckets of a phase. They are coarser than those of whole requests, because there are ten phases.
+/// The upper bounds of the buckets of a phase. There are fewer of them than for whole requests, because there are ten
+/// phases.
 pub const PHASE_BOUNDS: [Duration; 6] = [
     Duration::from_micros(100),
     Duration::from_millis(1),
@@ -70,7 +73,7 @@ pub const PHASE_BOUNDS: [Duration; 6] = [
 pub struct Sum {
     /// Requests by status code. 200 is the first, also without such requests.
     pub codes: Vec<(u16, u64)>,
-    /// Requests with further codes.
+    /// Requests whose code found no slot.
     pub other_codes: u64,
     /// Bytes of request bodies.
     pub received: u64,
@@ -82,7 +85,7 @@ pub struct Sum {
     pub phases: [PhaseSum; Phase::ALL.len()],
 }
 
-/// The sums of a phase, over the requests in which it has taken time. [`Phase::Run`] is over all requests.
+/// The sums of a phase, over the requests in which it has taken time. For [`Phase::Run`], over all requests.
 #[derive(Default)]
 pub struct PhaseSum {
     pub nanos: u64,
@@ -121,8 +124,8 @@ impl Series {
         }
     }
 
-    /// Counts a served request and its phases. It must run on a worker, as a server's `on_request` does: counts from other threads may
-    /// be lost.
+    /// Counts a served request and its phases. It must run on a worker, as a server's `on_request` does: counts from
+    /// other threads may be lost.
     #[inline]
     pub fn record_served(&self, served: &Served<'_>) {
         let record = Record::from(served);
@@ -133,7 +136,7 @@ impl Series {
         }
     }
 
-    /// Counts a request that has done nothing but run. Returns the worker's counters.
+    /// Counts a request, as if it had never suspended. Returns the worker's counters, which the phases are added to.
     #[inline]
     pub fn record(&self, record: &Record) -> &Cell {
         let worker = osier::fiber::worker().unwrap_or(0);
@@ -149,6 +152,7 @@ impl Series {
         cell
     }
 
+    /// Adds up the counters of all workers.
     pub fn sum(&self) -> Sum {
         let mut sum = Sum::default();
         let mut codes = [0; CODES + 1];
@@ -199,7 +203,7 @@ impl Series {
 }
 
 impl Cell {
-    /// Counts the time of a request in a phase, if it has taken any. It is mostly in the first bucket.
+    /// Counts the time of a request in a phase, if it is not zero. Most times fall into the first bucket.
     #[inline]
     pub fn add_phase(&self, phase: Phase, nanos: u64) {
         let cell = &self.phases[phase as usize];
@@ -211,7 +215,7 @@ impl Cell {
         }
     }
 
-    /// Counts the times of a request that took `whole` nanoseconds and has not only run.
+    /// Counts the phases of a request that took `whole` nanoseconds.
     #[inline(never)]
     fn add_phases(&self, served: &Served<'_>, whole: u64) {
         let times = served.times();
@@ -238,7 +242,8 @@ impl PhaseCell {
 }
 
 impl Sum {
-    /// Makes [`Phase::Run`] of its differences. A sum that mixes two moments may lack a whole time: nothing falls below zero.
+    /// Computes the times of [`Phase::Run`] from their differences to the whole times. A sum that mixes two moments may
+    /// lack a whole time, so no result falls below zero.
     fn add_whole_times_to_run(&mut self) {
         let run = &mut self.phases[Phase::Run as usize];
         run.nanos = self.nanos.saturating_add_signed(run.nanos as i64);
@@ -258,6 +263,7 @@ impl Sum {
     }
 }
 
+/// The bucket of a phase for a time.
 fn phase_bucket(nanos: u64) -> usize {
     PHASE_NANOS.partition_point(|bound| *bound < nanos)
 }

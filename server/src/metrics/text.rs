@@ -40,6 +40,7 @@ impl Text {
         let _ = writeln!(page, " {value}");
     }
 
+    /// The page.
     pub fn finish(self) -> String {
         self.page
     }

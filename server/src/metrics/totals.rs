@@ -1,4 +1,5 @@
-//! The counters of the whole process, from its start on, whether or not an admin listener shows them: connections and reloads.
+//! The counters of the whole process: connections and reloads. They count from its start on, even without an admin
+//! listener.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,11 +10,12 @@ use super::process::Files;
 
 const REASONS: usize = CloseReason::ALL.len();
 
+/// The counters of the process.
 pub struct Totals {
     /// The connections of each worker.
     connections: Box<[Connections]>,
     reloads: Reloads,
-    /// None where there is no /proc.
+    /// The files of /proc. None where there is no /proc.
     pub files: Option<Files>,
 }
 
@@ -78,6 +80,7 @@ impl Totals {
         };
     }
 
+    /// The connections so far.
     pub fn connections(&self) -> ConnectionSums {
         let mut sums = ConnectionSums::default();
         for counters in &self.connections {
@@ -104,6 +107,7 @@ impl Totals {
         reloads.last_succeeded.store(succeeded, Relaxed);
     }
 
+    /// The reloads so far.
     pub fn reloads(&self) -> ReloadNumbers {
         let reloads = &self.reloads;
         ReloadNumbers {

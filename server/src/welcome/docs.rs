@@ -1,6 +1,6 @@
 //! The repository's documents and guide, embedded in the binary, and the page that lists them.
 //!
-//! The folder `documents` of this crate links to them, because a package may only contain files inside of its folder.
+//! The folder `documents` of this crate links to them, because a package can only contain files of its own folder.
 
 /// A document: its path below `/docs/`, a description, and its text.
 pub struct Doc {

@@ -1,13 +1,13 @@
-//! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody. `check_name` does a
-//! part of that for an admin listener.
+//! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody.
+//! An admin listener on a loopback address uses [`check_name`] alone.
 //!
-//! The address of the connection must be a loopback address; a client of a Unix socket counts as another machine. No header field
-//! widens access. These fields refuse a request:
+//! The address of the connection must be a loopback address; a client of a Unix socket counts as another machine. No
+//! header field widens access. A request is refused if it has one of these fields:
 //!
-//! - `X-Forwarded-For`, `Forwarded` and similar fields show that a proxy on this machine speaks for another client.
-//! - A `Host` that is not a loopback name shows that another site has pointed its name to this machine (DNS rebinding).
-//! - `Sec-Fetch-Site: cross-site` shows that a page of another site made the browser send the request. It is refused
-//!   with `--live-for-all` too.
+//! - `X-Forwarded-For`, `Forwarded` or a similar field: a proxy on this machine speaks for another client.
+//! - A `Host` that is not a loopback name: another site has pointed its name to this machine (DNS rebinding).
+//! - `Sec-Fetch-Site: cross-site`: a page of another site made the browser send the request. It is refused with
+//!   `--live-for-all` too.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,11 +22,10 @@ const PROXIED: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
 /// # Errors
 /// The 403 response to send otherwise.
 pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
-    let is_seen = |name| request.header(name).is_some();
-    let of_here = is_loopback(request.peer())
-        && !PROXIED.into_iter().any(is_seen)
-        && request.host().is_some_and(is_loopback_name);
-    if !for_all && !of_here {
+    let has = |name| request.header(name).is_some();
+    let is_local =
+        is_loopback(request.peer()) && !PROXIED.into_iter().any(has) && request.host().is_some_and(is_loopback_name);
+    if !for_all && !is_local {
         return Err(refusal(
             "live data is shown to visitors on the same machine; --live-for-all, or live_for_all = true in a \
              configuration, shows it to everybody\n",
@@ -38,9 +37,9 @@ pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
     Ok(())
 }
 
-/// Checks the name by which a request asks for a listener that only this machine reaches. A page of another site can reach it, too, if
-/// that site has pointed its name to this machine (DNS rebinding). An address, a name of this machine, and a name without a dot, which
-/// is not in the public DNS, are no names of such a site.
+/// Checks the `Host` of a request to a listener that only this machine reaches. A page of another site reaches it too,
+/// if that site has pointed its name to this machine (DNS rebinding). Such a name has a dot, and is neither an address
+/// nor a name of this machine.
 ///
 /// # Errors
 /// The 403 response to send otherwise.

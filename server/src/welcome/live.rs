@@ -1,7 +1,7 @@
 //! Live data: the counters of each worker as an event stream, the connections, and the dump of all fibers.
 //!
-//! Each stream reads the counters itself, twice a second, which costs the workers nothing. A streaming fiber waits for the stop event
-//! and its next turn at once, so a graceful shutdown does not wait for it.
+//! Each stream reads the counters itself, twice a second, without asking the workers. Between two events its fiber
+//! waits for the stop event too, so a graceful shutdown does not wait for the fiber.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use super::guard;
 use super::requests::Requests;
 use crate::metrics::fibers::by_place;
 
-/// The time between two events. It is short enough for charts to move, and long enough to cost nothing.
+/// The time between two events. Charts move, and the cost is small.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time after which a page reopens an ended stream.
@@ -29,10 +29,11 @@ const STREAMS: usize = 64;
 /// The most connections in the table.
 const ROWS: usize = 200;
 
-/// Path of the event stream. Its requests are not counted, because a stream lasts as long as somebody watches.
+/// The path of the event stream. Its requests are not counted, because a stream lasts as long as somebody watches.
 pub const EVENTS: &str = "/live/events";
 
-pub struct Live {
+/// The live data of the site, and its limits.
+pub struct LiveData {
     pub requests: Requests,
     for_all: bool,
     began: Instant,
@@ -43,10 +44,10 @@ pub struct Live {
     stopped: Event,
 }
 
-impl Live {
+impl LiveData {
     /// Prepares live data. `connections` holds the connections of all listeners.
-    pub fn new(for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Live {
-        Live {
+    pub fn new(for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> LiveData {
+        LiveData {
             requests: Requests::new(workers),
             for_all,
             began: Instant::now(),
@@ -58,12 +59,16 @@ impl Live {
         }
     }
 
+    /// Ends all event streams.
     pub fn stop(&self) {
         self.stopped.set();
     }
 
-    /// Sends a dump of every fiber, by the place where it waits, with its backtrace. Only one dump runs at a time, because looking up
+    /// Sends a dump of all fibers, by the places where they wait. Only one dump runs at a time, because looking up
     /// function names takes a while.
+    ///
+    /// # Suspends
+    /// Until all workers have answered, for a second at most.
     pub fn fibers(&self, request: &Request<'_>) -> Response {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;
@@ -76,8 +81,8 @@ impl Live {
             .body(by_place(&osier::dump()))
     }
 
-    /// Sends the first [`ROWS`] connections: `{"all": count, "rows": [[peer, protocol, tls, state, streams, age in ms]]}`. Only one list is
-    /// made at a time.
+    /// Sends the first [`ROWS`] connections:
+    /// `{"all": count, "rows": [[peer, protocol, tls, state, streams, age in ms]]}`. Only one list is made at a time.
     ///
     /// # Suspends
     /// Until each worker has answered.
@@ -145,7 +150,7 @@ impl Live {
 }
 
 /// Streams the counters until the client leaves or the server stops.
-pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
+pub fn events(live: &Arc<LiveData>, request: &Request<'_>) -> Response {
     if let Err(refusal) = guard::check(request, live.for_all) {
         return refusal;
     }
@@ -176,6 +181,7 @@ fn protocol(request: &Request<'_>) -> String {
     format!("{http}, {tls}")
 }
 
+/// The response to a request that may be sent again later.
 fn later(why: &'static str) -> Response {
     Response::new(StatusCode::SERVICE_UNAVAILABLE)
         .header("retry-after", "1")
@@ -183,10 +189,10 @@ fn later(why: &'static str) -> Response {
 }
 
 /// The right to one of the [`STREAMS`] streams.
-struct StreamPermit(Arc<Live>);
+struct StreamPermit(Arc<LiveData>);
 
 impl StreamPermit {
-    fn take(live: &Arc<Live>) -> Option<StreamPermit> {
+    fn take(live: &Arc<LiveData>) -> Option<StreamPermit> {
         let permit = StreamPermit(live.clone());
         (live.streams.fetch_add(1, Ordering::Relaxed) < STREAMS).then_some(permit)
     }

@@ -1,9 +1,11 @@
-//! `welcome`: the built-in site, embedded in the binary. It shows what Osier is, a chat, the runtime at work, and the documents.
+//! `welcome`: the built-in site, embedded in the binary. It shows what Osier is, a chat, the runtime at work, and the
+//! documents.
 //!
 //! # Layout
 //!
-//! `guard` decides who may see live data, `live` sends it, `requests` counts for it, and `docs` holds the documents. The pages are the HTML files of this
-//! folder, each put into `frame.html`. They load nothing from other servers; their content security policy enforces that.
+//! `guard` decides who may see live data, `live` sends it, `requests` counts for it, and `docs` holds the documents.
+//! The pages are the HTML files of this folder, each put into `frame.html`. They load nothing from other servers; their
+//! content security policy enforces that.
 
 mod docs;
 pub mod guard;
@@ -16,16 +18,19 @@ use osier_web::chat::{self, Chat};
 use osier_web::files::{Files, Options};
 use osier_web::{Connections, IntoResponse, Request, Response, Served};
 
-use self::live::Live;
+use self::live::LiveData;
 
+/// The content security policy of all pages.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Bytes of the longest chat line: the input field takes 1,000 characters of at most 4 bytes.
 const LINE_BYTES: usize = 4000;
 
+/// The frame of all pages, with placeholders in braces.
 const FRAME: &str = include_str!("frame.html");
 
+/// A page of the site.
 struct Page {
     path: &'static str,
     title: &'static str,
@@ -71,7 +76,7 @@ const ASSETS: [(&str, &str, &str); 5] = [
 /// The built-in site, for all listeners.
 pub struct Welcome {
     files: Files,
-    live: Arc<Live>,
+    live: Arc<LiveData>,
     chat: Chat,
 }
 
@@ -106,7 +111,7 @@ impl Welcome {
             .map(|(path, mime, text)| (path.as_str(), *mime, text.as_bytes()));
         Welcome {
             files: Files::embedded_with(pages, options).expect("the fields are constants that HTTP allows"),
-            live: Arc::new(Live::new(live_for_all, workers, connections)),
+            live: Arc::new(LiveData::new(live_for_all, workers, connections)),
             chat: Chat::with(chat::Options {
                 line_bytes: LINE_BYTES,
                 ..chat::Options::default()
@@ -135,8 +140,7 @@ impl Welcome {
     /// Counts a served request. Called on the worker that has served it.
     pub fn record(&self, served: &Served<'_>) {
         if served.target() != live::EVENTS {
-            let live = &self.live;
-            live.requests.record(served.duration());
+            self.live.requests.record(served.duration());
         }
     }
 
@@ -146,13 +150,14 @@ impl Welcome {
     }
 }
 
-/// Ends the streams when a reload has removed the site.
+/// Ends the event streams when a reload has removed the site.
 impl Drop for Welcome {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
+/// A page in its frame.
 fn framed(page: &Page) -> String {
     let mut html = FRAME
         .replace("{title}", page.title)
@@ -165,6 +170,7 @@ fn framed(page: &Page) -> String {
     html.replace("{main}", page.main)
 }
 
+/// The element that loads a script, if there is one.
 fn script(path: &str) -> String {
     match path {
         "" => String::new(),
@@ -172,6 +178,7 @@ fn script(path: &str) -> String {
     }
 }
 
+/// The page that lists the documents.
 fn table_of_docs() -> String {
     framed(&Page {
         path: "/docs",

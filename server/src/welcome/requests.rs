@@ -1,4 +1,4 @@
-//! The requests of the built-in site's charts, counted by worker and by latency.
+//! Counts requests by worker and by latency, for the charts of the built-in site.
 //!
 //! Each worker writes its own counts with plain loads and stores. A reader may see slightly different moments.
 

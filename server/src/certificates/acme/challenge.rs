@@ -1,5 +1,5 @@
-//! Shows proofs to issuers: a text on the plain listeners, a special certificate on the TLS listeners, or a DNS record that a program
-//! sets.
+//! Shows proofs to issuers: a text on the plain listeners, a special certificate on the TLS listeners, or a DNS record
+//! that a program sets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ pub trait Board: Send + Sync {
     /// Shows a text at `/.well-known/acme-challenge/TOKEN`.
     fn give_text(&self, token: &str, text: &str) -> Box<dyn Presented>;
 
-    /// Shows a certificate in handshakes with the protocol `acme-tls/1` and this name: the certificate and its key, in DER.
+    /// Shows a certificate in handshakes with the protocol `acme-tls/1` and this name: the certificate and its key, in
+    /// DER.
     ///
     /// # Errors
     /// One line: the certificate cannot be used.
@@ -29,7 +30,7 @@ pub trait Board: Send + Sync {
 /// Shows the proofs of a site's names.
 pub struct Proofs<'p> {
     board: &'p dyn Board,
-    /// Sets and removes DNS records.
+    /// The program that sets and removes DNS records.
     program: Option<&'p Path>,
 }
 
@@ -103,14 +104,14 @@ impl Record {
     }
 }
 
-/// A DNS record until its removal.
+/// A DNS record that is removed when this is dropped.
 struct Shown(Record);
 
 impl Presented for Shown {}
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // The order must not wait for it, and a record that stays does no harm.
+        // The order must not wait for the removal, and a record that stays does no harm.
         let record = self.0.clone();
         drop(osier::spawn(move || record.run("remove")));
     }

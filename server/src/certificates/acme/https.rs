@@ -1,4 +1,4 @@
-//! Carries the requests of the ACME client over HTTPS: a connection for each, which the client closes.
+//! Carries the requests of the ACME client over HTTPS, each over a connection of its own.
 //!
 //! An order takes some twenty requests, every two months. A kept connection would save nothing that anybody notices.
 
@@ -18,10 +18,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body. A chain of certificates has some KiB.
 const BODY_MAX: usize = 1 << 20;
 
-/// Most interim responses before the final one.
+/// The most interim responses before the final one.
 const INTERIM_MAX: usize = 16;
 
-/// The name of the client, which RFC 8555 section 6.1 demands.
+/// The value of User-Agent, which RFC 8555 section 6.1 demands.
 const USER_AGENT: &str = concat!("osier/", env!("CARGO_PKG_VERSION"));
 
 /// Connections to issuers.
@@ -34,7 +34,7 @@ pub struct Https {
 struct Url<'u> {
     host: &'u str,
     port: u16,
-    /// As it stands in the Host field.
+    /// The host and the port, as they stand in the Host field.
     authority: &'u str,
     target: &'u str,
 }
@@ -104,11 +104,12 @@ pub fn status(url: &str, patience: Duration) -> io::Result<u16> {
 }
 
 impl<'u> Url<'u> {
+    /// Parses an `https://` URL.
     fn parse(url: &'u str) -> Option<Url<'u>> {
         Url::of(url.strip_prefix("https://")?, 443)
     }
 
-    /// Reads what follows the scheme.
+    /// Parses the part of a URL after the scheme.
     fn of(rest: &'u str, default_port: u16) -> Option<Url<'u>> {
         let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (host, port) = match authority.rsplit_once(':') {
@@ -130,6 +131,7 @@ impl<'u> Url<'u> {
     }
 }
 
+/// The bytes of a request.
 fn request(method: &str, url: &Url<'_>, body: Option<&str>) -> Result<Vec<u8>, HeaderError> {
     let mut bytes = Vec::new();
     let mut head = RequestWriter::begin(&mut bytes, method, url.target, url.authority)?;
@@ -145,6 +147,7 @@ fn request(method: &str, url: &Url<'_>, body: Option<&str>) -> Result<Vec<u8>, H
     Ok(bytes)
 }
 
+/// Receives a response, after interim ones.
 fn receive(stream: &mut impl Read, method: &str) -> io::Result<Received> {
     let (mut bytes, limits) = (Vec::new(), Limits::DEFAULT);
     for _ in 0..INTERIM_MAX {
@@ -203,7 +206,7 @@ fn receive(stream: &mut impl Read, method: &str) -> io::Result<Received> {
     Err(invalid(format!("more than {INTERIM_MAX} interim responses")))
 }
 
-/// Receives more bytes. False at the end.
+/// Receives more bytes. False at the end of the stream.
 fn more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<bool> {
     let filled = bytes.len();
     bytes.resize(filled + 4096, 0);

@@ -1,7 +1,7 @@
 //! Obtains one certificate, from the account to the stored chain, and asks its issuer when to renew it.
 //!
-//! The lock of the name keeps other processes from ordering the same certificate. Connections to issuers and their directories are
-//! kept in [`Means`], so that thousands of certificates do not ask for them one by one.
+//! The lock of the name keeps other processes from ordering the same certificate. Connections to issuers and their
+//! directories are kept in [`Means`], so that thousands of certificates do not ask for them one by one.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,8 +28,8 @@ use crate::certificates::x509::Certificate;
 /// Time for which a fetched directory of an issuer is used.
 const DIRECTORY_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Time between two requests for the issuer's renewal window: the shortest, the one after a failure, and the longest (RFC 9773
-/// section 4.3).
+/// Time between two requests for the issuer's renewal window: the shortest, the one after a failure, and the longest
+/// (RFC 9773 section 4.3).
 const ASK_MIN: Duration = Duration::from_secs(3600);
 pub const ASK: Duration = Duration::from_secs(6 * 3600);
 const ASK_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -42,7 +42,7 @@ pub struct Subject {
     pub settings: Settings,
 }
 
-/// The parts of the server that issuing needs.
+/// The parts of the server that issuing needs, and the issuers known so far.
 pub struct Means {
     pub storage: Arc<dyn Storage>,
     pub board: Arc<dyn Board>,
@@ -121,13 +121,13 @@ impl Subject {
         &self.names[0]
     }
 
-    /// Whether a certificate is for all names.
+    /// Whether a stored certificate is for all names.
     pub fn is_served_by(&self, stored: &Stored) -> bool {
         leaf(&stored.chain).is_some_and(|leaf| self.names.iter().all(|name| leaf.is_for(name)))
     }
 }
 
-/// Reads the first certificate of a chain. `None` if it is none.
+/// Reads the first certificate of a chain. `None` if there is none.
 pub fn read(chain: &str) -> Option<Read> {
     let certificate = leaf(chain)?;
     let encoded = |bytes: &[u8]| data_encoding::BASE64URL_NOPAD.encode(bytes);
@@ -151,7 +151,7 @@ fn leaf(chain: &str) -> Option<Certificate> {
     Certificate::parse(&der).ok()
 }
 
-/// A certificate that an issuer has just given.
+/// A certificate that an issuer has just signed.
 pub struct Obtained {
     pub stored: Stored,
     /// The error of storing it, if that failed. The certificate is served all the same.
@@ -179,6 +179,7 @@ pub fn obtain(
     obtained
 }
 
+/// Obtains a certificate as [`obtain`] does, with what is known about the issuer.
 fn order(
     subject: &Subject,
     issuer: &Issuer,
@@ -220,7 +221,7 @@ fn order(
         key: key.clone(),
     };
     match means.storage.put_pending(subject.name(), &pending) {
-        // The certificate will be served from memory. Only a crash could lose it now.
+        // The certificate will be served from memory. Only a crash during the order would lose it.
         Err(error) if is_full(&error) => {}
         put => means.stored(put)?,
     }
@@ -270,13 +271,14 @@ fn seconds(date: &Value) -> Option<i64> {
     Some(date.unix_timestamp())
 }
 
+/// Checks and stores a certificate.
 fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Obtained, Error> {
     if read(&stored.chain).is_none() || !subject.is_served_by(&stored) {
         return Err(Error::Malformed(
             "a certificate that is not for the names of the order".into(),
         ));
     }
-    // It would replace one that works.
+    // An unusable certificate would replace a usable one.
     if let Err(error) = Identity::from_pem(stored.chain.as_bytes(), stored.key.as_bytes()) {
         return Err(Error::Malformed(format!(
             "a certificate that cannot be served: {error}"

@@ -1,6 +1,7 @@
-//! Signed requests of an ACME account (RFC 8555 section 6.2): the account's key, its JSON Web Key (RFC 7517), and signatures (RFC 7515).
+//! Signed requests of an ACME account (RFC 8555 section 6.2): the account's key, its JSON Web Key (RFC 7517), and
+//! signatures (RFC 7515).
 //!
-//! The key is ECDSA over P-256, which every issuer takes (RFC 8555 section 6.2 demands it).
+//! The key is an ECDSA key over P-256, which every issuer must accept (RFC 8555 section 6.2).
 
 use std::fmt;
 
@@ -29,7 +30,7 @@ pub enum Signer<'s> {
     Account(&'s str),
 }
 
-/// A secret that the issuer gave to a customer, who binds a new account by it (RFC 8555 section 7.3.4).
+/// A secret that an issuer gives to a customer, to bind a new account to the customer (RFC 8555 section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Binding {
     pub id: String,
@@ -73,7 +74,7 @@ impl AccountKey {
         .to_string()
     }
 
-    /// The proof that the account knows the customer's secret, for the account's URL of creation.
+    /// The proof that the account knows the customer's secret. `url` is the one for new accounts.
     pub fn bind(&self, binding: &Binding, url: &str) -> Value {
         let protected = json!({ "alg": "HS256", "kid": binding.id, "url": url });
         let key = hmac::Key::new(hmac::HMAC_SHA256, &binding.secret);
@@ -84,7 +85,8 @@ impl AccountKey {
 
     /// The proof of a challenge: its token and the thumbprint of the key (RFC 8555 section 8.1).
     pub fn authorization(&self, token: &str) -> String {
-        // RFC 7638: the members in the order of their names. `json!` keeps none, so the text is made by hand.
+        // RFC 7638 wants the members in the order of their names. `json!` promises no order, so the text is made by
+        // hand.
         let (x, y) = self.point();
         let canonical = format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#);
         format!("{token}.{}", BASE64.encode(&sha256(canonical.as_bytes())))

@@ -7,13 +7,14 @@
 //!     └──────────── the next time: renewal, back-off ◀─────┘
 //! ```
 //!
-//! The first look at a certificate loads and serves it. Issuers are asked for renewal windows later, at times that are spread over
-//! [`ASK`](issue::ASK), and their answers are stored with the certificates. So a start with ten thousand certificates does not flood
-//! the issuers.
+//! The first look at a certificate loads and serves it. Issuers are asked for renewal windows later, at times that are
+//! spread over [`ASK`], and their answers are stored with the certificates. So a start with ten thousand certificates
+//! does not flood the issuers.
 //!
-//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. The wall clock says
-//! when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump forward is noticed. After a jump back,
-//! a certificate whose time lies more than [`FARTHEST`] ahead is due, too: no pause is that long.
+//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. The
+//! wall clock says when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump
+//! forward is noticed. After a jump back, a certificate whose time lies more than [`FARTHEST`] ahead is due, too: no
+//! pause is that long.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -37,7 +38,8 @@ const AT_ONCE: usize = 4;
 /// Longest time between two looks at the wall clock.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Time before the next look at a certificate that was just issued. An issuer may suggest a renewal at once; it gets one an hour.
+/// Time before the next look at a certificate that was just issued. Even an issuer that suggests a renewal at once gets
+/// one an hour.
 const SETTLED: Duration = Duration::from_secs(3600);
 
 /// Pause before another look at a name while the storage is away. The storage's return ends the pause, see
@@ -47,7 +49,7 @@ const AWAY: Duration = Duration::from_secs(60);
 /// Seconds to the next look at a certificate, at most. The longest pause after a failure is two and a half days.
 const FARTHEST: i64 = 3 * 24 * 3600;
 
-/// Where certificates are served from.
+/// The place that certificates are served from.
 pub trait Shelf: Send + Sync {
     /// Serves a certificate for its names from now on.
     ///
@@ -75,9 +77,10 @@ pub fn system_clock() -> Clock {
     Arc::new(|| Time::now().0)
 }
 
-/// The certificates that a configuration wants.
+/// Keeps the certificates of one configuration.
 pub struct Keeper {
-    /// Locked after `state`, never before it. A subject that was given up keeps its place until a new one takes the place.
+    /// Locked after `state`, never before it. A subject that was given up keeps its place until a new one takes the
+    /// place.
     subjects: Mutex<Vec<Arc<Subject>>>,
     means: Means,
     shelf: Arc<dyn Shelf>,
@@ -94,7 +97,9 @@ pub struct Keeper {
 struct State {
     /// The subjects by the time at which they are due, in seconds since 1970.
     queue: BinaryHeap<Reverse<(i64, usize)>>,
+    /// The number of subjects that are attended to now.
     busy: usize,
+    /// The failures in a row of each subject.
     failures: Vec<u32>,
     /// The subjects whose certificates are served, with the ends of those in seconds since 1970.
     served: HashMap<usize, i64>,
@@ -171,8 +176,8 @@ impl Drop for Attending<'_> {
 }
 
 impl Keeper {
-    /// Makes a keeper. [`run`](Keeper::run) does its work. The failures that `before` has seen count on, so that a reload
-    /// does not ask an issuer again that has just refused.
+    /// Makes a keeper. [`run`](Keeper::run) does its work. The failures that `before` has seen count on, so that a
+    /// reload does not ask an issuer again that has just refused.
     pub fn new(
         subjects: Vec<Subject>,
         means: Means,
@@ -205,8 +210,8 @@ impl Keeper {
         })
     }
 
-    /// When the certificate is due, how often it has failed, and what the storage has not taken. `None` for a certificate that is new
-    /// or being attended to.
+    /// When the certificate is due, how often it has failed, and what the storage has not taken. `None` for a
+    /// certificate that is new or being attended to.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
         let (state, subjects) = (self.state(), self.subjects());
         let queued = state.queue.iter().find(|queued| *subjects[queued.0.1] == *subject)?;
@@ -277,7 +282,8 @@ impl Keeper {
         self.news.set();
     }
 
-    /// Looks again at the certificates that another machine has changed, and at those that wait for another process or for the storage.
+    /// Looks again at the certificates that another machine has changed, and at those that wait for another process or
+    /// for the storage.
     pub fn look_again(&self, changed: &HashSet<String>) {
         let now = self.wall();
         let mut state = self.state();
@@ -294,6 +300,7 @@ impl Keeper {
         self.news.set();
     }
 
+    /// Does the work on a subject that is due.
     fn attend(&self, index: usize) {
         let mut attending = Attending {
             keeper: self,
@@ -303,6 +310,7 @@ impl Keeper {
         attending.next = Some(self.look(index));
     }
 
+    /// Loads and serves a certificate, and renews it if it is time.
     fn look(&self, index: usize) -> Next {
         let subject = &self.subject(index);
         let unstored = self.state().unstored.get(&index).cloned();
@@ -371,7 +379,7 @@ impl Keeper {
             window: before.and_then(|advice| advice.window),
             again: now.saturating_add(ASK.as_secs().cast_signed()),
         };
-        // Only the issuer of this certificate answers for it.
+        // Only the issuer of this certificate knows it.
         for issuer in &subject.settings.issuers {
             match issue::advice(issuer, &self.means, id, now) {
                 Ok(given) => advice = given,
@@ -386,6 +394,7 @@ impl Keeper {
         advice
     }
 
+    /// Orders a certificate from the issuers, one after the other. `old` is the one that it replaces.
     fn order(&self, index: usize, old: Option<&Read>) -> Next {
         let subject = &self.subject(index);
         if !self.shelf.may_order(subject) {
@@ -430,6 +439,7 @@ impl Keeper {
         self.back_off(index, &error)
     }
 
+    /// Serves a new certificate.
     fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
         let Obtained { stored, unstored } = obtained;
         self.serve(index, &stored);
@@ -467,6 +477,7 @@ impl Keeper {
         Next::look(Duration::ZERO)
     }
 
+    /// Logs that a certificate is served from memory only.
     fn cannot_store(&self, index: usize, error: &io::Error) -> Next {
         if self.means.storage.is_away() {
             return Next::wait(AWAY);
@@ -486,6 +497,7 @@ impl Keeper {
         }
     }
 
+    /// Fails because of the storage, or waits until it is back.
     fn not_stored(&self, index: usize, error: &io::Error) -> Next {
         match self.means.storage.is_away() {
             true => Next::wait(AWAY),
@@ -496,6 +508,7 @@ impl Keeper {
         }
     }
 
+    /// Logs a failure.
     fn failed(&self, index: usize, error: &Error) -> Next {
         let subject = self.subject(index);
         let name = subject.name();
@@ -503,6 +516,7 @@ impl Keeper {
         self.back_off(index, error)
     }
 
+    /// Logs the pause after a failure.
     fn back_off(&self, index: usize, error: &Error) -> Next {
         let (failures, served_until) = {
             let state = self.state();
@@ -527,6 +541,7 @@ impl Keeper {
         }
     }
 
+    /// Serves a certificate from now on.
     fn serve(&self, index: usize, stored: &Stored) {
         let subject = &self.subject(index);
         match self.shelf.put(subject, stored) {
@@ -578,7 +593,8 @@ impl State {
     }
 }
 
-/// The proofs to try after so many failures: one that the issuer cannot see is followed by another one.
+/// The proofs to try after so many failures. Each failure puts another one first, because the issuer may not be able to
+/// see the last one.
 fn proofs(kinds: &[Kind], failures: u32) -> Vec<Kind> {
     let mut kinds = kinds.to_vec();
     if !kinds.is_empty() {

@@ -1,4 +1,5 @@
-//! One certificate from an issuer (RFC 8555 section 7.4): an order, the proofs that the names are ours, and the certificate.
+//! One certificate from an issuer (RFC 8555 section 7.4): an order, the proofs that the names are ours, and the
+//! certificate.
 //!
 //! ```text
 //!   newOrder ─▶ for each name: challenge presented ─▶ "look now" ─▶ valid ─▶ removed
@@ -15,12 +16,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::jose::sha256;
-use super::protocol::{Client, Error, Received, described, one_line};
+use super::protocol::{Client, Error, described, one_line};
 
 /// Longest time for the proof of one name, and for the making of the certificate.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The pause between two looks at what an issuer does, when it names none: the first, and the longest.
+/// The pause between two looks at the issuer's progress: the first one if the issuer names none, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
@@ -71,7 +72,7 @@ impl Challenge<'_> {
     }
 }
 
-/// Shows proofs to the issuer.
+/// Shows proofs to issuers.
 pub trait Solver {
     /// Shows a proof until the result is dropped.
     ///
@@ -86,7 +87,7 @@ pub trait Solver {
 /// A proof that is shown until its drop.
 pub trait Presented {}
 
-/// The path of an order. The caller stores it before [`finalize`].
+/// The URLs of an order. The caller stores the first one before [`finalize`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub url: String,
@@ -195,6 +196,7 @@ pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Erro
     }
 }
 
+/// Waits for the certificate of an order, and fetches it.
 fn fetch(client: &mut Client<'_>, url: &str) -> Result<String, Error> {
     let done = wait(client, url, &["ready", "processing"], "the order")?;
     let certificate = text(&done, "certificate")?;
@@ -202,6 +204,7 @@ fn fetch(client: &mut Client<'_>, url: &str) -> Result<String, Error> {
     String::from_utf8(chain).map_err(|_| Error::Malformed("a certificate that is no text".into()))
 }
 
+/// Proves one name of an order, by the authorization at `url`.
 fn prove_name(client: &mut Client<'_>, url: &str, wanted: &Wanted<'_>, solver: &dyn Solver) -> Result<(), Error> {
     let kinds = wanted.kinds;
     let authorization = client.get(url)?.json()?;
@@ -261,7 +264,8 @@ fn prove_name(client: &mut Client<'_>, url: &str, wanted: &Wanted<'_>, solver: &
     wait(client, url, &["pending"], name).map(drop)
 }
 
-/// Whether an issuer means a name of an order by `name`: it leaves out the `*` of a wildcard, and may write an address otherwise.
+/// Whether the issuer's `name` stands for a name of an order. The issuer leaves out the `*` of a wildcard, and may
+/// write an address in another form.
 fn is_same(wanted: &str, name: &str) -> bool {
     match wanted.parse::<IpAddr>() {
         Ok(ip) => name.parse() == Ok(ip),
@@ -269,7 +273,7 @@ fn is_same(wanted: &str, name: &str) -> bool {
     }
 }
 
-/// Looks until the status is none of `before`.
+/// Waits until the status of a resource is none of `before`. Returns the resource. `what` names it in messages.
 fn wait(client: &mut Client<'_>, url: &str, before: &[&str], what: &str) -> Result<Value, Error> {
     let (began, mut pause): (Instant, Duration) = (osier::time::now(), FIRST_PAUSE);
     loop {
@@ -285,13 +289,10 @@ fn wait(client: &mut Client<'_>, url: &str, before: &[&str], what: &str) -> Resu
         if osier::time::now().saturating_duration_since(began) > PATIENCE {
             return Err(Error::Failed(format!("{what} is still {status} after {PATIENCE:?}")));
         }
-        osier::sleep(asked(&received).unwrap_or(pause).min(LONGEST_PAUSE));
+        let asked = received.pause().map(|asked| asked.max(FIRST_PAUSE));
+        osier::sleep(asked.unwrap_or(pause).min(LONGEST_PAUSE));
         pause = pause * 3 / 2;
     }
-}
-
-fn asked(received: &Received) -> Option<Duration> {
-    received.pause().map(|pause| pause.max(FIRST_PAUSE))
 }
 
 /// The reason of a failed order or authorization.
@@ -305,6 +306,7 @@ fn reason(body: &Value) -> String {
     }
 }
 
+/// A name as the protocol identifies it.
 fn identifier(name: &str) -> Value {
     match name.parse::<IpAddr>() {
         Ok(ip) => json!({ "type": "ip", "value": ip.to_string() }),
@@ -312,6 +314,7 @@ fn identifier(name: &str) -> Value {
     }
 }
 
+/// The text of a member of an object.
 fn text<'v>(value: &'v Value, name: &str) -> Result<&'v str, Error> {
     let missing = || Error::Malformed(format!("an object without '{name}'"));
     value[name].as_str().ok_or_else(missing)

@@ -1,4 +1,4 @@
-//! The requests of an ACME client (RFC 8555): the directory, nonces, the account, and signed requests with their repetitions.
+//! The requests of an ACME client (RFC 8555): the directory, nonces, the account, and signed requests.
 //!
 //! ```text
 //!   directory ─▶ nonce ─▶ account ─▶ signed requests, each with a nonce that an earlier response brought
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use super::jose::{AccountKey, Binding, Signer};
 use crate::log::text::visible;
 
-/// Attempts at a request whose nonces are refused. An issuer that refuses every second nonce fails one request in a million.
+/// Attempts at a request whose nonces are refused. An issuer that refuses every second nonce fails one request in a
+/// million.
 const ATTEMPTS: usize = 20;
 
 /// Longest pause that an issuer may ask for between two looks.
@@ -45,7 +46,7 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-/// Why an issuer does not give what it was asked for.
+/// Why a request to an issuer, or an order, has failed.
 #[derive(Debug)]
 pub enum Error {
     /// The issuer cannot be reached.
@@ -129,6 +130,7 @@ impl Error {
 }
 
 impl Problem {
+    /// The refusal in a response.
     fn of(received: &Received) -> Problem {
         let body: Value = serde_json::from_slice(&received.body).unwrap_or(Value::Null);
         let kind = body["type"].as_str().unwrap_or("no type");
@@ -301,6 +303,7 @@ impl<'t> Client<'t> {
         }
     }
 
+    /// Asks the issuer for a nonce.
     fn fresh_nonce(&self) -> Result<String, Error> {
         let received = self.transport.send("HEAD", &self.directory.new_nonce, None)?;
         received.nonce.ok_or_else(|| Error::Malformed("no nonce".into()))

@@ -1,4 +1,5 @@
-//! The times of renewals: pure functions of a certificate's validity, of what the issuer suggests (RFC 9773), and of past failures.
+//! The times of renewals: pure functions of a certificate's validity, of what the issuer suggests (RFC 9773), and of
+//! past failures.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ pub struct Window {
     pub ends: i64,
 }
 
-/// The time of the renewal, in seconds since 1970: a point in the issuer's window, else a little after two thirds of the lifetime.
-/// `chance` is between 0 and 1, and the same for a certificate each time.
+/// The time of the renewal, in seconds since 1970: a point in the issuer's window, else a little after two thirds of
+/// the lifetime. `chance` is between 0 and 1, and the same for a certificate each time.
 pub fn renewal(validity: Validity, window: Option<Window>, chance: f64) -> i64 {
     let spread = |begins: i64, length: i64| begins.saturating_add((length.max(0) as f64 * chance) as i64);
     if let Some(window) = window {
@@ -44,9 +45,9 @@ fn latest(validity: Validity) -> i64 {
     validity.ends.saturating_sub(lifetime / 10)
 }
 
-/// The pause after so many failures in a row. It doubles with each failure, up to an eighth of `left`, or up to an hour if that is
-/// more. `left` are the seconds for which the old certificate is still valid. `chance` makes the pause longer by a quarter at most.
-/// The pause is at least `asked`, the time for which the issuer wants to be left alone.
+/// The pause after so many failures in a row. It doubles with each failure, up to an eighth of `left`, or up to an hour
+/// if that is more. `left` are the seconds for which the old certificate is still valid. `chance` makes the pause
+/// longer by a quarter at most. The pause is at least `asked`, the time for which the issuer wants to be left alone.
 pub fn pause(failures: u32, left: Option<u64>, asked: Option<Duration>, chance: f64) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let longest = left.map_or(LONGEST_PAUSE, |left| {

@@ -1,5 +1,5 @@
-//! An issuer and a storage in memory, for tests. The issuer checks every signature and nonce, validates proofs as a real one would, and
-//! fails on demand.
+//! An issuer and a storage in memory, for tests. The issuer checks every signature and nonce, validates proofs as a
+//! real one would, and fails on demand.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

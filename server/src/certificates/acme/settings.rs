@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use super::jose::Binding;
 use super::order::Kind;
 
-/// Let's Encrypt, the issuer where none is configured.
+/// The directory of Let's Encrypt, the default issuer.
 pub const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// The most orders on demand in a minute where none is configured. Let's Encrypt admits 300 in three hours for an account.
+/// The default of the most orders on demand in a minute. Let's Encrypt admits 300 orders of an account in three hours.
 const ORDERS_PER_MINUTE: u32 = 10;
 
-/// Issuers with a name of their own in the configuration.
+/// The issuers with a name in the configuration, and their directories.
 pub const KNOWN: [(&str, &str); 4] = [
     ("letsencrypt", LETS_ENCRYPT),
     (
@@ -22,7 +22,7 @@ pub const KNOWN: [(&str, &str); 4] = [
     ("zerossl", "https://acme.zerossl.com/v2/DV90"),
 ];
 
-/// Those of them that want a binding.
+/// The names of the known issuers that require a binding.
 pub const BINDING: [&str; 2] = ["google", "zerossl"];
 
 /// A certificate authority with an ACME directory.
@@ -31,7 +31,8 @@ pub struct Issuer {
     /// The URL of its directory.
     pub directory: String,
     pub binding: Option<Binding>,
-    /// File with the authorities that sign the certificate of its own server. None for those that the system trusts.
+    /// The file with the authorities that sign the certificate of the issuer's own server. None for those that the
+    /// system trusts.
     pub ca: Option<PathBuf>,
 }
 
@@ -40,21 +41,22 @@ pub struct Issuer {
 pub struct Settings {
     /// Asked in this order. At least one.
     pub issuers: Vec<Issuer>,
-    /// Where the issuer sends warnings.
+    /// The address for the issuer's warnings.
     pub email: Option<String>,
     /// A kind of certificate that the issuer offers.
     pub profile: Option<String>,
     /// The proofs that may be given, the best one first. Empty for those that the listeners of the site allow.
     pub kinds: Vec<Kind>,
-    /// Sets and removes DNS records.
+    /// The program that sets and removes DNS records.
     pub dns: Option<PathBuf>,
-    /// Says whether a name that no site lists may have a certificate: a URL.
+    /// The URL that says whether a name that no site lists may have a certificate.
     pub ask: Option<String>,
     /// The most orders of such names in a minute.
     pub orders_per_minute: u32,
 }
 
 impl Issuer {
+    /// An issuer without a binding, whose server the system trusts.
     pub fn new(directory: &str) -> Issuer {
         Issuer {
             directory: directory.to_owned(),

@@ -1,5 +1,5 @@
-//! State that several machines share in a Redis server, so that they have one certificate for a name, resume each other's TLS sessions and
-//! answer each other's challenges.
+//! State that several machines share in a Redis server. They have one certificate for a name, resume each other's TLS
+//! sessions and answer each other's challenges.
 //!
 //! ```text
 //!   osier:account:ISSUER       key of the account                  osier:lock:NAME     owner of the order; expires
@@ -9,14 +9,16 @@
 //!                                                                  osier:tickets       keys of session tickets
 //! ```
 //!
-//! One fiber polls Redis every [`POLL`]. It copies the responses to challenges into memory, where handshakes and requests find them, and
-//! reports changed certificates. So no handshake and no request waits for Redis, and made-up requests cause no commands. A machine that
-//! publishes a response waits for [`SEEN`] before it notifies the issuer, so that all others have the response.
+//! One fiber polls Redis every [`POLL`]. It copies the responses to challenges into memory, where handshakes and
+//! requests find them, and reports changed certificates. So no handshake and no request waits for Redis, and made-up
+//! requests cause no commands. A machine that publishes a response waits for [`PROPAGATION`] before it notifies the
+//! issuer, so that all others have the response.
 //!
-//! While Redis is away, only the polling fiber tries to reach it, at growing intervals. It reports the beginning of the outage and its end,
-//! and every other call fails at once.
+//! While Redis is away, only the polling fiber tries to reach it, at growing intervals. It reports the beginning of the
+//! outage and its end, and every other call fails at once.
 //!
-//! A key from a file can seal the values. A sealed value is bound to its name, so an attacker who can write to Redis cannot swap values.
+//! A key from a file may seal the values. A sealed value is bound to its name, so an attacker who can write to Redis
+//! cannot swap values.
 
 mod rotation;
 
@@ -37,27 +39,30 @@ use crate::log::operator::Say;
 
 pub use self::rotation::random_keys;
 
-/// Time between two looks at Redis, and the longest one during an outage.
+/// The time between two polls of Redis, and the longest one during an outage.
 const POLL: Duration = Duration::from_secs(1);
 const POLL_MAX: Duration = Duration::from_secs(30);
 
-/// Time after which every machine has polled once more.
-const SEEN: Duration = Duration::from_millis(2500);
+/// The time after which every machine has polled once more.
+const PROPAGATION: Duration = Duration::from_millis(2500);
 
-/// Time for which responses to challenges are kept after the last one was given. A process that dies leaves its own behind.
+/// How long responses to challenges are kept, in milliseconds after the last one was given, and in seconds for each. A
+/// process that dies leaves its own behind.
 const CHALLENGES_LAST: &[u8] = b"900000";
 const CHALLENGE_SECONDS: i64 = 900;
 
-/// Time between two looks at the keys of tickets.
+/// The time between two polls of the keys of tickets.
 const TICKETS_LOOK: Duration = Duration::from_secs(10);
 
-/// Returns the number of changes, the names since change `ARGV[1]`, and the responses to challenges.
+/// The script that returns the number of changes, the names that have changed since change `ARGV[1]`, and the responses
+/// to challenges.
 const LOOK: &[u8] = b"local n = tonumber(redis.call('GET', KEYS[1]) or '0') local names = {} \
     local since = n - tonumber(ARGV[1]) \
     if since > 0 then names = redis.call('LRANGE', KEYS[2], 0, since - 1) end \
     return {n, table.concat(names, '\\n'), table.concat(redis.call('HGETALL', KEYS[3]), '\\n')}";
 
-/// Replaces a value unless it has changed. Returns the value that is there then.
+/// The script that replaces the value `ARGV[1]` by `ARGV[2]`, unless another machine has changed it. It returns the
+/// value that is there then.
 const REPLACE: &[u8] = b"local v = redis.call('GET', KEYS[1]) or '' \
     if v == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) v = ARGV[2] end return v";
 
@@ -67,15 +72,16 @@ pub struct Shared {
     /// The beginning of every key.
     prefix: String,
     seal: Option<CookieKeys>,
-    /// Differs from that of every other process.
+    /// The name of this process in locks. Every process has another one.
     owner: String,
     say: Say,
+    /// Whether the last attempt to reach Redis failed.
     is_away: AtomicBool,
     tickets: Option<Tickets>,
 }
 
-/// The memory of the polling fiber.
-struct Seen {
+/// The state of the polling fiber.
+struct Polled {
     /// The number of changes. None before the first look.
     changes: Option<i64>,
     challenges: Vec<u8>,
@@ -88,7 +94,7 @@ struct Seen {
     tickets_own: i64,
 }
 
-/// Hears of certificates that other machines have changed.
+/// Gets the certificates that other machines have changed.
 pub trait Listener: Send + Sync {
     /// Called when these names have new certificates. The lock of any other name may be free again.
     fn changed(&self, names: &HashSet<String>);
@@ -112,6 +118,7 @@ impl Shared {
         }
     }
 
+    /// The name of this process in locks.
     pub fn owner(&self) -> &str {
         &self.owner
     }
@@ -206,7 +213,7 @@ impl Shared {
         self.call(&[b"HSET", hash.as_bytes(), field.as_bytes(), value.as_bytes()])
             .ok()?;
         let _ = self.call(&[b"PEXPIRE", hash.as_bytes(), CHALLENGES_LAST]);
-        osier::sleep(SEEN);
+        osier::sleep(PROPAGATION);
         Some(Given {
             shared: Arc::clone(self),
             field,
@@ -218,7 +225,7 @@ impl Shared {
     /// # Suspends
     /// Always.
     pub fn run(self: &Arc<Shared>, challenges: &Challenges, listener: &dyn Listener) {
-        let mut seen = Seen {
+        let mut seen = Polled {
             changes: None,
             challenges: Vec::new(),
             away_since: None,
@@ -241,7 +248,8 @@ impl Shared {
                 && let now = wall()
                 && seen.tickets.newest().max(Some(seen.tickets_own)) < Some(now - rotation::STALE)
             {
-                // No machine has changed the keys for long, or this one cannot open them. An old key must not seal for ever.
+                // No machine has changed the keys for long, or this one cannot open them. An old key must not seal for
+                // ever.
                 seen.tickets = rotation::Rotation::default();
                 seen.sealing.clear();
                 seen.tickets_own = now;
@@ -251,7 +259,8 @@ impl Shared {
         }
     }
 
-    fn poll(&self, seen: &mut Seen, challenges: &Challenges, listener: &dyn Listener) -> io::Result<()> {
+    /// Reads the changes since the last poll.
+    fn poll(&self, seen: &mut Polled, challenges: &Challenges, listener: &dyn Listener) -> io::Result<()> {
         let keys = ["changed", "changes", "challenges"].map(|kind| self.key(kind, ""));
         let since = seen.changes.unwrap_or(i64::MAX >> 1).to_string();
         let reply = self.send(&[
@@ -304,7 +313,7 @@ impl Shared {
     }
 
     /// Takes over the keys of tickets from Redis, and publishes a new key when it is time.
-    fn look_at_tickets(&self, seen: &mut Seen) -> io::Result<()> {
+    fn look_at_tickets(&self, seen: &mut Polled) -> io::Result<()> {
         let Some(tickets) = &self.tickets else {
             return Ok(());
         };
@@ -325,7 +334,7 @@ impl Shared {
             true => rotation::Rotation::default(),
             false => match self.open(&key, &stored) {
                 Ok(text) => rotation::Rotation::from_text(&text),
-                // This process goes on with its own keys. The storage of certificates reports the wrong seal.
+                // This process keeps its own keys. The storage of certificates reports the wrong seal.
                 Err(_) => return Ok(()),
             },
         };
@@ -338,7 +347,7 @@ impl Shared {
                 rotation = rotation::Rotation::from_text(&text);
             }
         }
-        // Time alone also changes which key seals.
+        // The key that seals may change without a change in Redis, as time passes.
         let keys = rotation.keys(wall());
         if seen.sealing != keys && tickets.replace(&keys).is_ok() {
             seen.sealing = keys;
@@ -347,11 +356,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Sends a command, also during an outage.
     fn send(&self, command: &[&[u8]]) -> io::Result<Reply> {
         let reply = self.client.call(&[command])?.pop();
         reply.ok_or_else(|| malformed("no reply"))
     }
 
+    /// Notes that Redis cannot be reached, and logs the beginning of the outage.
     fn went_away(&self, error: &io::Error) {
         if !self.is_away.swap(true, Ordering::AcqRel) {
             self.say.error(format_args!(
@@ -361,7 +372,8 @@ impl Shared {
         }
     }
 
-    fn came_back(&self, seen: &mut Seen) {
+    /// Notes that Redis can be reached, and logs the end of an outage.
+    fn came_back(&self, seen: &mut Polled) {
         if !self.is_away.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -393,11 +405,12 @@ impl Drop for Given {
     }
 }
 
-/// The response of HTTP-01, and that of TLS-ALPN-01.
+/// The response to HTTP-01, as [`Shared::give`] takes it.
 pub fn text_response(text: &str) -> Value {
     json!({ "text": text })
 }
 
+/// The response to TLS-ALPN-01, as [`Shared::give`] takes it: the certificate and its key, in DER.
 pub fn certificate_response(certificate: &[u8], key: &[u8]) -> Value {
     let encoded = |bytes: &[u8]| data_encoding::BASE64.encode(bytes);
     json!({ "certificate": encoded(certificate), "key": encoded(key) })

@@ -1,7 +1,7 @@
-//! The keys of session tickets that several machines share: when one begins to seal, and when another one follows.
+//! The keys of session tickets that several machines share: when a key begins to seal, and when the next one follows.
 //!
-//! A new key is published [`NOTICE`] before it seals, so that every machine can open its tickets by then. All functions are pure: the time
-//! is an argument.
+//! A new key is published [`NOTICE`] before it seals, so that every machine can open its tickets by then. All functions
+//! are pure: the time is an argument.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 /// Seconds for which a key seals.
 const PERIOD: i64 = 12 * 3600;
 
-/// Seconds between the publication of a key and its first ticket: machines look every ten seconds.
+/// Seconds between the publication of a key and its first ticket. Machines poll the keys every ten seconds.
 const NOTICE: i64 = 60;
 
-/// Seconds after which a key that nobody has followed by another one should seal no more.
+/// Seconds after which a key must not seal any more, even if no machine has published another one.
 pub const STALE: i64 = 2 * PERIOD;
 
-/// The most keys: one to come, one that seals, and two whose tickets are still taken.
+/// The most keys: one that will seal, one that seals, and two that only open tickets.
 const KEYS_MAX: usize = 4;
 
 /// Bytes of a key, as `osier_tls::Tickets` wants it.
@@ -45,6 +45,7 @@ impl Rotation {
         Rotation(keys.iter().take(KEYS_MAX).filter_map(key).collect())
     }
 
+    /// The keys as text, for Redis.
     pub fn to_text(&self) -> String {
         let key = |key: &Key| json!({ "key": data_encoding::BASE64.encode(&key.bytes), "from": key.from });
         Value::Array(self.0.iter().map(key).collect()).to_string()

@@ -1,8 +1,8 @@
-//! `osier top ADDR`: the present work of a running server, from its admin listener.
+//! `osier top ADDR`: shows the work of a running server, from its admin listener.
 //!
-//! On a terminal the view is written again every two seconds, cut to the size of the terminal. A server that goes away may come
-//! back: the view then says so and goes on asking. Elsewhere, and with `--once`, the view is written once, with the rates since
-//! the start of the server.
+//! On a terminal, the view is written again every two seconds, cut to the size of the terminal. If the server goes
+//! away, the view says so, and the server is asked until it is back. Elsewhere, and with `--once`, the view is written
+//! once, with the rates since the start of the server.
 
 mod scrape;
 mod view;
@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use self::scrape::Scrape;
 
+/// The time between two views.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Clears a terminal and goes to its first place.
+/// Clears a terminal and moves the cursor to its first place.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Shows the server whose `[admin]` listens at `address`, until the program is ended.
@@ -29,10 +30,9 @@ pub fn run(address: &str, once: bool) -> Result<(), String> {
     let mut before: Option<Scrape> = None;
     let mut view = String::new();
     loop {
-        let looked = Scrape::take(address);
-        let text = match looked {
+        let text = match Scrape::take(address) {
             Ok(now) => {
-                // Another process counts anew.
+                // A process that has started since counts from 0.
                 let same = before.as_ref().filter(|before| before.uptime <= now.uptime);
                 view = view::text(address, &now, same);
                 before = Some(now);
@@ -77,7 +77,7 @@ fn named(address: &str) -> Result<String, String> {
     }
 }
 
-/// The columns and rows of the terminal. `None` if it does not know them.
+/// The columns and rows of the terminal. `None` if they are not known.
 fn size(out: &io::Stdout) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(out).ok()?;
     let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));

@@ -1,4 +1,4 @@
-//! One sample of a server: its metrics, and its fibers by the place where they wait.
+//! Asks a server for its metrics and its fibers, and parses the metrics.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,6 +15,7 @@ const LONGEST: usize = 256 << 20;
 /// The labels of a sample, by name.
 pub type Labels = Vec<(String, String)>;
 
+/// The numbers of a server at one moment.
 pub struct Scrape {
     pub at: Instant,
     /// The seconds since the start of the process, if the page has them.
@@ -61,7 +62,7 @@ impl Scrape {
     }
 }
 
-/// Whether these are among the labels.
+/// Whether `labels` are among the known ones.
 fn has(known: &Labels, labels: &[(&str, &str)]) -> bool {
     labels
         .iter()
@@ -76,6 +77,7 @@ pub fn label<'l>(labels: &'l Labels, name: &str) -> &'l str {
         .map_or("", |(_, value)| value)
 }
 
+/// Asks for a page, and checks the status.
 fn page(address: &str, path: &str) -> Result<String, String> {
     let failed = |error: io::Error| format!("cannot ask {address} for {path}: {error}");
     let response = exchange(address, path).map_err(failed)?;
@@ -91,7 +93,7 @@ fn page(address: &str, path: &str) -> Result<String, String> {
     }
 }
 
-/// Asks for a page. A name may have several addresses, and the server one of them.
+/// Sends a request and returns the response. The addresses of a name are tried one by one.
 fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
     if let Some(socket) = address.strip_prefix("unix:") {
         let stream = UnixStream::connect(socket)?;
@@ -111,6 +113,7 @@ fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
     Err(last)
 }
 
+/// Sends a request on a connection and returns the response.
 fn ask(mut stream: impl Read + Write, path: &str) -> io::Result<Vec<u8>> {
     let asked = Instant::now();
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;

@@ -1,4 +1,4 @@
-//! The view: workers, routes, slow requests and the places where fibers wait, as lines of text.
+//! Writes the view: workers, routes, slow requests and the places where fibers wait, as lines of text.
 
 use std::fmt::{Display, Write};
 
@@ -31,10 +31,11 @@ pub fn text(address: &str, now: &Scrape, before: Option<&Scrape>) -> String {
     text
 }
 
+/// Two scrapes, whose differences are rates.
 struct Changes<'s> {
     now: &'s Scrape,
     before: Option<&'s Scrape>,
-    /// Seconds.
+    /// The seconds between the scrapes.
     span: f64,
 }
 
@@ -102,7 +103,7 @@ impl Changes<'_> {
         }
     }
 
-    /// The routes with the most time in them, with the mean of each phase.
+    /// The routes that took the most time, with the mean of each phase.
     fn routes(&self, text: &mut String) {
         let of = |name, labels: &[(&str, &str)]| self.growth(name, labels);
         let mut routes: Vec<_> = self
@@ -142,7 +143,8 @@ impl Changes<'_> {
     }
 }
 
-/// The requests that have waited longest where they are. The page names the fibers of each place that have waited longest.
+/// The requests that have waited longest in their present place. The page lists the fibers of each place that have
+/// waited longest.
 fn requests(page: &str, text: &mut String) {
     let fibers = page.lines().filter_map(|line| line.strip_prefix("  fiber "));
     let mut requests: Vec<_> = fibers.filter_map(request).collect();
@@ -155,8 +157,9 @@ fn requests(page: &str, text: &mut String) {
     }
 }
 
-/// Reads `0.7 (GET /, 127.0.0.1:9) spawned at a.rs:1: suspended for 2.0s, waiting to read …; …`: the seconds, the same as it
-/// stands there, the request, and its wait. `None` for the request that asks for this page, too.
+/// Reads `0.7 (GET /, 127.0.0.1:9) spawned at a.rs:1: suspended for 2.0s, waiting to read …; …`. Returns the seconds,
+/// the same time as text, the request, and its wait. `None` for another line, and for the request that asks for this
+/// page.
 fn request(fiber: &str) -> Option<(f64, &str, &str, &str)> {
     let (name, state) = fiber.split_once(") spawned at ")?;
     let (_, work) = name.split_once(" (")?;
@@ -214,6 +217,7 @@ fn counted(count: impl Display, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
+/// A row of a table, with columns of one width.
 fn row(cells: &[String], width: usize) -> String {
     cells
         .iter()

@@ -8,9 +8,11 @@
 //!   locks/NAME                   locked by the process that orders the certificate of NAME
 //! ```
 //!
-//! `state.rs` writes the files, so a reader sees the old one or the new one, and nobody else reads them. `NAME` is the first name of a
-//! certificate; `_` stands for the `*` of a wildcard. [`Folder`] suspends a fiber, except for its locks, and blocks
-//! any other thread; [`Pooled`] is the same on the blocking pool.
+//! `state.rs` writes the files, so a reader sees the old one or the new one, and only the server's user can read them.
+//! `NAME` is the first name of a certificate; `_` stands for the `*` of a wildcard.
+//!
+//! A call of [`Folder`] suspends a fiber, except that taking a lock blocks its thread, and blocks any other thread.
+//! [`Pooled`] makes the same calls on the blocking pool.
 
 use std::fs::TryLockError;
 use std::io::{self, Read};
@@ -35,7 +37,7 @@ pub struct Folder {
 /// The state folder, used on threads of the blocking pool.
 pub struct Pooled(pub Folder);
 
-/// An open file with a lock, which the kernel gives back when the file is closed.
+/// An open file with a lock, which the kernel releases when the file is closed.
 #[derive(Debug)]
 struct Locked {
     _file: std::fs::File,
@@ -135,8 +137,8 @@ impl Folder {
     /// While another process makes the key.
     ///
     /// # Errors
-    /// When the file cannot be read or written, or holds something else. A key that is damaged is not replaced in silence: the
-    /// account's rights would be lost.
+    /// When the file cannot be read or written, or holds something else. A key that is damaged is not replaced in
+    /// silence: the account's rights would be lost.
     pub fn account(&self, issuer: &str) -> io::Result<AccountKey> {
         let _lock = self.wait_for("accounts")?;
         let path = self.path("accounts", issuer, "json");
@@ -149,13 +151,14 @@ impl Folder {
         Ok(key)
     }
 
-    /// Waits for a lock that is held for moments only.
+    /// Waits for a lock that other processes hold only for moments.
     fn wait_for(&self, name: &str) -> io::Result<Locked> {
         let file = self.lock_file(name)?;
         file.lock()?;
         Ok(Locked { _file: file })
     }
 
+    /// Opens the file of a lock.
     fn lock_file(&self, name: &str) -> io::Result<std::fs::File> {
         let path = self.folder("locks")?.join(file_name(name));
         let mut options = OpenOptions::new();

@@ -5,8 +5,8 @@
 //!                               └── redis.rs    a Redis server, for several machines
 //! ```
 //!
-//! Only the process that holds the lock of a name orders its certificate. The lock is tried, not waited for. A process that dies loses
-//! its locks: the kernel gives back those of a folder at once, and Redis gives back a lease when it has run out.
+//! Only the process that holds the lock of a name orders its certificate. No process waits for such a lock. A process
+//! that dies loses its locks: the kernel releases those of a folder at once, and a lease in Redis runs out.
 
 mod folder;
 mod redis;
@@ -60,22 +60,22 @@ pub trait Storage: Send + Sync {
     /// Stores the issuer's answer.
     fn put_advice(&self, name: &str, advice: &Advice) -> io::Result<()>;
 
-    /// The key of the account at an issuer. The first call makes it. A damaged key is an error and not replaced, because the account
-    /// would be lost with it.
+    /// The key of the account at an issuer. The first call makes it. A damaged key is an error and not replaced,
+    /// because the account would be lost with it.
     fn account(&self, issuer: &str) -> io::Result<AccountKey>;
 }
 
-/// The outcome of a try to take a lock.
+/// The outcome of an attempt to take a lock.
 pub enum Locking {
     Taken(Lock),
-    /// Another process has it, and perhaps for this time.
+    /// Another process has the lock. It is worth another try after this time.
     Busy(Duration),
 }
 
 /// The right to order the certificate of a name, until this is dropped. It ends with the process, too.
 pub type Lock = Box<dyn Held>;
 
-/// A lock that is given back when it is dropped.
+/// A lock that is released when it is dropped.
 pub trait Held: Send {}
 
 /// A certificate with its key.

@@ -1,10 +1,11 @@
 //! Accounts and certificates in Redis, for several machines. `shared/mod.rs` lists the keys.
 //!
-//! The lock of a name is a lease: a key that expires, and that its owner extends while the order runs. An owner that dies, or that does
-//! not reach Redis for [`LEASE`], loses the lock. It can store nothing then, because every write of an order compares the owner.
+//! The lock of a name is a lease: a key that expires, and that its owner extends while the order runs. An owner that
+//! dies, or that does not reach Redis for [`LEASE`], loses the lock. It can store nothing then, because every write of
+//! an order compares the owner.
 //!
-//! The value of the lock is the owner and a number that counts the leases of a process: a lease that has run out is not taken for the
-//! next one of the same process.
+//! The value of the lock is the owner and a number that counts the leases of a process: a lease that has run out is not
+//! taken for the next one of the same process.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::{Advice, Held, Locking, Pending, Storage, Stored, account_from_text, 
 use crate::certificates::acme::jose::AccountKey;
 use crate::certificates::shared::Shared;
 
-/// Time after which the lock of a silent owner is free, and between two extensions.
+/// The time after which the lock of a silent owner is free, and the time between two extensions.
 const LEASE: Duration = Duration::from_secs(30);
 const EXTEND: Duration = Duration::from_secs(10);
 
@@ -27,7 +28,8 @@ const BUSY_MAX: Duration = Duration::from_secs(30);
 /// Numbers the leases of this process.
 static LEASES: AtomicU64 = AtomicU64::new(0);
 
-/// The scripts. The first two compare the lease, the others the owner of the lock, which the value begins with.
+/// The scripts. The first two compare the whole value of the lock, the others only the owner, which the value begins
+/// with.
 const EXTEND_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
     return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 const RELEASE_LOCK: &[u8] = b"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
@@ -59,12 +61,13 @@ impl Drop for Lease {
         self.is_over.store(true, Ordering::Release);
         let shared = Arc::clone(&self.shared);
         let (key, value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
-        // A lease that cannot be given back runs out.
+        // A lease that cannot be released runs out.
         drop(osier::spawn(move || shared.eval(RELEASE_LOCK, &[&key], &[&value])));
     }
 }
 
 impl InRedis {
+    /// The value of a name.
     fn text(&self, kind: &str, name: &str) -> io::Result<Option<String>> {
         self.0.get(&self.0.key(kind, name))
     }
