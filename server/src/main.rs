@@ -2,11 +2,12 @@
 //!
 //! # Layout
 //!
-//! `config` reads the command line, and reads and checks a configuration file with the help of `reader`. `handler` defines what a route
-//! can do. `run` opens everything, serves, reloads, upgrades and shuts down. `site` finds the site, the route and the handler of a
-//! request. `policy` holds the checks and changes around a handler. `welcome` is the built-in site. `certificates` obtains, keeps and
-//! serves certificates. `log` holds the access log and the lines for the operator. `metrics` holds the counters, and shows the counters
-//! of a running server in a terminal. `process` covers the PID file, systemd, the root folder and privileges.
+//! `config` reads the command line, and reads and checks a configuration file with the help of `reader`. `handler`
+//! defines what a route can do. `run` opens everything, serves, reloads, upgrades and shuts down. `site` finds the
+//! site, the route and the handler of a request. `policy` holds the checks and changes around a handler. `welcome` is
+//! the built-in site. `certificates` obtains, keeps and serves certificates. `log` holds the access log and the lines
+//! for the operator. `metrics` holds the counters, and shows the counters of a running server in a terminal. `process`
+//! covers the PID file, systemd, the root folder and privileges.
 #![forbid(unsafe_code)]
 
 mod certificates;

@@ -9,7 +9,7 @@
 //! There is one [`Certificates`] in a process. It outlives reloads, so a site keeps its certificate. A snapshot of the
 //! configuration holds a [`SiteCertificate`] for each site. A handshake asks it for an [`Identity`] by name. No
 //! handshake waits here for an authority: a source obtains certificates on a fiber of its own and then replaces the
-//! identity. At most, a handshake reads a small file: the first one of a stored certificate.
+//! identity. The first handshake for a certificate of the state folder reads its file.
 
 pub mod acme;
 mod auto;

@@ -51,7 +51,8 @@ impl FromStr for Address {
     }
 }
 
-/// Whether a socket on `[::]` accepts IPv4 clients too. It does unless an administrator has changed the system's default.
+/// Whether a socket on `[::]` accepts IPv4 clients too. It does unless an administrator has changed the system's
+/// default.
 pub fn is_ipv4_taken_with_ipv6() -> bool {
     std::fs::read("/proc/sys/net/ipv6/bindv6only").map_or(true, |value| value.trim_ascii() != b"1")
 }

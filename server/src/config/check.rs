@@ -1,5 +1,6 @@
-//! Finds mistakes that show only when listeners, sites and routes are compared with each other: two listeners on one address,
-//! a site that names a missing listener, a route that an earlier route hides. Each compared value has its place in the file.
+//! Finds mistakes that show only when listeners, sites and routes are compared with each other: two listeners on one
+//! address, a site that names a missing listener, a route that an earlier route hides. Each compared value has its
+//! place in the file.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -99,8 +100,8 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
 
 /// Finds the listeners of each site, and checks the sites against each other and against their listeners.
 ///
-/// `is_implied`: the file names no listener, so the listeners are the default ones. `is_shared`: other machines answer for the same
-/// certificates.
+/// `is_implied`: the file names no listener, so the listeners are the default ones. `is_shared`: other machines answer
+/// for the same certificates.
 pub fn sites(
     source: &Source<'_>,
     listeners: &[ListenAt],
@@ -234,8 +235,8 @@ fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Optio
     found
 }
 
-/// Finds routes that no request can reach: the first matching route answers. A rewrite passes on the requests that none of
-/// its rules match, so it hides no route.
+/// Finds routes that no request can reach: the first matching route answers. A rewrite passes on the requests that none
+/// of its rules match, so it hides no route.
 fn duplicates(source: &Source<'_>, routes: &[RouteAt]) {
     let answers = |read: &&RouteAt| read.sound && !matches!(read.route.handler, HandlerSettings::Rewrite(_));
     let routes: Vec<&RouteAt> = routes.iter().filter(answers).collect();

@@ -1,7 +1,7 @@
 //! Reads the command line. A folder, or no argument, becomes a configuration with one site.
 //!
-//! Parsing opens no file that a user names; it only asks whether there is one. Every refusal is one line: the argument, its value, and
-//! the remedy.
+//! Parsing opens no file that a user names; it only asks whether there is one. Every refusal is one line: the argument,
+//! its value, and the remedy.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -119,11 +119,11 @@ pub enum Command {
         /// Whether warnings count as mistakes.
         strict: bool,
     },
-    /// Print where the root certificate of the internal authority is, and how others learn to trust it. The file may name the
-    /// state folder.
+    /// Print where the root certificate of the internal authority is, and how others learn to trust it. The file may
+    /// name the state folder.
     Trust(Option<PathBuf>),
-    /// Make a running server hand over to a new process. The server is that of a configuration file with `pid_file`, or the process with
-    /// this id.
+    /// Make a running server hand over to a new process. The server is that of a configuration file with `pid_file`, or
+    /// the process with this id.
     Upgrade(PathBuf),
     /// Show what a running server does, from its admin listener.
     Top { address: String, once: bool },
@@ -217,15 +217,16 @@ fn refuse_unknown(word: Option<&OsString>) -> Result<(), Exit> {
     }
 }
 
-/// Whether `path` names a configuration file: a file is there, or the name ends in `.toml`. A user writes a folder with such a name
-/// with a trailing slash.
+/// Whether `path` names a configuration file: a file is there, or the name ends in `.toml`. A user writes a folder with
+/// such a name with a trailing slash.
 fn is_configuration(path: &Path) -> bool {
     path.is_file()
         || path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 impl Line {
-    /// Refuses options beside `word`, a configuration file or a command. Every setting of a server with a file stands in the file.
+    /// Refuses options beside `word`, a configuration file or a command. Every setting of a server with a file stands
+    /// in the file.
     fn refuse_options(&self, word: &str) -> Result<(), Exit> {
         let given = [
             ("--listen", !self.listen.is_empty()),

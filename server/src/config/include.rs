@@ -4,7 +4,8 @@
 //!   site.toml ── include = "sites/*.toml" ──▶ patterns ─▶ names, sorted ─▶ each parsed alone ─▶ one text, with the place of each file
 //! ```
 //!
-//! A file is parsed alone first, so what stands before its first `[[site]]` cannot slip into a table of the file before it.
+//! A file is parsed alone first, so what stands before its first `[[site]]` cannot slip into a table of the file before
+//! it.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -69,8 +70,8 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
     texts
 }
 
-/// The folder of a pattern and the paths that it matches, in the order of their names. The error is a message, and whether it is only a
-/// warning.
+/// The folder of a pattern and the paths that it matches, in the order of their names. The error is a message, and
+/// whether it is only a warning.
 type Expanded = Result<(Option<PathBuf>, Vec<PathBuf>), (bool, String)>;
 
 fn expand(pattern: &Path, root: Option<&Path>) -> Expanded {

@@ -5,8 +5,8 @@
 //!                        └────────── every mistake of every step ─────────────▶ reader/problem.rs: Report
 //! ```
 //!
-//! Checking a configuration changes nothing and keeps nothing open. Every part implements `==`, because a reload keeps the
-//! parts that have not changed. Places in the file are not compared.
+//! Checking a configuration changes nothing and keeps nothing open. Every part implements `==`, because a reload keeps
+//! the parts that have not changed. Places in the file are not compared.
 
 pub mod acme;
 mod address;
@@ -44,7 +44,8 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// Mistakes that leave the configuration usable: a path that does not exist yet, or a weak password hash, for example.
+    /// Mistakes that leave the configuration usable: a path that does not exist yet, or a weak password hash, for
+    /// example.
     pub warnings: Option<Report>,
 }
 
@@ -54,8 +55,8 @@ impl From<Config> for Loaded {
     }
 }
 
-/// Reads and checks a file, with the variables of the environment. `root` is the new root folder of this process, if it has
-/// changed it. Paths are still named as they were before, and are opened inside of `root`.
+/// Reads and checks a file, with the variables of the environment. `root` is the new root folder of this process, if it
+/// has changed it. Paths are still named as they were before, and are opened inside of `root`.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
     let name = path.display().to_string();
     let Some(seen) = inside(root, path) else {
@@ -72,7 +73,8 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
     };
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(&name, &error))?;
     let base = path.parent().unwrap_or(Path::new(""));
-    // An absolute path lets a reload find the file whatever the working directory is. Messages and scripts get whole paths.
+    // An absolute path lets a reload find the file whatever the working directory is. Messages and scripts get whole
+    // paths.
     let base = if base.is_absolute() {
         base.to_path_buf()
     } else {

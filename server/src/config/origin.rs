@@ -98,7 +98,8 @@ impl Origin {
         }
     }
 
-    /// The name, followed by the size of a file's configuration in parentheses: `site.toml (2 sites, 5 routes, 1 listener)`.
+    /// The name, followed by the size of a file's configuration in parentheses:
+    /// `site.toml (2 sites, 5 routes, 1 listener)`.
     pub fn describe(&self, config: &Config) -> String {
         match self {
             Origin::File(_) => format!("{} ({})", self.name(), config.summary()),

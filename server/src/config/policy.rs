@@ -1,5 +1,5 @@
-//! Reads the policies, which `[[site]]`, `[[site.route]]` and `[policy.NAME]` have in common: allowed clients, authentication, rates,
-//! limits, CORS, header fields, compression, caching, the log, request ids, traces and times.
+//! Reads the policies, which `[[site]]`, `[[site.route]]` and `[policy.NAME]` have in common: allowed clients,
+//! authentication, rates, limits, CORS, header fields, compression, caching, the log, request ids, traces and times.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -72,8 +72,8 @@ fn path(text: &str) -> Result<Option<String>, String> {
     Ok((!path.is_empty()).then(|| path.to_string()))
 }
 
-/// Compiles a pattern. A pattern that begins with `/` is matched against the whole path; any other is matched against the
-/// end of the path, from the start of a segment. `*` stays inside a segment, `**` does not.
+/// Compiles a pattern. A pattern that begins with `/` is matched against the whole path; any other is matched against
+/// the end of the path, from the start of a segment. `*` stays inside a segment, `**` does not.
 pub fn glob(text: &str) -> Result<globset::Glob, String> {
     if text.is_empty() {
         return Err("it is empty".into());

@@ -111,7 +111,8 @@ impl Config {
             })
     }
 
-    /// The settings of certificates on demand, with the proofs that the listeners can give. None if no site has such certificates.
+    /// The settings of certificates on demand, with the proofs that the listeners can give. None if no site has such
+    /// certificates.
     pub fn on_demand(&self) -> Option<acme::Settings> {
         let site = self
             .sites
@@ -303,7 +304,8 @@ pub enum TlsVersion {
 /// Certificates of clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientTls {
-    /// The authorities that sign the clients' certificates: the text of a PEM file. A reload compares it and so finds a changed file.
+    /// The authorities that sign the clients' certificates: the text of a PEM file. A reload compares it and so finds a
+    /// changed file.
     pub authorities: Vec<u8>,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,
@@ -410,7 +412,8 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// The policies around a handler. A route's own setting replaces its site's. `headers` and `limits` are merged key by key.
+/// The policies around a handler. A route's own setting replaces its site's. `headers` and `limits` are merged key by
+/// key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
@@ -436,7 +439,8 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers` and `limits` are merged key by key.
+    /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers` and `limits` are
+    /// merged key by key.
     pub fn over(self, others: &Policies) -> Policies {
         let (allow, deny) = match self.allow.is_empty() && self.deny.is_empty() {
             true => (others.allow.clone(), others.deny.clone()),

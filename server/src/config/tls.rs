@@ -1,4 +1,5 @@
-//! Reads TLS: `tls` of `[[listen]]`, and `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares a site with its listeners.
+//! Reads TLS: `tls` of `[[listen]]`, and `tls`, `redirect_https` and `hsts` of `[[site]]`. Compares a site with its
+//! listeners.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -64,7 +65,8 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
     })
 }
 
-/// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody, or everybody.
+/// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody,
+/// or everybody.
 fn authorities(table: &Section<'_>) -> Option<Vec<u8>> {
     let (path, bytes) = table.content("client_ca")?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -237,8 +239,8 @@ pub fn default_listeners<'s>(sites: impl Iterator<Item = &'s Site>) -> Vec<Liste
     plain.chain(https).collect()
 }
 
-/// Gives a site its part of the default listeners: a site without a certificate gets those without TLS. A site with a public
-/// certificate redirects requests in the clear to https, unless it says otherwise.
+/// Gives a site its part of the default listeners: a site without a certificate gets those without TLS. A site with a
+/// public certificate redirects requests in the clear to https, unless it says otherwise.
 pub fn use_default_listeners(site: &mut Site, has_tls: impl Fn(usize) -> bool) {
     match &site.tls.certificate {
         None => site.listeners.retain(|&listener| !has_tls(listener)),
@@ -346,7 +348,8 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
     }
 }
 
-/// Warns of a challenge that needs requests in the clear where no listener takes them. Any listener can answer it for any site.
+/// Warns of a challenge that needs requests in the clear where no listener takes them. Any listener can answer it for
+/// any site.
 pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Range<usize>)) {
     let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
         return;
@@ -359,7 +362,8 @@ pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Ran
     source.warning(places.tls.as_ref().unwrap_or(at), text);
 }
 
-/// Warns of everything that is wrong with a certificate. The site serves another one meanwhile, so nothing here is a mistake.
+/// Warns of everything that is wrong with a certificate. The site serves another one meanwhile, so nothing here is a
+/// mistake.
 fn certificate_files(
     source: &Source<'_>,
     files: &CertificateFiles,

@@ -1,4 +1,5 @@
-//! Reads the file as a whole: the keys at its top, `[upgrade]`, `[admin]`, `[[listen]]` and `[[site]]`. Siblings read the other tables.
+//! Reads the file as a whole: the keys at its top, `[upgrade]`, `[admin]`, `[[listen]]` and `[[site]]`. Siblings read
+//! the other tables.
 
 use std::path::PathBuf;
 
@@ -17,7 +18,8 @@ use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
 use super::{http2, log, policy, route, shared, tls};
 
-/// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost unit.
+/// The least memory limit, less than any server needs. A smaller one is a mistake, such as 0 for "no limit", or a lost
+/// unit.
 const MEMORY_LEAST: u64 = 1 << 20;
 
 /// The shortest request line and the shortest head that a client can send.
@@ -354,8 +356,8 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         if named.as_os_str().len() > LONGEST {
             return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
         }
-        // The socket is opened before the root folder changes, or inside of the new one. A socket that was opened outside stays
-        // open, but its path is out of sight. A new socket outside is refused when it is bound.
+        // The socket is opened before the root folder changes, or inside of the new one. A socket that was opened
+        // outside stays open, but its path is out of sight. A new socket outside is refused when it is bound.
         let path = match source.path(path) {
             _ if !source.is_inside() => named.clone(),
             Ok(path) => path,

@@ -1,4 +1,5 @@
-//! Explains the parser's error about a key or a table that a file sets twice. The parser continues with the first value.
+//! Explains the parser's error about a key or a table that a file sets twice. The parser continues with the first
+//! value.
 
 use std::ops::Range;
 
@@ -60,9 +61,9 @@ fn first(text: &str, table: &DeTable<'_>, second: &Range<usize>) -> Option<usize
     }
 }
 
-/// The nearest key of the same name before `second` in the same table. `above` are the names before `second` in its own dotted key.
-/// `left` are the names in `above` that still have to be followed from `table`. `left` is None in a table off this way: only braces
-/// inside of it may hold `second`.
+/// The nearest key of the same name before `second` in the same table. `above` are the names before `second` in its own
+/// dotted key. `left` are the names in `above` that still have to be followed from `table`. `left` is None in a table
+/// off this way: only braces inside of it may hold `second`.
 fn nearest(
     table: &DeTable<'_>,
     text: &str,
@@ -82,7 +83,8 @@ fn nearest(
     let found = table.iter().flat_map(|(key, value)| {
         let at = key.span();
         let is_same = left.is_some_and(<[_]>::is_empty) && key.get_ref() == bare(&text[second.clone()]);
-        // A table without a header and braces of its own has the place of its name in a dotted key or in a longer header.
+        // A table without a header and braces of its own has the place of its name in a dotted key or in a longer
+        // header.
         let is_dotted = value.span() == at && header(text, at.start).is_none();
         let left = match (left, is_dotted) {
             (left, false) => left,

@@ -1,4 +1,5 @@
-//! The keys of `proxy` and `fastcgi` that say how a backend is chosen: `balance`, `sticky`, `slow_start` and `ejection`.
+//! The keys of `proxy` and `fastcgi` that say how a backend is chosen: `balance`, `sticky`, `slow_start` and
+//! `ejection`.
 
 use std::time::Duration;
 

@@ -129,8 +129,8 @@ impl Configured for Fastcgi {
         if !self.files {
             return Ok(Opened::answers(Gateway(Arc::new(handler))));
         }
-        // The handler finds no scripts in hidden folders such as `.well-known`, and passes such requests on to the files. These must
-        // not have scripts as index files, whose source they would send.
+        // The handler finds no scripts in hidden folders such as `.well-known`, and passes such requests on to the
+        // files. These must not have scripts as index files, whose source they would send.
         let is_script = |name: &String| self.options.suffixes.iter().any(|suffix| name.ends_with(suffix));
         let index = self.options.index.iter().filter(|name| !is_script(name));
         let options = files::Options {

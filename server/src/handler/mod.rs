@@ -1,5 +1,5 @@
-//! The handlers of routes. The file of a handler has its settings, reads them from a configuration, opens the handler and answers
-//! requests.
+//! The handlers of routes. The file of a handler has its settings, reads them from a configuration, opens the handler
+//! and answers requests.
 //!
 //! ```text
 //!   [[site.route]] ─▶ HandlerSettings::read ─▶ HandlerSettings, compared by a reload ─▶ HandlerSettings::open ─▶ Handler ─▶ answer
@@ -41,8 +41,8 @@ pub use self::welcome::Welcome;
 
 /// The settings of one kind of handler.
 pub trait Configured: Sized {
-    /// Whether a reload keeps the open handler while its settings are equal. True for a handler with caches, connections or rooms. False
-    /// for one that is cheap to open, or that reads a file when it is opened.
+    /// Whether a reload keeps the open handler while its settings are equal. True for a handler with caches,
+    /// connections or rooms. False for one that is cheap to open, or that reads a file when it is opened.
     const IS_KEPT: bool;
     /// Whether the handler compresses responses by itself.
     const COMPRESSES: bool = false;
@@ -62,7 +62,8 @@ pub trait Configured: Sized {
         None
     }
 
-    /// Adjusts the settings before the root folder changes. A backend stays outside, so the paths that it is sent must not change.
+    /// Adjusts the settings before the root folder changes. A backend stays outside, so the paths that it is sent must
+    /// not change.
     fn before_chroot(&mut self) {}
 
     /// Whether request bodies may have to be stored in temporary files.
@@ -98,8 +99,8 @@ pub trait Handler: Send + Sync {
         METHODS
     }
 
-    /// Starts background work. Called on a fiber once the configuration is sure to be used, and again by each reload that keeps the
-    /// handler.
+    /// Starts background work. Called on a fiber once the configuration is sure to be used, and again by each reload
+    /// that keeps the handler.
     fn start(&self) {}
 
     /// Ends responses that never end by themselves.
@@ -134,7 +135,8 @@ pub struct Route<'a> {
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
     pub compress: Option<&'a compress::Options>,
-    /// The name of the route, by its site and its conditions. The process after an upgrade knows the route by the same name.
+    /// The name of the route, by its site and its conditions. The process after an upgrade knows the route by the same
+    /// name.
     pub place: &'a str,
 }
 
@@ -269,7 +271,8 @@ handlers! {
 }
 
 impl HandlerSettings {
-    /// Reads the handler of a route. Notes a mistake, and returns a stand-in then, because a configuration with a mistake is not used.
+    /// Reads the handler of a route. Notes a mistake, and returns a stand-in then, because a configuration with a
+    /// mistake is not used.
     pub fn read(section: &Section<'_>, matches: &Match) -> HandlerSettings {
         let nothing = HandlerSettings::Respond(respond::Respond::status(404));
         let given: Vec<(&str, Range<usize>)> = HandlerSettings::KEYS

@@ -12,7 +12,8 @@ use crate::reader::Section;
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
-/// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold escapes.
+/// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold
+/// escapes.
 const PATH: &AsciiSet = &encoding(CONTROLS, b" \"#<>?\\`{}");
 
 /// The status of a redirect without `status`.

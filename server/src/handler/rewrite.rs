@@ -1,4 +1,5 @@
-//! `rewrite`: reads rules with their conditions. `crate::policy::rewrite` compiles them, which finds mistakes, and applies them.
+//! `rewrite`: reads rules with their conditions. `crate::policy::rewrite` compiles them, which finds mistakes, and
+//! applies them.
 
 use std::sync::Arc;
 

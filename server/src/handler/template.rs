@@ -7,7 +7,8 @@
 //! | `$client` | the address of the client, `unix` where it has none |
 //! | `$header_NAME` | the first field of that name; `_` stands for `-` |
 //!
-//! A value from the client is escaped for the content type: HTML and JSON take it as text, never as markup. A missing field is empty.
+//! A value from the client is escaped for the content type: HTML and JSON take it as text, never as markup. A missing
+//! field is empty.
 
 use osier_web::Request;
 
@@ -129,7 +130,8 @@ pub fn is_script(content_type: &str) -> bool {
     subtype.contains("javascript") || subtype.contains("ecmascript") || matches!(subtype, "jscript" | "livescript")
 }
 
-/// The type and the subtype in lower case. They end where browsers take them to end, even if the `;` of a parameter is missing.
+/// The type and the subtype in lower case. They end where browsers take them to end, even if the `;` of a parameter is
+/// missing.
 fn essence(content_type: &str) -> String {
     let essence = content_type.trim_start().split([';', ' ', ',', '(']).next();
     essence.unwrap_or_default().to_ascii_lowercase()

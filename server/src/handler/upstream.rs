@@ -150,7 +150,8 @@ fn backends<'s>(table: &Section<'s>, key: &'static str, http: bool) -> (Vec<(Add
     )
 }
 
-/// Notes the mistakes of a backend in a list. `before` are the backends before it, and `scheme` is that of the first one.
+/// Notes the mistakes of a backend in a list. `before` are the backends before it, and `scheme` is that of the first
+/// one.
 fn check_backend(
     source: &Source<'_>,
     (place, options): &(At<BackendAddress>, BackendOptions),
@@ -309,7 +310,8 @@ impl From<Address> for BackendAddress {
     }
 }
 
-/// Parses the address of an HTTP backend: a host and a port, alone or after a scheme, or the path of a socket. `https://` needs no port.
+/// Parses the address of an HTTP backend: a host and a port, alone or after a scheme, or the path of a socket.
+/// `https://` needs no port.
 pub fn backend_address(source: &Source<'_>, text: &str) -> Result<BackendAddress, String> {
     let schemes = [Scheme::Http, Scheme::Https, Scheme::H2c];
     let mut named = schemes

@@ -8,9 +8,9 @@
 //!
 //! A client of a Unix socket has no address and is in no network. `"unix"` stands for it in a list.
 //!
-//! For example, `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` admits 10.1.2.3 and nobody outside of 10.1.0.0/16. Add
-//! `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of 10.0.0.0/8. An IPv4 address that is mapped into IPv6 counts
-//! as IPv4.
+//! For example, `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` admits 10.1.2.3 and nobody outside of
+//! 10.1.0.0/16. Add `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of 10.0.0.0/8. An IPv4 address that
+//! is mapped into IPv6 counts as IPv4.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! TLS to backends, to authentication servers and to Redis: the keys beside an address with a scheme for TLS.
 //!
-//! The files are read with the configuration, and their content is a part of the settings. So a reload finds a changed file, and opens
-//! the handler again.
+//! The files are read with the configuration, and their content is a part of the settings. So a reload finds a changed
+//! file, and opens the handler again.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,8 @@ pub struct BackendTls {
     /// The authorities, in PEM form, that sign the backends' certificates. None for those that the system trusts.
     ca: Option<Vec<u8>>,
     verify: bool,
-    /// The server name that is sent to the backends, and that their certificates must have. None for the host of each address.
+    /// The server name that is sent to the backends, and that their certificates must have. None for the host of each
+    /// address.
     sni: Option<String>,
     identity: Option<Pem>,
 }
@@ -47,7 +48,8 @@ impl Default for BackendTls {
 }
 
 impl BackendTls {
-    /// TLS with a server whose certificate an authority in `ca` has signed. None for the authorities that the system trusts.
+    /// TLS with a server whose certificate an authority in `ca` has signed. None for the authorities that the system
+    /// trusts.
     pub fn of_ca(ca: Option<Vec<u8>>) -> BackendTls {
         BackendTls {
             ca,

@@ -1,8 +1,8 @@
 //! `cache`: stored responses of `proxy` and `fastcgi`.
 //!
-//! The settings of a route name a store and rules. Routes with the same store share its bounds: those that inherit the setting of
-//! their site, or take it from a `[policy.NAME]`. Each site has a part of the store to itself, so two sites on different listeners
-//! never answer with each other's responses.
+//! The settings of a route name a store and rules. Routes with the same store share its bounds: those that inherit the
+//! setting of their site, or take it from a `[policy.NAME]`. Each site has a part of the store to itself, so two sites
+//! on different listeners never answer with each other's responses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl Settings {
         Ok(Arc::new(store.on_log(move |line| say.warning(line))))
     }
 
-    /// Makes a cache with its responses in the part `space` of `store`. `is_authenticated`: only requests reach it whose client has been
-    /// authenticated.
+    /// Makes a cache with its responses in the part `space` of `store`. `is_authenticated`: only requests reach it
+    /// whose client has been authenticated.
     pub fn cache(&self, store: Arc<Store>, space: String, is_authenticated: bool) -> Cache {
         let options = Options {
             space,

@@ -1,5 +1,5 @@
-//! `headers`: changes header fields of every response of a route. Fields to remove are removed first. Then each name that is set
-//! replaces the fields of that name. A name may be set several times, for two `Set-Cookie` for example.
+//! `headers`: changes header fields of every response of a route. Fields to remove are removed first. Then each name
+//! that is set replaces the fields of that name. A name may be set several times, for two `Set-Cookie` for example.
 
 use std::str::FromStr;
 

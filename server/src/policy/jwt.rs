@@ -1,4 +1,5 @@
-//! `jwt`: a signed token names the user. The check itself is `osier_web::wrap::jwt`; the keys are read again when their file changes.
+//! `jwt`: a signed token names the user. The check itself is `osier_web::wrap::jwt`; the keys are read again when their
+//! file changes.
 
 use std::path::PathBuf;
 

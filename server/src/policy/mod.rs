@@ -1,5 +1,5 @@
-//! Policies: checks of requests and changes of responses. Each policy has its own settings type and does not depend on the
-//! configuration.
+//! Policies: checks of requests and changes of responses. Each policy has its own settings type and does not depend on
+//! the configuration.
 
 pub mod access;
 pub mod auth;

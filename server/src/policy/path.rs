@@ -1,8 +1,9 @@
 //! The text of a request's path, which routes, globs and rewrite rules are matched against.
 //!
-//! [`Path`] parses a path and defines what each spelling means. Routes compare its text: decoded, except `%2F` and `%25`,
-//! which stay. A backend may still read `%2F` as a slash, and servers for Java drop the parameters of a segment, from `;` on. So a
-//! path is refused if such a reading would choose another route or rule. [`other_readings`] returns these readings.
+//! [`Path`] parses a path and defines what each spelling means. Routes compare its text: decoded, except `%2F` and
+//! `%25`, which stay. A backend may still read `%2F` as a slash, and servers for Java drop the parameters of a segment,
+//! from `;` on. So a path is refused if such a reading would choose another route or rule. [`other_readings`] returns
+//! these readings.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,8 @@
 //! Finds the entries of a long list whose path prefix a path is at or below, in the order of the list.
 //!
-//! A path has few prefixes of whole segments. Each is looked up in a table, so the cost does not grow with the number of entries. Entries
-//! for every path are always found. In a short list every entry is: its user compares each one anyway.
+//! A path has few prefixes of whole segments. Each is looked up in a table, so the cost does not grow with the number
+//! of entries. Entries for every path are always found. In a short list every entry is: its user compares each one
+//! anyway.
 
 use std::collections::HashMap;
 
@@ -37,7 +38,8 @@ impl Prefixes {
         self.below.entry(key.into()).or_default().push(number);
     }
 
-    /// The numbers of the entries that may fit `path`, in order: all that do, and perhaps some that do not. Allocates nothing.
+    /// The numbers of the entries that may fit `path`, in order: all that do, and perhaps some that do not. Allocates
+    /// nothing.
     #[inline]
     pub fn of<'p>(&'p self, path: &[u8]) -> Fitting<'p> {
         let mut lists: [&[u32]; DEPTH + 1] = [&[]; DEPTH + 1];

@@ -1,7 +1,9 @@
-//! A value that is read from a file, and read again when the file changes: the keys of tokens, the users of a password file.
+//! A value that is read from a file, and read again when the file changes: the keys of tokens, the users of a password
+//! file.
 //!
-//! The file is checked for changes when the value is used, at most once a second, on the blocking pool. Requests meanwhile take the value
-//! of the last reading. If the file has a mistake, the value stays as it was. There is no value before the first good reading.
+//! The file is checked for changes when the value is used, at most once a second, on the blocking pool. Requests
+//! meanwhile take the value of the last reading. If the file has a mistake, the value stays as it was. There is no
+//! value before the first good reading.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -39,8 +41,8 @@ struct State<T> {
 }
 
 impl<T: Send + Sync + 'static> Watched<T> {
-    /// Reads the file, and parses its text whenever it has changed. A file that does not exist yet is no error. `what` is the name of
-    /// such files in messages: "key file".
+    /// Reads the file, and parses its text whenever it has changed. A file that does not exist yet is no error. `what`
+    /// is the name of such files in messages: "key file".
     ///
     /// # Errors
     /// One line: the file cannot be read, or has a mistake.

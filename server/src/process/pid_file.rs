@@ -1,11 +1,11 @@
 //! The file with the id of the process: `pid_file`.
 //!
-//! The file is opened before privileges are given up, and stays open. A new process that takes over gets the descriptor, so it can write
-//! a file that it could not open.
+//! The file is opened before privileges are given up, and stays open. A new process that takes over gets the
+//! descriptor, so it can write a file that it could not open.
 //!
-//! The open file is locked (flock(2)), so a second server cannot use it. The lock belongs to the open file and not to a process. The new
-//! process of an upgrade shares it, and it ends with the last process that has the file open, after a crash too. So a file that a crash
-//! has left stops nobody.
+//! The open file is locked (flock(2)), so a second server cannot use it. The lock belongs to the open file and not to a
+//! process. The new process of an upgrade shares it, and it ends with the last process that has the file open, after a
+//! crash too. So a file that a crash has left stops nobody.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -54,7 +54,8 @@ impl PidFile {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Writes the id of a process, even if the file has the same id: `osier upgrade` watches the time of the last change.
+    /// Writes the id of a process, even if the file has the same id: `osier upgrade` watches the time of the last
+    /// change.
     pub fn write(&self, id: u32) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;
@@ -86,8 +87,8 @@ impl PidFile {
     }
 }
 
-/// Locks the file for this process and those that take over from it. False if another server has locked it. On a file system without
-/// locks, every server succeeds.
+/// Locks the file for this process and those that take over from it. False if another server has locked it. On a file
+/// system without locks, every server succeeds.
 fn lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
 }

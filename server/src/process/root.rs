@@ -1,7 +1,7 @@
 //! Translates file names between the system's root folder and that of a changed root (`chroot`).
 //!
-//! A configuration names files as seen from outside. A process that has changed its root folder opens them by the name that
-//! [`inside`] returns. [`outside`] translates back.
+//! A configuration names files as seen from outside. A process that has changed its root folder opens them by the name
+//! that [`inside`] returns. [`outside`] translates back.
 
 use std::path::{Path, PathBuf};
 

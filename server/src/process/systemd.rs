@@ -1,7 +1,7 @@
 //! Sockets that systemd has opened (sd_listen_fds(3)), and notifications to systemd (sd_notify(3)).
 //!
-//! [`Sockets`] are taken once, before any other socket is bound. [`Notify`] connects at the same time, because a change of the
-//! root folder hides the path of its socket. The connection stays.
+//! [`Sockets`] are taken once, before any other socket is bound. [`Notify`] connects at the same time, because a change
+//! of the root folder hides the path of its socket. The connection stays.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -114,8 +114,8 @@ impl Notify {
         self.0.as_ref()?.try_clone().ok().map(OwnedFd::from)
     }
 
-    /// Reports which process is the main process of the service from now on. The old one sends this, because the manager accepts messages
-    /// from the main process only.
+    /// Reports which process is the main process of the service from now on. The old one sends this, because the
+    /// manager accepts messages from the main process only.
     pub fn main_process(&self, id: u32) {
         self.send(&format!("MAINPID={id}"));
     }
@@ -132,8 +132,8 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// Reports the end of a failed reload, with the reason as the status. The protocol has no word for a failure, and the manager waits
-    /// for the end.
+    /// Reports the end of a failed reload, with the reason as the status. The protocol has no word for a failure, and
+    /// the manager waits for the end.
     pub fn not_reloaded(&self, why: &str) {
         self.send(&format!(
             "READY=1\nSTATUS=the reload failed, the old configuration stays: {}",
@@ -154,8 +154,8 @@ impl Notify {
         self.send("WATCHDOG=1");
     }
 
-    /// The time within which the service manager wants to hear [`alive`](Notify::alive) again. None without a watchdog for this
-    /// process.
+    /// The time within which the service manager wants to hear [`alive`](Notify::alive) again. None without a watchdog
+    /// for this process.
     ///
     /// # Errors
     /// One line, when `WATCHDOG_USEC` is not a number above 0.

@@ -79,7 +79,8 @@ pub fn is_home(title: &str) -> bool {
     HOMES.iter().any(|(home, _)| *home == title)
 }
 
-/// The table that a key of the table `title` belongs to. A key of a nested table may only come from the top of the file.
+/// The table that a key of the table `title` belongs to. A key of a nested table may only come from the top of the
+/// file.
 pub fn home(title: &str, key: &str) -> Option<&'static str> {
     let mut homes = HOMES.iter().filter(|(home, _)| is_home(title) || home.is_empty());
     let found = homes.find(|(home, keys)| *home != title && has(keys, key));
@@ -135,8 +136,8 @@ fn has(words: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The keys in the tables below a heading of docs/configuration.md, and in the headings one level below. A line that begins in
-    /// bold explains one key, so tables behind it are of that key.
+    /// The keys in the tables below a heading of docs/configuration.md, and in the headings one level below. A line
+    /// that begins in bold explains one key, so tables behind it are of that key.
     fn documented(heading: &str) -> Vec<&'static str> {
         let text = include_str!("../../../docs/configuration.md");
         let depth = heading.find(' ');

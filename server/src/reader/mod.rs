@@ -1,7 +1,8 @@
 //! Reads the tables of a TOML file by type. It keeps the place of every value and does not stop at a mistake.
 //!
-//! The code for a table asks a [`Section`] for each key by type. A wrong value is noted in the [`Source`], and the result is None, as
-//! for a missing key. Finally [`Section::finish`] notes every key that was not asked for, and suggests the most similar known key.
+//! The code for a table asks a [`Section`] for each key by type. A wrong value is noted in the [`Source`], and the
+//! result is None, as for a missing key. Finally [`Section::finish`] notes every key that was not asked for, and
+//! suggests the most similar known key.
 
 mod hints;
 pub mod problem;
@@ -107,8 +108,8 @@ impl<'s> Source<'s> {
         self.note(at, text.into(), false);
     }
 
-    /// Notes something that the operator should look at, a file that does not exist yet for example. The configuration is used all
-    /// the same.
+    /// Notes something that the operator should look at, a file that does not exist yet for example. The configuration
+    /// is used all the same.
     pub fn warning(&self, at: &Range<usize>, text: impl Into<String>) {
         self.note(at, text.into(), true);
     }
@@ -168,7 +169,8 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// The name by which this process opens a file that has this name outside. None for a file outside of its root folder.
+    /// The name by which this process opens a file that has this name outside. None for a file outside of its root
+    /// folder.
     pub fn inside(&self, named: &Path) -> Option<PathBuf> {
         inside(self.root, named)
     }

@@ -1,7 +1,7 @@
 //! Mistakes and warnings in a configuration file, with their places, and the report that prints them.
 //!
-//! Code that reads a file notes a [`Problem`] for each of them and continues. A file with a mistake is not used; one with warnings is.
-//! A [`Report`] owns everything that it prints, so it outlives the file's text.
+//! Code that reads a file notes a [`Problem`] for each of them and continues. A file with a mistake is not used; one
+//! with warnings is. A [`Report`] owns everything that it prints, so it outlives the file's text.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,7 +1,8 @@
 //! The parts of a configuration that no message shows, because more people read logs than the file.
 //!
 //! - Values of some keys, passwords in URLs, and keys in place of their files: [`of`].
-//! - Values that nobody has read below a key that looks like one of them, because it is misspelled for example: [`doubtful`].
+//! - Values that nobody has read below a key that looks like one of them, because it is misspelled for example:
+//!   [`doubtful`].
 //! - Values that may be one of them, in a text that is not read at all: [`unread`].
 
 use std::ops::Range;
@@ -91,7 +92,8 @@ pub fn password(url: &str) -> Option<Range<usize>> {
     Some(start..start + length)
 }
 
-/// The places in a text that is not read: passwords of URLs, and all values from a line with the name of a secret to the next header.
+/// The places in a text that is not read: passwords of URLs, and all values from a line with the name of a secret to
+/// the next header.
 pub fn unread(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut start, mut open, mut before) = (0, None, "");
@@ -133,7 +135,8 @@ fn names_secret(line: &str) -> bool {
     is_content(line) || words.any(|word| word != "user" && is_name(word))
 }
 
-/// The number of bytes at the beginning of a line that hold no value: `[table]`, `key =`, or a key with a colon by mistake.
+/// The number of bytes at the beginning of a line that hold no value: `[table]`, `key =`, or a key with a colon by
+/// mistake.
 fn named(line: &str) -> usize {
     let is_bare = |char: char| char.is_alphanumeric() || "-_.".contains(char);
     let mut rest = line.trim_start_matches([' ', '\t', '[', '{', ',']);

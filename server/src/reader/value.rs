@@ -1,4 +1,5 @@
-//! Parses the small languages inside strings: durations, sizes, environment variables, origins, methods and field names.
+//! Parses the small languages inside strings: durations, sizes, environment variables, origins, methods and field
+//! names.
 //!
 //! Every function is pure.
 
@@ -52,8 +53,8 @@ pub fn size(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` by the values of environment variables. `$$` is a dollar sign. Any other `$` stays.
-/// As in a shell, an empty variable takes the default too. The default itself holds no variables.
+/// Replaces `${NAME}` and `${NAME:-default}` by the values of environment variables. `$$` is a dollar sign. Any other
+/// `$` stays. As in a shell, an empty variable takes the default too. The default itself holds no variables.
 ///
 /// Returns the text and whether a variable was replaced.
 ///

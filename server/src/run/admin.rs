@@ -1,7 +1,7 @@
 //! The listener of `[admin]`: bound, then running, then ending.
 //!
-//! Only the first fiber touches it. When an address moves between `[admin]` and `[[listen]]`, its sockets and its Unix socket file move
-//! with it, because a second bind would fail while the old listener holds the address.
+//! Only the first fiber touches it. When an address moves between `[admin]` and `[[listen]]`, its sockets and its Unix
+//! socket file move with it, because a second bind would fail while the old listener holds the address.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The state besides sockets that the new process of an upgrade inherits from the old one.
 //!
-//! The new process starts with the rights of the old one: its user, its root folder and its Landlock domain. So these settings must be
-//! unchanged, and the new process does not apply them again.
+//! The new process starts with the rights of the old one: its user, its root folder and its Landlock domain. So these
+//! settings must be unchanged, and the new process does not apply them again.
 
 use std::io;
 use std::os::fd::OwnedFd;

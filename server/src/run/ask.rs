@@ -1,6 +1,7 @@
 //! `osier upgrade`: asks the running server for an upgrade, and waits for the outcome.
 //!
-//! SIGUSR2 asks the server. Its PID file then shows the outcome: the id of the new process, or the old id written again.
+//! SIGUSR2 asks the server. Its PID file then shows the outcome: the id of the new process, or the old id written
+//! again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,12 @@ use super::signals::SIGNAL_THREAD;
 /// Time between two reads of the PID file.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time that a server has for its handover, once the new process is ready. The new process must be ready within `timeout` of
-/// `[upgrade]`.
+/// The time that a server has for its handover, once the new process is ready. The new process must be ready within
+/// `timeout` of `[upgrade]`.
 const HANDOVER: Duration = Duration::from_secs(15);
 
-/// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`. Returns the line
-/// to print.
+/// Asks a server for an upgrade: the one whose PID file the configuration `of` names, or the process with the id `of`.
+/// Returns the line to print.
 ///
 /// # Errors
 /// Mistakes of the configuration, or one line: why there was no upgrade.
@@ -103,10 +104,11 @@ fn signal(id: i32) -> Result<(), Failure> {
         .map_err(|error| Failure::Start(format!("cannot signal process {id}: {error}; is the server running?")))
 }
 
-/// The name of a process that is no osier server. None for a server, and where the system does not tell (no `/proc`, no such process).
+/// The name of a process that is no osier server. None for a server, and where the system does not tell (no `/proc`, no
+/// such process).
 ///
-/// A server is recognised by its thread for signals, which runs whenever the server can be upgraded. Its program may have any name,
-/// and may have been replaced or be out of sight.
+/// A server is recognised by its thread for signals, which runs whenever the server can be upgraded. Its program may
+/// have any name, and may have been replaced or be out of sight.
 fn name_of_other_program(id: i32) -> Option<String> {
     let comm = |path: &Path| fs::read_to_string(path.join("comm")).map(|name| name.trim_end().to_owned());
     let process = PathBuf::from(format!("/proc/{id}"));

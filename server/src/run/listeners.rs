@@ -1,13 +1,14 @@
 //! The listeners of sites: bound, then running, perhaps renewed with other settings, then ending.
 //!
-//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`] accepts.
+//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A
+//! [`Running`] accepts.
 //!
-//! The settings of a server never change under its connections. To change the settings of a listener, a second server is bound to
-//! clones of the same sockets and accepts the new connections. The first server stops accepting, and keeps its connections until they
-//! end or the listener does.
+//! The settings of a server never change under its connections. To change the settings of a listener, a second server
+//! is bound to clones of the same sockets and accepts the new connections. The first server stops accepting, and keeps
+//! its connections until they end or the listener does.
 //!
-//! A server is ended only after its accept loops have stopped. Before that its connection count may read 0 while a client is being
-//! accepted, and that client would be dropped.
+//! A server is ended only after its accept loops have stopped. Before that its connection count may read 0 while a
+//! client is being accepted, and that client would be dropped.
 
 use std::fs::{self, Permissions};
 use std::io;

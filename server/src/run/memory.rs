@@ -6,12 +6,13 @@
 //!   nine tenths of RLIMIT_AS, if that is less        ─▶ address space
 //! ```
 //!
-//! The memory of a cgroup includes what the kernel holds for the server, sockets above all, and what other processes of the group
-//! hold. The kernel compares this sum with the limit before it kills a process.
+//! The memory of a cgroup includes what the kernel holds for the server, sockets above all, and what other processes of
+//! the group hold. The kernel compares this sum with the limit before it kills a process.
 //!
-//! The accounts of [`osier::memory`] count what clients make the server hold. The fiber also measures the process, because an allocator
-//! takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber drops stored responses and returns
-//! free memory to the system, and listeners close idle connections. From 95 % on, listeners answer new requests with 503.
+//! The accounts of [`osier::memory`] count what clients make the server hold. The fiber also measures the process,
+//! because an allocator takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber
+//! drops stored responses and returns free memory to the system, and listeners close idle connections. From 95 % on,
+//! listeners answer new requests with 503.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,8 @@ use crate::site::live::Live;
 /// The shortest and the longest time between two measurements.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The assumed growth of memory without an account, in bytes a second. The next measurement comes before such growth would reach the
-/// limit.
+/// The assumed growth of memory without an account, in bytes a second. The next measurement comes before such growth
+/// would reach the limit.
 const GROWTH: u64 = 512 << 20;
 
 /// Shortest time between two trims of the allocator. A trim takes some milliseconds.
@@ -38,7 +39,8 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// Shortest time between two trims near the limit, where no request is accepted before freed memory has gone back.
 const TRIM_EVERY_CRITICAL: Duration = Duration::from_millis(100);
 
-/// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and touches two pages.
+/// The address space of a fiber's stack that is not resident. A stack without a size of its own has 256 KiB, and
+/// touches two pages.
 const STACK_SPACE: usize = 248 << 10;
 
 /// The share of a system limit that the server may use.
@@ -112,7 +114,8 @@ struct Version {
     root: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// The lines of `memory.stat` for the page cache, which the kernel drops when it needs memory. Files of a tmpfs are not counted.
+    /// The lines of `memory.stat` for the page cache, which the kernel drops when it needs memory. Files of a tmpfs are
+    /// not counted.
     cached: [&'static str; 2],
     /// The line for the mapped part of the page cache, such as the code that runs.
     mapped: &'static str,
@@ -135,7 +138,8 @@ const VERSION_2: Version = Version {
 };
 
 impl Cgroup {
-    /// The cgroup with the least limit of those around this process, in either version. `root` is the root of the file system.
+    /// The cgroup with the least limit of those around this process, in either version. `root` is the root of the file
+    /// system.
     fn find(root: &Path) -> Option<Cgroup> {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
         let limited = groups.lines().flat_map(|line| {
@@ -161,8 +165,9 @@ impl Cgroup {
         limited.min_by_key(|group| group.limit)
     }
 
-    /// The memory that counts against the limit, without the page cache: a server of large files is not short of memory. Mapped pages
-    /// count, because a server whose code is dropped from memory stands still. `None` if the kernel does not report it.
+    /// The memory that counts against the limit, without the page cache: a server of large files is not short of
+    /// memory. Mapped pages count, because a server whose code is dropped from memory stands still. `None` if the
+    /// kernel does not report it.
     ///
     /// # Blocks the thread
     /// For some tens of microseconds.
@@ -276,7 +281,8 @@ impl Keeper {
         };
         let bytes = match self.limit.source {
             Source::AddressSpace => {
-                // Free stacks and free memory keep their addresses for reuse. So the space is computed from what is in use.
+                // Free stacks and free memory keep their addresses for reuse. So the space is computed from what is in
+                // use.
                 let stacks = osier::inspect::metrics().map_or(0, |metrics| {
                     metrics.workers.iter().map(|worker| worker.fibers).sum::<usize>()
                 });

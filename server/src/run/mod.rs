@@ -6,7 +6,8 @@
 //!                └────────────────── SIGHUP (signals) ──────────────────┘   SIGTERM ─▶ graceful shutdown
 //! ```
 //!
-//! The server accepts connections only after every step before has succeeded. [`serve_requests`] is the loop of the first fiber.
+//! The server accepts connections only after every step before has succeeded. [`serve_requests`] is the loop of the
+//! first fiber.
 
 mod admin;
 mod arrival;
@@ -242,7 +243,8 @@ fn cache_limits(workers: usize, descriptors: u64) -> CacheLimits {
     }
 }
 
-/// Raises the limit of open descriptors to the system's maximum, because each connection needs one. Returns the new limit.
+/// Raises the limit of open descriptors to the system's maximum, because each connection needs one. Returns the new
+/// limit.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -35,8 +35,8 @@ pub enum Asked {
     Shutdown,
 }
 
-/// The requests that may be made again before they are served, in the order in which they are served, with their bits in
-/// [`Requests::pending`].
+/// The requests that may be made again before they are served, in the order in which they are served, with their bits
+/// in [`Requests::pending`].
 const REPEATABLE: [(Asked, u8); 5] = [
     (Asked::Reload, 1),
     (Asked::Reopen, 2),

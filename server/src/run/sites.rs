@@ -1,12 +1,13 @@
 //! The sites that are served now, and each reload that changes them.
 //!
 //! # Reload
-//! The log files are opened again, and the configuration is read and checked. If it has a mistake, everything else stays as it is and
-//! the mistakes are logged. Otherwise new listeners are bound and a snapshot is built, which keeps unchanged parts (`site/build.rs`).
-//! The snapshot replaces the old one, new listeners accept, and removed listeners finish their in-flight requests.
+//! The log files are opened again, and the configuration is read and checked. If it has a mistake, everything else
+//! stays as it is and the mistakes are logged. Otherwise new listeners are bound and a snapshot is built, which keeps
+//! unchanged parts (`site/build.rs`). The snapshot replaces the old one, new listeners accept, and removed listeners
+//! finish their in-flight requests.
 //!
-//! Connections of a listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed settings of a
-//! listener apply to new connections (`listeners.rs`).
+//! Connections of a listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed
+//! settings of a listener apply to new connections (`listeners.rs`).
 //!
 //! Only the first fiber changes anything. Workers read through `site/live.rs`.
 
@@ -364,8 +365,8 @@ impl Sites {
         }
     }
 
-    /// Makes each worker drop its copy of the old snapshot, and everything that only this snapshot holds. A worker without requests would
-    /// keep it until its next request.
+    /// Makes each worker drop its copy of the old snapshot, and everything that only this snapshot holds. A worker
+    /// without requests would keep it until its next request.
     fn refresh_workers(&self) {
         for worker in 0..osier::workers() {
             let live = Arc::clone(&self.live);
@@ -374,8 +375,8 @@ impl Sites {
         }
     }
 
-    /// The running listener that goes on with `settings`. The listeners of the slots in `taken` have found their settings already. Names
-    /// tell apart several listeners with the same address, whose ports the system chooses.
+    /// The running listener that goes on with `settings`. The listeners of the slots in `taken` have found their
+    /// settings already. Names tell apart several listeners with the same address, whose ports the system chooses.
     fn counterpart(&self, config: &Config, settings: &config::Listener, taken: &[usize]) -> Option<&Running> {
         let is_named =
             |running: &Running, by: &config::Listener| *running.bind() == by.bind && running.name() == by.name;
@@ -385,8 +386,9 @@ impl Sites {
         named.or_else(|| free.find(|running| !config.listeners.iter().any(|other| is_named(running, other))))
     }
 
-    /// Ends the listeners whose slots are not in `kept`, and lets the new `[admin]` accept. The address of an ended listener may belong to
-    /// a new one now. That has taken over the sockets already, and takes over the socket file here, once the ended one accepts no more.
+    /// Ends the listeners whose slots are not in `kept`, and lets the new `[admin]` accept. The address of an ended
+    /// listener may belong to a new one now. That has taken over the sockets already, and takes over the socket file
+    /// here, once the ended one accepts no more.
     ///
     /// # Suspends
     /// Until a listener whose address has moved accepts no more, for a second at most.
@@ -479,8 +481,8 @@ impl Sites {
         }
     }
 
-    /// Logs why there was no upgrade. Unless another one is under way, reports it to the service manager, and to `osier upgrade` by
-    /// writing the PID file again.
+    /// Logs why there was no upgrade. Unless another one is under way, reports it to the service manager, and to
+    /// `osier upgrade` by writing the PID file again.
     pub fn say_not_upgraded(&self, why: &str, is_busy: bool) {
         self.process
             .say

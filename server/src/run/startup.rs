@@ -1,11 +1,11 @@
 //! Opens listeners, takes systemd's sockets and gives up privileges, on the first thread and before any other exists.
 //!
 //! ```text
-//!   PID file ─▶ certificates read ─▶ listeners opened ─▶ files given to the user ─▶ privileges given up ─▶ paths inside of chroot
+//!   PID file ─▶ certificates ─▶ listeners ─▶ files given to the user ─▶ privileges given up ─▶ paths inside of chroot
 //! ```
 //!
-//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges/mod.rs`). Afterwards the paths in the
-//! configuration are those inside of the new root folder.
+//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges/mod.rs`). Afterwards
+//! the paths in the configuration are those inside of the new root folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -338,7 +338,8 @@ fn program_folder(config: &Config) -> Option<&Path> {
     config.upgrade.program.as_deref()?.parent()
 }
 
-/// Makes keys for session tickets, or inherits those of the process before an upgrade. A file or the shared state replaces them later.
+/// Makes keys for session tickets, or inherits those of the process before an upgrade. A file or the shared state
+/// replaces them later.
 fn new_tickets(is_shared: bool, upgrade: &Upgrade) -> Result<Tickets, String> {
     let tickets = match is_shared {
         true => Tickets::from_keys(&random_keys()),
@@ -482,8 +483,8 @@ fn privileges(
     }
 }
 
-/// The parents of the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name. So another folder
-/// may take the place of a configured one only if the parent is readable too.
+/// The parents of the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name. So
+/// another folder may take the place of a configured one only if the parent is readable too.
 #[derive(Default)]
 struct Replaceable {
     folders: Vec<PathBuf>,
@@ -492,8 +493,8 @@ struct Replaceable {
 }
 
 impl Replaceable {
-    /// Adds what must be readable so that `path` may be replaced: the nearest folder above it that exists, and the one above the
-    /// folder that its links lead to.
+    /// Adds what must be readable so that `path` may be replaced: the nearest folder above it that exists, and the one
+    /// above the folder that its links lead to.
     fn add(&mut self, path: &Path) {
         let real = fs::canonicalize(path).ok().filter(|real| real != path);
         for path in [Some(path), real.as_deref()].into_iter().flatten() {
@@ -541,7 +542,8 @@ fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
     }
 }
 
-/// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not help.
+/// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not
+/// help.
 ///
 /// # Blocks the thread
 /// While the folders are opened.
@@ -561,7 +563,8 @@ fn served(config: &mut Config) -> impl Iterator<Item = &mut PathBuf> {
     paths.filter_map(|(touch, path)| matches!(touch, Touch::Read).then_some(path))
 }
 
-/// Whether the permissions of a folder let this user read and enter it. True for a folder that does not exist. Landlock is not asked.
+/// Whether the permissions of a folder let this user read and enter it. True for a folder that does not exist. Landlock
+/// is not asked.
 fn may_read(folder: &Path) -> bool {
     !is_refused(folder, Access::READ_OK | Access::EXEC_OK)
 }
@@ -616,7 +619,8 @@ fn add_log_path<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     paths.extend(to.path_mut().map(|path| (touch, path)));
 }
 
-/// Creates the logs, and gives them and the folders of caches to a user. Errors are ignored: they show when the logs are opened.
+/// Creates the logs, and gives them and the folders of caches to a user. Errors are ignored: they show when the logs
+/// are opened.
 fn give_files(config: &mut Config, user: u32, group: u32) {
     for (touch, path) in touched(config) {
         let is_made = match touch {

@@ -6,8 +6,8 @@
 //!                             └──────────── a line in the log, and the server goes on ────────────────────────────┘
 //! ```
 //!
-//! Only the first fiber of the server changes this state. If this process is asked to end during a handover, it finishes the
-//! handover first: the new process serves by then, and must keep everything that it takes over.
+//! Only the first fiber of the server changes this state. If this process is asked to end during a handover, it
+//! finishes the handover first: the new process serves by then, and must keep everything that it takes over.
 
 use std::env;
 use std::ffi::OsString;
@@ -49,7 +49,8 @@ impl Upgrading {
         self.is_busy
     }
 
-    /// Delays a reload until the upgrade has failed. After a successful one, the new process has read the configuration.
+    /// Delays a reload until the upgrade has failed. After a successful one, the new process has read the
+    /// configuration.
     pub fn delay_reload(&mut self) {
         self.reload_waits = true;
     }
@@ -111,7 +112,8 @@ impl Upgrading {
         Ok(())
     }
 
-    /// Ends a handover that is under way, because this process shuts down. Returns whether the new process has taken over.
+    /// Ends a handover that is under way, because this process shuts down. Returns whether the new process has taken
+    /// over.
     ///
     /// # Suspends
     /// Until the connections at rest have moved.

@@ -1,7 +1,7 @@
 //! Serves the watchdog of systemd: reports regularly that every worker runs its fibers.
 //!
-//! One fiber starts another on each worker in turn, and notifies the service manager once all of them have run. So a stuck worker
-//! stops the notifications, and systemd restarts the service.
+//! One fiber starts another on each worker in turn, and notifies the service manager once all of them have run. So a
+//! stuck worker stops the notifications, and systemd restarts the service.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Builds a [`Snapshot`] from a checked configuration, and keeps the unchanged parts of the old snapshot.
 //!
-//! A handler is kept when its settings are equal and, for files, its folder is still the same folder. The best candidate is the
-//! handler at the same route of the same site. Each old handler is taken at most once, so two routes with separate chat rooms or
-//! connection pools never share them later. Rates are kept by the same rule. Parts that are cheap to make, or that read a file
-//! (passwords, error pages, fixed responses, rewrites), are made again.
+//! A handler is kept when its settings are equal and, for files, its folder is still the same folder. The best
+//! candidate is the handler at the same route of the same site. Each old handler is taken at most once, so two routes
+//! with separate chat rooms or connection pools never share them later. Rates are kept by the same rule. Parts that are
+//! cheap to make, or that read a file (passwords, error pages, fixed responses, rewrites), are made again.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -503,8 +503,8 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
         }
     }
 
-    /// Takes the part with this key that is nearest to `place` and not taken yet. All parts are compared only if none with this key is
-    /// left at `place` itself. So a reload that changes little compares little.
+    /// Takes the part with this key that is nearest to `place` and not taken yet. All parts are compared only if none
+    /// with this key is left at `place` itself. So a reload that changes little compares little.
     fn take(&mut self, place: &Place, key: &K) -> Option<V> {
         let fits = |number: &usize| !self.taken[*number] && self.parts[*number].key == *key;
         let here = self.at.get(place).into_iter().flatten().copied().find(fits);
@@ -520,7 +520,8 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
     }
 }
 
-/// The name of a site's part of a store: its listeners and hosts. Stored responses stay valid until one of these changes.
+/// The name of a site's part of a store: its listeners and hosts. Stored responses stay valid until one of these
+/// changes.
 fn space(config: &Config, site: &config::Site) -> String {
     let listeners = site
         .listeners

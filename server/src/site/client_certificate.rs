@@ -1,5 +1,5 @@
-//! Passes the certificate that a client has shown on to applications: as `SSL_CLIENT_*` to FastCGI, and as `Client-Cert` (RFC 9440) to
-//! the backends of a proxy.
+//! Passes the certificate that a client has shown on to applications: as `SSL_CLIENT_*` to FastCGI, and as
+//! `Client-Cert` (RFC 9440) to the backends of a proxy.
 
 use std::io;
 

@@ -1,12 +1,13 @@
 //! The current snapshot, and how each worker notices that it was replaced.
 //!
-//! There is one [`Live`] in a process. [`Live::replace`] stores the new snapshot under the lock and raises the number. Each worker
-//! keeps the snapshot that it saw last, with its number. For each request it loads one atomic, and takes the lock only when the number
-//! has changed. A request holds its snapshot through an `Rc` of the worker, so no two workers write one cache line.
+//! There is one [`Live`] in a process. [`Live::replace`] stores the new snapshot under the lock and raises the number.
+//! Each worker keeps the snapshot that it saw last, with its number. For each request it loads one atomic, and takes
+//! the lock only when the number has changed. A request holds its snapshot through an `Rc` of the worker, so no two
+//! workers write one cache line.
 //!
-//! Memory ordering: `replace` raises the number with Release, under the lock and after the snapshot is in place. A worker loads the
-//! number with Acquire, and reads the snapshot and the number again under the lock. A request that runs during a replacement
-//! keeps the old snapshot.
+//! Memory ordering: `replace` raises the number with Release, under the lock and after the snapshot is in place. A
+//! worker loads the number with Acquire, and reads the snapshot and the number again under the lock. A request that
+//! runs during a replacement keeps the old snapshot.
 
 use std::cell::RefCell;
 use std::rc::Rc;

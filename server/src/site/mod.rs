@@ -1,4 +1,5 @@
-//! Finds the handler of a request: the host selects a site, and the first matching route a handler, with policies around it.
+//! Finds the handler of a request: the host selects a site, and the first matching route a handler, with policies
+//! around it.
 //!
 //! ```text
 //!   request ─▶ hosts.rs: site ─▶ policy/path.rs: the path as text ─▶ first Route that matches
@@ -6,12 +7,13 @@
 //!        response ◀─ fields, cors, error pages ◀─ handler ◀─ body, auth, rate, address, preflight
 //! ```
 //!
-//! A [`Snapshot`] is one configuration, immutable and shared by all workers. `build.rs` makes it; `live.rs` holds the current one.
-//! A plain route is a handler without policies. A request for it costs a look-up of the host, a look-up of each prefix of the path (with
-//! few routes: a comparison with each route before it), and the handler. It allocates nothing and takes no lock.
+//! A [`Snapshot`] is one configuration, immutable and shared by all workers. `build.rs` makes it; `live.rs` holds the
+//! current one. A plain route is a handler without policies. A request for it costs a look-up of the host, a look-up of
+//! each prefix of the path (with few routes: a comparison with each route before it), and the handler. It allocates
+//! nothing and takes no lock.
 //!
-//! A request keeps its route and its snapshot until the response has been sent. So a new snapshot can replace the current one
-//! at any time.
+//! A request keeps its route and its snapshot until the response has been sent. So a new snapshot can replace the
+//! current one at any time.
 
 mod build;
 mod cached;
@@ -183,7 +185,8 @@ impl Snapshot {
         }
     }
 
-    /// The identity that a listener shows to a client. None if no site of the listener has the name that the client asks for.
+    /// The identity that a listener shows to a client. None if no site of the listener has the name that the client
+    /// asks for.
     ///
     /// # Suspends
     /// As [`SiteCertificate::find`] does.
@@ -205,7 +208,8 @@ impl Snapshot {
         found
     }
 
-    /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be used.
+    /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be
+    /// used.
     pub fn start(&self) {
         self.parts.handlers().for_each(|handler| handler.start());
     }
@@ -302,8 +306,8 @@ impl Site {
         Routed::Answer(self.no_route(request, &path).into())
     }
 
-    /// Refuses a request whose host belongs to another site than the name in the TLS handshake. The client may send it again on a
-    /// connection for that host.
+    /// Refuses a request whose host belongs to another site than the name in the TLS handshake. The client may send it
+    /// again on a connection for that host.
     #[cold]
     fn misdirected(&self, request: &Request<'_>) -> Answer {
         let response = Response::plain(StatusCode::MISDIRECTED_REQUEST)
@@ -317,8 +321,8 @@ impl Site {
         Routed::Answer(self.around.refuse(request, response).into())
     }
 
-    /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of segments. Then one
-    /// of the readings would bypass the policies of its route.
+    /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of
+    /// segments. Then one of the readings would bypass the policies of its route.
     #[cold]
     fn is_ambiguous(&self, request: &Request<'_>, path: &[u8]) -> bool {
         let others = path::other_readings(request.path(), path);
@@ -345,7 +349,8 @@ impl Site {
         false
     }
 
-    /// Refuses TRACE where no route names it. Its response would show scripts the fields that the browser hides from them.
+    /// Refuses TRACE where no route names it. Its response would show scripts the fields that the browser hides from
+    /// them.
     #[cold]
     fn refuse_trace(&self, request: &Request<'_>, path: &[u8]) -> Response {
         let fitting = self.candidates(path).filter(|route| route.fits(path));

@@ -1,9 +1,9 @@
 //! Runs the policies around a handler: they admit a request, limit its body, and change the response.
 //!
-//! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the trace and the request id, the
-//! client's address, the rate, authentication (the most expensive checks: passwords, tokens, then the authentication server), the size
-//! of the body, the queue, and the handler. A refusal gets error pages and header fields like any other response, and a page of another
-//! origin may read it.
+//! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the trace and the
+//! request id, the client's address, the rate, authentication (the most expensive checks: passwords, tokens, then the
+//! authentication server), the size of the body, the queue, and the handler. A refusal gets error pages and header
+//! fields like any other response, and a page of another origin may read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +107,8 @@ impl Around {
         self
     }
 
-    /// Labels a request, and sets when it is logged as slow. Returns whether it may go straight to [`pass`](Around::pass); otherwise
-    /// [`answer`](Around::answer) serves it.
+    /// Labels a request, and sets when it is logged as slow. Returns whether it may go straight to
+    /// [`pass`](Around::pass); otherwise [`answer`](Around::answer) serves it.
     #[inline]
     pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);
@@ -225,8 +225,8 @@ impl Around {
             // All clients of Unix sockets share one rate.
             let permit = rate.check(request.peer().ip())?;
             if permit.is_counted() {
-                // The request counts until the last byte of its response has been sent, which is after the handler has returned. A WebSocket
-                // or tunnel counts until it ends.
+                // The request counts until the last byte of its response has been sent, which is after the handler has
+                // returned. A WebSocket or tunnel counts until it ends.
                 request.extensions_mut().insert(Arc::new(permit));
             }
         }
@@ -289,7 +289,8 @@ impl Around {
     }
 }
 
-/// Whether a response keeps its body. Those of backends do, except for 502, 503 and 504: these say that no backend could answer.
+/// Whether a response keeps its body. Those of backends do, except for 502, 503 and 504: these say that no backend
+/// could answer.
 fn keeps_own_page(response: &Response) -> bool {
     response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504)
 }

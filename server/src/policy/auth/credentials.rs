@@ -1,4 +1,5 @@
-//! Parses Basic credentials: user and password in base64 (RFC 7617, RFC 4648). Malformed credentials are treated as none.
+//! Parses Basic credentials: user and password in base64 (RFC 7617, RFC 4648). Malformed credentials are treated as
+//! none.
 
 /// Bytes of the longest accepted credentials: user and password together, decoded. Password managers make shorter ones.
 const CREDENTIALS_MAX: usize = 1024;

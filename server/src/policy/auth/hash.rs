@@ -9,8 +9,8 @@
 //! | `$apr1$`, `$1$` | 1,000 rounds of MD5, `htpasswd -m` | weak |
 //! | `{SHA}` | one SHA-1 without a salt, `htpasswd -s` | weak |
 //!
-//! A weak hash is accepted with a warning: whoever steals the file tries billions of passwords in a second. The DES form of `crypt`
-//! and passwords in clear text are refused.
+//! A weak hash is accepted with a warning: whoever steals the file tries billions of passwords in a second. The DES
+//! form of `crypt` and passwords in clear text are refused.
 
 use argon2::Argon2;
 use argon2::password_hash::PasswordVerifier;
@@ -26,8 +26,8 @@ use super::credentials::decode_base64;
 
 /// The highest accepted cost of bcrypt. A higher one takes at least seven seconds for each password.
 const BCRYPT_COST_MAX: u32 = 16;
-/// Measured times of one round of bcrypt, of argon2 and yescrypt over one KiB, and of one round of SHA-crypt and of MD5. They serve
-/// only to compare the costs of hashes.
+/// Measured times of one round of bcrypt, of argon2 and yescrypt over one KiB, and of one round of SHA-crypt and of
+/// MD5. They serve only to compare the costs of hashes.
 const BCRYPT_NANOS: u64 = 55_000;
 const ARGON2_NANOS: u64 = 1_000;
 const YESCRYPT_NANOS: u64 = 4_500;
@@ -121,8 +121,8 @@ impl Hash {
         }
     }
 
-    /// Compares a password. The time does not depend on where they differ. It takes as long as the hash's cost demands, so it runs on the
-    /// blocking pool.
+    /// Compares a password. The time does not depend on where they differ. It takes as long as the hash's cost demands,
+    /// so it runs on the blocking pool.
     pub fn verify(&self, password: &str) -> bool {
         #[cfg(test)]
         self.comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -239,7 +239,8 @@ fn split_md5<'t>(text: &'t str, prefix: &str) -> Option<(&'t str, &'t str)> {
     text.strip_prefix(prefix)?.split_once('$')
 }
 
-/// The MD5 form of crypt, and Apache's variant of it, which differ in the prefix. Source: crypt(5) of FreeBSD, `apr_md5.h`.
+/// The MD5 form of crypt, and Apache's variant of it, which differ in the prefix. Source: crypt(5) of FreeBSD,
+/// `apr_md5.h`.
 fn md5_crypt(password: &[u8], salt: &[u8], prefix: &[u8]) -> String {
     let hash = |parts: &[&[u8]]| -> [u8; 16] {
         let mut md5 = Md5::new();

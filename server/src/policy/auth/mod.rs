@@ -4,18 +4,21 @@
 //!
 //! 1. It reads the password file if that has changed. It checks this at most once a second, on the blocking pool.
 //! 2. It looks into the cache of verified credentials.
-//! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in the process.
+//! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in
+//!    the process.
 //!
 //! Protection against attackers:
 //!
-//! - The time of a failure does not tell whether the user exists. A wrong password is compared with the hash of its user, and with the
-//!   slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a secret key.
-//! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password and stored
-//!   hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not found.
-//! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a 503. Users
-//!   in the cache are not affected. `rate` on the same route limits a single client.
-//! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, which fail2ban can match. The line
-//!   never holds the password.
+//! - The time of a failure does not tell whether the user exists. A wrong password is compared with the hash of its
+//!   user, and with the slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a
+//!   secret key.
+//! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password
+//!   and stored hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not
+//!   found.
+//! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a
+//!   503. Users in the cache are not affected. `rate` on the same route limits a single client.
+//! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, which fail2ban can
+//!   match. The line never holds the password.
 
 mod credentials;
 mod hash;
@@ -41,7 +44,8 @@ use hash::Hash;
 use passwords::Passwords;
 pub use passwords::Trouble;
 
-/// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes its memory.
+/// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes
+/// its memory.
 const VERIFYING: usize = 4;
 /// The most requests that compare passwords or wait to do so.
 const WAITING: usize = 128;
@@ -93,8 +97,9 @@ pub struct Auth {
 pub struct User(pub Arc<str>);
 
 impl Auth {
-    /// Reads the password file. A missing or wrong file is no error, because the server has other routes to serve. Until the file can be
-    /// read, every request gets a 503. The good lines of a file with mistakes hold. Mistakes are logged.
+    /// Reads the password file. A missing or wrong file is no error, because the server has other routes to serve.
+    /// Until the file can be read, every request gets a 503. The good lines of a file with mistakes hold. Mistakes are
+    /// logged.
     ///
     /// # Errors
     /// Every mistake in the settings.
@@ -180,8 +185,8 @@ impl Auth {
         let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(request, client, user, "there are no users"));
         };
-        // A wrong password takes the time of the user's hash, and of the slowest hash if that is slower. An unknown user takes as long:
-        // a secret hash of the name chooses one of the stored hashes.
+        // A wrong password takes the time of the user's hash, and of the slowest hash if that is slower. An unknown
+        // user takes as long: a secret hash of the name chooses one of the stored hashes.
         let stand_in = || passwords.stand_in(self.keys[0].hash_one(user));
         let found = passwords.find(user);
         let hash = found.or_else(stand_in).unwrap_or(slowest);
@@ -248,7 +253,8 @@ impl Auth {
     }
 }
 
-/// Reads the password file now and whenever it changes. Its users are added to `named`. Returns the present mistakes of the file too.
+/// Reads the password file now and whenever it changes. Its users are added to `named`. Returns the present mistakes of
+/// the file too.
 fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>, Vec<Trouble>) {
     let with = |mut trouble: Trouble, meanwhile: &str| {
         trouble.what = format!("{}; {meanwhile}", trouble.what);
@@ -313,8 +319,8 @@ impl Gate {
         }
     }
 
-    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, only to take its time. None if too
-    /// many requests wait already.
+    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, only to take its
+    /// time. None if too many requests wait already.
     fn verify(&self, hash: Arc<Hash>, password: String, slower: Option<Arc<Hash>>) -> Option<bool> {
         struct Leave<'g>(&'g AtomicUsize);
         impl Drop for Leave<'_> {
@@ -328,7 +334,8 @@ impl Gate {
             return None;
         }
         let permit = Arc::clone(&self.permits).acquire_owned();
-        // The permit moves into the work: even if the client leaves, no other comparison begins before the thread is free.
+        // The permit moves into the work: even if the client leaves, no other comparison begins before the thread is
+        // free.
         Some(osier::unblock(move || {
             let right = hash.verify(&password);
             if let (false, Some(slower)) = (right, slower) {

@@ -1,6 +1,8 @@
-//! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines and lines that begin with `#` are ignored.
+//! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines and lines that begin with `#` are
+//! ignored.
 //!
-//! [`Hash`] says which hashes are accepted. Anything else is a mistake of its line. Messages never show the text after the colon.
+//! [`Hash`] says which hashes are accepted. Anything else is a mistake of its line. Messages never show the text after
+//! the colon.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -66,8 +68,8 @@ impl Passwords {
         self.users.get(user).map(|&index| &self.hashes[index])
     }
 
-    /// The hash that stands in for that of an unknown user, chosen by a number, so that its cost is that of a known user. None when there
-    /// are no users.
+    /// The hash that stands in for that of an unknown user, chosen by a number, so that its cost is that of a known
+    /// user. None when there are no users.
     pub fn stand_in(&self, number: u64) -> Option<&Arc<Hash>> {
         let count = u64::try_from(self.hashes.len()).ok().filter(|count| *count > 0)?;
         self.hashes.get(usize::try_from(number % count).ok()?)

@@ -1,4 +1,5 @@
-//! The conditions that a rewrite rule has besides its pattern. Each tests one part of a request, for example a field or a cookie.
+//! The conditions that a rewrite rule has besides its pattern. Each tests one part of a request, for example a field or
+//! a cookie.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -122,8 +123,8 @@ impl Subject {
 pub enum Test {
     /// The subject exists, or is true.
     Present,
-    /// The subject is equal to this text, in which captures are filled in. Methods and values are case-sensitive, codings are not. A
-    /// client is equal to its address and to each network that contains it.
+    /// The subject is equal to this text, in which captures are filled in. Methods and values are case-sensitive,
+    /// codings are not. A client is equal to its address and to each network that contains it.
     Equals(String),
     /// The subject matches this regular expression.
     Matches(String),

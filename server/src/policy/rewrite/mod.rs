@@ -1,16 +1,17 @@
 //! `rewrite`: rules that send a request to another path of the server, or redirect the client to another address.
 //!
-//! There is one [`Rewrite`] for each `rewrite` route. [`Rewrite::apply`] tries the rules in order. The first rule whose pattern
-//! matches and whose conditions all hold decides. A new path goes through the routes again, at most [`RESTARTS`] times
-//! ([`follow`]). After that the response is 500 and a line is logged.
+//! There is one [`Rewrite`] for each `rewrite` route. [`Rewrite::apply`] tries the rules in order. The first rule whose
+//! pattern matches and whose conditions all hold decides. A new path goes through the routes again, at most
+//! [`RESTARTS`] times ([`follow`]). After that the response is 500 and a line is logged.
 //!
-//! - Patterns are matched against the path's text, as routes are (`policy/path.rs`): decoded except `%2F` and `%25`, without empty
-//!   segments. So a rule that protects a path cannot be bypassed by `//`.
-//! - Patterns are expressions of the `regex` crate. Matching takes time linear in the path. A pattern has no backreferences; a
-//!   condition on a capture serves instead.
+//! - Patterns are matched against the path's text, as routes are (`policy/path.rs`): decoded except `%2F` and `%25`,
+//!   without empty segments. So a rule that protects a path cannot be bypassed by `//`.
+//! - Patterns are expressions of the `regex` crate. Matching takes time linear in the path. A pattern has no
+//!   backreferences; a condition on a capture serves instead.
 //! - A byte that is not UTF-8 matches no `.`, unless the pattern says `(?-u)`.
 //! - A capture is percent-encoded in a path or query, so it never adds a parameter, a line or a host.
-//! - A path with a `.` or `..` segment, a bad escape or a NUL matches no pattern: its decoded form would be a different path.
+//! - A path with a `.` or `..` segment, a bad escape or a NUL matches no pattern: its decoded form would be a different
+//!   path.
 //!
 //! `docs/rewrite.md` describes rules for users.
 
@@ -34,7 +35,8 @@ pub const RESTARTS: usize = 4;
 /// Bytes of the largest compiled pattern. It refuses mistakes like `(a{1000}){1000}`.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// Bytes of the largest form that conditions test. A form filled in by hand is smaller. In a larger form, conditions find no field.
+/// Bytes of the largest form that conditions test. A form filled in by hand is smaller. In a larger form, conditions
+/// find no field.
 const FORM_MAX: usize = 64 << 10;
 
 /// One rule, as the configuration writes it.
@@ -55,7 +57,8 @@ pub struct Rule {
 pub enum To {
     /// A path of this server, perhaps with a query. The client does not see it.
     Path(String),
-    /// An address for the client, and the status 301, 302, 303, 307 or 308. It is a path, or a URL without captures in its host.
+    /// An address for the client, and the status 301, 302, 303, 307 or 308. It is a path, or a URL without captures in
+    /// its host.
     Redirect(String, u16),
 }
 

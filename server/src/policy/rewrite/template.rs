@@ -1,4 +1,5 @@
-//! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, for the pattern with these captures.
+//! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, for the pattern with these
+//! captures.
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
@@ -7,8 +8,8 @@ use crate::policy::authority;
 use crate::policy::path::encoding;
 use crate::reader::template;
 
-/// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded: a path
-/// has no dot segments, and [`tidy`] removes one that two adjacent captures make.
+/// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not
+/// encoded: a path has no dot segments, and [`tidy`] removes one that two adjacent captures make.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -60,7 +61,8 @@ pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
     filled
 }
 
-/// Fills in decoded captures to make a file name. None if a capture holds an encoded slash, which no file name can hold.
+/// Fills in decoded captures to make a file name. None if a capture holds an encoded slash, which no file name can
+/// hold.
 pub fn fill_name(parts: &[Part], captures: &Captures<'_>) -> Option<Vec<u8>> {
     let mut filled = Vec::new();
     for part in parts {

@@ -330,7 +330,8 @@ fn every_condition_holds_and_fails() {
     for (of, is, yes, no) in cases {
         let name = format!("{of:?} {is:?}");
         let rule = || path("^/(.*)$", "/yes");
-        // A request cannot change the environment. So that condition's counter-example is a path that the rule does not match.
+        // A request cannot change the environment. So that condition's counter-example is a path that the rule does not
+        // match.
         let fits = if matches!(of, Environment(_)) {
             path("^/p$", "/yes")
         } else {

@@ -1,16 +1,17 @@
 //! Gives up privileges once sockets and logs are open: `user`, `group`, `chroot`, and Landlock where the kernel has it.
 //!
-//! On Linux, credentials and Landlock domains belong to threads, and new threads inherit them. So the first thread calls
-//! [`Privileges::give_up`] once, **before any other thread exists**: before the runtime is built and before the signal thread starts.
-//! `give_up` checks that. Actions that need root come earlier: binding sockets, and making logs. The order of the steps:
+//! On Linux, credentials and Landlock domains belong to threads, and new threads inherit them. So the first thread
+//! calls [`Privileges::give_up`] once, **before any other thread exists**: before the runtime is built and before the
+//! signal thread starts. `give_up` checks that. Actions that need root come earlier: binding sockets, and making logs.
+//! The order of the steps:
 //!
 //! ```text
 //!   names to ids ─▶ chroot, chdir / ─▶ open what Landlock is to allow ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
 //! ```
 //!
-//! Before Landlock, `give_up` checks that the process cannot become root again. A reload works with the remaining rights: it cannot bind
-//! ports below 1024, and it sees only paths inside of the new root folder that Landlock allows. A user or a group is a name in
-//! `/etc/passwd` or `/etc/group`, or a number.
+//! Before Landlock, `give_up` checks that the process cannot become root again. A reload works with the remaining
+//! rights: it cannot bind ports below 1024, and it sees only paths inside of the new root folder that Landlock allows.
+//! A user or a group is a name in `/etc/passwd` or `/etc/group`, or a number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ use rustix::thread;
 
 use crate::process::root::inside;
 
-/// The rights that Landlock handles: those for files in Linux 6.10. Later rights, such as connecting to Unix sockets, are not restricted.
+/// The rights that Landlock handles: those for files in Linux 6.10. Later rights, such as connecting to Unix sockets,
+/// are not restricted.
 const RIGHTS: ABI = ABI::V5;
 
 /// Paths that the system's resolver and its libraries read. They are looked up inside of the new root folder.
@@ -59,7 +61,8 @@ pub struct Settings {
 pub struct Paths {
     /// Paths that are read, with everything below: roots of sites, password files.
     pub read: Vec<PathBuf>,
-    /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary files.
+    /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary
+    /// files.
     pub write: Vec<PathBuf>,
     /// Folders with programs that an upgrade may start. Their interpreters and libraries become accessible, too.
     pub execute: Vec<PathBuf>,
@@ -167,8 +170,8 @@ impl Privileges {
             moved.map_err(|error| format!("cannot make '{}' the root folder: {error}", folder.display()))?;
             lines.push(format!("the root folder is '{}'", folder.display()));
         }
-        // A Landlock rule applies to the file that a path names now. The root folder has changed, so paths are looked up inside of it.
-        // The user has not changed yet, so every folder can still be opened.
+        // A Landlock rule applies to the file that a path names now. The root folder has changed, so paths are looked
+        // up inside of it. The user has not changed yet, so every folder can still be opened.
         let root = self.chroot.as_deref();
         let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root));
         if let Some(identity) = &self.identity {
@@ -178,7 +181,8 @@ impl Privileges {
             lines.push(format!("running as {}", identity.text));
         }
         if let Some(ruleset) = ruleset {
-            // Landlock needs it. It helps also where Landlock is missing: no program can regain privileges by a setuid bit.
+            // Landlock needs it. It helps also where Landlock is missing: no program can regain privileges by a setuid
+            // bit.
             thread::set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
             lines.push(restrict(ruleset));
         }
@@ -287,7 +291,8 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
     }))
 }
 
-/// Opens the accessible paths inside of `root` and makes Landlock rules for them. The error says why Landlock is not available.
+/// Opens the accessible paths inside of `root` and makes Landlock rules for them. The error says why Landlock is not
+/// available.
 fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let all = AccessFs::from_all(RIGHTS);
