@@ -109,9 +109,7 @@ pub fn sites(
     is_shared: bool,
     sites: Vec<SiteAt>,
 ) -> Vec<Site> {
-    // The place of each host on each listener.
-    let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
-    let mut defaults: HashMap<usize, usize> = HashMap::new();
+    let mut claims = Claims::default();
     let mut is_used = vec![false; listeners.len()];
     let mut folders = Folders::new();
     let mut checked = Vec::new();
@@ -142,33 +140,7 @@ pub fn sites(
             true => String::new(),
             false => format!(" on '{}'", listeners[listener].listener.name),
         };
-        for host in &names {
-            for &listener in &site.listeners {
-                if let Some(earlier) = hosts.insert((listener, host.value.clone()), host.span.start) {
-                    let text = format!(
-                        "host '{}' has a site already ({}){}",
-                        host.value,
-                        source.line(earlier, host.span.start),
-                        on(listener)
-                    );
-                    source.problem(&host.span, text);
-                    break;
-                }
-            }
-        }
-        if site.default {
-            for &listener in &site.listeners {
-                if let Some(earlier) = defaults.insert(listener, at.start) {
-                    let text = format!(
-                        "there is a default site already ({}){}",
-                        source.line(earlier, at.start),
-                        on(listener)
-                    );
-                    source.problem(&at, text);
-                    break;
-                }
-            }
-        }
+        claims.add(source, &site, &names, &at, on);
         // A listener whose name is misspelled may be the one with TLS.
         if site.listeners.len() >= listen.len() {
             let own: Vec<&Listener> = site
@@ -201,10 +173,48 @@ pub fn sites(
     checked
 }
 
+/// The hosts and default sites so far, by listener, with their places in the file.
+#[derive(Default)]
+struct Claims {
+    hosts: HashMap<(usize, Host), usize>,
+    defaults: HashMap<usize, usize>,
+}
+
+impl Claims {
+    /// Adds those of a site. Notes each one that another site has already. `on` names a listener in messages.
+    fn add(
+        &mut self,
+        source: &Source<'_>,
+        site: &Site,
+        hosts: &[At<Host>],
+        at: &Range<usize>,
+        on: impl Fn(usize) -> String,
+    ) {
+        for host in hosts {
+            for &listener in &site.listeners {
+                let earlier = self.hosts.insert((listener, host.value.clone()), host.span.start);
+                if let Some(earlier) = earlier {
+                    let line = source.line(earlier, host.span.start);
+                    let text = format!("host '{}' has a site already ({line}){}", host.value, on(listener));
+                    source.problem(&host.span, text);
+                    break;
+                }
+            }
+        }
+        for &listener in site.listeners.iter().filter(|_| site.default) {
+            if let Some(earlier) = self.defaults.insert(listener, at.start) {
+                let line = source.line(earlier, at.start);
+                source.problem(at, format!("there is a default site already ({line}){}", on(listener)));
+                break;
+            }
+        }
+    }
+}
+
 /// The settings of the cache in each folder, and the place of the first table with it.
 type Folders = HashMap<PathBuf, (StoreOptions, usize)>;
 
-/// Checks that no two caches use one folder. Caches with equal settings are one cache.
+/// Checks that no two caches use one folder. Equal settings mean one cache.
 fn folders_of_caches(source: &Source<'_>, folders: &mut Folders, policies: &Policies, at: &Range<usize>) {
     let Setting::On(cache) = &policies.cache else { return };
     let Some(folder) = &cache.store.disk else { return };

@@ -11,7 +11,7 @@ use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
-use crate::reader::{Section, Source, nearest, values};
+use crate::reader::{At, Section, Source, nearest, values};
 
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
@@ -31,23 +31,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let top = Section::new(source, "", table.get_ref(), 0..0);
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
-    let chroot = match source.is_inside() {
-        false => {
-            let text = top.string("chroot");
-            text.and_then(|text| top.existing_folder("chroot", &text))
-        }
-        // After the change of the root folder the configured folder is out of sight. A different one needs a restart.
-        true => top.string("chroot").map(|root| source.named(&root.value)),
-    };
-    if !source.is_inside()
-        && let Err((key, why)) = privileges::check(user.as_deref(), group.as_deref(), chroot.is_some())
-    {
-        let at = top.key(key).unwrap_or(0..0);
-        source.problem(&at, why);
-    }
-    if let Some(chroot) = &chroot {
-        let _ = source.chroot.set(chroot.clone());
-    }
+    let chroot = chroot(&top, user.as_deref(), group.as_deref());
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
     let unless = "; leave it out for nine tenths of the system's memory";
@@ -65,15 +49,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
     let shared = top.section("shared").and_then(shared::read);
-    let admin = top.section("admin").and_then(|section| {
-        section.require(
-            "address",
-            "where /health, /metrics and /fibers are served, \"127.0.0.1:9090\" for example",
-        );
-        let bind = section.parsed("address", |text| bind(source, text));
-        section.finish();
-        bind
-    });
+    let admin = top.section("admin").and_then(admin);
     let mut listeners: Vec<ListenAt> = top.sections("listen").into_iter().map(listen).collect();
     let is_implied = top.key("listen").is_none();
     let sections = top.sections("site");
@@ -125,6 +101,38 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         sites,
         includes: Vec::new(),
     }
+}
+
+/// Reads `chroot`, and checks it together with the user and the group.
+fn chroot(top: &Section<'_>, user: Option<&str>, group: Option<&str>) -> Option<PathBuf> {
+    let (source, text) = (top.source(), top.string("chroot"));
+    let chroot = match source.is_inside() {
+        false => text.and_then(|text| top.existing_folder("chroot", &text)),
+        // After the change of the root folder the configured folder is out of sight. A different one needs a restart.
+        true => text.map(|root| source.named(&root.value)),
+    };
+    if !source.is_inside()
+        && let Err((key, why)) = privileges::check(user, group, chroot.is_some())
+    {
+        let at = top.key(key).unwrap_or(0..0);
+        source.problem(&at, why);
+    }
+    if let Some(chroot) = &chroot {
+        let _ = source.chroot.set(chroot.clone());
+    }
+    chroot
+}
+
+/// Reads `[admin]`.
+fn admin(section: Section<'_>) -> Option<At<Bind>> {
+    section.require(
+        "address",
+        "where /health, /metrics and /fibers are served, \"127.0.0.1:9090\" for example",
+    );
+    let source = section.source();
+    let bind = section.parsed("address", |text| bind(source, text));
+    section.finish();
+    bind
 }
 
 /// Reads `pid_file`. A missing folder is only a warning: a service manager may make it right before the start.
