@@ -13,7 +13,8 @@ use crate::Identity;
 ///
 /// # Suspends
 ///
-/// It must not. Several workers call it at the same time.
+/// It may do so on a fiber, for a short file at most. In the handshake of a future or a callback it must not. Several workers call it
+/// at the same time.
 pub trait Resolver: Send + Sync {
     /// The identity for this client. With `None` the handshake fails, unless the resolver has [deferred](Hello::defer) it.
     fn find(&self, hello: &Hello<'_>) -> Option<Identity>;

@@ -99,7 +99,7 @@ impl Backends {
     }
 }
 
-/// Reads `http2`. Only with backends that have TLS there is a choice of versions.
+/// Reads `http2`. Only backends with TLS can choose the version.
 fn http2(table: &Section<'_>, scheme: Scheme) -> bool {
     let at = table.key("http2");
     let wanted = table.boolean("http2");
