@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::fields::Malformed;
 use super::format::{DESCRIPTORS_MAX, FrameHead, HEAD_BYTES, Message};
 
-/// On Linux, programs that this process starts do not inherit received descriptors.
+/// Programs that this process starts on Linux do not inherit received descriptors.
 #[cfg(target_os = "linux")]
 const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC.union(RecvFlags::DONTWAIT);
 #[cfg(not(target_os = "linux"))]
