@@ -1,5 +1,6 @@
 //! Waiting for another thread or process by asking again and again.
 
+use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Panics
 /// Panics with `what` if the condition does not hold within [`DEADLINE`].
 #[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: impl Display, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
 }
 
@@ -27,9 +28,9 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Between two calls of `look`, also on a fiber.
 ///
 /// # Panics
-/// Panics with `what` if nothing is found within [`DEADLINE`].
+/// Panics with `what`, which is formatted then, if nothing is found within [`DEADLINE`].
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {

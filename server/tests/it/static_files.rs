@@ -366,7 +366,7 @@ fn changes_show_within_seconds() {
 
 /// One reply like that: each worker remembers for itself, so the next may come from one that has not looked yet.
 fn await_reply(server: &Server, target: &str, status: u16, text: &str) {
-    testkit::eventually(&format!("{target}: {status} {text:?}"), || {
+    testkit::eventually(format!("{target}: {status} {text:?}"), || {
         let reply = server.get(target);
         (reply.status, reply.text()) == (status, text)
     });

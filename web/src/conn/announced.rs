@@ -70,6 +70,10 @@ impl Conn {
 
 /// Reads behind the `held` bytes of the header. It comes in the clear; with TLS, the bytes behind it stay in the socket.
 ///
+/// # Suspends
+///
+/// Only if the socket has no bytes after all.
+///
 /// # Errors
 ///
 /// Why the connection closes.

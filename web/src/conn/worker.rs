@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ use osier::time::Stamp;
 use osier_http::Limits;
 
 use crate::ClientNetwork;
+use crate::conn::client_addr::ClientAddr;
 use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::date::DateCache;
@@ -419,7 +420,7 @@ impl Worker {
         let link = Rc::new(Link {
             transport,
             worker: self.clone(),
-            peer: Cell::new(ClientAddr::pack(peer)),
+            peer: Cell::new(ClientAddr::pack(peer, false)),
             phase: Cell::new(Phase::Fresh),
             streams: Cell::new(0),
             idle_since: Cell::new(Millis::of(now)),
@@ -440,10 +441,7 @@ impl Worker {
         record: &crate::conn::handover::record::Record,
     ) -> Rc<Link> {
         let link = self.link(transport, record.peer);
-        link.peer.set(ClientAddr {
-            is_proxied: record.is_proxied,
-            ..ClientAddr::pack(record.peer)
-        });
+        link.peer.set(ClientAddr::pack(record.peer, record.is_proxied));
         if !record.is_fresh {
             link.end();
             if record.received.is_empty() {
@@ -732,10 +730,7 @@ impl Link {
             self.worker.server.complain_of(client);
             return false;
         }
-        let proxied = ClientAddr {
-            is_proxied: true,
-            ..ClientAddr::pack(client)
-        };
+        let proxied = ClientAddr::pack(client, true);
         self.peer.set(proxied);
         true
     }
@@ -821,53 +816,9 @@ impl Millis {
     }
 }
 
-/// A `SocketAddr` without its padding and without the flow label.
-#[derive(Clone, Copy)]
-struct ClientAddr {
-    /// IPv6 address. An IPv4 address is stored in its mapped form.
-    ip: [u8; 16],
-    scope: u32,
-    port: u16,
-    is_v4: bool,
-    /// Whether a balancer has named the client. The flag lies in what would be padding.
-    is_proxied: bool,
-}
-
-impl ClientAddr {
-    fn pack(addr: SocketAddr) -> Self {
-        let (ip, scope) = match addr {
-            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
-            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
-        };
-        ClientAddr {
-            ip: ip.octets(),
-            scope,
-            port: addr.port(),
-            is_v4: addr.is_ipv4(),
-            is_proxied: false,
-        }
-    }
-
-    fn unpack(self) -> SocketAddr {
-        let ip = Ipv6Addr::from_octets(self.ip);
-        match ip.to_ipv4_mapped() {
-            Some(v4) if self.is_v4 => SocketAddr::V4(SocketAddrV4::new(v4, self.port)),
-            _ => SocketAddr::V6(SocketAddrV6::new(ip, self.port, 0, self.scope)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_packed_peer_is_the_same_peer() {
-        for text in ["127.0.0.1:80", "[::1]:65535", "[fe80::1%7]:9", "[::ffff:10.0.0.1]:1"] {
-            let addr: SocketAddr = text.parse().unwrap();
-            assert_eq!(ClientAddr::pack(addr).unpack(), addr);
-        }
-    }
 
     #[test]
     fn times_in_three_bytes_differ_rightly_over_their_end() {

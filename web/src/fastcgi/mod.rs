@@ -515,6 +515,10 @@ impl FastCgi {
     }
 
     /// Sends the request over one connection, and reads the head of the response.
+    ///
+    /// # Suspends
+    ///
+    /// Until the head has arrived.
     fn run_over(
         &self,
         lease: Lease,

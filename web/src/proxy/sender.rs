@@ -167,11 +167,19 @@ impl Sender {
 
     /// Sends the head and the current piece, or of that what the open windows of an HTTP/2 stream let through: the backend may
     /// respond without opening them. Returns whether that was the whole request.
+    ///
+    /// # Suspends
+    ///
+    /// While the socket of an HTTP/1.1 connection takes no bytes.
     pub(super) fn send_collected(&mut self, carrier: &Carrier) -> Result<bool, Unsent> {
         self.send_piece(carrier, false)
     }
 
-    /// `waits`: for windows.
+    /// As [`send_collected`](Sender::send_collected). If it `waits` for windows, the whole piece is sent.
+    ///
+    /// # Suspends
+    ///
+    /// While the socket takes no bytes, or the windows let none through.
     #[cfg_attr(not(feature = "h2"), expect(unused_variables, reason = "only a stream has windows"))]
     fn send_piece(&mut self, carrier: &Carrier, waits: bool) -> Result<bool, Unsent> {
         let sent = match carrier {

@@ -1,15 +1,14 @@
 //! A server process with a configuration file that a test may change and reload.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 pub use testkit::eventually as wait_for;
 
-use super::{Client, DEADLINE, Folder, Reply, Server, Signal, osier, urls};
+use super::{Client, Folder, Reply, Server, Signal, osier, urls};
 
 /// Serves `site.toml` in a folder of its own; what it says goes to a file there.
 pub struct Sites {
@@ -64,15 +63,8 @@ impl Sites {
 
     /// Waits until the server has said this. Returns all that it has said.
     pub fn wait_until_said(&self, text: &str) -> String {
-        let give_up = Instant::now() + DEADLINE;
-        loop {
-            let said = self.said();
-            if said.contains(text) {
-                return said;
-            }
-            assert!(Instant::now() < give_up, "{text:?} is not in:\n{said}");
-            thread::sleep(Duration::from_millis(5)); // between two looks at the file
-        }
+        let missing = fmt::from_fn(|f| write!(f, "{text:?}; the server has said:\n{}", self.said()));
+        testkit::wait_for(missing, || Some(self.said()).filter(|said| said.contains(text)))
     }
 
     /// Changes the file, sends SIGHUP, and waits until the server has said what became of it; that is returned.
