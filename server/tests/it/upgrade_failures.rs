@@ -197,10 +197,8 @@ fn a_new_process_that_takes_no_more_connections_goes_on_serving() {
     let mut sites = Serving::start(&file("[upgrade]\nprogram = \"program\"", "x"));
     let mut client = sites.0.connect();
     assert_eq!(fixed(&mut client), "x");
-    let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
-    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));
     let failed = message(13, b"\x05\0\0\0no rm");
-    fs::write(sites.0.folder.join("said"), [hello, ready, accepting, failed].concat()).unwrap();
+    fs::write(sites.0.folder.join("said"), [serving(), failed].concat()).unwrap();
     sites.program("echo $$ > child; cat said >&0; exec sleep 600");
     sites.signal(Signal::USR2);
     wait_for("the failure", || {
@@ -218,6 +216,43 @@ fn a_new_process_that_takes_no_more_connections_goes_on_serving() {
     sites.first_has_ended();
     assert!(!has_ended(child), "nobody may end a process that serves");
     kill(child, Signal::KILL);
+}
+
+/// The kernel closes the socket of a process that ends before the process has ended. Here the time between is long.
+#[test]
+fn the_old_process_serves_again_when_the_new_one_ends_long_after_its_socket() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Sites::folder();
+    let path = folder.join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let text = with_backend(&backend, "[upgrade]\nprogram = \"program\"");
+    let sites = Serving::start_with(folder, &text, |command| {
+        command.env("NOTIFY_SOCKET", path);
+    });
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    fs::write(sites.0.folder.join("said"), serving()).unwrap();
+    let wait = "until [ -e end ]; do sleep 0.01; done";
+    sites.program(&format!("cat said >&0; {wait}; exec 0<&-; sleep 2"));
+    sites.signal(Signal::USR2);
+    let new = testkit::wait_for("the new process", || {
+        let mut buffer = [0; 2000];
+        let count = manager.recv(&mut buffer).unwrap();
+        let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
+        said.strip_prefix("MAINPID=")?.parse().ok()
+    });
+    fs::write(sites.0.folder.join("end"), "").unwrap();
+    sites.0.wait_until_said("this one serves again: it has ended");
+    assert!(has_ended(new), "until then the new process may serve");
+    assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+    assert!(in_flight.end());
+}
+
+/// What a new process says that has a server, and serves.
+fn serving() -> Vec<u8> {
+    let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
+    let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));
+    [hello, ready, accepting].concat()
 }
 
 /// A download keeps the old process while the new one dies.
