@@ -97,7 +97,7 @@ fn mistakes_of_forward_auth_have_their_places() {
         "site.toml",
         "[[site]]\ndefault = true\nforward_auth = \"ftp://auth.example/\"\n[[site.route]]\nforward_auth = { response_headers = \"a b\" }\n\
          respond = \"x\"\n[[site.route]]\npath = \"/a\"\nforward_auth = { to = \"http://a:1/x\", path = \"/y\" }\nrespond = \"x\"\n\
-         [[site.route]]\npath = \"/b\"\nforward_auth = { to = \"http://a:1\", response_headers = \"Host\" }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/b\"\nforward_auth = { to = \"http://a:1\", response_headers = \"Keep_Alive\" }\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/c\"\nforward_auth = 7\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/d\"\nforward_auth = { to = \"http://a:1\", verify = false }\nrespond = \"x\"\n",
     );
@@ -107,7 +107,7 @@ fn mistakes_of_forward_auth_have_their_places() {
         "lacks 'to': the URL to ask",
         "site.toml:5:37: 'response_headers' cannot be",
         "'path' beside a URL with the path '/x'",
-        "\"Host\" cannot be copied",
+        "\"Keep_Alive\" cannot be copied",
         "site.toml:17:16: 'forward_auth' must be a table, false, or the URL alone, not",
         "site.toml:21:37: this key is for TLS: write the address in 'to' with https://, or remove the key",
     ] {
@@ -197,7 +197,7 @@ fn mistakes_of_jwt_have_their_places() {
     folder.write(
         "site.toml",
         "[[site]]\ndefault = true\njwt = { keys = \"small.pem\" }\n[[site.route]]\njwt = { audience = \"a\" }\nrespond = \"x\"\n\
-         [[site.route]]\npath = \"/a\"\njwt = { keys = \"good.pem\", algorithms = [\"none\"], pass = { sub = \"Content-Length\" } }\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/a\"\njwt = { keys = \"good.pem\", algorithms = [\"none\"], pass = { sub = \"Content_Length\" } }\nrespond = \"x\"\n\
          [[site.route]]\npath = \"/b\"\njwt = { keys = \"later.pem\", claims = { a = 1 } }\nrespond = \"x\"\n",
     );
     let (_, said) = crate::support::check(&folder, &["site.toml"]);
@@ -206,7 +206,7 @@ fn mistakes_of_jwt_have_their_places() {
         "an RSA key has 1024 bits",
         "lacks 'keys': the file with the public keys",
         "'algorithms' cannot be \"none\": choose among HS256",
-        "a claim cannot be passed in \"Content-Length\"",
+        "a claim cannot be passed in \"Content_Length\"",
         "/later.pem'; requests get 503 until it is there",
         "'a' must be a string or a list of strings, not",
     ] {

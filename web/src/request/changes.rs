@@ -5,7 +5,18 @@
 
 use std::cell::OnceCell;
 
-use osier_http::{FieldList, Head, HeaderError, Reject};
+use osier_http::{FieldLines, FieldList, Head, HeaderError, Reject};
+
+/// The names of fields that stay as the client has sent them: the head keeps what it has read in them.
+const KEPT: [&str; 7] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "transfer-encoding",
+    "upgrade",
+];
 
 #[derive(Default)]
 pub(crate) struct Changes<'a>(OnceCell<Box<Change<'a>>>);
@@ -79,6 +90,7 @@ impl<'a> Changes<'a> {
         let keeps = |name: &str| !removed.iter().any(|removed| is_same_name(name, removed));
         let mut fields = FieldList::of(head.headers(), keeps);
         for (name, value) in added {
+            check_added(name)?;
             fields.push(name, value)?;
         }
         let fields = change.fields.get_or_init(|| fields);
@@ -135,6 +147,15 @@ impl<'a> Changes<'a> {
     }
 }
 
+/// Checks the name of a field that code before the handler adds to a request: it is a token, and none of the names that stay as
+/// the client has sent them, in any spelling.
+pub(crate) fn check_added(name: &str) -> Result<(), HeaderError> {
+    match KEPT.iter().any(|kept| is_same_name(kept, name)) {
+        true => Err(HeaderError::Reserved),
+        false => FieldLines::new().push(name, b""),
+    }
+}
+
 /// Whether two field names are the same to every reader: case does not matter, and a CGI program reads `-` as `_`.
 pub(crate) fn is_same_name(one: &str, other: &str) -> bool {
     let plain = |byte: u8| match byte {
@@ -146,4 +167,20 @@ pub(crate) fn is_same_name(one: &str, other: &str) -> bool {
             .bytes()
             .zip(other.bytes())
             .all(|(one, other)| plain(one) == plain(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_stays_as_the_client_has_sent_it_is_added_in_no_spelling() {
+        for kept in KEPT {
+            for name in [kept.to_owned(), kept.to_uppercase(), kept.replace('-', "_")] {
+                assert_eq!(check_added(&name), Err(HeaderError::Reserved), "{name}");
+            }
+        }
+        assert_eq!(check_added("x user"), Err(HeaderError::Name));
+        assert_eq!(check_added("x_user"), Ok(()));
+    }
 }

@@ -241,7 +241,7 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// `InvalidInput` if a field of `added` has an invalid name or value, or frames the message, or is Host, Expect or
-    /// Upgrade. The old fields stay.
+    /// Upgrade, in any spelling. The old fields stay.
     pub fn replace_headers<N: Into<String>, V: Into<Vec<u8>>>(
         &mut self,
         removed: &[impl AsRef<str>],

@@ -40,7 +40,7 @@ use osier_http::{BodyLength, FieldLines, HeaderError, RequestWriter, connection_
 use crate::body::outgoing::Kind;
 use crate::proxy::ask::{self, Answer, Bounds, Silence};
 use crate::proxy::forwarded;
-use crate::request::changes::is_same_name;
+use crate::request::changes::{check_added, is_same_name};
 use crate::upstream::Upstream;
 use crate::upstream::client::while_client_stays;
 use crate::{Address, Body, Next, Request, Response};
@@ -106,7 +106,7 @@ impl ForwardAuth {
     /// # Errors
     ///
     /// `InvalidInput` if `target` does not begin with `/`, or if it or a name or the host of `options` cannot stand in
-    /// a request. A field that frames a message, Host, Expect and Upgrade cannot be copied.
+    /// a request. A field that frames a message, Host, Expect and Upgrade cannot be copied, in any spelling.
     pub fn with(upstream: Upstream, target: impl Into<String>, options: Options) -> io::Result<ForwardAuth> {
         let target = target.into();
         let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
@@ -117,7 +117,7 @@ impl ForwardAuth {
             )));
         }
         for name in options.response_headers.iter().chain(&options.client_headers) {
-            check_copied(name).map_err(|error| invalid(format!("{name:?} cannot be copied: {error}")))?;
+            check_added(name).map_err(|error| invalid(format!("{name:?} cannot be copied: {error}")))?;
         }
         for name in options.request_headers.iter().flatten() {
             let checked = FieldLines::new().push(name, b"");
@@ -326,15 +326,4 @@ fn names_the_original(name: &str) -> bool {
     plain.starts_with("x-original-")
         || plain.starts_with("x-forwarded-")
         || ["x-rewrite-url", "x-real-ip", "forwarded"].contains(&&*plain)
-}
-
-fn check_copied(name: &str) -> Result<(), HeaderError> {
-    FieldLines::new().push(name, b"")?;
-    match ["host", "expect", "upgrade"]
-        .iter()
-        .any(|known| is_same_name(known, name))
-    {
-        true => Err(HeaderError::Reserved),
-        false => Ok(()),
-    }
 }

@@ -35,10 +35,10 @@ mod token;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use osier_http::FieldLines;
 
 pub use self::keys::{Algorithm, Keys};
 pub use self::token::{Claims, Invalid};
+use crate::request::changes::check_added;
 use crate::{Next, Request, Response};
 
 /// The demands on tokens, and what is passed on.
@@ -108,7 +108,8 @@ impl Jwt {
     ///
     /// # Errors
     ///
-    /// One line: a realm or a field name that cannot be sent.
+    /// One line: a realm or a field name that cannot be sent. A field that frames a message, Host, Expect and Upgrade cannot be
+    /// passed, in any spelling.
     pub fn with(keys: Keys, options: Options) -> Result<Jwt, String> {
         let mut challenge = "Bearer".to_owned();
         if let Some(realm) = &options.realm {
@@ -117,13 +118,8 @@ impl Jwt {
             }
             challenge = format!("Bearer realm=\"{realm}\"");
         }
-        let reserved = ["host", "expect", "upgrade"];
         for (_, field) in &options.pass {
-            let checked = FieldLines::new().push(field, b"");
-            checked.map_err(|error| format!("a claim cannot be passed in {field:?}: {error}"))?;
-            if reserved.iter().any(|known| field.eq_ignore_ascii_case(known)) {
-                return Err(format!("a claim cannot be passed in {field:?}"));
-            }
+            check_added(field).map_err(|error| format!("a claim cannot be passed in {field:?}: {error}"))?;
         }
         Ok(Jwt {
             passed: options.pass.iter().map(|(_, field)| field.clone()).collect(),
