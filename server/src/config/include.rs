@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 use crate::reader::problem::{Files, Problem};
-use crate::reader::{At, Source, secrets};
+use crate::reader::{At, Reason, Source, secrets};
 
 use super::twice;
 
@@ -60,10 +60,10 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
                 let others = paths.iter().filter(|path| Some(*path) != first.as_ref());
                 others.for_each(|path| texts.add(pattern, path, root));
             }
-            Err((is_warning, text)) => texts.problems.push(Problem {
+            Err((is_warning, why)) => texts.problems.push(Problem {
                 is_warning,
                 at: pattern.span.clone(),
-                text,
+                why,
             }),
         }
     }
@@ -72,10 +72,10 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
 
 /// The folder of a pattern and the paths that it matches, in the order of their names. The error is a message, and
 /// whether it is only a warning.
-type Expanded = Result<(Option<PathBuf>, Vec<PathBuf>), (bool, String)>;
+type Expanded = Result<(Option<PathBuf>, Vec<PathBuf>), (bool, Reason)>;
 
 fn expand(pattern: &Path, root: Option<&Path>) -> Expanded {
-    let mistake = |text: String| (false, text);
+    let mistake = |text: String| (false, Reason::from(text));
     let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else {
         return Err(mistake("name files, \"sites/*.toml\" for example".into()));
     };
@@ -96,12 +96,13 @@ fn expand(pattern: &Path, root: Option<&Path>) -> Expanded {
         inside(root, &folder).ok_or_else(|| mistake(format!("'{}' lies outside of 'chroot'", folder.display())))?;
     let entries = match std::fs::read_dir(&seen) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err((
-                true,
-                format!("there is no folder '{}'; no site is included", folder.display()),
-            ));
+            let why = format!("there is no folder '{}'; no site is included", folder.display());
+            return Err((true, why.into()));
         }
-        entries => entries.map_err(|error| mistake(format!("cannot read '{}': {error}", folder.display())))?,
+        entries => entries.map_err(|error| {
+            let why = format!("cannot read '{}': {error}", folder.display());
+            (false, Reason::of(&error, why))
+        })?,
     };
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     let is_hidden = |name: &std::ffi::OsString| name.as_encoded_bytes().starts_with(b".");
@@ -129,7 +130,7 @@ impl Texts {
                 self.problems.push(Problem {
                     is_warning: false,
                     at: pattern.span.clone(),
-                    text: format!("'{name}': {why}"),
+                    why: why.reworded(|why| format!("'{name}': {why}")),
                 });
                 return;
             }
@@ -146,7 +147,7 @@ impl Texts {
             self.problems.push(Problem {
                 is_warning: false,
                 at: at.start + start..at.end + start,
-                text,
+                why: text.into(),
             });
         };
         let is_read = errors.is_empty();

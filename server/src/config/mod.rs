@@ -31,7 +31,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use crate::process::root::inside;
-use crate::reader::{self, problem, secrets};
+use crate::reader::{self, Reason, problem, secrets};
 
 pub use self::route::glob;
 pub use self::settings::*;
@@ -123,7 +123,7 @@ fn as_problems(
     let as_problem = |error: &toml::de::Error| problem::Problem {
         is_warning: false,
         at: error.span().unwrap_or(0..0),
-        text: twice::message(error, files, text, table.get_ref()),
+        why: twice::message(error, files, text, table.get_ref()).into(),
     };
     errors.iter().map(as_problem).collect()
 }
@@ -155,25 +155,24 @@ fn parse_whole(
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
-        std::io::ErrorKind::PermissionDenied => "this user may not enter its folder".to_string(),
-        _ => format!("cannot be read: {error}"),
-    })?;
+fn read(path: &Path) -> Result<Vec<u8>, Reason> {
+    let because = |error: std::io::Error, denied: &str| {
+        let text = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+            std::io::ErrorKind::PermissionDenied => denied.to_string(),
+            _ => format!("cannot be read: {error}"),
+        };
+        Reason::of(&error, text)
+    };
+    let metadata = std::fs::metadata(path).map_err(|error| because(error, "this user may not enter its folder"))?;
     if !metadata.is_file() {
         return Err("is not a file".into());
     }
     if metadata.len() > MAX_BYTES {
-        return Err(format!(
-            "has {} bytes; a configuration has at most {MAX_BYTES}",
-            metadata.len()
-        ));
+        let bytes = metadata.len();
+        return Err(format!("has {bytes} bytes; a configuration has at most {MAX_BYTES}").into());
     }
-    std::fs::read(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
-        _ => format!("cannot be read: {error}"),
-    })
+    std::fs::read(path).map_err(|error| because(error, "this user may not read it"))
 }
 
 fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
@@ -182,7 +181,7 @@ fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
     let problem = problem::Problem {
         is_warning: false,
         at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
-        text: "this is not UTF-8; save the file in that encoding".into(),
+        why: "this is not UTF-8; save the file in that encoding".into(),
     };
     let secrets = secrets::unread(&text);
     Report::new(&problem::Files::one(name), &text, vec![problem], &secrets)

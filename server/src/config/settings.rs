@@ -21,7 +21,7 @@ use crate::policy::real_ip::RealIp;
 use crate::policy::request_id::RequestIds;
 use crate::policy::trace::Trace;
 use crate::policy::{auth, cache, cors, forward_auth, jwt, rate};
-use crate::reader::Section;
+use crate::reader::{Reason, Section};
 
 pub use crate::log::settings::{ErrorLog, Log};
 
@@ -543,8 +543,8 @@ impl<T> Setting<T> {
     pub fn open<O: Clone>(
         &self,
         inherited: Option<&O>,
-        open: impl FnOnce(&T) -> Result<O, String>,
-    ) -> Result<Option<O>, String> {
+        open: impl FnOnce(&T) -> Result<O, Reason>,
+    ) -> Result<Option<O>, Reason> {
         match self {
             Setting::On(settings) => open(settings).map(Some),
             Setting::Off => Ok(None),

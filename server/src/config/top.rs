@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use crate::certificates::acme::settings as acme;
 use crate::policy::client::client;
 use crate::policy::real_ip::RealIp;
-use crate::process::privileges;
+use crate::process::privileges::{self, WrongKey};
 use crate::reader::{At, Section, Source, nearest, values};
 
 use super::address::{Address, FORMS};
@@ -112,7 +112,7 @@ fn chroot(top: &Section<'_>, user: Option<&str>, group: Option<&str>) -> Option<
         true => text.map(|root| source.named(&root.value)),
     };
     if !source.is_inside()
-        && let Err((key, why)) = privileges::check(user, group, chroot.is_some())
+        && let Err(WrongKey { key, why }) = privileges::check(user, group, chroot.is_some())
     {
         let at = top.key(key).unwrap_or(0..0);
         source.problem(&at, why);

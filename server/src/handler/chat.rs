@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::reader::value::origin;
-use crate::reader::{Section, values};
+use crate::reader::{Reason, Section, values};
 
 use super::redis::RedisServer;
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
@@ -70,7 +70,7 @@ impl Configured for Chat {
         socket.into_iter().collect()
     }
 
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
         let chat = chat::Chat::with(self.options.clone());
         let part = format!("chat {}", route.place);
         let Some(redis) = &self.redis else {

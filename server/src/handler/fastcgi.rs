@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::reader::value::token;
-use crate::reader::{At, Section, values};
+use crate::reader::{At, Reason, Section, values};
 
 use super::files::{SYMLINKS, cannot_serve};
 use super::upstream::{Backends, timeouts};
@@ -121,7 +121,7 @@ impl Configured for Fastcgi {
         true
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
         let cannot = |error| cannot_serve(&self.root, &error);
         let upstream = self.backends.build(means, |name| fastcgi::upstream(name, []));
         let upstream = upstream.map_err(cannot)?;

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::headers::Field;
-use crate::reader::{Section, values};
+use crate::reader::{Reason, Section, values};
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
@@ -84,7 +84,7 @@ impl Configured for Files {
         Some(&self.root)
     }
 
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
         let options = Options {
             compress: route.compress.cloned(),
             cache: means.cache,
@@ -112,12 +112,12 @@ impl Handler for files::Files {
 }
 
 /// The message for a folder that cannot be opened.
-pub fn cannot_serve(root: &Path, error: &io::Error) -> String {
+pub fn cannot_serve(root: &Path, error: &io::Error) -> Reason {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such folder".into(),
         io::ErrorKind::NotADirectory => "it is not a folder".into(),
         io::ErrorKind::PermissionDenied => "this user may not read it".into(),
         _ => error.to_string(),
     };
-    format!("cannot serve '{}': {why}", root.display())
+    Reason::of(error, format!("cannot serve '{}': {why}", root.display()))
 }

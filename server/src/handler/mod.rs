@@ -33,7 +33,7 @@ use toml::de::DeValue;
 
 use crate::log::operator::Say;
 use crate::policy::rewrite::Rewrite;
-use crate::reader::{At, Section};
+use crate::reader::{At, Reason, Section};
 
 pub use self::files::{Files, cannot_serve};
 pub use self::respond::{is_missing, read_file};
@@ -75,7 +75,7 @@ pub trait Configured: Sized {
     ///
     /// # Errors
     /// One line: what cannot be opened, and why.
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String>;
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason>;
 }
 
 /// The methods in `Allow` for a handler that takes any.
@@ -250,7 +250,7 @@ macro_rules! handlers {
             }
 
             /// See [`Configured::open`].
-            pub fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+            pub fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
                 match self {
                     $(HandlerSettings::$kind(settings) => settings.open(route, means),)*
                 }

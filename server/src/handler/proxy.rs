@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::client::net;
-use crate::reader::{Section, values};
+use crate::reader::{Reason, Section, values};
 
 use super::upstream::{Backends, backend_address, timeouts, warn_if_missing};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
@@ -106,7 +106,7 @@ impl Configured for Proxy {
         self.options.buffer
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
         let proxy = self
             .build(means)
             .map_err(|error| format!("cannot set up a proxy: {error}"))?;

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use crate::policy::authority;
 use crate::policy::path::encoding;
-use crate::reader::Section;
+use crate::reader::{Reason, Section};
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
@@ -63,7 +63,7 @@ impl Configured for Redirect {
         Some(Redirect { to, status })
     }
 
-    fn open(&self, route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+    fn open(&self, route: &Route<'_>, _means: &Means) -> Result<Opened, Reason> {
         let mut parts = Vec::new();
         let mut rest = self.to.as_str();
         // The configuration was checked: every brace belongs to a placeholder.

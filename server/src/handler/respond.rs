@@ -9,7 +9,7 @@ use osier_web::{Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::reader::Section;
+use crate::reader::{Reason, Section};
 
 use super::template::{Escape, Template, is_script};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form};
@@ -133,7 +133,7 @@ impl Configured for Respond {
         }
     }
 
-    fn open(&self, _: &Route<'_>, _: &Means) -> Result<Opened, String> {
+    fn open(&self, _: &Route<'_>, _: &Means) -> Result<Opened, Reason> {
         match &self.body {
             Body::File(path) if is_missing(path) => Respond::status(503).ready(),
             _ => self.ready(),
@@ -144,7 +144,7 @@ impl Configured for Respond {
 
 impl Respond {
     /// Reads the file of the body, if there is one.
-    fn ready(&self) -> Result<Ready, String> {
+    fn ready(&self) -> Result<Ready, Reason> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let (bytes, natural) = match &self.body {
             Body::Status => (Vec::new(), TEXT.into()),
@@ -190,8 +190,9 @@ pub fn is_missing(path: &Path) -> bool {
 }
 
 /// Reads a small file and finds its media type.
-pub fn read_file(path: &Path) -> Result<(Vec<u8>, Cow<'static, str>), String> {
-    let body = std::fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
+pub fn read_file(path: &Path) -> Result<(Vec<u8>, Cow<'static, str>), Reason> {
+    let because = |error| Reason::of(&error, format!("cannot read '{}': {error}", path.display()));
+    let body = std::fs::read(path).map_err(because)?;
     let mime = mime_guess::from_path(path).first_or_octet_stream();
     let mime = match mime.type_() {
         mime_guess::mime::TEXT => format!("{mime}; charset=utf-8"),

@@ -7,8 +7,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
-use crate::reader::Section;
 use crate::reader::value::method;
+use crate::reader::{Reason, Section};
 
 use super::redirect::redirect_status;
 use super::{Configured, Match, Means, Opened, Route, without_port};
@@ -37,7 +37,7 @@ impl Configured for Rewrite {
         })
     }
 
-    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, Reason> {
         let first = |mistakes: Vec<(usize, String)>| mistakes.into_iter().next().map(|(_, what)| what);
         let rules = rewrite::Rewrite::compile(&self.rules).map_err(|all| first(all).unwrap_or_default())?;
         Ok(Opened::Rewrites(Arc::new(rules)))

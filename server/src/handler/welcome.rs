@@ -6,7 +6,7 @@ use osier_web::{Request, Response, Served};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::reader::Section;
+use crate::reader::{Reason, Section};
 use crate::welcome;
 
 use super::{Configured, Handler, Match, Means, Opened, Route};
@@ -38,7 +38,7 @@ impl Configured for Welcome {
         Some(Welcome { live_for_all })
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
         let connections = Arc::clone(&means.connections);
         let site = welcome::Welcome::new(self.live_for_all, means.workers, connections);
         Ok(Opened::answers(site))

@@ -16,6 +16,7 @@ use super::stderr::stderr;
 use super::syslog;
 use super::text::now;
 use super::writer::{self, Output, Report, Writer};
+use crate::reader::Reason;
 
 /// Bytes of the longest line on standard error. Docker splits longer lines, and the journal those of 48 KiB. The second
 /// part might begin with bytes of a client, which the journal would take for a priority.
@@ -65,7 +66,7 @@ impl AccessLog {
     ///
     /// # Errors
     /// One line: what cannot be opened.
-    pub fn open(settings: &Log, say: &Say) -> Result<Option<AccessLog>, String> {
+    pub fn open(settings: &Log, say: &Say) -> Result<Option<AccessLog>, Reason> {
         if settings.format == Format::Off {
             return Ok(None);
         }
@@ -80,7 +81,7 @@ impl AccessLog {
                 match writer::file(file) {
                     // `osier check` refuses a missing folder, so it is refused here too.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        return Err(format!("cannot write the access log '{}': {error}", file.display()));
+                        return Err(format!("cannot write the access log '{}': {error}", file.display()).into());
                     }
                     // Anything else must not keep the sites from being served: the file is opened again and again.
                     Err(error) => {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use osier_web::wrap::cache::{Cache, Options, Store, StoreOptions};
 
 use crate::log::operator::Say;
+use crate::reader::Reason;
 
 use super::client::Client;
 
@@ -33,11 +34,14 @@ impl Settings {
     ///
     /// # Errors
     /// One line: what cannot be opened, and why.
-    pub fn open(&self, say: &Say) -> Result<Arc<Store>, String> {
+    pub fn open(&self, say: &Say) -> Result<Arc<Store>, Reason> {
         let say = say.clone();
         let store = Store::open(self.store.clone()).map_err(|error| {
             let folder = self.store.disk.as_deref().unwrap_or(Path::new(""));
-            format!("cannot use '{}' for a cache: {error}", folder.display())
+            Reason::of(
+                &error,
+                format!("cannot use '{}' for a cache: {error}", folder.display()),
+            )
         })?;
         Ok(Arc::new(store.on_log(move |line| say.warning(line))))
     }

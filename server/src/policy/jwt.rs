@@ -9,6 +9,7 @@ use osier_web::{Request, Response};
 
 use crate::log::operator::Say;
 use crate::policy::watched::Watched;
+use crate::reader::Reason;
 
 /// The settings of `jwt`.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +27,7 @@ impl Tokens {
     ///
     /// # Errors
     /// One line: a mistake in the file or in the settings.
-    pub fn open(settings: &Settings, say: Say) -> Result<Tokens, String> {
+    pub fn open(settings: &Settings, say: Say) -> Result<Tokens, Reason> {
         let options = settings.options.clone();
         // A mistake in the settings shows also while there is no file.
         Jwt::with(Keys::secret(&[0; 32])?, options.clone())?;

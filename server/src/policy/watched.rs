@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::log::operator::Say;
+use crate::reader::Reason;
 
 /// Bytes of the largest accepted file: some 100,000 users.
 const FILE_MAX: u64 = 8 << 20;
@@ -20,7 +21,7 @@ const FILE_MAX: u64 = 8 << 20;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Reads the file. The error is one line that names it.
-type Reading<T> = Arc<dyn Fn(&Path) -> Result<(T, Stamp), String> + Send + Sync>;
+type Reading<T> = Arc<dyn Fn(&Path) -> Result<(T, Stamp), Reason> + Send + Sync>;
 
 /// A file and its value.
 pub struct Watched<T> {
@@ -54,11 +55,11 @@ impl<T: Send + Sync + 'static> Watched<T> {
         what: &'static str,
         say: Say,
         parse: impl Fn(&str) -> Result<T, String> + Send + Sync + 'static,
-    ) -> Result<Watched<T>, String> {
+    ) -> Result<Watched<T>, Reason> {
         let read = move |path: &Path| {
             text(path)
                 .and_then(|(text, stamp)| Ok((parse(&text)?, stamp)))
-                .map_err(|why| format!("{what} '{}': {why}", path.display()))
+                .map_err(|why| why.reworded(|why| format!("{what} '{}': {why}", path.display())))
         };
         let first = if_there(path, &read)?;
         Ok(Watched::new(path, first, "it stays as it was", say, read))
@@ -70,7 +71,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
         first: Option<(T, Stamp)>,
         stays: &'static str,
         say: Say,
-        read: impl Fn(&Path) -> Result<(T, Stamp), String> + Send + Sync + 'static,
+        read: impl Fn(&Path) -> Result<(T, Stamp), Reason> + Send + Sync + 'static,
     ) -> Watched<T> {
         let (value, stamp) = first.unzip();
         let state = State {
@@ -118,14 +119,14 @@ impl<T: Send + Sync + 'static> Watched<T> {
                 (state.value, state.stamp) = (Some(Arc::new(value)), Some(stamp));
                 state.logged.clear();
             }
-            Err(why) if why == state.logged => {}
+            Err(why) if why.as_str() == state.logged => {}
             Err(why) => {
                 let meanwhile = match state.value {
                     Some(_) => self.stays,
                     None => "requests get 503 until it can be read",
                 };
                 self.say.error(format_args!("{why}; {meanwhile}"));
-                state.logged = why;
+                state.logged = why.to_string();
             }
         }
         state.value.clone()
@@ -197,13 +198,14 @@ impl Stamp {
 ///
 /// # Blocks the thread
 /// While the file is read.
-pub fn text(path: &Path) -> Result<(String, Stamp), String> {
-    read_text(path).map_err(|error| match error.kind() {
+pub fn text(path: &Path) -> Result<(String, Stamp), Reason> {
+    let words = |error: &io::Error| match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".into(),
         io::ErrorKind::PermissionDenied => "this user may not read it".into(),
         io::ErrorKind::InvalidData => "it is not UTF-8".into(),
         _ => format!("cannot be read: {error}"),
-    })
+    };
+    read_text(path).map_err(|error| Reason::of(&error, words(&error)))
 }
 
 fn read_text(path: &Path) -> io::Result<(String, Stamp)> {

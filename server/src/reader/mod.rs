@@ -6,6 +6,7 @@
 
 mod hints;
 pub mod problem;
+mod reason;
 pub mod secrets;
 pub mod template;
 pub mod value;
@@ -25,6 +26,7 @@ use toml::de::{DeTable, DeValue};
 use crate::process::root::inside;
 
 use self::problem::{Files, Problem};
+pub use self::reason::Reason;
 
 /// The least similarity (Jaro-Winkler, 1 is equal) of a key that is suggested.
 const ALIKE: f64 = 0.75;
@@ -104,19 +106,19 @@ impl<'s> Source<'s> {
     }
 
     /// Notes a mistake.
-    pub fn problem(&self, at: &Range<usize>, text: impl Into<String>) {
-        self.note(at, text.into(), false);
+    pub fn problem(&self, at: &Range<usize>, why: impl Into<Reason>) {
+        self.note(at, why.into(), false);
     }
 
     /// Notes something that the operator should look at, a file that does not exist yet for example. The configuration
     /// is used all the same.
     pub fn warning(&self, at: &Range<usize>, text: impl Into<String>) {
-        self.note(at, text.into(), true);
+        self.note(at, text.into().into(), true);
     }
 
-    fn note(&self, at: &Range<usize>, text: String, is_warning: bool) {
+    fn note(&self, at: &Range<usize>, why: Reason, is_warning: bool) {
         let at = at.clone();
-        self.problems.borrow_mut().push(Problem { is_warning, at, text });
+        self.problems.borrow_mut().push(Problem { is_warning, at, why });
     }
 
     /// The number of mistakes so far. If it is the same before and after a section, the section has none.
@@ -217,8 +219,8 @@ impl<'s> Section<'s> {
     }
 
     /// Notes a mistake of the table as a whole.
-    pub fn problem(&self, text: impl Into<String>) {
-        self.source.problem(&self.span, text);
+    pub fn problem(&self, why: impl Into<Reason>) {
+        self.source.problem(&self.span, why);
     }
 
     /// The place of a key, if it is there. The value may be wrong.
@@ -756,7 +758,7 @@ impl<'s> Section<'s> {
             std::io::ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),
             _ => format!("the {what} '{path}' cannot be used: {error}"),
         };
-        self.source.problem(at, text);
+        self.source.problem(at, Reason::of(error, text));
     }
 
     /// Notes that `wanted` was expected in place of a value.

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::reason::Reason;
+
 /// Characters of a source line that are shown at most.
 const SHOWN_CHARS: usize = 120;
 
@@ -17,7 +19,7 @@ pub struct Problem {
     /// Place of the mistake, in bytes of the file.
     pub at: Range<usize>,
     /// One line: the mistake, what was expected, and what to do.
-    pub text: String,
+    pub why: Reason,
 }
 
 /// All mistakes and warnings of one file, in the order of the file.
@@ -56,7 +58,7 @@ struct Entry {
     file: String,
     /// Place of the mistake. None when the file could not be read.
     place: Option<Place>,
-    text: String,
+    why: Reason,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +73,12 @@ struct Place {
 
 impl Report {
     /// A report on a file that could not be read.
-    pub fn unreadable(file: &str, text: String) -> Report {
+    pub fn unreadable(file: &str, why: impl Into<Reason>) -> Report {
         let file = file.to_owned();
         let entries = vec![Entry {
             file,
             place: None,
-            text,
+            why: why.into(),
         }];
         Report { entries }
     }
@@ -92,9 +94,9 @@ impl Report {
         let entries = problems.into_iter().map(|problem| Entry {
             file: files.at(problem.at.start).1.to_owned(),
             place: Some(place(files, source, problem.at, &hidden)),
-            text: match problem.is_warning {
-                true => format!("{WARNING}{}", problem.text),
-                false => problem.text,
+            why: match problem.is_warning {
+                true => problem.why.reworded(|text| format!("{WARNING}{text}")),
+                false => problem.why,
             },
         });
         Report {
@@ -107,14 +109,19 @@ impl Report {
         self.entries.len()
     }
 
+    /// Whether the system has denied access to something that the file names, or to the file itself.
+    pub fn is_denied(&self) -> bool {
+        self.entries.iter().any(|entry| entry.why.is_denied())
+    }
+
     /// The first mistake in one line: its place and what is wrong.
     pub fn first_mistake(&self) -> Option<String> {
         let mut entries = self.entries.iter();
-        let first = entries.find(|entry| !entry.text.starts_with(WARNING))?;
-        let Entry { file, place, text } = first;
+        let first = entries.find(|entry| !entry.why.as_str().starts_with(WARNING))?;
+        let Entry { file, place, why } = first;
         Some(match place {
-            Some(Place { line, column, .. }) => format!("{file}:{line}:{column}: {text}"),
-            None => format!("{file}: {text}"),
+            Some(Place { line, column, .. }) => format!("{file}:{line}:{column}: {why}"),
+            None => format!("{file}: {why}"),
         })
     }
 }
@@ -188,7 +195,7 @@ const WARNING: &str = "warning: ";
 /// Prints, for each mistake, `site.toml:12:5: what is wrong` and the line with carets below the place.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Entry { file, place, text }) in self.entries.iter().enumerate() {
+        for (index, Entry { file, place, why }) in self.entries.iter().enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
@@ -199,10 +206,10 @@ impl fmt::Display for Report {
                 width,
             }) = place
             else {
-                write!(f, "{file}: {text}")?;
+                write!(f, "{file}: {why}")?;
                 continue;
             };
-            write!(f, "{file}:{line}:{column}: {text}")?;
+            write!(f, "{file}:{line}:{column}: {why}")?;
             // An empty line has nothing to point at.
             if source.is_empty() {
                 continue;
@@ -224,14 +231,14 @@ mod tests {
     use super::*;
 
     fn shown(source: &str, at: Range<usize>) -> String {
-        let text = "wrong".to_string();
+        let why = "wrong".into();
         Report::new(
             &Files::one("a.toml"),
             source,
             vec![Problem {
                 is_warning: false,
                 at,
-                text,
+                why,
             }],
             &[],
         )
@@ -268,7 +275,7 @@ mod tests {
         let problem = |at: usize, text: &str| Problem {
             is_warning: false,
             at: at..at + 1,
-            text: text.into(),
+            why: text.into(),
         };
         let report = Report::new(
             &Files::one("f"),

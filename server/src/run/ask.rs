@@ -40,7 +40,7 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
     }
     let loaded = config::load(of, None).map_err(Failure::Mistakes)?.config;
     let Some(path) = loaded.pid_file else {
-        return Err(Failure::Start(format!(
+        return Err(Failure::from(format!(
             "{} names no 'pid_file': set it, or give the process id instead of the file",
             of.display()
         )));
@@ -56,13 +56,13 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
         match read(&path) {
             Ok(new) if new != old => return Ok(format!("osier: process {new} has taken over from process {old}")),
             Ok(_) if now != before => {
-                return Err(Failure::Start(format!(
+                return Err(Failure::from(format!(
                     "the upgrade has failed, and process {old} goes on serving; its error log has the reason"
                 )));
             }
             // The server has ended. It may have written the new id after the read above, so the id is read again.
             Ok(_) if has_ended(old) && read(&path).is_ok_and(|id| id == old) => {
-                return Err(Failure::Start(format!(
+                return Err(Failure::from(format!(
                     "process {old} has ended without a successor; see its error log"
                 )));
             }
@@ -70,7 +70,7 @@ pub fn upgrade(of: &Path) -> Result<String, Failure> {
             _ => {}
         }
     }
-    Err(Failure::Start(format!(
+    Err(Failure::from(format!(
         "process {old} has not answered within {} s ('timeout' of [upgrade], and {} s to hand over); see its error log",
         limit.as_secs(),
         HANDOVER.as_secs()
@@ -96,12 +96,12 @@ fn signal(id: i32) -> Result<(), Failure> {
     let process = Some(id).filter(|id| *id > 0).and_then(Pid::from_raw);
     let process = process.ok_or_else(|| format!("{id} is not a process id"))?;
     if let Some(name) = name_of_other_program(id) {
-        return Err(Failure::Start(format!(
+        return Err(Failure::from(format!(
             "process {id} is '{name}' and no running osier server, so it was left alone; is the server running?"
         )));
     }
     kill_process(process, Signal::USR2)
-        .map_err(|error| Failure::Start(format!("cannot signal process {id}: {error}; is the server running?")))
+        .map_err(|error| Failure::from(format!("cannot signal process {id}: {error}; is the server running?")))
 }
 
 /// The name of a process that is no osier server. None for a server, and where the system does not tell (no `/proc`, no
@@ -129,7 +129,7 @@ mod tests {
             let Err(Failure::Start(why)) = signal(id) else {
                 panic!("{id}")
             };
-            assert_eq!(why, format!("{id} is not a process id"));
+            assert_eq!(why.to_string(), format!("{id} is not a process id"));
         }
     }
 }

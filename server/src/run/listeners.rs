@@ -26,6 +26,7 @@ use osier_web::{
 use crate::certificates::challenges::PROTOCOL;
 use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
 use crate::process::root::inside;
+use crate::reader::Reason;
 use crate::site::live::Live;
 
 use super::startup::{Given, Process, cannot_listen};
@@ -92,7 +93,7 @@ impl Bound {
         slot: usize,
         given: Given,
         process: &Process,
-    ) -> Result<Bound, String> {
+    ) -> Result<Bound, Reason> {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
         let server = server(config, settings, slot, &live, process)?;
         let is_new = matches!(given, Given::Nothing);
@@ -263,7 +264,7 @@ impl Running {
     }
 
     /// Binds this listener again, with other settings. The result does not accept yet.
-    pub fn renewed(&self, config: &Config, settings: &config::Listener, process: &Process) -> Result<Bound, String> {
+    pub fn renewed(&self, config: &Config, settings: &config::Listener, process: &Process) -> Result<Bound, Reason> {
         let sockets = self.sockets()?;
         let mut bound = Bound::new(config, settings, self.slot, Given::Inherited(sockets), process)?;
         bound.mode = (self.settings.mode != settings.mode).then(|| settings.mode.unwrap_or(process.made_mode));

@@ -34,6 +34,7 @@ use crate::certificates;
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
 use crate::log::errors::ErrorLog;
+use crate::reader::Reason;
 
 pub use crate::config::origin::Origin;
 
@@ -60,12 +61,12 @@ pub enum Failure {
     /// Mistakes in the configuration.
     Mistakes(Report),
     /// One line: what could not be started, and what to do.
-    Start(String),
+    Start(Reason),
 }
 
-impl From<String> for Failure {
-    fn from(why: String) -> Failure {
-        Failure::Start(why)
+impl<R: Into<Reason>> From<R> for Failure {
+    fn from(why: R) -> Failure {
+        Failure::Start(why.into())
     }
 }
 
@@ -90,7 +91,7 @@ fn serve(origin: Origin, log: &Arc<ErrorLog>) -> Result<(), Failure> {
         // The old process logs the reason.
         upgrade.refuse(&match failure {
             Failure::Mistakes(report) => report.first_mistake().unwrap_or_default(),
-            Failure::Start(why) => why.clone(),
+            Failure::Start(why) => why.to_string(),
         });
     }
     outcome
@@ -104,7 +105,9 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         inherited.check(&config)?;
     }
     if let Err((folder, error)) = origin.check_folder() {
-        return Err(format!("{}; {HINT}", cannot_serve(folder, &error)).into());
+        return Err(cannot_serve(folder, &error)
+            .reworded(|why| format!("{why}; {HINT}"))
+            .into());
     }
     let origin = match origin {
         // A reload finds the file even if the working directory has changed.

@@ -20,6 +20,7 @@ use osier_web::{Connections, Level};
 use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
 use crate::metrics::{Admin, Open};
+use crate::reader::Reason;
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
@@ -214,8 +215,8 @@ impl Sites {
     fn say_not_reloaded(&self, failure: Failure) -> String {
         let (name, say) = (self.origin.name(), &self.process.say);
         let is_denied = match &failure {
-            Failure::Start(why) => is_denied(why),
-            Failure::Mistakes(report) => is_denied(&report.to_string()),
+            Failure::Start(why) => why.is_denied(),
+            Failure::Mistakes(report) => report.is_denied(),
         };
         if self.started.0.landlock && is_denied {
             say.warning(format_args!(
@@ -234,7 +235,7 @@ impl Sites {
                     .file()
                     .map_or(String::new(), |_| format!("{name} cannot be used: "));
                 say.error(format_args!("{subject}{why}{within}; the old configuration stays"));
-                why
+                why.to_string()
             }
             Failure::Mistakes(report) => {
                 let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
@@ -250,7 +251,7 @@ impl Sites {
     ///
     /// # Errors
     /// One line: why it cannot be used. Everything is as it was then.
-    fn apply(&mut self, config: Config) -> Result<(), String> {
+    fn apply(&mut self, config: Config) -> Result<(), Reason> {
         let config = self.permitted(config)?;
         let BoundListeners {
             slots,
@@ -267,7 +268,7 @@ impl Sites {
         let (old, building) = (self.live.current(), means.clone());
         let kept = slots.clone();
         let (config, snapshot) = osier::unblock(move || {
-            let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), &building);
+            let snapshot: Result<Snapshot, Reason> = build(&config, &slots, Some(&old), &building);
             (config, snapshot)
         });
         let snapshot = snapshot?;
@@ -310,7 +311,7 @@ impl Sites {
     ///
     /// # Errors
     /// One line: a path that Landlock denies.
-    fn permitted(&self, mut config: Config) -> Result<Config, String> {
+    fn permitted(&self, mut config: Config) -> Result<Config, Reason> {
         let is_gone = |listener: &config::Listener| {
             listener.is_optional && !self.running.iter().any(|running| *running.bind() == listener.bind)
         };
@@ -327,7 +328,7 @@ impl Sites {
     }
 
     /// Binds the listeners of a configuration that do not run yet, or run with other settings.
-    fn bind(&self, config: &Config) -> Result<BoundListeners, String> {
+    fn bind(&self, config: &Config) -> Result<BoundListeners, Reason> {
         let mut bound = BoundListeners::default();
         for settings in &config.listeners {
             let Some(running) = self.counterpart(config, settings, &bound.slots) else {
@@ -441,7 +442,7 @@ impl Sites {
     }
 
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
-    fn prepare_admin(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
+    fn prepare_admin(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), Reason> {
         let mut means = self.means.clone();
         if self.config.admin == config.admin {
             return Ok((means, None));
@@ -542,11 +543,6 @@ impl Sites {
             live: self.live,
         }
     }
-}
-
-/// Whether the error may come from a path that Landlock denies to this process.
-fn is_denied(why: &str) -> bool {
-    why.contains("Permission denied") || why.contains("may not read")
 }
 
 /// Makes the counters of `[admin]`.

@@ -34,7 +34,7 @@ use crate::process::pid_file::PidFile;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
-use crate::reader::is_refused;
+use crate::reader::{Reason, is_refused};
 
 use super::arrival::{self, Confinement};
 
@@ -96,7 +96,7 @@ pub fn open(
     workers: usize,
     log: Arc<ErrorLog>,
     (upgrade, inherited): (Upgrade, Option<Confinement>),
-) -> Result<(Process, Opened), String> {
+) -> Result<(Process, Opened), Reason> {
     let made_mode = made_mode();
     let notify = match arrival::inherited_notify(&upgrade) {
         Some(socket) => Notify::over(Arc::new(socket.into())),
@@ -225,7 +225,7 @@ fn open_listeners(
     process: &Process,
     workers: usize,
     sockets: &mut Sockets,
-) -> Result<Opened, String> {
+) -> Result<Opened, Reason> {
     let spelling = process.spelling;
     let mut listeners = Vec::new();
     let mut refused = None;
@@ -243,7 +243,7 @@ fn open_listeners(
         match open_sockets(bind, spelling.address, process, workers, sockets) {
             Ok(opened) => listeners.push(Given::Opened(opened)),
             Err(why) if listener.is_optional => {
-                let why = why.split("; ").next().unwrap_or_default();
+                let why = why.as_str().split("; ").next().unwrap_or_default();
                 process.say.warning(format_args!("goes on without https: {why}"));
                 refused = Some(index);
             }
@@ -363,7 +363,7 @@ fn open_sockets(
     process: &Process,
     workers: usize,
     sockets: &mut Sockets,
-) -> Result<Vec<Listener>, String> {
+) -> Result<Vec<Listener>, Reason> {
     if let Bind::Systemd(name) = bind {
         let named = sockets.named(name)?.into_iter().map(|socket| match socket {
             Socket::Tcp(listener) => listener.into(),
@@ -375,7 +375,7 @@ fn open_sockets(
 }
 
 /// Opens the sockets of an address. `setting` names the user's setting of the address, for messages.
-pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -> Result<Vec<Listener>, String> {
+pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -> Result<Vec<Listener>, Reason> {
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
         Bind::Unix(path) => match process.inside(path) {
@@ -400,8 +400,8 @@ impl Process {
 }
 
 /// The message for a listener that cannot be opened: the failure, and the remedy in `setting`.
-pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> String {
-    match (error.kind(), bind) {
+pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> Reason {
+    let text = match (error.kind(), bind) {
         (io::ErrorKind::AddrInUse, _) => {
             format!("{error}; stop the other server, or choose another address ({setting})")
         }
@@ -414,7 +414,8 @@ pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> String {
         }
         (io::ErrorKind::AddrNotAvailable, _) => format!("{error}; choose an address of this machine ({setting})"),
         _ => format!("{error}; choose another address ({setting})"),
-    }
+    };
+    Reason::of(error, text)
 }
 
 /// Prepares to give up privileges. None if the configuration keeps them all.
@@ -547,7 +548,7 @@ fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
 ///
 /// # Blocks the thread
 /// While the folders are opened.
-pub fn denied(config: &mut Config) -> Option<String> {
+pub fn denied(config: &mut Config) -> Option<Reason> {
     served(config).find_map(|path| match fs::read_dir(&*path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_read(path) => {
             Some(cannot_serve(path, &error))
@@ -666,7 +667,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                cannot_listen(&error, &bind, "-l"),
+                cannot_listen(&error, &bind, "-l").to_string(),
                 format!("permission denied; {remedy}")
             );
         }

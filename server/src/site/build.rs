@@ -32,6 +32,7 @@ use crate::policy::jwt::Tokens;
 use crate::policy::prefixes::Prefixes;
 use crate::policy::rate::{self, Rate};
 use crate::policy::real_ip::RealIp;
+use crate::reader::Reason;
 
 use super::cached::Cached;
 use super::hosts::Hosts;
@@ -143,7 +144,7 @@ struct Builder<'o> {
 ///
 /// # Errors
 /// One line: what could not be opened although it was there when the file was checked.
-pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &Means) -> Result<Snapshot, String> {
+pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &Means) -> Result<Snapshot, Reason> {
     let nothing = Parts::default();
     let old_routes = old.and_then(|old| Some(&old.shown()?.routes));
     let old = old.map_or(&nothing, |old| &old.parts);
@@ -231,7 +232,7 @@ fn logs(new: &Parts, old: &Parts, default: u32) -> Vec<(u32, Option<Arc<AccessLo
 
 impl Builder<'_> {
     /// Builds a site and its routes.
-    fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, String> {
+    fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, Reason> {
         let pages = site.error_pages.iter().filter(|(_, path)| !handler::is_missing(path));
         let pages = pages.map(|(status, path)| {
             let (body, content_type) = handler::read_file(path)?;
@@ -241,7 +242,7 @@ impl Builder<'_> {
                 body: Arc::new(body),
             })
         });
-        let error_pages: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, String>>()?.into();
+        let error_pages: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, Reason>>()?.into();
         let place = Place {
             site: site.hosts.clone(),
             route: None,
@@ -285,7 +286,7 @@ impl Builder<'_> {
         place: &Place,
         guards: Guards,
         error_pages: &Arc<[ErrorPage]>,
-    ) -> Result<Route, String> {
+    ) -> Result<Route, Reason> {
         let (own, matches) = (&route.policies, &route.matches);
         let compress = own.compress.or(&site.policies.compress);
         let handler = self.handler(place, route, compress)?;
@@ -319,7 +320,7 @@ impl Builder<'_> {
     }
 
     /// Opens the guards of a site or a route. `inherited` are those of the site.
-    fn guards(&mut self, place: &Place, own: &Policies, inherited: &Guards, say: &Say) -> Result<Guards, String> {
+    fn guards(&mut self, place: &Place, own: &Policies, inherited: &Guards, say: &Say) -> Result<Guards, Reason> {
         Ok(Guards {
             rate: own
                 .rate
@@ -330,7 +331,7 @@ impl Builder<'_> {
                     .map_err(|troubles| Trouble::line_of(&troubles))
             })?,
             forward_auth: own.forward_auth.open(inherited.forward_auth.as_ref(), |settings| {
-                forward_auth::open(settings, say.clone())
+                Ok(forward_auth::open(settings, say.clone())?)
             })?,
             jwt: own.jwt.open(inherited.jwt.as_ref(), |settings| {
                 Tokens::open(settings, say.clone()).map(Arc::new)
@@ -370,7 +371,7 @@ impl Builder<'_> {
         site: &Policies,
         own: &Policies,
         error_pages: &Arc<[ErrorPage]>,
-    ) -> Result<Around, String> {
+    ) -> Result<Around, Reason> {
         let lists = if own.allow.is_empty() && own.deny.is_empty() {
             site
         } else {
@@ -411,7 +412,7 @@ impl Builder<'_> {
         place: &Place,
         route: &config::Route,
         compress: Option<&compress::Options>,
-    ) -> Result<Opened, String> {
+    ) -> Result<Opened, Reason> {
         let settings = &route.handler;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
@@ -451,7 +452,7 @@ impl Builder<'_> {
     }
 
     /// The store of a cache. Caches with equal options share it, and a reload keeps it.
-    fn store(&mut self, settings: &cache::Settings) -> Result<Arc<Store>, String> {
+    fn store(&mut self, settings: &cache::Settings) -> Result<Arc<Store>, Reason> {
         let equal = |(options, _): &&(StoreOptions, Arc<Store>)| *options == settings.store;
         if let Some((_, store)) = self.new.stores.iter().find(equal) {
             return Ok(Arc::clone(store));
@@ -465,7 +466,7 @@ impl Builder<'_> {
     }
 
     /// The label of a log. Opens the log unless it is open.
-    fn log(&mut self, settings: &Log) -> Result<u32, String> {
+    fn log(&mut self, settings: &Log) -> Result<u32, Reason> {
         if let Some((_, label, _)) = self.new.logs.iter().find(|(known, ..)| known == settings) {
             return Ok(*label);
         }

@@ -642,6 +642,20 @@ fn landlock_alone_and_none_at_all() {
     };
     assert!(said.contains("the old configuration stays"), "{said}");
     assert!(said.contains("restart the server to use others"), "{said}");
+    // A mistake counts by its kind, whatever words are in it.
+    let there = elsewhere.path().display();
+    for (route, is_denied) in [
+        (format!("respond = {{ file = \"{there}/www/a.txt\" }}"), true),
+        (
+            format!("jwt = {{ keys = \"{there}/www/a.txt\" }}\nrespond = \"x\""),
+            true,
+        ),
+        ("respond = \"x\"\n\"Permission denied\" = 1".to_owned(), false),
+    ] {
+        let said = sites.reload(&format!("{keys}[[site]]\n[[site.route]]\n{route}\n"));
+        assert!(said.contains("the old configuration stays"), "{said}");
+        assert_eq!(said.contains("restart the server to use others"), is_denied, "{said}");
+    }
 
     // As nobody, and free to read what others may.
     let Some(sites) = as_nobody("landlock = false\n") else {

@@ -257,7 +257,7 @@ impl Auth {
 /// the file too.
 fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>, Vec<Trouble>) {
     let with = |mut trouble: Trouble, meanwhile: &str| {
-        trouble.what = format!("{}; {meanwhile}", trouble.what);
+        trouble.what = trouble.what.reworded(|what| format!("{what}; {meanwhile}"));
         trouble
     };
     let (first, mistakes) = match watched::if_there(path, |path| passwords::read(path, Passwords::clone(named))) {
@@ -271,7 +271,7 @@ fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>,
     };
     let (named, warn) = (Arc::clone(named), say.clone());
     let again = move |path: &Path| {
-        let read = passwords::read(path, Passwords::clone(&named)).map_err(|trouble| trouble.to_string())?;
+        let read = passwords::read(path, Passwords::clone(&named)).map_err(|trouble| trouble.reason())?;
         let passwords::Read {
             passwords,
             stamp,

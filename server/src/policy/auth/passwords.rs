@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::hash::Hash;
 use crate::policy::watched::{self, Stamp};
+use crate::reader::Reason;
 
 /// Users with weak hashes that a warning names.
 const WEAK_SHOWN: usize = 5;
@@ -23,19 +24,27 @@ pub struct Trouble {
     /// Line number, from 1.
     pub line: Option<usize>,
     /// The mistake, and what to do.
-    pub what: String,
+    pub what: Reason,
 }
 
 impl Trouble {
     /// A mistake of no particular line.
-    pub fn general(path: Option<&Path>, what: String) -> Trouble {
-        let path = path.map(Path::to_owned);
-        Trouble { path, line: None, what }
+    pub fn general(path: Option<&Path>, what: impl Into<Reason>) -> Trouble {
+        Trouble {
+            path: path.map(Path::to_owned),
+            line: None,
+            what: what.into(),
+        }
     }
 
-    /// The mistakes in one line of text.
-    pub fn line_of(troubles: &[Trouble]) -> String {
-        troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ")
+    /// The mistakes in one line.
+    pub fn line_of(troubles: &[Trouble]) -> Reason {
+        Reason::all(troubles.iter().map(Trouble::reason))
+    }
+
+    /// The mistake with its place.
+    pub fn reason(&self) -> Reason {
+        self.what.clone().reworded(|_| self.to_string())
     }
 }
 
@@ -48,7 +57,7 @@ impl fmt::Display for Trouble {
             }
             f.write_str(": ")?;
         }
-        f.write_str(&self.what)
+        self.what.fmt(f)
     }
 }
 
@@ -135,7 +144,7 @@ impl Passwords {
                 troubles.push(Trouble {
                     path: Some(path.to_owned()),
                     line: Some(index + 1),
-                    what,
+                    what: what.into(),
                 });
             }
         }

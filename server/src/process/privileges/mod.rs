@@ -89,8 +89,8 @@ struct Identity {
 /// Checks that the user and the group exist.
 ///
 /// # Errors
-/// The wrong key, and why it is wrong.
-pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<(), (&'static str, String)> {
+/// The key that is wrong, and why.
+pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<(), WrongKey> {
     let settings = Settings {
         user: user.map(str::to_owned),
         group: group.map(str::to_owned),
@@ -98,13 +98,22 @@ pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<()
     };
     let (passwd, groups) = (read("/etc/passwd"), read("/etc/group"));
     if chroot && user.is_none() {
-        return Err(("chroot", NEEDS_USER.into()));
+        return Err(wrong("chroot", NEEDS_USER));
     }
-    match identity(&settings, &passwd, &groups) {
-        Ok(_) => Ok(()),
-        Err(why) if why.starts_with("group") => Err(("group", why)),
-        Err(why) => Err(("user", why)),
-    }
+    identity(&settings, &passwd, &groups).map(drop)
+}
+
+/// A key that cannot be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongKey {
+    pub key: &'static str,
+    /// One line: what is wrong, and what to do.
+    pub why: String,
+}
+
+fn wrong(key: &'static str, why: impl Into<String>) -> WrongKey {
+    let why = why.into();
+    WrongKey { key, why }
 }
 
 /// The text of a file. Empty if it cannot be read.
@@ -121,7 +130,12 @@ impl Privileges {
     /// One line for each setting that cannot be applied.
     pub fn prepare(settings: &Settings) -> Result<Privileges, Vec<String>> {
         let identity = identity(settings, &read("/etc/passwd"), &read("/etc/group"));
-        let mut troubles: Vec<String> = identity.as_ref().err().cloned().into_iter().collect();
+        let mut troubles: Vec<String> = identity
+            .as_ref()
+            .err()
+            .map(|wrong| wrong.why.clone())
+            .into_iter()
+            .collect();
         if let Some(folder) = &settings.chroot {
             if settings.user.is_none() {
                 troubles.push(NEEDS_USER.into());
@@ -225,10 +239,10 @@ fn threads() -> Option<usize> {
 }
 
 /// Looks up the user and the groups in the texts of `/etc/passwd` and `/etc/group`.
-fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, String> {
+fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, WrongKey> {
     let Some(user) = &settings.user else {
         return match &settings.group {
-            Some(_) => Err("group needs user: without it, the process stays root".into()),
+            Some(_) => Err(wrong("group", "group needs user: without it, the process stays root")),
             None => Ok(None),
         };
     };
@@ -243,17 +257,21 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
         Some([name, _, uid, gid, ..]) => (*name, number(uid), number(gid)),
         _ => ("", number(user), None),
     };
-    let uid =
-        uid.ok_or_else(|| format!("user = {user:?}: /etc/passwd has no such user; name one, or give its number"))?;
+    let no_user = || format!("user = {user:?}: /etc/passwd has no such user; name one, or give its number");
+    let uid = uid.ok_or_else(|| wrong("user", no_user()))?;
     let gid = match &settings.group {
-        None => own.ok_or_else(|| format!("user = {user:?} is not in /etc/passwd: give its group too"))?,
+        None => own.ok_or_else(|| {
+            let why = format!("user = {user:?} is not in /etc/passwd: give its group too");
+            wrong("user", why)
+        })?,
         Some(wanted) => {
             let named = group.lines().find(|line| line.split(':').next() == Some(wanted));
             named
                 .and_then(|line| number(line.split(':').nth(2)?))
                 .or_else(|| number(wanted))
                 .ok_or_else(|| {
-                    format!("group = {wanted:?}: /etc/group has no such group; name one, or give its number")
+                    let why = format!("group = {wanted:?}: /etc/group has no such group; name one, or give its number");
+                    wrong("group", why)
                 })?
         }
     };

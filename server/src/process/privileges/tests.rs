@@ -35,19 +35,25 @@ fn names_and_numbers_become_ids() {
         found(Some("www"), None).unwrap().unwrap().text,
         "www, user 33, group 34, and 2 more groups"
     );
-    for (user, group, expected) in [
-        (Some("nobody"), None, "user = \"nobody\": /etc/passwd has no such user"),
-        (Some("5000"), None, "give its group too"),
+    for (user, group, key, expected) in [
+        (
+            Some("nobody"),
+            None,
+            "user",
+            "user = \"nobody\": /etc/passwd has no such user",
+        ),
+        (Some("5000"), None, "user", "give its group too"),
         (
             Some("www"),
             Some("none"),
+            "group",
             "group = \"none\": /etc/group has no such group",
         ),
-        (None, Some("www"), "group needs user"),
-        (Some("-1"), Some("0"), "no such user"),
+        (None, Some("www"), "group", "group needs user"),
+        (Some("-1"), Some("0"), "user", "no such user"),
     ] {
-        let why = found(user, group).unwrap_err();
-        assert!(why.contains(expected), "{why}");
+        let wrong = found(user, group).unwrap_err();
+        assert!(wrong.key == key && wrong.why.contains(expected), "{wrong:?}");
     }
 }
 
