@@ -101,7 +101,11 @@ use crate::conn::worker::{Buffers, FRESH_GRACE, Link, RESTING, Worker};
 /// Longest lingering close. After the last response, the server reads and discards the client's
 /// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
 /// this time and [`LINGER_BYTES`], as long as the client goes on sending. An early 413 or 403 thus
-/// reaches a client that sends 100 MB at 3 MB/s before it reads.
+/// reaches a client that sends 100 MB at 3 MB/s before it reads. Meanwhile the connection counts in
+/// `max_connections`, and holds neither a stack nor a buffer.
+///
+/// nginx reads for 30 s (`lingering_time`), without a bound of bytes, and takes the same silence for
+/// the end (`lingering_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_BYTES: u64 = 1 << 30;
 
@@ -180,6 +184,20 @@ struct Sending {
 }
 
 impl Linger {
+    fn begin() -> Linger {
+        Linger {
+            left: LINGER_BYTES,
+            deadline: after(LINGER),
+        }
+    }
+
+    /// Counts discarded bytes. Returns false if the client has sent enough, or has ended.
+    fn goes_on(&mut self, count: usize) -> bool {
+        let left = self.left.checked_sub(count as u64);
+        self.left = left.unwrap_or(0);
+        count > 0 && left.is_some()
+    }
+
     /// Rests until bytes arrive or time is over.
     fn sleep(&self) -> AfterBurst {
         AfterBurst::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
@@ -680,10 +698,7 @@ impl Conn {
         if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
-        let linger = Linger {
-            left: LINGER_BYTES,
-            deadline: after(LINGER),
-        };
+        let linger = Linger::begin();
         let next = linger.sleep();
         self.set_stage(Stage::Linger(linger));
         next
@@ -695,7 +710,7 @@ impl Conn {
         let read = self.link.socket().read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
-            Ok(count) if count > 0 && count as u64 <= linger.left => linger.left -= count as u64,
+            Ok(count) if linger.goes_on(count) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             _ => return AfterBurst::End,
         }
@@ -872,6 +887,15 @@ fn after(time: Duration) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lingering_close_reads_a_gibibyte_at_most() {
+        let mut linger = Linger::begin();
+        let piece = 64 << 10;
+        let pieces = (0..).take_while(|_| linger.goes_on(piece)).count();
+        assert_eq!(pieces * piece, 1 << 30);
+        assert!(!Linger::begin().goes_on(0), "the client has ended");
+    }
 
     #[test]
     fn a_connection_at_rest_is_small() {
