@@ -1,8 +1,10 @@
 //! Certificates that one end refuses: names, times, authorities, clients.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
-use osier_tls::{Acceptor, ClientCertificates, Connector, Error, Hello, Identity, Resolver};
+use osier::sync::Event;
+use osier_tls::{Acceptor, ClientCertificates, Connector, Error, Hello, Identity, Resolver, Stream};
 use rcgen::date_time_ymd;
 
 use crate::made::{AUTHORITY, Authority, LOCALHOST, Made, pair, shake};
@@ -176,6 +178,61 @@ fn a_resolver_sees_the_name_and_the_protocols() {
             assert_eq!(client.protocol(), Some(expected));
         });
     }
+}
+
+/// Knows two names. The fiber that asks for `slow.test` is suspended until somebody sets `may_go_on`.
+struct Suspending {
+    slow: Identity,
+    asked: Arc<Event>,
+    may_go_on: Arc<Event>,
+}
+
+impl Resolver for Suspending {
+    fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+        if hello.server_name()? != "slow.test" {
+            return Some(LOCALHOST.identity());
+        }
+        self.asked.set();
+        self.may_go_on.wait();
+        Some(self.slow.clone())
+    }
+}
+
+#[test]
+fn a_resolver_that_suspends_holds_up_no_other_handshake_of_its_worker() {
+    let (asked, may_go_on) = (Arc::new(Event::manual()), Arc::new(Event::manual()));
+    let slow = AUTHORITY.issue("slow.test").identity();
+    let resolver = Suspending {
+        slow: slow.clone(),
+        asked: Arc::clone(&asked),
+        may_go_on: Arc::clone(&may_go_on),
+    };
+    let acceptor = Acceptor::builder(resolver).build().unwrap();
+    let (near, far) = osier::net::UnixStream::pair().unwrap();
+    let waiting = (
+        AUTHORITY.connector().connect("slow.test", near).unwrap(),
+        acceptor.accept(far),
+    );
+    let (client, server) = pair(&AUTHORITY.connector(), &acceptor);
+    let shown = |client: &Stream, identity: &Identity| {
+        let own = identity.chain().next().unwrap();
+        assert_eq!(&*client.peer_certificates()[0], own);
+    };
+    osier::Runtime::builder().workers(1).build().unwrap().run(move || {
+        let handshake = osier::spawn(move || {
+            let (client, server) = shake(&waiting.0, &waiting.1);
+            client.and(server).map(|()| waiting)
+        });
+        asked.wait();
+        let (shaken, other) = shake(&client, &server);
+        shaken.and(other).unwrap();
+        shown(&client, &LOCALHOST.identity());
+        assert_eq!(server.server_name(), Some("localhost"));
+        may_go_on.set();
+        let (client, server) = handshake.join().unwrap().unwrap();
+        shown(&client, &slow);
+        assert_eq!(server.server_name(), Some("slow.test"));
+    });
 }
 
 #[test]
