@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use osier_web::wrap::cache::StoreOptions;
 
+use crate::certificates::acme::settings as acme;
 use crate::handler::{HandlerSettings, Match};
 use crate::policy::prefixes::Prefixes;
 use crate::reader::{At, Source, nearest};
@@ -101,12 +102,13 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
 /// Finds the listeners of each site, and checks the sites against each other and against their listeners.
 ///
 /// `is_implied`: the file names no listener, so the listeners are the default ones. `is_shared`: other machines answer
-/// for the same certificates.
+/// for the same certificates. `acme`: the settings of certificates on demand.
 pub fn sites(
     source: &Source<'_>,
     listeners: &[ListenAt],
     is_implied: bool,
     is_shared: bool,
+    acme: &acme::Settings,
     sites: Vec<SiteAt>,
 ) -> Vec<Site> {
     let mut claims = Claims::default();
@@ -151,7 +153,7 @@ pub fn sites(
             tls::check_site(source, &own, &site, (&places, &at), !listen.is_empty());
         }
         if !is_shared && listeners.iter().all(|listener| listener.listener.tls.is_some()) {
-            tls::challenges(source, &site, (&places, &at));
+            tls::challenges(source, &site, acme, (&places, &at));
         }
         folders_of_caches(source, &mut folders, &site.policies, &at);
         for read in &routes {

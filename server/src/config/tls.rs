@@ -329,9 +329,13 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
     let is_public = settings.issuers.iter().any(acme::Issuer::is_public);
     for host in &site.hosts {
         let name = host.to_string();
-        if name.starts_with("*.") && settings.dns.is_none() {
-            let text = format!("only a DNS record proves '{name}': set 'dns' in [acme] to a program that sets records");
-            source.problem(at, text);
+        let can_use_dns = settings.kinds.is_empty() || settings.kinds.contains(&Kind::Dns01);
+        if name.starts_with("*.") && (settings.dns.is_none() || !can_use_dns) {
+            let remedy = match settings.dns {
+                None => "set 'dns' in [acme] to a program that sets records",
+                Some(_) => "add \"dns-01\" to 'challenges'",
+            };
+            source.problem(at, format!("only a DNS record proves '{name}': {remedy}"));
         }
         if !is_public {
             continue;
@@ -349,10 +353,12 @@ fn auto_hosts(source: &Source<'_>, site: &Site, settings: &acme::Settings, at: &
 }
 
 /// Warns of a challenge that needs requests in the clear where no listener takes them. Any listener can answer it for
-/// any site.
-pub fn challenges(source: &Source<'_>, site: &Site, (places, at): (&Places, &Range<usize>)) {
-    let Some(CertificateFrom::Auto(settings)) = &site.tls.certificate else {
-        return;
+/// any site. `acme` has the settings of certificates on demand.
+pub fn challenges(source: &Source<'_>, site: &Site, acme: &acme::Settings, (places, at): (&Places, &Range<usize>)) {
+    let settings = match &site.tls.certificate {
+        Some(CertificateFrom::Auto(settings)) => settings,
+        Some(CertificateFrom::OnDemand) => acme,
+        _ => return,
     };
     if settings.kinds != [Kind::Http01] {
         return;

@@ -79,7 +79,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         listeners.extend(defaults);
     }
     check::listeners(source, &listeners, admin.as_ref());
-    let sites = check::sites(source, &listeners, is_implied, shared.is_some(), sites);
+    let sites = check::sites(source, &listeners, is_implied, shared.is_some(), &acme, sites);
     Config {
         user,
         group,

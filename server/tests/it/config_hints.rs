@@ -469,6 +469,23 @@ fn a_challenge_that_nothing_listens_for_is_a_warning() {
         found.retain(|warning| warning.contains("challenge"));
         assert_eq!(found, expected, "{challenges} {more}");
     }
+    // The settings of certificates on demand are those of [acme].
+    let on_demand = |listeners: &str| {
+        let acme = "[acme]\nchallenges = \"http-01\"\nask = \"http://127.0.0.1:1/\"\n";
+        let site = "[[site]]\ndefault = true\ntls = \"on-demand\"\n[[site.route]]\nfiles = \"www\"\n";
+        let (status, printed) = check(&format!("{acme}{listeners}{site}"));
+        assert_eq!(status, 0, "{printed}");
+        printed.contains(of_http)
+    };
+    assert!(on_demand(https) && !on_demand(&both));
+    // The program for DNS is not used.
+    let wild = format!(
+        "[acme]\nchallenges = \"http-01\"\ndns = \"/bin/true\"\n{both}[[site]]\nhost = \"*.example.org\"\ntls = \"auto\"\n\
+         [[site.route]]\nfiles = \"www\"\n"
+    );
+    let (status, printed) = check(&wild);
+    let refused = "only a DNS record proves '*.example.org': add \"dns-01\" to 'challenges'";
+    assert!(status == 2 && printed.contains(refused), "{printed}");
     let found = warnings_of_acme("dns = \"users\"", &both, "");
     assert_eq!(
         found,
