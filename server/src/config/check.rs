@@ -15,6 +15,7 @@ use crate::policy::prefixes::Prefixes;
 use crate::reader::{At, Source, nearest};
 
 use super::address::is_ipv4_taken_with_ipv6;
+use super::loops;
 use super::settings::*;
 use super::tls;
 
@@ -160,6 +161,7 @@ pub fn sites(
             folders_of_caches(source, &mut folders, &read.route.policies, &read.at);
         }
         duplicates(source, &routes);
+        loops::check(source, &routes);
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
     }

@@ -17,6 +17,7 @@ pub mod cli;
 mod http2;
 mod include;
 mod log;
+mod loops;
 pub mod origin;
 mod policy;
 mod route;

@@ -20,6 +20,13 @@ pub struct Rewrite {
     rules: Vec<Rule>,
 }
 
+impl Rewrite {
+    /// The compiled rules. None if one has a mistake.
+    pub fn compiled(&self) -> Option<rewrite::Rewrite> {
+        rewrite::Rewrite::compile(&self.rules).ok()
+    }
+}
+
 impl Configured for Rewrite {
     const IS_KEPT: bool = false;
 

@@ -492,3 +492,49 @@ fn a_challenge_that_nothing_listens_for_is_a_warning() {
         ["'DIR/users' is not executable, so names are not proved by DNS: chmod +x DIR/users"]
     );
 }
+
+#[test]
+fn a_rewrite_loop_is_a_warning() {
+    let app = "[[site.route]]\npath = \"/new\"\nrespond = \"x\"\n";
+    for (before, rules, looping) in [
+        ("", r#"{ pattern = "^/(.*)$", to = "/new/$1" }"#, Some("/new/a")),
+        (
+            "",
+            r#"{ pattern = "^/page/([0-9]+)", to = "/page/$1/all?all" }"#,
+            Some("/page/1/all"),
+        ),
+        (
+            "",
+            r#"[{ pattern = "^/a$", to = "/b" }, { pattern = "^/b$", to = "/a" }]"#,
+            Some("/b"),
+        ),
+        // Another route, another rule or a condition may end it, and a redirect is a new request.
+        (app, r#"{ pattern = "^/(.*)$", to = "/new/$1" }"#, None),
+        ("", r#"{ pattern = "^/old/(.*)$", to = "/new/$1" }"#, None),
+        (
+            "",
+            r#"[{ pattern = "^/b$", to = "/c" }, { pattern = "^/[ab]$", to = "/b" }]"#,
+            None,
+        ),
+        (
+            "",
+            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "https" }] }"#,
+            None,
+        ),
+        ("", r#"{ pattern = "^/(.*)$", to = "/new/$1", redirect = 302 }"#, None),
+        ("", r#"{ pattern = "^/([a-z]*)$", to = "/$1.html" }"#, None),
+    ] {
+        let end = "[[site.route]]\nfiles = \"www\"\n";
+        let text = format!("[[site]]\ndefault = true\n{before}[[site.route]]\nrewrite = {rules}\n{end}");
+        let (status, printed) = check(&text);
+        assert_eq!(status, 0, "{printed}");
+        match looping {
+            Some(path) => {
+                let expected =
+                    format!(":3:1: warning: a rewrite loop: requests for '{path}' are rewritten more than 4 times");
+                assert!(printed.contains(&expected), "{rules}: {printed}");
+            }
+            None => assert!(!printed.contains("loop"), "{rules}: {printed}"),
+        }
+    }
+}

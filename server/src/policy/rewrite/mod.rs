@@ -16,6 +16,7 @@
 //! `docs/rewrite.md` describes rules for users.
 
 mod condition;
+mod foresee;
 mod template;
 
 use std::net::IpAddr;
@@ -277,6 +278,11 @@ impl Ready {
 
     fn verdict(&self, facts: &dyn Facts, captures: &Captures<'_>) -> Verdict {
         let kept = facts.query().filter(|_| self.query == Query::Keep);
+        self.verdict_of(captures, kept)
+    }
+
+    /// The decision for these captures. `kept` is the part of the request's query that is kept.
+    fn verdict_of(&self, captures: &Captures<'_>, kept: Option<&str>) -> Verdict {
         let url = self.url.fill(captures, kept);
         match self.redirect {
             None => Verdict::Again(url),

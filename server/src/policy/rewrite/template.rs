@@ -165,6 +165,15 @@ impl Url {
         })
     }
 
+    /// The path with the same text in place of each capture.
+    pub fn path_of(&self, sample: &str) -> String {
+        let text = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Name(_) => sample.to_owned(),
+        };
+        tidy(&self.path.iter().map(text).collect::<String>())
+    }
+
     /// Fills in the captures. `kept` is the request's own query, which is appended.
     pub fn fill(&self, captures: &Captures<'_>, kept: Option<&str>) -> String {
         let mut path = String::new();

@@ -1,0 +1,94 @@
+//! Warns of rewrite rules that send a request through the routes again and again, until it gets a 500.
+//!
+//! The routes of a site are followed from paths that rules make, as long as no request is needed to tell where a path
+//! goes. It is needed at a rule with conditions and at a route with globs or methods. So every warning has a path whose
+//! requests do loop, and a loop without a warning is possible.
+
+use crate::handler::HandlerSettings;
+use crate::policy::path;
+use crate::policy::prefixes::Prefixes;
+use crate::policy::rewrite::{RESTARTS, Rewrite, Verdict};
+use crate::reader::Source;
+
+use super::check::RouteAt;
+
+/// Warns of each route whose rules begin a loop.
+pub fn check(source: &Source<'_>, routes: &[RouteAt]) {
+    let has_rules = |read: &RouteAt| matches!(read.route.handler, HandlerSettings::Rewrite(_));
+    if !routes.iter().any(has_rules) || !routes.iter().all(|read| read.sound) {
+        return;
+    }
+    let site = Routes::new(routes);
+    for (read, rules) in routes.iter().zip(&site.rules) {
+        let mut products = rules.iter().flat_map(Rewrite::products);
+        if let Some(path) = products.find(|path| site.loops(path)) {
+            let text = format!(
+                "a rewrite loop: requests for '{path}' are rewritten more than {RESTARTS} times and get 500; narrow the pattern, or \
+                 exclude what the rule makes by a condition"
+            );
+            source.warning(&read.at, text);
+        }
+    }
+}
+
+/// The routes of a site.
+struct Routes<'r> {
+    routes: &'r [RouteAt],
+    by_path: Prefixes,
+    /// The rules of each route. None for another handler.
+    rules: Vec<Option<Rewrite>>,
+}
+
+impl Routes<'_> {
+    fn new(routes: &[RouteAt]) -> Routes<'_> {
+        let mut by_path = Prefixes::default();
+        for read in routes {
+            by_path.add(read.route.matches.path.as_deref());
+        }
+        let rules = routes.iter().map(|read| match &read.route.handler {
+            HandlerSettings::Rewrite(settings) => settings.compiled(),
+            _ => None,
+        });
+        Routes {
+            routes,
+            by_path,
+            rules: rules.collect(),
+        }
+    }
+
+    /// Whether a request for a path is rewritten more often than it may be.
+    fn loops(&self, path: &str) -> bool {
+        let mut target = path.to_owned();
+        (0..=RESTARTS).all(|_| match self.next(&target) {
+            Some(next) => {
+                target = next;
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// The target that a request for `target` is rewritten to. None if it is not, or if that depends on the request.
+    fn next(&self, target: &str) -> Option<String> {
+        let text = path::text(target.split('?').next().unwrap_or_default()).ok()?;
+        for number in self.by_path.of(&text) {
+            let matches = &self.routes[number].route.matches;
+            if matches
+                .path
+                .as_deref()
+                .is_some_and(|prefix| !path::is_below(&text, prefix))
+            {
+                continue;
+            }
+            if !matches.globs.is_empty() || !matches.methods.is_empty() {
+                return None;
+            }
+            match self.rules[number].as_ref()?.foresee(&text)? {
+                Verdict::Nothing => {}
+                Verdict::Again(target) => return Some(target),
+                Verdict::Redirect(..) => return None,
+            }
+        }
+        None
+    }
+}
