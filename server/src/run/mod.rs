@@ -14,6 +14,7 @@ mod arrival;
 pub mod ask;
 mod listeners;
 mod memory;
+mod paths;
 mod signals;
 mod sites;
 mod startup;

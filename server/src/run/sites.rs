@@ -25,6 +25,7 @@ use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
 use super::listeners::{Bound, Ending, Modes, Running, wait_closed};
+use super::paths;
 use super::startup::{self, Given, Opened, Process};
 use super::{Failure, Origin, admin, url};
 
@@ -321,7 +322,7 @@ impl Sites {
         if !self.started.0.landlock {
             return Ok(config);
         }
-        osier::unblock(move || match startup::denied(&mut config) {
+        osier::unblock(move || match paths::denied(&mut config) {
             Some(why) => Err(why),
             None => Ok(config),
         })

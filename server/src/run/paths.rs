@@ -1,0 +1,126 @@
+//! The paths that a configuration names, by what happens to them: which are read, written or given to the user of the
+//! server, their names inside of a new root folder, and those that this process may not read.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use crate::config::{Config, Policies, Setting};
+use crate::handler::upstream::socket_of;
+use crate::handler::{Touch, cannot_serve};
+use crate::log::operator::Say;
+use crate::log::settings::To;
+use crate::process::root::{inside, outside};
+use crate::reader::{Reason, is_refused};
+
+/// Every path of the configuration that is used after the start, except those of listeners.
+pub fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
+    let mut paths = Vec::new();
+    add_log_path(&mut config.log.to, &mut paths);
+    add_log_path(&mut config.error_log.to, &mut paths);
+    paths.extend(config.ticket_keys.as_mut().map(|file| (Touch::Read, file)));
+    paths.extend(config.shared.as_mut().and_then(|shared| shared.server.socket()));
+    for site in &mut config.sites {
+        paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
+        add_policy_paths(&mut site.policies, &mut paths);
+        for route in &mut site.routes {
+            add_policy_paths(&mut route.policies, &mut paths);
+            paths.extend(route.handler.paths());
+        }
+    }
+    paths
+}
+
+fn add_policy_paths<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    if let Setting::On(auth) = &mut policies.auth {
+        paths.extend(auth.password_file.as_mut().map(|file| (Touch::Read, file)));
+    }
+    if let Setting::On(settings) = &mut policies.forward_auth {
+        paths.extend(socket_of(&mut settings.to));
+    }
+    if let Setting::On(settings) = &mut policies.jwt {
+        paths.push((Touch::Read, &mut settings.keys));
+    }
+    if let Setting::On(cache) = &mut policies.cache {
+        paths.extend(cache.folder().map(|folder| (Touch::Folder, folder)));
+    }
+    if let Setting::On(own) = &mut policies.log {
+        add_log_path(&mut own.to, paths);
+    }
+}
+
+fn add_log_path<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    let touch = match to {
+        To::File(_) => Touch::Write,
+        To::Syslog(_) | To::Stderr => Touch::Connect,
+    };
+    paths.extend(to.path_mut().map(|path| (touch, path)));
+}
+
+/// Creates the logs, and gives them and the folders of caches to a user. Errors are ignored: they show when the logs
+/// are opened.
+pub fn give_files(config: &mut Config, user: u32, group: u32) {
+    for (touch, path) in touched(config) {
+        let is_made = match touch {
+            Touch::Write => fs::File::options().append(true).create(true).open(&*path).is_ok(),
+            Touch::Folder => path.is_dir(),
+            Touch::Read | Touch::Connect => false,
+        };
+        if is_made {
+            let _ = chown(path, Some(user), Some(group));
+        }
+    }
+}
+
+/// Changes every path to its name inside of the new root folder.
+pub fn move_inside(config: &mut Config, root: &Path) {
+    for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
+        route.handler.before_chroot();
+    }
+    for (_, path) in touched(config) {
+        if let Some(inside) = inside(Some(root), path) {
+            *path = inside;
+        }
+    }
+}
+
+/// Warns about folders that this process cannot read any more. The check of the configuration ran with all privileges.
+pub fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
+    for path in served(config).filter(|path| !path.is_file() && !may_read(path)) {
+        let shown = root.map_or_else(|| path.clone(), |root| outside(root, path));
+        say.warning(format_args!(
+            "this user may not read the folder '{}'; requests get 503 until it may",
+            shown.display()
+        ));
+    }
+}
+
+/// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not
+/// help.
+///
+/// # Blocks the thread
+/// While the folders are opened.
+pub fn denied(config: &mut Config) -> Option<Reason> {
+    served(config).find_map(|path| match fs::read_dir(&*path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_read(path) => {
+            Some(cannot_serve(path, &error))
+        }
+        _ => None,
+    })
+}
+
+/// The files and folders that handlers read.
+fn served(config: &mut Config) -> impl Iterator<Item = &mut PathBuf> {
+    let routes = config.sites.iter_mut().flat_map(|site| &mut site.routes);
+    let paths = routes.flat_map(|route| route.handler.paths());
+    paths.filter_map(|(touch, path)| matches!(touch, Touch::Read).then_some(path))
+}
+
+/// Whether the permissions of a folder let this user read and enter it. True for a folder that does not exist. Landlock
+/// is not asked.
+fn may_read(folder: &Path) -> bool {
+    !is_refused(folder, Access::READ_OK | Access::EXEC_OK)
+}
