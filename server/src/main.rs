@@ -56,11 +56,15 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     match config::load(&file, None) {
-        Ok(config::Loaded { config, warnings }) => {
+        Ok(config::Loaded { mut config, warnings }) => {
             if let Some(warnings) = &warnings {
                 eprintln!("{warnings}");
             }
-            if strict && warnings.is_some() {
+            let unreadable = run::unreadable_to_user(&mut config, &file);
+            for text in &unreadable {
+                eprintln!("{}: warning: {text}", file.display());
+            }
+            if strict && (warnings.is_some() || !unreadable.is_empty()) {
                 return ExitCode::from(2);
             }
             let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());

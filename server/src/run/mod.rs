@@ -39,6 +39,8 @@ use crate::reader::Reason;
 
 pub use crate::config::origin::Origin;
 
+pub use self::paths::unreadable_to_user;
+
 use self::arrival::Confinement;
 use self::listeners::Bound;
 use self::signals::{Asked, Caught, Requests};

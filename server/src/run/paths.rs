@@ -13,6 +13,7 @@ use crate::handler::upstream::socket_of;
 use crate::handler::{Touch, cannot_serve};
 use crate::log::operator::Say;
 use crate::log::settings::To;
+use crate::process::privileges;
 use crate::process::root::{inside, outside};
 use crate::reader::{Reason, is_refused};
 
@@ -96,6 +97,34 @@ pub fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
             shown.display()
         ));
     }
+}
+
+/// Warnings about what the user of the configuration may not read, for `osier check`: as root it sees everything. `file`
+/// is the configuration.
+pub fn unreadable_to_user(config: &mut Config, file: &Path) -> Vec<String> {
+    let mut paths: Vec<(PathBuf, &str)> = Vec::new();
+    for (touch, path) in touched(config) {
+        let meanwhile = match path.is_dir() {
+            true => "requests get 503 until it may",
+            false => "let it read the file and enter the folders above it",
+        };
+        paths.extend(matches!(touch, Touch::Read).then(|| (path.clone(), meanwhile)));
+    }
+    let certificates = config.certificate_files().map(Path::to_owned);
+    paths.extend(certificates.map(|path| (path, "a renewed certificate takes effect at the next start")));
+    let read_again = config.includes.iter().cloned().chain([file.to_owned()]);
+    paths.extend(read_again.map(|path| (path, "a reload fails")));
+    let Some(user) = &config.user else { return Vec::new() };
+    let look = || {
+        let refused = paths.into_iter().filter(|(path, _)| match path.is_dir() {
+            true => !may_read(path),
+            false => is_refused(path, Access::READ_OK),
+        });
+        let text =
+            |(path, then): (PathBuf, &str)| format!("the user '{user}' may not read '{}'; {then}", path.display());
+        refused.map(text).collect()
+    };
+    privileges::as_user(Some(user), config.group.as_deref(), look).unwrap_or_default()
 }
 
 /// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not

@@ -85,6 +85,46 @@ fn a_folder_that_only_root_may_read_stops_only_its_route() {
     assert_eq!(statuses(&sites), [503, 200]);
 }
 
+/// The permissions bind the user of the server, not the root who checks the file.
+#[test]
+fn check_knows_what_the_user_of_the_server_may_not_read() {
+    if !is_root() {
+        return testkit::skip("only root can become another user");
+    }
+    let folder = open_folder();
+    folder.write("priv/index.html", "private");
+    folder.write("users", format!("ada:{HASH}\n"));
+    let site = "[[site]]\ndefault = true\n";
+    let locked = "[[site.route]]\npath = \"/in\"\nauth = { file = \"users\" }\nrespond = \"in\"\n";
+    let routes = FOLDERS.replace(site, &format!("{site}{locked}"));
+    let check = |user: &str, arguments: &[&str]| {
+        folder.write("site.toml", format!("{user}landlock = false\n{routes}"));
+        let mut command = osier();
+        command
+            .args(["check", "site.toml"])
+            .args(arguments)
+            .current_dir(folder.path());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let user = "user = \"nobody\"\n";
+    assert_eq!(check(user, &["--strict"]), (Some(0), String::new()));
+    lock(&folder.join("priv"));
+    lock(&folder.join("users"));
+    let here = folder.path().display();
+    let lines = format!(
+        "site.toml: warning: the user 'nobody' may not read '{here}/users'; let it read the file and enter the folders above it\n\
+         site.toml: warning: the user 'nobody' may not read '{here}/priv'; requests get 503 until it may\n"
+    );
+    assert_eq!(check(user, &[]), (Some(0), lines));
+    assert_eq!(check(user, &["--strict"]).0, Some(2));
+    assert_eq!(check("", &["--strict"]), (Some(0), String::new()));
+    lock(folder.path());
+    let (_, said) = check(user, &[]);
+    let reload = "site.toml: warning: the user 'nobody' may not read 'site.toml'; a reload fails\n";
+    assert!(said.contains(reload) && said.lines().count() == 4, "{said}");
+}
+
 #[test]
 fn a_log_that_cannot_be_written_stops_nothing_and_is_tried_again() {
     let folder = open_folder();

@@ -14,6 +14,7 @@
 //! A user or a group is a name in `/etc/passwd` or `/etc/group`, or a number.
 
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -122,6 +123,28 @@ fn read(path: &str) -> String {
 }
 
 const NEEDS_USER: &str = "chroot needs user: root can leave a chroot";
+
+/// Runs `look` on a thread with the rights of a user. None if this process is not root, or no user is given.
+///
+/// # Blocks the thread
+/// Until `look` has returned.
+pub fn as_user<T: Send>(user: Option<&str>, group: Option<&str>, look: impl FnOnce() -> T + Send) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let settings = Settings {
+        user: user.map(str::to_owned),
+        group: group.map(str::to_owned),
+        ..Settings::default()
+    };
+    let identity = identity(&settings, &read("/etc/passwd"), &read("/etc/group")).ok()??;
+    let there = || {
+        // The rights are those of the thread, which ends here.
+        identity.take().ok()?;
+        Some(look())
+    };
+    std::thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| resume_unwind(panic)))
+}
 
 impl Privileges {
     /// Looks up the user and the group. Changes nothing.
