@@ -115,12 +115,15 @@ impl Scheduler {
 
     /// Takes jobs and tasks from outside, or half of a neighbour's, into the deques of worker `index`.
     pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>, tasks: &Deque<Runnable>) -> bool {
-        // A look costs less than an attempt, which has a fence. A worker looks again before it sleeps.
+        // A look costs less than an attempt, which has a fence. Some attempts also visit all threads, to free memory of the
+        // deques, so that searches of many workers would cost the cube of their number. A worker looks again before it sleeps.
         let job = !self.injector.is_empty() && self.steal(|| self.injector.steal_batch(fresh));
         let task = !self.tasks.is_empty() && self.steal(|| self.tasks.steal_batch(tasks));
         job || task
             || self.others(index).any(|worker| {
-                self.steal(|| worker.stealer.steal_batch(fresh)) | self.steal(|| worker.stealers.steal_into(tasks))
+                let job = !worker.stealer.is_empty() && self.steal(|| worker.stealer.steal_batch(fresh));
+                let task = !worker.stealers.is_empty() && self.steal(|| worker.stealers.steal_into(tasks));
+                job || task
             })
     }
 

@@ -43,6 +43,15 @@ fn a_download_in_flight_finishes_and_the_status_is_0() {
     }
 }
 
+/// Each worker looks at the queues of all others, so a look must be cheap. This took more than two minutes.
+#[test]
+fn many_workers_end_together() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["-w", "1024"]);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
 #[test]
 fn the_wait_is_bounded() {
     let folder = Folder::new();

@@ -593,6 +593,8 @@ impl Listening {
                 })
                 .collect();
             stop.wait_until(|asked| asked != OPEN);
+            // All at once: each accepts its backlog first, which takes a moment.
+            accepting.iter().for_each(Accepting::cancel);
             drop(accepting);
             stop.0.closed.store(true, Ordering::Release);
             if stop.wait_until(|asked| asked != CLOSED) == ENDED {
@@ -701,10 +703,16 @@ fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
 /// An accepting fiber. The drop of this value ends it.
 struct Accepting(Option<JoinHandle<()>>);
 
+impl Accepting {
+    fn cancel(&self) {
+        self.0.iter().for_each(JoinHandle::cancel);
+    }
+}
+
 impl Drop for Accepting {
     fn drop(&mut self) {
+        self.cancel();
         if let Some(fiber) = self.0.take() {
-            fiber.cancel();
             if !thread::panicking() {
                 let _ = fiber.join();
             }
