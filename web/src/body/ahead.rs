@@ -31,6 +31,7 @@ use osier_http::is_field;
 
 use super::spool::{Held, on_disk};
 use crate::conn::buffers::{self, Size};
+use crate::conn::ignoring_case::strip_prefix;
 use crate::conn::output::Outlet;
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::unnamed::{Unnamed, in_folder};
@@ -86,11 +87,7 @@ pub(crate) trait Source {
 
 /// Whether a field of a received response says that its body is not to be buffered.
 pub(crate) fn is_stream(name: &str, value: &[u8]) -> bool {
-    let value_begins = |with: &[u8]| {
-        value
-            .get(..with.len())
-            .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
-    };
+    let value_begins = |with| strip_prefix(value, with).is_some();
     (is_field(name, "x-accel-buffering") && value.eq_ignore_ascii_case(b"no"))
         || (is_field(name, "content-type") && (value_begins(b"text/event-stream") || value_begins(b"application/grpc")))
 }

@@ -39,6 +39,8 @@ pub(crate) mod handover;
 mod handshake;
 #[cfg(feature = "tls")]
 pub(crate) mod handshake_queue;
+#[cfg(any(feature = "fastcgi", feature = "files", feature = "proxy"))]
+pub(crate) mod ignoring_case;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
 pub(crate) mod listed;

@@ -17,6 +17,7 @@ use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, fail, refuse, stderr_of};
 use crate::body::ahead::{self, Bounds, Source};
 use crate::body::outgoing::Kind;
+use crate::conn::ignoring_case::begins;
 use crate::conn::log::record::Level;
 use crate::conn::output::Outlet;
 use crate::files::{Access, Files};
@@ -102,11 +103,7 @@ impl FastCgi {
 
     /// Whether the field is for this server alone, or hidden by the options.
     fn is_hidden(&self, name: &str) -> bool {
-        let begins = |with: &str| {
-            name.get(..with.len())
-                .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
-        };
-        begins("x-accel-") || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
+        begins(name, "x-accel-") || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
 
     /// The file that the backend wants sent, or why it cannot be sent.

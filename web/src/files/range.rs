@@ -6,6 +6,7 @@
 //! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7.2, 13.1.5.
 
 use super::conditional::{Validators, strong_match};
+use crate::conn::ignoring_case::strip_prefix;
 
 /// Most ranges of one request. Media players and PDF viewers ask for two or three.
 const MOST: usize = 16;
@@ -128,8 +129,7 @@ pub fn still_valid(if_range: Option<&[u8]>, validators: &Validators<'_>) -> bool
 
 /// Returns the part after `bytes=`. Other units are not supported.
 fn range_set(range: &[u8]) -> Option<&[u8]> {
-    let (unit, set) = range.split_at_checked(6)?;
-    unit.eq_ignore_ascii_case(b"bytes=").then_some(set)
+    strip_prefix(range, b"bytes=")
 }
 
 /// Reads one or more digits. A number that is too large for the type counts as the largest.

@@ -5,6 +5,9 @@
 
 use std::net::IpAddr;
 
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use crate::conn::ignoring_case::begins;
+
 /// The field in which trusted proxies name the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedBy {
@@ -58,9 +61,7 @@ pub(crate) fn names_the_client(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         9 => is("forwarded") || is("x-real-ip"),
-        _ => name
-            .get(..12)
-            .is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")),
+        _ => begins(name, "x-forwarded-"),
     }
 }
 

@@ -43,7 +43,7 @@ mod keeper;
 mod lease;
 mod names;
 mod per_worker;
-mod pick;
+pub(crate) mod pick;
 mod shelves;
 mod ticket;
 mod unavailable;

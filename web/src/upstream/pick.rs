@@ -146,8 +146,13 @@ pub(super) fn by_key(set: u64, key: u64, seed: impl Fn(usize) -> u64, weight: im
 /// Hashes bytes: FNV-1a, mixed. The result is the same in every process, so that all servers in front of
 /// the same backends choose alike, also after a restart.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
+    mix(fnv1a(bytes))
+}
+
+/// The 64-bit FNV-1a hash. It is the same in every process.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 /// The finalizer of SplitMix64: each bit of the result depends on all bits.

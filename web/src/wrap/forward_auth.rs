@@ -38,6 +38,7 @@ use http::StatusCode;
 use osier_http::{BodyLength, FieldLines, HeaderError, RequestWriter, connection_names};
 
 use crate::body::outgoing::Kind;
+use crate::conn::ignoring_case::begins;
 use crate::proxy::ask::{self, Answer, Bounds, Silence};
 use crate::proxy::forwarded;
 use crate::request::changes::{check_added, is_same_name};
@@ -313,11 +314,7 @@ fn refusal(answer: Answer) -> Response {
 /// Whether the field is about the resource itself: its body, which is not sent along, or a condition, which the
 /// authentication server would answer by 304.
 fn is_of_resource(name: &str) -> bool {
-    let begins = |with: &str| {
-        name.get(..with.len())
-            .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
-    };
-    begins("content-") || begins("if-") || name.eq_ignore_ascii_case("range")
+    begins(name, "content-") || begins(name, "if-") || name.eq_ignore_ascii_case("range")
 }
 
 /// Whether some authentication servers take the field for the original request, which only this server may describe.

@@ -3,6 +3,7 @@
 use super::Options;
 use super::directives::RequestDirectives;
 use crate::Request;
+use crate::conn::ignoring_case::strip_prefix;
 
 /// The demands of one request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +96,7 @@ fn has_cookie(value: &[u8], names: &[String]) -> bool {
 fn names_host(value: &[u8]) -> bool {
     value
         .split(|byte| b";, \t".contains(byte))
-        .any(|pair| pair.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"host")))
+        .any(|pair| strip_prefix(pair, b"host").is_some())
 }
 
 #[cfg(test)]

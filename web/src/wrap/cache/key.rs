@@ -19,6 +19,7 @@ use osier_http::path::Path;
 
 use crate::Request;
 use crate::compress::accept_encoding::weighted;
+use crate::conn::ignoring_case::{begins, strip_prefix};
 
 /// Fields that some applications take for the host, the path, the scheme or the method. All fields `X-Forwarded-*` but
 /// `X-Forwarded-For` count as such, too.
@@ -89,10 +90,7 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
 /// Whether a backend may read a field in the place of something that the key or the cache reads.
 fn is_particular(name: &str) -> bool {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
-    let is_forwarded = |name: &str| {
-        let begin = name.get(..12);
-        begin.is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")) && !is("x-forwarded-for")
-    };
+    let is_forwarded = |name: &str| begins(name, "x-forwarded-") && !is("x-forwarded-for");
     name.contains('_')
         || (matches!(name.as_bytes()[0] | 0x20, b'c' | b'f' | b'x')
             && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
@@ -101,7 +99,7 @@ fn is_particular(name: &str) -> bool {
 /// The schemes that a `Forwarded` field names, as its pairs.
 fn schemes(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let pairs = value.split(|byte| b";, \t".contains(byte));
-    pairs.filter(|pair| pair.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"proto")))
+    pairs.filter(|pair| strip_prefix(pair, b"proto").is_some())
 }
 
 /// Writes the key of a target. `path` is canonical.

@@ -15,6 +15,7 @@ use osier_http::FieldLines;
 
 use super::freshness::Freshness;
 use super::key::Varies;
+use crate::upstream::pick::fnv1a;
 
 const MAGIC: &[u8] = b"osier cache 1\n";
 
@@ -161,11 +162,9 @@ fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     take(rest, usize::try_from(len).ok()?)
 }
 
-/// A 64-bit FNV-1a hash: it finds accidents, not forgeries. Only this user writes the folder.
+/// A hash that finds accidents, not forgeries. Only this user writes the folder.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv1a(bytes)
 }
 
 #[cfg(test)]
