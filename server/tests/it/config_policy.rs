@@ -1,4 +1,4 @@
-//! Policies with a name, and the field `Server`.
+//! The policies around a handler: those of a site and of a route, policies with a name, and the field `Server`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use testkit::eventually;
 
 use crate::support::Client;
-use crate::support::sites::{Sites, send};
+use crate::support::sites::{Sites, send, text};
 
 #[test]
 fn a_named_policy_lies_between_a_route_and_its_site() {
@@ -162,4 +162,295 @@ fn a_queue_bounds_what_runs_and_a_client_has_its_part_of_the_line() {
         .collect();
     statuses.sort();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
+}
+
+#[test]
+fn what_is_still_being_sent_counts_as_at_the_same_time() {
+    let folder = Sites::folder();
+    folder.write("www/large.bin", crate::support::pattern(32 << 20));
+    let sites = Sites::start_in(
+        folder,
+        "[[site]]\n[[site.route]]\nrate = { requests = 1000, per = \"1s\", burst = 1000, concurrent = 1 }\nfiles = \"www\"\n",
+    );
+    let mut slow = sites.connect();
+    send(&mut slow, "GET", "x", "/large.bin", &[]);
+    assert_eq!(slow.receive_head().status, 200);
+    assert_eq!(sites.get("x", "/a.txt").status, 429);
+    drop(slow);
+    crate::support::sites::wait_for("the end of the first", || sites.get("x", "/a.txt").status == 200);
+    assert_eq!(sites.get("x", "/a.txt").status, 200);
+}
+
+#[test]
+fn fields_and_error_pages() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nheaders = { X-Frame-Options = \"DENY\", Link = [\"</a>\", \"</b>\"] }\n\
+         error_pages = { 404 = \"404.html\", 403 = \"404.html\", 400 = \"404.html\" }\n\
+         [[site.route]]\npath = \"/no\"\ndeny = [\"127.0.0.0/8\"]\nrespond = \"never\"\n\
+         [[site.route]]\npath = \"/bare\"\nheaders = { Link = false, X-Route = \"1\" }\nrespond = \"bare\"\n\
+         [[site.route]]\npath = \"/files\"\nfiles = { root = \"www\", strip = true }\n",
+    );
+    for target in ["/files/none", "/nowhere", "/no/x", "/%zz"] {
+        let reply = sites.get("x", target);
+        assert_eq!(reply.text(), "<h1>lost</h1>", "{target}");
+        assert_eq!(
+            reply.field("content-type"),
+            Some("text/html; charset=utf-8"),
+            "{target}"
+        );
+        assert_eq!(reply.field("x-frame-options"), Some("DENY"), "{target}");
+    }
+    assert_eq!(sites.get("x", "/nowhere").status, 404);
+    assert_eq!(sites.get("x", "/no").status, 403);
+    let reply = sites.get("x", "/files/a.txt");
+    let links = reply.fields.iter().filter(|(name, _)| name == "link").count();
+    assert_eq!((reply.status, links), (200, 2));
+    let reply = sites.get("x", "/bare");
+    assert_eq!(
+        (reply.field("x-route"), reply.field("x-frame-options")),
+        (Some("1"), Some("DENY"))
+    );
+}
+
+#[test]
+fn fields_of_a_route_replace_those_of_its_site() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nheaders = { X-Both = \"site\", X-Site = \"1\", X-Gone = [\"1\", \"2\"], X-Back = false }\n\
+         [[site.route]]\npath = \"/route\"\nheaders = { x-both = [\"a\", \"b\"], X-Gone = false, X-Back = \"1\" }\nrespond = \"x\"\n\
+         [[site.route]]\nrespond = \"x\"\n",
+    );
+    let fields = |target| -> Vec<(String, String)> {
+        let reply = sites.get("x", target);
+        let ours = reply.fields.iter().filter(|(name, _)| name.starts_with("x-"));
+        ours.map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    };
+    let expected = pairs(&[("x-site", "1"), ("x-both", "a"), ("x-both", "b"), ("x-back", "1")]);
+    assert_eq!(fields("/route"), expected);
+    let expected = pairs(&[("x-both", "site"), ("x-site", "1"), ("x-gone", "1"), ("x-gone", "2")]);
+    assert_eq!(fields("/"), expected);
+}
+
+#[test]
+fn addresses_rates_passwords_and_origins() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nallow = \"192.0.2.0/24\"\n\
+         [[site.route]]\npath = \"/inherited\"\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/open\"\nallow = [\"127.0.0.1\"]\nrespond = \"open\"\n\
+         [[site.route]]\npath = \"/slow\"\nallow = [\"127.0.0.1\"]\nrate = { requests = 2, per = \"1h\" }\nrespond = \"slow\"\n\
+         [[site.route]]\npath = \"/cors\"\nallow = [\"127.0.0.1\"]\ncors = { origins = \"https://a.example\", methods = \"PUT\" }\n\
+         respond = \"cors\"\n",
+    );
+    assert_eq!(sites.get("x", "/inherited").status, 403);
+    assert_eq!(sites.get("x", "/open").text(), "open");
+    assert_eq!(sites.get("x", "/slow").status, 200);
+    assert_eq!(sites.get("x", "/slow").status, 200);
+    let reply = sites.get("x", "/slow");
+    assert_eq!(reply.status, 429);
+    assert!(reply.field("retry-after").is_some(), "{reply:?}");
+    let fields = ["Origin: https://a.example", "Access-Control-Request-Method: PUT"];
+    let reply = sites.ask("OPTIONS", "x", "/cors", &fields);
+    assert_eq!(
+        (reply.status, reply.field("access-control-allow-origin")),
+        (204, Some("https://a.example"))
+    );
+    let reply = sites.ask("GET", "x", "/cors", &fields[..1]);
+    assert_eq!(
+        (reply.text(), reply.field("access-control-allow-origin")),
+        ("cors", Some("https://a.example"))
+    );
+    let reply = sites.ask("GET", "x", "/cors", &["Origin: https://b.example"]);
+    assert_eq!(
+        (reply.text(), reply.field("access-control-allow-origin")),
+        ("cors", None)
+    );
+}
+
+#[test]
+fn bodies_have_the_bound_of_their_route() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nlimits = { body = 10 }\n\
+         [[site.route]]\npath = \"/large\"\nlimits = { body = \"3MiB\" }\nrespond = \"large\"\n\
+         [[site.route]]\nrespond = \"small\"\n",
+    );
+    for (target, length, status) in [
+        ("/large", 3 << 20, 200),
+        ("/large", (3 << 20) + 1, 413),
+        ("/", 10, 200),
+        ("/", 11, 413),
+    ] {
+        let mut client = sites.connect();
+        send(
+            &mut client,
+            "POST",
+            "x",
+            target,
+            &[&format!("Content-Length: {length}")],
+        );
+        let reply = client.receive("POST");
+        assert_eq!(reply.status, status, "{target} {length}");
+    }
+    // The default, where nobody says.
+    let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n");
+    for (length, status) in [(2 << 20, 200), ((2 << 20) + 1, 413)] {
+        let mut client = sites.connect();
+        send(&mut client, "POST", "x", "/", &[&format!("Content-Length: {length}")]);
+        assert_eq!(client.receive("POST").status, status, "{length}");
+    }
+}
+
+#[test]
+fn text_is_compressed_for_who_asks() {
+    let folder = Sites::folder();
+    folder.write("www/long.txt", "compress me ".repeat(1000));
+    let long = "x".repeat(5000);
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[[site]]\ndefault = true\ncompress = true\n[[site.route]]\npath = \"/plain\"\ncompress = false\nrespond = \"{long}\"\n\
+             [[site.route]]\npath = \"/fixed\"\nrespond = \"{long}\"\n[[site.route]]\nfiles = \"www\"\n"
+        ),
+    );
+    for (target, coding) in [("/fixed", Some("gzip")), ("/plain", None), ("/long.txt", Some("gzip"))] {
+        let reply = sites.ask("GET", "x", target, &["Accept-Encoding: gzip"]);
+        assert_eq!(
+            (reply.status, reply.field("content-encoding")),
+            (200, coding),
+            "{target}"
+        );
+        assert_eq!(sites.get("x", target).field("content-encoding"), None, "{target}");
+    }
+}
+
+#[test]
+fn a_site_asks_for_a_password_and_a_route_may_not() {
+    let hash = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\nauth = {{ realm = \"all\", users = {{ ada = \"{hash}\" }} }}\n\
+         [[site.route]]\npath = \"/open\"\nauth = false\nrespond = \"open\"\n\
+         [[site.route]]\npath = \"/own\"\nauth = {{ realm = \"own\", users = {{ bob = \"{hash}\" }} }}\nrespond = \"own\"\n\
+         [[site.route]]\npath = \"/again\"\nmethods = \"PUT\"\nrespond = \"x\"\n\
+         [[site.route]]\nfiles = \"www\"\n"
+    ));
+    // ada:sesame, bob:sesame, ada:wrong
+    let [ada, bob, wrong] = ["YWRhOnNlc2FtZQ==", "Ym9iOnNlc2FtZQ==", "YWRhOndyb25n"];
+    let ask = |target: &str, who: &str| {
+        let field = format!("Authorization: Basic {who}");
+        sites.ask("GET", "x", target, &[&field])
+    };
+    for (target, realm) in [("/", "all"), ("/a.txt", "all"), ("/none", "all"), ("/own", "own")] {
+        let reply = sites.get("x", target);
+        let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+        assert_eq!(
+            (reply.status, reply.field("www-authenticate")),
+            (401, Some(&*challenge)),
+            "{target}"
+        );
+    }
+    assert_eq!(text(&sites.get("x", "/open")), (200, "open"));
+    assert_eq!(text(&ask("/a.txt", ada)), (200, "the file a"));
+    assert_eq!(text(&ask("/own", bob)), (200, "own"));
+    for (target, who) in [("/a.txt", bob), ("/own", ada), ("/a.txt", wrong), ("/own", wrong)] {
+        assert_eq!(ask(target, who).status, 401, "{target}");
+    }
+}
+
+#[test]
+fn an_answer_that_does_not_begin_in_time_is_504() {
+    // Listens, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let folder = Sites::folder();
+    folder.write("www/large.bin", crate::support::pattern(8 << 20));
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[[site]]\ndefault = true\nlimits = {{ time = \"300ms\" }}\nerror_pages = {{ 504 = \"404.html\" }}\n\
+             [[site.route]]\npath = \"/silent\"\nproxy = \"127.0.0.1:{port}\"\n\
+             [[site.route]]\npath = \"/patient\"\nlimits = {{ time = \"1h\" }}\nproxy = \"127.0.0.1:{port}\"\n\
+             [[site.route]]\nfiles = \"www\"\n"
+        ),
+    );
+    assert_eq!(text(&sites.get("x", "/silent")), (504, "<h1>lost</h1>"));
+    // For the head alone: a client may take its time over the body.
+    let mut slow = sites.connect();
+    send(&mut slow, "GET", "x", "/large.bin", &[]);
+    assert_eq!(slow.receive_head().status, 200);
+    let mut patient = sites.connect();
+    send(&mut patient, "GET", "x", "/patient", &[]);
+    assert_eq!(sites.get("x", "/silent").status, 504);
+    patient.stream.set_nonblocking(true).unwrap();
+    let nothing = patient.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    let left = (8 << 20) - slow.take_unread().len();
+    assert_eq!(
+        (&slow.stream).take(left as u64).read_to_end(&mut Vec::new()).unwrap(),
+        left
+    );
+}
+
+#[test]
+fn clients_of_a_unix_socket_have_no_address() {
+    let route = |path: &str, rule: &str| format!("[[site.route]]\npath = \"/{path}\"\n{rule}\nrespond = \"{path}\"\n");
+    let sites = Sites::start(
+        &[
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nproxy_protocol = \"unix\"\n\
+             [[listen]]\naddress = \"unix:p.sock\"\n[[site]]\ndefault = true\nlog = { file = \"access.log\" }\n"
+                .to_owned(),
+            route("unix", "allow = \"unix\""),
+            route("not-unix", "deny = [\"unix\"]"),
+            route("all-addresses", "allow = [\"0.0.0.0/0\", \"::/0\"]"),
+            route("no-address", "deny = [\"0.0.0.0/0\", \"::/0\"]"),
+            route("both", "allow = [\"unix\", \"127.0.0.1\"]"),
+            route("rated", "rate = { requests = 1, per = \"1h\" }"),
+            "[[site.route]]\nrewrite = { pattern = \"^/who$\", to = \"/unix\", if = [{ of = \"client\", is = \"unix\" }] }\n"
+                .to_owned(),
+            "[[site.route]]\nrespond = \"else\"\n".to_owned(),
+        ]
+        .concat(),
+    );
+    let over = |socket: &str, before: &str, path: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(sites.folder.join(socket)).unwrap();
+        stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();
+        let request = format!("{before}GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply[9..12].parse::<u16>().unwrap()
+    };
+    let header = "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    for (path, tcp, unix, through) in [
+        ("unix", 403, 200, 403),
+        ("not-unix", 200, 403, 200),
+        ("all-addresses", 200, 403, 200),
+        ("no-address", 403, 200, 403),
+        ("both", 200, 200, 403),
+        ("who", 200, 200, 200),
+    ] {
+        assert_eq!(sites.get("x", &format!("/{path}")).status, tcp, "{path} over TCP");
+        assert_eq!(over("p.sock", "", path), unix, "{path} over a Unix socket");
+        assert_eq!(over("o.sock", header, path), through, "{path} through a balancer");
+    }
+    let logged = || {
+        let log = std::fs::read_to_string(sites.folder.join("access.log")).unwrap_or_default();
+        let lines = log.lines().filter(|line| line.contains("\"GET /both "));
+        let mut clients: Vec<_> = lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        clients.sort();
+        clients
+    };
+    crate::support::sites::wait_for("the lines of the log", || {
+        logged() == ["127.0.0.1", "192.0.2.1", "unix"]
+    });
+    // All of them are one client to a rate; whoever a balancer tells is another.
+    assert_eq!((over("p.sock", "", "rated"), over("p.sock", "", "rated")), (200, 429));
+    assert_eq!(
+        (over("o.sock", header, "rated"), sites.get("x", "/rated").status),
+        (200, 200)
+    );
 }

@@ -1,11 +1,7 @@
 //! A `respond` route: its body holds fields of the request, and no value from a client becomes markup.
 
-use crate::support::sites::Sites;
-use crate::support::{Folder, Reply, check};
-
-fn text(reply: &Reply) -> (u16, &str) {
-    (reply.status, reply.text())
-}
+use crate::support::sites::{Sites, text};
+use crate::support::{Folder, check};
 
 #[test]
 fn a_response_holds_fields_of_the_request() {

@@ -28,6 +28,7 @@ mod config_proxy;
 mod config_real_ip;
 mod config_reload;
 mod config_respond;
+mod config_rewrite;
 mod config_secrets;
 mod config_signals;
 mod config_sites;

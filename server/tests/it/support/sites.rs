@@ -124,3 +124,8 @@ fn complete(text: &str) -> String {
     };
     format!("{workers}{text}{listen}")
 }
+
+/// The status and the body of a reply.
+pub fn text(reply: &Reply) -> (u16, &str) {
+    (reply.status, reply.text())
+}
