@@ -146,11 +146,8 @@ pub fn sites(
         claims.add(source, &site, &names, &at, on);
         // A listener whose name is misspelled may be the one with TLS.
         if site.listeners.len() >= listen.len() {
-            let own: Vec<&Listener> = site
-                .listeners
-                .iter()
-                .map(|&listener| &listeners[listener].listener)
-                .collect();
+            let own = site.listeners.iter().map(|&listener| &listeners[listener].listener);
+            let own: Vec<&Listener> = own.collect();
             tls::check_site(source, &own, &site, (&places, &at), !listen.is_empty());
         }
         if !is_shared && listeners.iter().all(|listener| listener.listener.tls.is_some()) {
@@ -165,8 +162,16 @@ pub fn sites(
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
     }
+    if !checked.is_empty() && !is_misnamed {
+        unused(source, listeners, &is_used);
+    }
+    checked
+}
+
+/// Finds the listeners that no site uses.
+fn unused(source: &Source<'_>, listeners: &[ListenAt], is_used: &[bool]) {
     for (listener, is_used) in listeners.iter().zip(is_used) {
-        if !is_used && listener.sound && !checked.is_empty() && !is_misnamed {
+        if !is_used && listener.sound {
             let text = format!(
                 "no site uses the listener '{}': name it in the 'listen' of a site",
                 listener.listener.name
@@ -174,7 +179,6 @@ pub fn sites(
             source.problem(&listener.at, text);
         }
     }
-    checked
 }
 
 /// The hosts and default sites so far, by listener, with their places in the file.

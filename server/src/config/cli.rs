@@ -283,18 +283,54 @@ fn refuse_shared(listen: &[Address], admin: Option<Address>) -> Result<(), Exit>
 
 /// Builds the configuration that a command line stands for: one site with one route.
 fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
-    let log = line.log.unwrap_or(if line.log_file.is_some() {
-        LogFormat::Combined
-    } else {
-        LogFormat::Off
-    });
-    if log == LogFormat::Off && line.log_file.is_some() {
-        return Err(mistake(
-            "--log-file with '--log off': choose --log combined or --log json, or leave the file out".into(),
-        ));
+    let log = log_format(&line)?;
+    let (handler, policies) = handler(&line, folder)?;
+    // The built-in site shows https too. Whoever serves a folder may expect no further listener.
+    let has_https = line.listen.is_empty() && matches!(handler, HandlerSettings::Welcome(_));
+    let listen = match line.listen.as_slice() {
+        [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
+        listen => listen,
+    };
+    refuse_shared(listen, line.admin)?;
+    let mut config = Config {
+        workers: line.workers,
+        drain: line.drain.unwrap_or(DRAIN),
+        log: Log {
+            format: log.into(),
+            to: line.log_file.map_or(To::Stderr, To::File),
+        },
+        admin: line.admin.map(|Address(address)| Admin {
+            bind: Bind::Tcp(address),
+        }),
+        ..Config::new(
+            listen.iter().map(|Address(address)| Bind::Tcp(*address)),
+            Site::new(handler, policies),
+        )
+    };
+    if has_https {
+        offer_https(&mut config);
     }
+    Ok(config)
+}
+
+/// The format of the access log. A file for a log that is off is a mistake.
+fn log_format(line: &Line) -> Result<LogFormat, Exit> {
+    let has_file = line.log_file.is_some();
+    match line.log {
+        Some(LogFormat::Off) if has_file => Err(mistake(
+            "--log-file with '--log off': choose --log combined or --log json, or leave the file out".into(),
+        )),
+        Some(format) => Ok(format),
+        None if has_file => Ok(LogFormat::Combined),
+        None => Ok(LogFormat::Off),
+    }
+}
+
+/// The handler of the one route, and the policies around it.
+fn handler(line: &Line, folder: Option<PathBuf>) -> Result<(HandlerSettings, Policies), Exit> {
     let mut policies = Policies::default();
-    policies.headers.set = line.header.into_iter().map(|field| (field.name, field.value)).collect();
+    let fields = line.header.iter();
+    policies.headers.set = fields.map(|field| (field.name.clone(), field.value.clone())).collect();
     let of_folders = [
         ("--spa", line.spa),
         ("--listing", line.listing),
@@ -324,32 +360,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             HandlerSettings::Files(files)
         }
     };
-    // The built-in site shows https too. Whoever serves a folder may expect no further listener.
-    let has_https = line.listen.is_empty() && matches!(handler, HandlerSettings::Welcome(_));
-    let listen = match line.listen.as_slice() {
-        [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
-        listen => listen,
-    };
-    refuse_shared(listen, line.admin)?;
-    let mut config = Config {
-        workers: line.workers,
-        drain: line.drain.unwrap_or(DRAIN),
-        log: Log {
-            format: log.into(),
-            to: line.log_file.map_or(To::Stderr, To::File),
-        },
-        admin: line.admin.map(|Address(address)| Admin {
-            bind: Bind::Tcp(address),
-        }),
-        ..Config::new(
-            listen.iter().map(|Address(address)| Bind::Tcp(*address)),
-            Site::new(handler, policies),
-        )
-    };
-    if has_https {
-        offer_https(&mut config);
-    }
-    Ok(config)
+    Ok((handler, policies))
 }
 
 /// Adds a listener for https, with certificates of the internal authority, unless another program has its address.

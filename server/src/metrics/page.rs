@@ -186,55 +186,13 @@ impl Numbers<'_> {
 
     fn backends(&self, text: &mut Text) {
         let backends = self.shown.backends();
-        let mut family = |name, kind, help, number: fn(&Backend) -> u64| {
+        for (name, kind, help, number) in BACKENDS {
             text.family(name, kind, help);
             for ((site, route, address), backend) in &backends {
                 let labels = [("site", *site), ("route", *route), ("backend", &**address)];
                 text.sample("", &labels, number(backend));
             }
-        };
-        family(
-            "osier_upstream_up",
-            "gauge",
-            "1 if the backend gets requests, 0 after failures or failed checks.",
-            |backend| u64::from(backend.is_in),
-        );
-        family(
-            "osier_upstream_requests_in_flight",
-            "gauge",
-            "Requests and tunnels that occupy the backend.",
-            |backend| backend.in_flight,
-        );
-        family(
-            "osier_upstream_connections_idle",
-            "gauge",
-            "Connections that are kept for later requests.",
-            |backend| backend.idle,
-        );
-        family(
-            "osier_upstream_connections_http2",
-            "gauge",
-            "Open HTTP/2 connections, which requests share.",
-            |backend| backend.http2,
-        );
-        family(
-            "osier_upstream_requests_total",
-            "counter",
-            "Requests that the backend got, second attempts included.",
-            |backend| backend.requests,
-        );
-        family(
-            "osier_upstream_connections_total",
-            "counter",
-            "Connections made to the backend, health checks included.",
-            |backend| backend.connects,
-        );
-        family(
-            "osier_upstream_connections_reused_total",
-            "counter",
-            "Requests over a connection that was kept.",
-            |backend| backend.reused,
-        );
+        }
         text.family(
             "osier_upstream_failures_total",
             "counter",
@@ -493,6 +451,54 @@ macro_rules! numbers {
         &[$(($name, $help, |worker| worker.$field as u64)),*]
     };
 }
+
+/// The families with one number for each backend: name, kind, help, number.
+type OfBackend = (&'static str, &'static str, &'static str, fn(&Backend) -> u64);
+
+const BACKENDS: [OfBackend; 7] = [
+    (
+        "osier_upstream_up",
+        "gauge",
+        "1 if the backend gets requests, 0 after failures or failed checks.",
+        |backend| u64::from(backend.is_in),
+    ),
+    (
+        "osier_upstream_requests_in_flight",
+        "gauge",
+        "Requests and tunnels that occupy the backend.",
+        |backend| backend.in_flight,
+    ),
+    (
+        "osier_upstream_connections_idle",
+        "gauge",
+        "Connections that are kept for later requests.",
+        |backend| backend.idle,
+    ),
+    (
+        "osier_upstream_connections_http2",
+        "gauge",
+        "Open HTTP/2 connections, which requests share.",
+        |backend| backend.http2,
+    ),
+    (
+        "osier_upstream_requests_total",
+        "counter",
+        "Requests that the backend got, second attempts included.",
+        |backend| backend.requests,
+    ),
+    (
+        "osier_upstream_connections_total",
+        "counter",
+        "Connections made to the backend, health checks included.",
+        |backend| backend.connects,
+    ),
+    (
+        "osier_upstream_connections_reused_total",
+        "counter",
+        "Requests over a connection that was kept.",
+        |backend| backend.reused,
+    ),
+];
 
 const COUNTERS: &[Number] = numbers! {
     "osier_worker_turns_total" turns: "Turns of the worker's loop."

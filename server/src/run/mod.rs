@@ -144,26 +144,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
     let outcome = runtime.run(move || -> Result<End, Failure> {
         let (mut sites, listening) = Sites::start(origin, config, cache, process, opened)?;
         let requests = signals.watch()?;
-        let gone = |error: io::Error| format!("cannot take over from the old process: {error}");
-        sites.process.upgrade.wait_for_turn().map_err(gone)?;
-        announce(&sites, &listening);
-        sites.accept(listening);
-        sites.process.upgrade.adopt_connections();
-        sites.write_pid_file();
-        sites.process.notify.ready(&sites.config.summary());
-        watchdog::start(&sites.process.notify)?;
-        memory::keep(
-            sites.config.memory,
-            &sites.process.totals,
-            &sites.live,
-            &sites.process.say,
-        );
-        sites.process.log.count_in_time();
-        certificates::watch(&sites.process.certificates);
-        sites
-            .process
-            .certificates
-            .keep(sites.config.subjects(), sites.config.on_demand());
+        begin(&mut sites, listening)?;
         Ok(serve_requests(sites, &requests))
     });
     drop(runtime);
@@ -179,6 +160,29 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             spelling.drain
         ));
     }
+    Ok(())
+}
+
+/// Accepts connections, and starts what goes on beside them.
+fn begin(sites: &mut Sites, listening: Vec<Bound>) -> Result<(), Failure> {
+    let gone = |error: io::Error| format!("cannot take over from the old process: {error}");
+    sites.process.upgrade.wait_for_turn().map_err(gone)?;
+    announce(sites, &listening);
+    sites.accept(listening);
+    sites.process.upgrade.adopt_connections();
+    sites.write_pid_file();
+    sites.process.notify.ready(&sites.config.summary());
+    watchdog::start(&sites.process.notify)?;
+    memory::keep(
+        sites.config.memory,
+        &sites.process.totals,
+        &sites.live,
+        &sites.process.say,
+    );
+    sites.process.log.count_in_time();
+    certificates::watch(&sites.process.certificates);
+    let subjects = sites.config.subjects();
+    sites.process.certificates.keep(subjects, sites.config.on_demand());
     Ok(())
 }
 

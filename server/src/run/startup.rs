@@ -136,11 +136,7 @@ pub fn open(
     let inherited_root = inherited.as_ref().and_then(|inherited| inherited.chroot.as_deref());
     read_certificates(config, inherited_root, &process.certificates)?;
     let opened = open_listeners(config, privileges.as_ref(), &process, workers, &mut sockets)?;
-    for name in sockets.unused() {
-        say.warning(format_args!(
-            "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
-        ));
-    }
+    warn_of_unused(&sockets, &say);
     let root = config.chroot.clone();
     let has_given_up = privileges.is_some();
     if let Some(privileges) = privileges {
@@ -151,25 +147,12 @@ pub fn open(
         if inherited.is_none() {
             move_inside(config, root);
         }
-        if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
-            say.warning(format_args!(
-                "'{}' lies outside of '{}': it cannot be read again, and changes take effect at the next start",
-                file.display(),
-                root.display()
-            ));
-        }
+        warn_of_file_outside(origin, root, &say);
     }
     if has_given_up {
         report_unreadable(config, root.as_deref(), &say);
     }
-    if let Some(file) = &config.ticket_keys {
-        match Tickets::from_file(file) {
-            Ok(tickets) => process.tickets = tickets,
-            Err(error) => say.error(format_args!(
-                "'ticket_keys': {error}; sessions are sealed by keys of this process alone until the next start"
-            )),
-        }
-    }
+    process.read_ticket_keys(config);
     let state = match (&inherited, &config.state) {
         // The configuration was read inside of the root folder.
         (Some(_), Some(state)) => Some(state.clone()),
@@ -188,6 +171,26 @@ pub fn open(
     // This may start the first thread besides this one. It has the rights that stay.
     process.log.open(&config.error_log);
     Ok((process, opened))
+}
+
+/// Warns of each socket of systemd that no address names.
+fn warn_of_unused(sockets: &Sockets, say: &Say) {
+    for name in sockets.unused() {
+        say.warning(format_args!(
+            "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
+        ));
+    }
+}
+
+/// Warns of a configuration file that this process no longer sees in its new root folder.
+fn warn_of_file_outside(origin: &Origin, root: &Path, say: &Say) {
+    if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
+        say.warning(format_args!(
+            "'{}' lies outside of '{}': it cannot be read again, and changes take effect at the next start",
+            file.display(),
+            root.display()
+        ));
+    }
 }
 
 /// The permissions of a Unix socket that is made now.
@@ -392,6 +395,17 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
 }
 
 impl Process {
+    /// Takes the keys of session tickets from the file that the configuration names, if it names one.
+    fn read_ticket_keys(&mut self, config: &Config) {
+        match config.ticket_keys.as_deref().map(Tickets::from_file) {
+            Some(Ok(tickets)) => self.tickets = tickets,
+            Some(Err(error)) => self.say.error(format_args!(
+                "'ticket_keys': {error}; sessions are sealed by keys of this process alone until the next start"
+            )),
+            None => {}
+        }
+    }
+
     /// The name of a configured path inside of this process's root folder. None for a path outside.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         inside(self.root.as_deref(), path)

@@ -275,7 +275,6 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
         fields.next() == Some(user) || fields.nth(1) == Some(user)
     };
     let entry: Option<Vec<&str>> = passwd.lines().find(known).map(|line| line.split(':').collect());
-    let number = |text: &str| text.parse::<u32>().ok();
     let (name, uid, own) = match entry.as_deref() {
         Some([name, _, uid, gid, ..]) => (*name, number(uid), number(gid)),
         _ => ("", number(user), None),
@@ -287,32 +286,9 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
             let why = format!("user = {user:?} is not in /etc/passwd: give its group too");
             wrong("user", why)
         })?,
-        Some(wanted) => {
-            let named = group.lines().find(|line| line.split(':').next() == Some(wanted));
-            named
-                .and_then(|line| number(line.split(':').nth(2)?))
-                .or_else(|| number(wanted))
-                .ok_or_else(|| {
-                    let why = format!("group = {wanted:?}: /etc/group has no such group; name one, or give its number");
-                    wrong("group", why)
-                })?
-        }
+        Some(wanted) => group_id(wanted, group)?,
     };
-    // name:password:gid:member,member
-    let member = |line: &&str| {
-        !name.is_empty()
-            && line
-                .split(':')
-                .nth(3)
-                .is_some_and(|list| list.split(',').any(|one| one == name))
-    };
-    let of = |line: &str| line.split(':').nth(2).and_then(number);
-    let groups: Vec<u32> = group
-        .lines()
-        .filter(member)
-        .filter_map(of)
-        .filter(|other| *other != gid)
-        .collect();
+    let groups = supplementary(name, gid, group);
     let shown = if name.is_empty() {
         String::new()
     } else {
@@ -330,6 +306,35 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
         groups,
         text,
     }))
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok()
+}
+
+/// The number of a group, by its name in the text of `/etc/group` or by itself.
+fn group_id(wanted: &str, group: &str) -> Result<u32, WrongKey> {
+    let named = group.lines().find(|line| line.split(':').next() == Some(wanted));
+    let id = named.and_then(|line| number(line.split(':').nth(2)?));
+    id.or_else(|| number(wanted)).ok_or_else(|| {
+        let why = format!("group = {wanted:?}: /etc/group has no such group; name one, or give its number");
+        wrong("group", why)
+    })
+}
+
+/// The further groups of the user with this name. Its own group is `gid`.
+fn supplementary(name: &str, gid: u32, group: &str) -> Vec<u32> {
+    // name:password:gid:member,member
+    let member = |line: &&str| {
+        !name.is_empty()
+            && line
+                .split(':')
+                .nth(3)
+                .is_some_and(|list| list.split(',').any(|one| one == name))
+    };
+    let of = |line: &str| line.split(':').nth(2).and_then(number);
+    let groups = group.lines().filter(member).filter_map(of);
+    groups.filter(|other| *other != gid).collect()
 }
 
 /// Opens the accessible paths inside of `root` and makes Landlock rules for them. The error says why Landlock is not
