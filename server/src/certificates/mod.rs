@@ -38,7 +38,7 @@ use crate::log::operator::Say;
 
 use self::acme::challenge::Board;
 use self::acme::https::Https;
-use self::acme::issue::{Means, Subject};
+use self::acme::issue::{Resources, Subject};
 use self::acme::keeper::{Keeper, Shelf, system_clock};
 use self::acme::order::Presented;
 use self::acme::settings::Settings;
@@ -275,7 +275,7 @@ impl Certificates {
         if subjects.is_empty() && !is_asked {
             return;
         }
-        let means = Means::new(
+        let resources = Resources::new(
             storage,
             Arc::clone(self) as Arc<dyn Board>,
             Box::new(|issuer| {
@@ -287,7 +287,7 @@ impl Certificates {
         let shelf = Arc::clone(self) as Arc<dyn Shelf>;
         let next = Keeper::new(
             subjects,
-            means,
+            resources,
             shelf,
             self.say.clone(),
             system_clock(),

@@ -12,7 +12,7 @@ use crate::reader::value::origin;
 use crate::reader::{Reason, Section, values};
 
 use super::redis::RedisServer;
-use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
+use super::{Configured, Handler, Match, Opened, Resources, Route, Touch};
 
 /// The highest limit of rooms that a configuration may set.
 const MAX_ROOMS: u64 = 100_000;
@@ -70,14 +70,14 @@ impl Configured for Chat {
         socket.into_iter().collect()
     }
 
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let chat = chat::Chat::with(self.options.clone());
         let part = format!("chat {}", route.place);
         let Some(redis) = &self.redis else {
-            chat.upgradable(&means.upgrade, &part);
+            chat.upgradable(&resources.upgrade, &part);
             return Ok(Opened::answers(chat));
         };
-        let say = means.say.clone();
+        let say = resources.say.clone();
         let server = &redis.server;
         let connector = server.tls.as_ref().map(|tls| tls.connector(None)).transpose();
         let broker = pubsub::Options {
@@ -87,7 +87,7 @@ impl Configured for Chat {
             ..pubsub::Options::new(server.server.clone())
         };
         let chat = chat.shared(broker, &redis.channel);
-        chat.upgradable(&means.upgrade, &part);
+        chat.upgradable(&resources.upgrade, &part);
         Ok(Opened::answers(chat))
     }
 }

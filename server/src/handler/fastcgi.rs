@@ -14,7 +14,7 @@ use crate::reader::{At, Reason, Section, values};
 
 use super::files::{SYMLINKS, cannot_serve};
 use super::upstream::{Backends, timeouts};
-use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
+use super::{Configured, Handler, Match, Opened, Resources, Route, Touch};
 
 /// The settings of FastCGI scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,9 +121,9 @@ impl Configured for Fastcgi {
         true
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let cannot = |error| cannot_serve(&self.root, &error);
-        let upstream = self.backends.build(means, |name| fastcgi::upstream(name, []));
+        let upstream = self.backends.build(resources, |name| fastcgi::upstream(name, []));
         let upstream = upstream.map_err(cannot)?;
         let handler = FastCgi::with(&self.root, upstream, self.options.clone()).map_err(cannot)?;
         if !self.files {
@@ -135,7 +135,7 @@ impl Configured for Fastcgi {
         let index = self.options.index.iter().filter(|name| !is_script(name));
         let options = files::Options {
             index: index.cloned().collect(),
-            cache: means.cache,
+            cache: resources.cache,
             symlinks: self.options.symlinks,
             ..files::Options::default()
         };

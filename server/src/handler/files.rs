@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use crate::policy::headers::Field;
 use crate::reader::{Reason, Section, values};
 
-use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
+use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form, strip};
 
 /// The rules for symbolic links and their names in the file.
 pub(super) const SYMLINKS: [(&str, Symlinks); 3] = [
@@ -84,14 +84,14 @@ impl Configured for Files {
         Some(&self.root)
     }
 
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let options = Options {
             compress: route.compress.cloned(),
-            cache: means.cache,
+            cache: resources.cache,
             ..self.options.clone()
         };
         let files = files::Files::with(&self.root, options).map_err(|error| cannot_serve(&self.root, &error))?;
-        let say = means.say.clone();
+        let say = resources.say.clone();
         Ok(Opened::answers(files.on_log(move |line| say.warning(line))))
     }
 }

@@ -75,7 +75,7 @@ pub trait Configured: Sized {
     ///
     /// # Errors
     /// One line: what cannot be opened, and why.
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason>;
+    fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason>;
 }
 
 /// The methods in `Allow` for a handler that takes any.
@@ -142,7 +142,7 @@ pub struct Route<'a> {
 
 /// Resources of the server that handlers share.
 #[derive(Clone)]
-pub struct Means {
+pub struct Resources {
     /// Limits of the cache of each route with files.
     pub cache: CacheLimits,
     pub workers: usize,
@@ -250,9 +250,9 @@ macro_rules! handlers {
             }
 
             /// See [`Configured::open`].
-            pub fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
+            pub fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
                 match self {
-                    $(HandlerSettings::$kind(settings) => settings.open(route, means),)*
+                    $(HandlerSettings::$kind(settings) => settings.open(route, resources),)*
                 }
             }
         }

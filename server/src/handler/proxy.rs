@@ -14,7 +14,7 @@ use crate::policy::client::net;
 use crate::reader::{Reason, Section, values};
 
 use super::upstream::{Backends, backend_address, timeouts, warn_if_missing};
-use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
+use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form, strip};
 
 /// The settings of a proxy.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +27,8 @@ pub struct Proxy {
 
 impl Proxy {
     /// Makes the proxy.
-    fn build(&self, means: &Means) -> io::Result<proxy::Proxy> {
-        let upstream = self.backends.build(means, Upstream::builder)?;
+    fn build(&self, resources: &Resources) -> io::Result<proxy::Proxy> {
+        let upstream = self.backends.build(resources, Upstream::builder)?;
         let proxy = proxy::Proxy::with(upstream, self.options.clone());
         if self.trust.is_empty() {
             return Ok(proxy);
@@ -106,9 +106,9 @@ impl Configured for Proxy {
         self.options.buffer
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let proxy = self
-            .build(means)
+            .build(resources)
             .map_err(|error| format!("cannot set up a proxy: {error}"))?;
         Ok(Opened::answers(proxy))
     }

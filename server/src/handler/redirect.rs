@@ -10,7 +10,7 @@ use crate::policy::authority;
 use crate::policy::path::encoding;
 use crate::reader::{Reason, Section};
 
-use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
+use super::{Configured, Form, Handler, Match, Opened, Resources, Route, form, without_port};
 
 /// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold
 /// escapes.
@@ -63,7 +63,7 @@ impl Configured for Redirect {
         Some(Redirect { to, status })
     }
 
-    fn open(&self, route: &Route<'_>, _means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, route: &Route<'_>, _resources: &Resources) -> Result<Opened, Reason> {
         let mut parts = Vec::new();
         let mut rest = self.to.as_str();
         // The configuration was checked: every brace belongs to a placeholder.

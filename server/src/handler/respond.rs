@@ -12,7 +12,7 @@ use toml::de::DeValue;
 use crate::reader::{Reason, Section};
 
 use super::template::{Escape, Template, is_script};
-use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form};
+use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -133,7 +133,7 @@ impl Configured for Respond {
         }
     }
 
-    fn open(&self, _: &Route<'_>, _: &Means) -> Result<Opened, Reason> {
+    fn open(&self, _: &Route<'_>, _: &Resources) -> Result<Opened, Reason> {
         match &self.body {
             Body::File(path) if is_missing(path) => Respond::status(503).ready(),
             _ => self.ready(),

@@ -11,7 +11,7 @@ use crate::reader::value::method;
 use crate::reader::{Reason, Section};
 
 use super::redirect::redirect_status;
-use super::{Configured, Match, Means, Opened, Route, without_port};
+use super::{Configured, Match, Opened, Resources, Route, without_port};
 
 /// The settings of a rewrite.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +44,7 @@ impl Configured for Rewrite {
         })
     }
 
-    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, Reason> {
+    fn open(&self, _route: &Route<'_>, _resources: &Resources) -> Result<Opened, Reason> {
         let first = |mistakes: Vec<(usize, String)>| mistakes.into_iter().next().map(|(_, what)| what);
         let rules = rewrite::Rewrite::compile(&self.rules).map_err(|all| first(all).unwrap_or_default())?;
         Ok(Opened::Rewrites(Arc::new(rules)))

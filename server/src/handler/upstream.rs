@@ -15,7 +15,7 @@ use crate::reader::value::token;
 use crate::reader::{At, Section, Source};
 
 use super::balance::Balancing;
-use super::{Means, Touch};
+use super::{Resources, Touch};
 use crate::policy::backend_tls::BackendTls;
 
 /// The highest limit of connections or requests to one backend that a configuration may set.
@@ -72,9 +72,9 @@ impl Backends {
     }
 
     /// Builds the upstream. `begin` makes a builder with this name and the gateway's defaults.
-    pub fn build(&self, means: &Means, begin: impl FnOnce(String) -> Builder) -> io::Result<Upstream> {
+    pub fn build(&self, resources: &Resources, begin: impl FnOnce(String) -> Builder) -> io::Result<Upstream> {
         let names: Vec<String> = self.list.iter().map(|(address, _)| address.to_string()).collect();
-        let say = means.say.clone();
+        let say = resources.say.clone();
         let mut builder = begin(names.join(", ")).on_log(move |record| say.record(record, None));
         for (address, options) in &self.list {
             builder = builder.backend_with(address.clone(), options.clone());

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use crate::reader::{Reason, Section};
 use crate::welcome;
 
-use super::{Configured, Handler, Match, Means, Opened, Route};
+use super::{Configured, Handler, Match, Opened, Resources, Route};
 
 /// The settings of the built-in site.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,9 +38,9 @@ impl Configured for Welcome {
         Some(Welcome { live_for_all })
     }
 
-    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, Reason> {
-        let connections = Arc::clone(&means.connections);
-        let site = welcome::Welcome::new(self.live_for_all, means.workers, connections);
+    fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
+        let connections = Arc::clone(&resources.connections);
+        let site = welcome::Welcome::new(self.live_for_all, resources.workers, connections);
         Ok(Opened::answers(site))
     }
 }

@@ -22,7 +22,7 @@ use crate::handler;
 use crate::metrics::{Admin, Open};
 use crate::reader::Reason;
 use crate::site::live::Live;
-use crate::site::{Means, Snapshot, build};
+use crate::site::{Resources, Snapshot, build};
 
 use super::listeners::{Bound, Ending, Modes, Running, wait_closed};
 use super::paths;
@@ -65,7 +65,7 @@ pub struct Sites {
     draining: Vec<Ending>,
     /// The number of slots that were given to listeners so far.
     slots: usize,
-    means: Means,
+    resources: Resources,
     admin: Option<admin::Running>,
 }
 
@@ -102,8 +102,8 @@ impl Sites {
         for ((slot, settings), given) in config.listeners.iter().enumerate().zip(opened.listeners) {
             bound.push(Bound::new(&config, settings, slot, given, &process)?);
         }
-        let mut means = Means {
-            handlers: handler::Means {
+        let mut resources = Resources {
+            handlers: handler::Resources {
                 cache,
                 workers: osier::workers(),
                 connections: Arc::default(),
@@ -115,14 +115,16 @@ impl Sites {
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
-            let admin = means.admin.insert(new_admin(&process, &means.handlers.connections));
+            let admin = resources
+                .admin
+                .insert(new_admin(&process, &resources.handlers.connections));
             let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say, &process.upgrade)?;
             serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
-        let snapshot = build(&config, &slots, None, &means)?;
+        let snapshot = build(&config, &slots, None, &resources)?;
         snapshot.start();
-        means.show(&snapshot);
+        resources.show(&snapshot);
         let sites = Sites {
             origin,
             process,
@@ -132,7 +134,7 @@ impl Sites {
             live: Live::new(snapshot),
             running: Vec::new(),
             draining: Vec::new(),
-            means,
+            resources,
             admin: serving,
         };
         Ok((sites, bound))
@@ -147,7 +149,7 @@ impl Sites {
 
     /// Updates the list of connections that metrics and the welcome site read.
     fn recount(&self) {
-        let connections = self.means.handlers.connections.lock();
+        let connections = self.resources.handlers.connections.lock();
         let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
         connections.clear();
         connections.extend(self.running.iter().flat_map(Running::connections));
@@ -265,8 +267,8 @@ impl Sites {
                 .say
                 .error(format_args!("'ticket_keys': {error}; the old keys stay"));
         }
-        let (means, admin) = self.prepare_admin(&config)?;
-        let (old, building) = (self.live.current(), means.clone());
+        let (resources, admin) = self.prepare_admin(&config)?;
+        let (old, building) = (self.live.current(), resources.clone());
         let kept = slots.clone();
         let (config, snapshot) = osier::unblock(move || {
             let snapshot: Result<Snapshot, Reason> = build(&config, &slots, Some(&old), &building);
@@ -285,11 +287,11 @@ impl Sites {
                 "'{key}' has changed: the change takes effect at the next start"
             ));
         }
-        means.show(&snapshot);
+        resources.show(&snapshot);
         self.live.replace(snapshot);
         let (log, settings) = (Arc::clone(&self.process.log), config.error_log.clone());
         osier::unblock(move || log.open(&settings));
-        self.means = means;
+        self.resources = resources;
         self.end_gone(&config, &kept, &mut fresh, admin);
         self.slots += fresh.len();
         for bound in &fresh {
@@ -443,25 +445,25 @@ impl Sites {
     }
 
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
-    fn prepare_admin(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), Reason> {
-        let mut means = self.means.clone();
+    fn prepare_admin(&self, config: &Config) -> Result<(Resources, Option<admin::Bound>), Reason> {
+        let mut resources = self.resources.clone();
         if self.config.admin == config.admin {
-            return Ok((means, None));
+            return Ok((resources, None));
         }
         let Some(settings) = &config.admin else {
-            means.admin = None;
-            return Ok((means, None));
+            resources.admin = None;
+            return Ok((resources, None));
         };
         let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
             Some(running) => running.sockets()?,
             None => {
                 let setting = self.process.spelling.admin;
-                startup::open_now(&settings.bind, setting, &self.process, means.handlers.workers)?
+                startup::open_now(&settings.bind, setting, &self.process, resources.handlers.workers)?
             }
         };
-        let admin = means
+        let admin = resources
             .admin
-            .get_or_insert_with(|| new_admin(&self.process, &means.handlers.connections));
+            .get_or_insert_with(|| new_admin(&self.process, &resources.handlers.connections));
         let bound = admin::Bound::new(
             admin,
             &settings.bind,
@@ -469,7 +471,7 @@ impl Sites {
             &self.process.say,
             &self.process.upgrade,
         )?;
-        Ok((means, Some(bound)))
+        Ok((resources, Some(bound)))
     }
 
     /// Writes the id of this process into the PID file, if there is one.
@@ -527,7 +529,7 @@ impl Sites {
     /// # Suspends
     /// Until the last connection has ended or was cut.
     pub fn end(mut self) -> End {
-        if let Some(admin) = &self.means.admin {
+        if let Some(admin) = &self.resources.admin {
             admin.drain();
         }
         self.live.current().stop();

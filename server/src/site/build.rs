@@ -70,22 +70,22 @@ impl Parts {
     }
 }
 
-/// A part with its place and the settings that it was made with.
+/// A part with its scope and the settings that it was made with.
 struct Part<K, V> {
-    place: Place,
+    scope: Scope,
     key: K,
     value: V,
 }
 
-/// The position of a part in a configuration.
+/// What a part belongs to: a site, or one of its routes.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Place {
+struct Scope {
     /// Host names of the site.
     site: Vec<config::Host>,
     route: Option<Match>,
 }
 
-impl Place {
+impl Scope {
     /// The hosts of the site and the conditions of the route as text.
     fn name(&self) -> String {
         let hosts: Vec<String> = self.site.iter().map(config::Host::to_string).collect();
@@ -100,14 +100,14 @@ impl Place {
 
 /// Resources of the server that snapshots share.
 #[derive(Clone)]
-pub struct Means {
-    pub handlers: handler::Means,
+pub struct Resources {
+    pub handlers: handler::Resources,
     /// The counters of requests, if `[admin]` is configured.
     pub admin: Option<Arc<Admin>>,
     pub certificates: Arc<Certificates>,
 }
 
-impl Means {
+impl Resources {
     /// Shows the routes and backends of a snapshot in the metrics.
     pub fn show(&self, snapshot: &Snapshot) {
         if let (Some(admin), Some(shown)) = (&self.admin, snapshot.shown()) {
@@ -130,7 +130,7 @@ struct Builder<'o> {
     old_handlers: Kept<'o, HandlerKey, Opened>,
     old_rates: Kept<'o, rate::Options, Arc<Rate>>,
     new: Parts,
-    means: &'o Means,
+    resources: &'o Resources,
     /// The routes of the old snapshot in the metrics.
     old_routes: Option<&'o Routes>,
     /// None without `[admin]`.
@@ -144,7 +144,12 @@ struct Builder<'o> {
 ///
 /// # Errors
 /// One line: what could not be opened although it was there when the file was checked.
-pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &Means) -> Result<Snapshot, Reason> {
+pub fn build(
+    config: &Config,
+    slots: &[usize],
+    old: Option<&Snapshot>,
+    resources: &Resources,
+) -> Result<Snapshot, Reason> {
     let nothing = Parts::default();
     let old_routes = old.and_then(|old| Some(&old.shown()?.routes));
     let old = old.map_or(&nothing, |old| &old.parts);
@@ -156,10 +161,10 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             next_label: old.next_label,
             ..Parts::default()
         },
-        means,
+        resources,
         old_routes,
-        shown: means.admin.as_ref().map(|_| Shown {
-            routes: Routes::new(means.handlers.workers, old_routes),
+        shown: resources.admin.as_ref().map(|_| Shown {
+            routes: Routes::new(resources.handlers.workers, old_routes),
             gateways: Vec::new(),
             stores: Vec::new(),
         }),
@@ -172,7 +177,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     let logs = logs(&builder.new, old, default);
     let beyond = builder.shown.as_ref().map_or(0, |shown| shown.routes.beyond());
     if beyond > 0 {
-        means.handlers.say.warning(format_args!(
+        resources.handlers.say.warning(format_args!(
             "metrics: only {ROUTES_MAX} routes have series of their own; {beyond} more share the series of route \"other\""
         ));
     }
@@ -186,7 +191,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         sites,
         logs,
         shown: builder.shown.map(Arc::new),
-        certificates: Arc::clone(&means.certificates),
+        certificates: Arc::clone(&resources.certificates),
         asks_clients: config.listeners.iter().any(asks_clients),
         recorders: builder
             .new
@@ -243,33 +248,33 @@ impl Builder<'_> {
             })
         });
         let error_pages: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, Reason>>()?.into();
-        let place = Place {
+        let scope = Scope {
             site: site.hosts.clone(),
             route: None,
         };
-        let say = self.means.handlers.say.of_site(&name_of(&site.hosts));
+        let say = self.resources.handlers.say.of_site(&name_of(&site.hosts));
         // Routes without settings of their own share the site's.
-        let shared = self.guards(&place, &site.policies, &Guards::default(), &say)?;
+        let shared = self.guards(&scope, &site.policies, &Guards::default(), &say)?;
         let mut routes = Vec::new();
         let mut by_path = Prefixes::default();
         for route in &site.routes {
             by_path.add(route.matches.path.as_deref());
-            let place = Place {
+            let scope = Scope {
                 route: Some(route.matches.clone()),
-                ..place.clone()
+                ..scope.clone()
             };
-            let guards = self.guards(&place, &route.policies, &shared, &say)?;
-            routes.push(self.route(config, site, route, &place, guards, &error_pages)?);
+            let guards = self.guards(&scope, &route.policies, &shared, &say)?;
+            routes.push(self.route(config, site, route, &scope, guards, &error_pages)?);
         }
         let mut around = self.around(config, &site.policies, &Policies::default(), &error_pages)?;
-        around.label |= self.series(&place, None);
+        around.label |= self.series(&scope, None);
         around.hsts = site.tls.hsts.clone();
         let hosts = || site.hosts.iter().map(config::Host::to_string).collect();
         let certificate = site.tls.certificate.as_ref();
         Ok(Site {
             name: name_of(&site.hosts),
             real_ip: site.real_ip.clone(),
-            certificate: certificate.map(|from| self.means.certificates.of_site(from, hosts())),
+            certificate: certificate.map(|from| self.resources.certificates.of_site(from, hosts())),
             to_https: to_https(config, site),
             routes,
             by_path,
@@ -283,13 +288,13 @@ impl Builder<'_> {
         config: &Config,
         site: &config::Site,
         route: &config::Route,
-        place: &Place,
+        scope: &Scope,
         guards: Guards,
         error_pages: &Arc<[ErrorPage]>,
     ) -> Result<Route, Reason> {
         let (own, matches) = (&route.policies, &route.matches);
         let compress = own.compress.or(&site.policies.compress);
-        let handler = self.handler(place, route, compress)?;
+        let handler = self.handler(scope, route, compress)?;
         let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
         let mut around = Around {
             hsts: site.tls.hsts.clone(),
@@ -302,7 +307,7 @@ impl Builder<'_> {
             forward_auth: guards.forward_auth,
             ..self.around(config, &site.policies, own, error_pages)?
         };
-        around.label |= self.series(place, handler.handler());
+        around.label |= self.series(scope, handler.handler());
         let handler = match (own.cache.or(&site.policies.cache), handler) {
             (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
                 let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
@@ -320,11 +325,11 @@ impl Builder<'_> {
     }
 
     /// Opens the guards of a site or a route. `inherited` are those of the site.
-    fn guards(&mut self, place: &Place, own: &Policies, inherited: &Guards, say: &Say) -> Result<Guards, Reason> {
+    fn guards(&mut self, scope: &Scope, own: &Policies, inherited: &Guards, say: &Say) -> Result<Guards, Reason> {
         Ok(Guards {
             rate: own
                 .rate
-                .open(inherited.rate.as_ref(), |settings| Ok(self.rate(place, settings)))?,
+                .open(inherited.rate.as_ref(), |settings| Ok(self.rate(scope, settings)))?,
             auth: own.auth.open(inherited.auth.as_ref(), |settings| {
                 Auth::open(settings, say.clone())
                     .map(Arc::new)
@@ -340,12 +345,12 @@ impl Builder<'_> {
     }
 
     /// The series of a route in the metrics, as the upper bits of a label.
-    fn series(&mut self, place: &Place, handler: Option<&Arc<dyn Handler>>) -> u32 {
+    fn series(&mut self, scope: &Scope, handler: Option<&Arc<dyn Handler>>) -> u32 {
         let Some(shown) = &mut self.shown else {
             return 0;
         };
-        let site = name_of(&place.site);
-        let route: String = place.route.as_ref().map_or("none".into(), |route| {
+        let site = name_of(&scope.site);
+        let route: String = scope.route.as_ref().map_or("none".into(), |route| {
             let path = route.path.as_deref().unwrap_or("/");
             let words = route.methods.iter().map(String::as_str).chain([path]);
             words
@@ -409,7 +414,7 @@ impl Builder<'_> {
     /// Opens the handler of a route, or keeps the one of the old snapshot.
     fn handler(
         &mut self,
-        place: &Place,
+        scope: &Scope,
         route: &config::Route,
         compress: Option<&compress::Options>,
     ) -> Result<Opened, Reason> {
@@ -417,22 +422,22 @@ impl Builder<'_> {
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
             compress,
-            place: &place.name(),
+            place: &scope.name(),
         };
         if !settings.is_kept() {
-            return settings.open(&opening, &self.means.handlers);
+            return settings.open(&opening, &self.resources.handlers);
         }
         let key = (
             settings.clone(),
             settings.folder().and_then(identity),
             compress.cloned(),
         );
-        let value = match self.old_handlers.take(place, &key) {
+        let value = match self.old_handlers.take(scope, &key) {
             Some(kept) => kept,
-            None => settings.open(&opening, &self.means.handlers)?,
+            None => settings.open(&opening, &self.resources.handlers)?,
         };
         self.new.handlers.push(Part {
-            place: place.clone(),
+            scope: scope.clone(),
             key,
             value: value.clone(),
         });
@@ -440,11 +445,11 @@ impl Builder<'_> {
     }
 
     /// Makes the rate of a site or a route, or keeps the one of the old snapshot.
-    fn rate(&mut self, place: &Place, settings: &rate::Options) -> Arc<Rate> {
-        let kept = self.old_rates.take(place, settings);
+    fn rate(&mut self, scope: &Scope, settings: &rate::Options) -> Arc<Rate> {
+        let kept = self.old_rates.take(scope, settings);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
         self.new.rates.push(Part {
-            place: place.clone(),
+            scope: scope.clone(),
             key: settings.clone(),
             value: Arc::clone(&value),
         });
@@ -459,7 +464,7 @@ impl Builder<'_> {
         }
         let store = match self.old.stores.iter().find(equal) {
             Some((_, store)) => Arc::clone(store),
-            None => settings.open(&self.means.handlers.say)?,
+            None => settings.open(&self.resources.handlers.say)?,
         };
         self.new.stores.push((settings.store.clone(), Arc::clone(&store)));
         Ok(store)
@@ -474,7 +479,7 @@ impl Builder<'_> {
             Some((_, label, log)) => (*label, log.clone()),
             None => {
                 self.new.next_label += 1;
-                let log = AccessLog::open(settings, &self.means.handlers.say)?;
+                let log = AccessLog::open(settings, &self.resources.handlers.say)?;
                 (self.new.next_label, log.map(Arc::new))
             }
         };
@@ -486,8 +491,8 @@ impl Builder<'_> {
 /// The parts of one kind in the old snapshot. Each is taken at most once.
 struct Kept<'o, K, V> {
     parts: &'o [Part<K, V>],
-    /// The numbers of the parts at a place, in order.
-    at: HashMap<&'o Place, Vec<usize>>,
+    /// The numbers of the parts of a scope, in order.
+    at: HashMap<&'o Scope, Vec<usize>>,
     taken: Vec<bool>,
 }
 
@@ -495,7 +500,7 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
     fn new(parts: &'o [Part<K, V>]) -> Self {
         let mut at: HashMap<_, Vec<usize>> = HashMap::new();
         for (number, part) in parts.iter().enumerate() {
-            at.entry(&part.place).or_default().push(number);
+            at.entry(&part.scope).or_default().push(number);
         }
         Kept {
             parts,
@@ -504,15 +509,15 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
         }
     }
 
-    /// Takes the part with this key that is nearest to `place` and not taken yet. All parts are compared only if none
-    /// with this key is left at `place` itself. So a reload that changes little compares little.
-    fn take(&mut self, place: &Place, key: &K) -> Option<V> {
+    /// Takes the part with this key that is nearest to `scope` and not taken yet. All parts are compared only if none
+    /// with this key is left in `scope` itself. So a reload that changes little compares little.
+    fn take(&mut self, scope: &Scope, key: &K) -> Option<V> {
         let fits = |number: &usize| !self.taken[*number] && self.parts[*number].key == *key;
-        let here = self.at.get(place).into_iter().flatten().copied().find(fits);
+        let here = self.at.get(scope).into_iter().flatten().copied().find(fits);
         let number = here.or_else(|| {
             let nearness = |number: &usize| {
-                let found = &self.parts[*number].place;
-                (found.route == place.route, found.site == place.site, Reverse(*number))
+                let found = &self.parts[*number].scope;
+                (found.route == scope.route, found.site == scope.site, Reverse(*number))
             };
             (0..self.parts.len()).filter(fits).max_by_key(nearness)
         })?;
@@ -576,8 +581,8 @@ fn name_of(hosts: &[config::Host]) -> String {
 mod tests {
     use super::*;
 
-    fn place(host: &str, path: &str) -> Place {
-        Place {
+    fn scope(host: &str, path: &str) -> Scope {
+        Scope {
             site: vec![config::Host::Exact(host.into())],
             route: Some(Match {
                 path: Some(path.into()),
@@ -590,7 +595,7 @@ mod tests {
     #[test]
     fn the_nearest_part_with_equal_settings_is_kept_once() {
         let part = |host, path, key, value| Part {
-            place: place(host, path),
+            scope: scope(host, path),
             key,
             value,
         };
@@ -602,19 +607,19 @@ mod tests {
             part("a", "/x", 1, "a/x again"),
         ];
         let mut kept = Kept::new(&parts);
-        assert_eq!(kept.take(&place("a", "/x"), &1), Some("a/x"));
+        assert_eq!(kept.take(&scope("a", "/x"), &1), Some("a/x"));
         assert_eq!(
-            kept.take(&place("a", "/x"), &2),
+            kept.take(&scope("a", "/x"), &2),
             Some("a/z"),
             "of this key there is only one"
         );
         assert_eq!(
-            kept.take(&place("c", "/x"), &1),
+            kept.take(&scope("c", "/x"), &1),
             Some("b/x"),
             "the same route, of the first site"
         );
-        assert_eq!(kept.take(&place("a", "/new"), &1), Some("a/y"), "the same site");
-        assert_eq!(kept.take(&place("c", "/new"), &1), Some("a/x again"));
-        assert_eq!(kept.take(&place("a", "/x"), &1), None);
+        assert_eq!(kept.take(&scope("a", "/new"), &1), Some("a/y"), "the same site");
+        assert_eq!(kept.take(&scope("c", "/new"), &1), Some("a/x again"));
+        assert_eq!(kept.take(&scope("a", "/x"), &1), None);
     }
 }

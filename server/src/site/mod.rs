@@ -45,7 +45,7 @@ use crate::policy::prefixes::Prefixes;
 use crate::policy::real_ip::RealIp;
 use crate::policy::rewrite::{RequestFacts, Routed, Verdict, follow};
 
-pub use self::build::{Means, Parts, build};
+pub use self::build::{Parts, Resources, build};
 use self::hosts::Hosts;
 use self::policies::Around;
 use self::to_https::ToHttps;

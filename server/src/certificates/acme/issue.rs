@@ -1,7 +1,7 @@
 //! Obtains one certificate, from the account to the stored chain, and asks its issuer when to renew it.
 //!
 //! The lock of the name keeps other processes from ordering the same certificate. Connections to issuers and their
-//! directories are kept in [`Means`], so that thousands of certificates do not ask for them one by one.
+//! directories are kept in [`Resources`], so that thousands of certificates do not ask for them one by one.
 
 use std::collections::HashMap;
 use std::io;
@@ -43,7 +43,7 @@ pub struct Subject {
 }
 
 /// The parts of the server that issuing needs, and the issuers known so far.
-pub struct Means {
+pub struct Resources {
     pub storage: Arc<dyn Storage>,
     pub board: Arc<dyn Board>,
     connect: Connect,
@@ -61,9 +61,9 @@ struct Known {
 /// Makes connections to an issuer. It may suspend while files are read. The error is one line.
 pub type Connect = Box<dyn Fn(&Issuer) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
 
-impl Means {
-    pub fn new(storage: Arc<dyn Storage>, board: Arc<dyn Board>, connect: Connect) -> Means {
-        Means {
+impl Resources {
+    pub fn new(storage: Arc<dyn Storage>, board: Arc<dyn Board>, connect: Connect) -> Resources {
+        Resources {
             storage,
             board,
             connect,
@@ -168,13 +168,13 @@ pub struct Obtained {
 pub fn obtain(
     subject: &Subject,
     issuer: &Issuer,
-    means: &Means,
+    resources: &Resources,
     kinds: &[Kind],
     replaces: Option<&str>,
 ) -> Result<Obtained, Error> {
-    let obtained = order(subject, issuer, means, kinds, replaces);
+    let obtained = order(subject, issuer, resources, kinds, replaces);
     if obtained.is_err() {
-        means.forget(issuer);
+        resources.forget(issuer);
     }
     obtained
 }
@@ -183,22 +183,22 @@ pub fn obtain(
 fn order(
     subject: &Subject,
     issuer: &Issuer,
-    means: &Means,
+    resources: &Resources,
     kinds: &[Kind],
     replaces: Option<&str>,
 ) -> Result<Obtained, Error> {
-    let account: AccountKey = means.stored(means.storage.account(&issuer.directory))?;
-    let (transport, directory) = means.issuer(issuer)?;
+    let account: AccountKey = resources.stored(resources.storage.account(&issuer.directory))?;
+    let (transport, directory) = resources.issuer(issuer)?;
     let (email, binding) = (subject.settings.email.as_deref(), issuer.binding.as_ref());
     let mut client = Client::sign_in(&*transport, directory, &account, email, binding)?;
 
-    let pending = means.stored(means.storage.pending(subject.name()))?;
+    let pending = resources.stored(resources.storage.pending(subject.name()))?;
     if let Some(pending) =
         pending.filter(|pending| pending.issuer == issuer.directory && pending.names == subject.names)
         && let Some(chain) = order::resume(&mut client, &pending.url)?
     {
         let key = pending.key;
-        match store(subject, means, Stored { key, chain }) {
+        match store(subject, resources, Stored { key, chain }) {
             // The same order would bring the same certificate each time.
             Err(Error::Malformed(_)) => {}
             done => return done,
@@ -210,7 +210,7 @@ fn order(
         replaces,
         kinds,
     };
-    let proofs = Proofs::new(&*means.board, subject.settings.dns.as_deref());
+    let proofs = Proofs::new(&*resources.board, subject.settings.dns.as_deref());
     let order = order::prove(&mut client, &wanted, &proofs)?;
     let made = request(&subject.names);
     let (key, request) = made.map_err(|error| Error::Failed(format!("no signing request can be made: {error}")))?;
@@ -220,13 +220,13 @@ fn order(
         names: subject.names.clone(),
         key: key.clone(),
     };
-    match means.storage.put_pending(subject.name(), &pending) {
+    match resources.storage.put_pending(subject.name(), &pending) {
         // The certificate will be served from memory. Only a crash during the order would lose it.
         Err(error) if is_full(&error) => {}
-        put => means.stored(put)?,
+        put => resources.stored(put)?,
     }
     let chain = order::finalize(&mut client, &order, &request)?;
-    store(subject, means, Stored { key, chain })
+    store(subject, resources, Stored { key, chain })
 }
 
 /// Whether an error means a full disk or quota. Stored data can still be read then.
@@ -242,8 +242,8 @@ pub fn is_full(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// When it cannot be reached.
-pub fn advice(issuer: &Issuer, means: &Means, id: &str, now: i64) -> Result<Advice, Error> {
-    let (transport, directory) = means.issuer(issuer)?;
+pub fn advice(issuer: &Issuer, resources: &Resources, id: &str, now: i64) -> Result<Advice, Error> {
+    let (transport, directory) = resources.issuer(issuer)?;
     let received = match directory.renewal_info {
         Some(base) => {
             let url = format!("{}/{id}", base.trim_end_matches('/'));
@@ -272,7 +272,7 @@ fn seconds(date: &Value) -> Option<i64> {
 }
 
 /// Checks and stores a certificate.
-fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Obtained, Error> {
+fn store(subject: &Subject, resources: &Resources, stored: Stored) -> Result<Obtained, Error> {
     if read(&stored.chain).is_none() || !subject.is_served_by(&stored) {
         return Err(Error::Malformed(
             "a certificate that is not for the names of the order".into(),
@@ -284,7 +284,7 @@ fn store(subject: &Subject, means: &Means, stored: Stored) -> Result<Obtained, E
             "a certificate that cannot be served: {error}"
         )));
     }
-    let unstored = means.storage.put_certificate(subject.name(), &stored).err();
+    let unstored = resources.storage.put_certificate(subject.name(), &stored).err();
     Ok(Obtained { stored, unstored })
 }
 

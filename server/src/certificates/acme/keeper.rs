@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use osier::sync::Event;
 
-use super::issue::{self, ASK, Means, Obtained, Read, Subject};
+use super::issue::{self, ASK, Obtained, Read, Resources, Subject};
 use super::order::Kind;
 use super::protocol::Error;
 use super::schedule;
@@ -82,7 +82,7 @@ pub struct Keeper {
     /// Locked after `state`, never before it. A subject that was given up keeps its place until a new one takes the
     /// place.
     subjects: Mutex<Vec<Arc<Subject>>>,
-    means: Means,
+    resources: Resources,
     shelf: Arc<dyn Shelf>,
     say: Say,
     clock: Clock,
@@ -180,7 +180,7 @@ impl Keeper {
     /// reload does not ask an issuer again that has just refused.
     pub fn new(
         subjects: Vec<Subject>,
-        means: Means,
+        resources: Resources,
         shelf: Arc<dyn Shelf>,
         say: Say,
         clock: Clock,
@@ -200,7 +200,7 @@ impl Keeper {
         }
         Arc::new(Keeper {
             subjects: Mutex::new(subjects.into_iter().map(Arc::new).collect()),
-            means,
+            resources,
             shelf,
             say,
             clock,
@@ -317,9 +317,9 @@ impl Keeper {
         if let Some(stored) = unstored {
             return self.store_again(index, &stored);
         }
-        let found = match self.means.storage.certificate(subject.name()) {
+        let found = match self.resources.storage.certificate(subject.name()) {
             Ok(found) => found.filter(|stored| subject.is_served_by(stored)),
-            Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
+            Err(_) if self.resources.storage.is_away() => return Next::wait(AWAY),
             // A machine with the right key may be able to read it. A new order would overwrite its certificate.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return self.not_stored(index, &error),
             Err(error) => {
@@ -348,7 +348,7 @@ impl Keeper {
         let mut asks_again = None;
         let mut window = None;
         if let Some(id) = &read.id {
-            let stored = self.means.storage.advice(subject.name()).ok().flatten();
+            let stored = self.resources.storage.advice(subject.name()).ok().flatten();
             let stored = stored.filter(|advice| advice.id == *id);
             // The clock has jumped back since an answer whose time lies farther ahead than any answer may.
             let is_valid = |advice: &Advice| left(advice.again).is_some_and(|left| left.cast_signed() <= FARTHEST);
@@ -381,7 +381,7 @@ impl Keeper {
         };
         // Only the issuer of this certificate knows it.
         for issuer in &subject.settings.issuers {
-            match issue::advice(issuer, &self.means, id, now) {
+            match issue::advice(issuer, &self.resources, id, now) {
                 Ok(given) => advice = given,
                 Err(_) => continue,
             }
@@ -390,7 +390,7 @@ impl Keeper {
             }
         }
         // If the answer is not stored, the next start asks for it again.
-        let _ = self.means.storage.put_advice(subject.name(), &advice);
+        let _ = self.resources.storage.put_advice(subject.name(), &advice);
         advice
     }
 
@@ -404,13 +404,13 @@ impl Keeper {
             };
         }
         let name = subject.name();
-        let lock = match self.means.storage.lock(name) {
+        let lock = match self.resources.storage.lock(name) {
             Ok(Locking::Taken(lock)) => lock,
             Ok(Locking::Busy(pause)) => return Next::wait(pause),
             Err(error) => return self.not_stored(index, &error),
         };
         // Another process may have renewed it between the look and the lock.
-        if let Ok(Some(stored)) = self.means.storage.certificate(name)
+        if let Ok(Some(stored)) = self.resources.storage.certificate(name)
             && subject.is_served_by(&stored)
             && issue::read(&stored.chain).as_ref() != old
         {
@@ -423,9 +423,9 @@ impl Keeper {
         let kinds = proofs(&subject.settings.kinds, failures);
         for issuer in &subject.settings.issuers {
             let replaces = old.and_then(|old| old.id.as_deref());
-            match issue::obtain(subject, issuer, &self.means, &kinds, replaces) {
+            match issue::obtain(subject, issuer, &self.resources, &kinds, replaces) {
                 Ok(obtained) => return self.obtained(index, &issuer.directory, obtained),
-                Err(_) if self.means.storage.is_away() => return Next::wait(AWAY),
+                Err(_) if self.resources.storage.is_away() => return Next::wait(AWAY),
                 Err(error) => {
                     let issuer = &issuer.directory;
                     self.say
@@ -455,7 +455,7 @@ impl Keeper {
 
     /// Stores a certificate that the storage has not taken before. It is not ordered again meanwhile.
     fn store_again(&self, index: usize, stored: &Stored) -> Next {
-        let (storage, subject) = (&self.means.storage, self.subject(index));
+        let (storage, subject) = (&self.resources.storage, self.subject(index));
         let name = subject.name();
         self.serve(index, stored);
         let _lock = match storage.lock(name) {
@@ -479,11 +479,11 @@ impl Keeper {
 
     /// Logs that a certificate is served from memory only.
     fn cannot_store(&self, index: usize, error: &io::Error) -> Next {
-        if self.means.storage.is_away() {
+        if self.resources.storage.is_away() {
             return Next::wait(AWAY);
         }
         let failures = self.state().failures[index];
-        let (subject, place) = (self.subject(index), self.means.storage.place());
+        let (subject, place) = (self.subject(index), self.resources.storage.place());
         let name = subject.name();
         let pause = schedule::pause(failures + 1, None, None, chance(name));
         let minutes = pause.as_secs().div_ceil(60);
@@ -499,11 +499,11 @@ impl Keeper {
 
     /// Fails because of the storage, or waits until it is back.
     fn not_stored(&self, index: usize, error: &io::Error) -> Next {
-        match self.means.storage.is_away() {
+        match self.resources.storage.is_away() {
             true => Next::wait(AWAY),
             false => self.failed(
                 index,
-                &Error::Failed(format!("{}: {error}", self.means.storage.place())),
+                &Error::Failed(format!("{}: {error}", self.resources.storage.place())),
             ),
         }
     }
@@ -648,13 +648,13 @@ mod tests {
         let clock = osier::time::VirtualClock::new();
         let runtime = osier::Runtime::builder().workers(1).clock(clock).build().unwrap();
         runtime.run(move || {
-            let means = Means::new(
+            let resources = Resources::new(
                 Arc::new(Memory::default()),
                 Arc::new(Shown::default()),
                 Box::new(|_| Err("no issuer is asked".into())),
             );
             let say = Say::new(|_| {});
-            let keeper = Keeper::new(Vec::new(), means, Arc::new(Picky), say, system_clock(), None);
+            let keeper = Keeper::new(Vec::new(), resources, Arc::new(Picky), say, system_clock(), None);
             let running = osier::spawn({
                 let keeper = keeper.clone();
                 move || keeper.run()

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use osier::sim::{Faults, Host, HostOptions, Sim, World, random};
 
-use super::issue::{self, Means, Subject};
+use super::issue::{self, Resources, Subject};
 use super::jose::AccountKey;
 use super::keeper::{Clock, Keeper, Shelf};
 use super::order::Kind;
@@ -264,7 +264,7 @@ fn process(site: &Arc<Site>, number: usize, served: &Served) {
         process: number,
     };
     let for_wires = Arc::clone(site);
-    let means = Means::new(
+    let resources = Resources::new(
         Arc::new(place),
         Arc::new(site.issuer.shown.clone()),
         Box::new(move |_| Ok(Arc::new(Wire(Arc::clone(&for_wires))))),
@@ -282,7 +282,7 @@ fn process(site: &Arc<Site>, number: usize, served: &Served) {
         }
     });
 
-    Keeper::new(subjects.into(), means, shelf, say, system_clock_of_host(), None).run();
+    Keeper::new(subjects.into(), resources, shelf, say, system_clock_of_host(), None).run();
 }
 
 /// Checks that nothing has run out that a process serves.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::Folder;
 
-use super::issue::{self, Means, Subject, advice};
+use super::issue::{self, Resources, Subject, advice};
 use super::jose::Binding;
 use super::keeper::{Clock, Keeper, Shelf, system_clock};
 use super::order::Kind;
@@ -44,20 +44,20 @@ fn subject(names: &[&str]) -> Subject {
 }
 
 /// Orders a certificate from the first issuer.
-fn obtain(subject: &Subject, means: &Means) -> Result<Stored, Error> {
+fn obtain(subject: &Subject, resources: &Resources) -> Result<Stored, Error> {
     let settings = &subject.settings;
-    let obtained = issue::obtain(subject, &settings.issuers[0], means, &settings.kinds, None)?;
+    let obtained = issue::obtain(subject, &settings.issuers[0], resources, &settings.kinds, None)?;
     assert!(obtained.unstored.is_none());
     Ok(obtained.stored)
 }
 
-fn means(issuer: &Arc<Issuer>, folder: &Path) -> Means {
+fn resources(issuer: &Arc<Issuer>, folder: &Path) -> Resources {
     means_on(issuer, Arc::new(Pooled(Place::new(folder.to_owned()))))
 }
 
-fn means_on(issuer: &Arc<Issuer>, storage: Arc<dyn Storage>) -> Means {
+fn means_on(issuer: &Arc<Issuer>, storage: Arc<dyn Storage>) -> Resources {
     let transport = issuer.clone();
-    Means::new(
+    Resources::new(
         storage,
         Arc::new(issuer.shown.clone()),
         Box::new(move |_| Ok(Arc::new(transport.clone()))),
@@ -74,8 +74,8 @@ fn run<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
 /// Orders a certificate for the subject, and returns it with the issuer and the folder.
 fn order(script: Script, subject: Subject) -> (Result<Stored, Error>, Arc<Issuer>, Folder) {
     let (issuer, folder) = (Issuer::new(script), Folder::new());
-    let means = means(&issuer, folder.path());
-    let done = run(move || obtain(&subject, &means));
+    let resources = resources(&issuer, folder.path());
+    let done = run(move || obtain(&subject, &resources));
     (done, issuer, folder)
 }
 
@@ -120,8 +120,8 @@ fn a_certificate_for_another_key_is_not_stored_and_ordered_anew() {
     assert!(why.contains("cannot be served"), "{why}");
     let storage = Place::new(folder.path().to_owned());
     assert!(storage.certificate("a.example").unwrap().is_none());
-    let means = means(&issuer, folder.path());
-    let stored = run(move || obtain(&wanted, &means)).unwrap();
+    let resources = resources(&issuer, folder.path());
+    let stored = run(move || obtain(&wanted, &resources)).unwrap();
     assert!(storage.certificate("a.example").unwrap() == Some(stored));
 }
 
@@ -179,9 +179,9 @@ fn the_program_for_dns_is_run_with_the_record() {
     let mut wanted = subject(&["bad.example"]);
     (wanted.settings.kinds, wanted.settings.dns) = (vec![Kind::Dns01], Some(program));
     let (issuer, state) = (Issuer::new(script()), Folder::new());
-    let means = means(&issuer, state.path());
+    let resources = resources(&issuer, state.path());
     // Real time: the program is a process.
-    let done = osier::run(move || obtain(&wanted, &means));
+    let done = osier::run(move || obtain(&wanted, &resources));
     let why = done.err().unwrap().to_string();
     assert!(
         why.starts_with("dns-01: ") && why.ends_with("has failed (exit status: 1): no such zone"),
@@ -231,7 +231,7 @@ fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
         Folder::new(),
     );
     let path = folder.path().to_owned();
-    let (first, again) = (means(&issuer, &path), means(&issuer, &path));
+    let (first, again) = (resources(&issuer, &path), resources(&issuer, &path));
     let wanted = subject(&["a.example"]);
     let copy = wanted.clone();
     let broken = run(move || obtain(&copy, &first));
@@ -258,14 +258,14 @@ fn the_issuers_window_is_asked_for() {
         subject(&["a.example"]),
     );
     let read = issue::read(&done.unwrap().chain).unwrap();
-    let means = means(&issuer, folder.path());
+    let resources = resources(&issuer, folder.path());
     let id = read.id.expect("the certificate names its authority");
     let window = Some(Window {
         begins: 1_767_323_045,
         ends: 1_767_405_845,
     });
     let again = 1000 + 6 * 3600;
-    let got = advice(&At::new(DIRECTORY), &means, &id, 1000).unwrap();
+    let got = advice(&At::new(DIRECTORY), &resources, &id, 1000).unwrap();
     assert_eq!(got, Advice { id, window, again });
 }
 
@@ -315,8 +315,8 @@ impl Kept {
     fn run(&self, issuer: &Arc<Issuer>, subjects: Vec<Subject>, clock: &Clock, time: Duration) {
         let lines = self.lines.clone();
         let say = Say::new(move |line| lines.lock().unwrap().push(line.text.to_string()));
-        let (means, shelf) = (means_on(issuer, self.storage.clone()), self.served.clone());
-        let keeper = Keeper::new(subjects, means, shelf, say, clock.clone(), None);
+        let (resources, shelf) = (means_on(issuer, self.storage.clone()), self.served.clone());
+        let keeper = Keeper::new(subjects, resources, shelf, say, clock.clone(), None);
         let running = keeper.clone();
         let running = osier::spawn(move || running.run());
         osier::sleep(time);
@@ -471,7 +471,7 @@ fn keep(issuer: &Arc<Issuer>, folder: &Path, subjects: Vec<Subject>, time: Durat
     let served = Arc::new(Served::default());
     let keeper = Keeper::new(
         subjects,
-        means(issuer, folder),
+        resources(issuer, folder),
         served.clone(),
         say,
         system_clock(),
@@ -575,7 +575,7 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
         let lines = lines.clone();
         move |line| lines.lock().unwrap().push(line.text.to_string())
     });
-    let (first, second) = (means(&issuer, folder.path()), means(&issuer, folder.path()));
+    let (first, second) = (resources(&issuer, folder.path()), resources(&issuer, folder.path()));
     run(move || {
         let shelf = Arc::new(Served::default());
         let keeper = Keeper::new(
