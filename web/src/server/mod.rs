@@ -712,10 +712,10 @@ impl Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         self.cancel();
-        if let Some(fiber) = self.0.take() {
-            if !thread::panicking() {
-                let _ = fiber.join();
-            }
+        if let Some(fiber) = self.0.take()
+            && !thread::panicking()
+        {
+            let _ = fiber.join();
         }
     }
 }
