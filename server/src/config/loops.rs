@@ -4,55 +4,58 @@
 //! goes. It is needed at a rule with conditions and at a route with globs or methods. So every warning has a path whose
 //! requests do loop, and a loop without a warning is possible.
 
+use std::ops::Range;
+
 use crate::handler::HandlerSettings;
 use crate::policy::path;
 use crate::policy::prefixes::Prefixes;
 use crate::policy::rewrite::{RESTARTS, Rewrite, Verdict};
 use crate::reader::Source;
 
-use super::check::RouteAt;
+use super::settings::Route;
 
-/// Warns of each route whose rules begin a loop.
-pub fn check(source: &Source<'_>, routes: &[RouteAt]) {
-    let has_rules = |read: &RouteAt| matches!(read.route.handler, HandlerSettings::Rewrite(_));
-    if !routes.iter().any(has_rules) || !routes.iter().all(|read| read.sound) {
+/// Warns of each route of a site whose rules begin a loop. Every route has its place in the file.
+pub fn check(source: &Source<'_>, routes: &[(&Route, &Range<usize>)]) {
+    let has_rules = |(route, _): &(&Route, _)| matches!(route.handler, HandlerSettings::Rewrite(_));
+    if !routes.iter().any(has_rules) {
         return;
     }
     let site = Routes::new(routes);
-    for (read, rules) in routes.iter().zip(&site.rules) {
+    for ((_, at), rules) in routes.iter().zip(&site.rules) {
         let mut products = rules.iter().flat_map(Rewrite::products);
         if let Some(path) = products.find(|path| site.loops(path)) {
             let text = format!(
                 "a rewrite loop: requests for '{path}' are rewritten more than {RESTARTS} times and get 500; narrow the pattern, or \
                  exclude what the rule makes by a condition"
             );
-            source.warning(&read.at, text);
+            source.warning(at, text);
         }
     }
 }
 
 /// The routes of a site.
 struct Routes<'r> {
-    routes: &'r [RouteAt],
+    routes: Vec<&'r Route>,
     by_path: Prefixes,
     /// The rules of each route. None for another handler.
     rules: Vec<Option<Rewrite>>,
 }
 
-impl Routes<'_> {
-    fn new(routes: &[RouteAt]) -> Routes<'_> {
+impl<'r> Routes<'r> {
+    fn new(routes: &[(&'r Route, &Range<usize>)]) -> Routes<'r> {
+        let routes: Vec<&Route> = routes.iter().map(|(route, _)| *route).collect();
         let mut by_path = Prefixes::default();
-        for read in routes {
-            by_path.add(read.route.matches.path.as_deref());
+        for route in &routes {
+            by_path.add(route.matches.path.as_deref());
         }
-        let rules = routes.iter().map(|read| match &read.route.handler {
+        let rules = routes.iter().map(|route| match &route.handler {
             HandlerSettings::Rewrite(settings) => settings.compiled(),
             _ => None,
         });
         Routes {
+            rules: rules.collect(),
             routes,
             by_path,
-            rules: rules.collect(),
         }
     }
 
@@ -72,7 +75,7 @@ impl Routes<'_> {
     fn next(&self, target: &str) -> Option<String> {
         let text = path::text(target.split('?').next().unwrap_or_default()).ok()?;
         for number in self.by_path.of(&text) {
-            let matches = &self.routes[number].route.matches;
+            let matches = &self.routes[number].matches;
             if matches
                 .path
                 .as_deref()

@@ -77,7 +77,7 @@ struct Part<K, V> {
     value: V,
 }
 
-/// What a part belongs to: a site, or one of its routes.
+/// The owner of a part: a site, or one of its routes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Scope {
     /// Host names of the site.

@@ -248,7 +248,7 @@ fn the_old_process_serves_again_when_the_new_one_ends_long_after_its_socket() {
     assert!(in_flight.end());
 }
 
-/// What a new process says that has a server, and serves.
+/// The messages of a new process that has a server, and serves.
 fn serving() -> Vec<u8> {
     let hello = message(1, b"osier-up\x01\0\x01\0\0\0");
     let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));

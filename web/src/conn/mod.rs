@@ -43,6 +43,7 @@ pub(crate) mod handshake_queue;
 pub(crate) mod ignoring_case;
 #[cfg(feature = "h2")]
 pub(crate) mod inlet;
+mod linger;
 pub(crate) mod listed;
 pub(crate) mod log;
 #[cfg(feature = "upgrade")]
@@ -91,6 +92,7 @@ use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
+use crate::conn::linger::Linger;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
 use crate::conn::rest::Unsent;
@@ -99,21 +101,6 @@ use crate::conn::serve::{After, Input, Local};
 use crate::conn::serve::{Multiplexed, Next};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, Link, RESTING, Worker};
-
-/// Longest lingering close. After the last response, the server reads and discards the client's
-/// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
-/// this time and [`LINGER_BYTES`], as long as the client goes on sending. An early 413 or 403 thus
-/// reaches a client that sends 100 MB at 3 MB/s before it reads. Meanwhile the connection counts in
-/// `max_connections`, and holds neither a stack nor a buffer.
-///
-/// nginx reads for 30 s (`lingering_time`), without a bound of bytes, and takes the same silence for
-/// the end (`lingering_timeout`).
-const LINGER: Duration = Duration::from_secs(60);
-const LINGER_BYTES: u64 = 1 << 30;
-
-/// Longest silence of a client during a lingering close. After it, the client has read the response
-/// or never will.
-const LINGER_QUIET: Duration = Duration::from_secs(5);
 
 /// Free bytes at first, behind the received part of an incomplete head.
 const PARTIAL_ROOM: usize = 256;
@@ -171,11 +158,6 @@ struct Partial {
     charge: Charge,
 }
 
-struct Linger {
-    left: u64,
-    deadline: Option<Instant>,
-}
-
 /// The rest of a response on its way to a slow client.
 struct Sending {
     unsent: Box<Unsent>,
@@ -183,27 +165,6 @@ struct Sending {
     received: Box<[u8]>,
     /// The number of bytes that the client had not acknowledged when the connection went to rest.
     unacknowledged: Option<usize>,
-}
-
-impl Linger {
-    fn begin() -> Linger {
-        Linger {
-            left: LINGER_BYTES,
-            deadline: after(LINGER),
-        }
-    }
-
-    /// Counts discarded bytes. Returns false if the client has sent enough, or has ended.
-    fn goes_on(&mut self, count: usize) -> bool {
-        let left = self.left.checked_sub(count as u64);
-        self.left = left.unwrap_or(0);
-        count > 0 && left.is_some()
-    }
-
-    /// Rests until bytes arrive or time is over.
-    fn sleep(&self) -> AfterBurst {
-        AfterBurst::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
-    }
 }
 
 impl Conn {
@@ -889,15 +850,6 @@ fn after(time: Duration) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_lingering_close_reads_a_gibibyte_at_most() {
-        let mut linger = Linger::begin();
-        let piece = 64 << 10;
-        let pieces = (0..).take_while(|_| linger.goes_on(piece)).count();
-        assert_eq!(pieces * piece, 1 << 30);
-        assert!(!Linger::begin().goes_on(0), "the client has ended");
-    }
 
     #[test]
     fn a_connection_at_rest_is_small() {

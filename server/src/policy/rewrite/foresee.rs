@@ -1,4 +1,4 @@
-//! What rules do to a path without a request, as far as no condition decides. `osier check` finds loops by it.
+//! Applies rules to a path without a request, as far as no condition decides. `osier check` finds loops by it.
 
 use super::{Ready, Rewrite, Verdict};
 
@@ -12,8 +12,7 @@ impl Rewrite {
         unconditional.flat_map(|rule| SAMPLES.map(|sample| rule.url.path_of(sample)))
     }
 
-    /// What the rules do to the request for a path of this text, whatever the rest of the request is. `None` if that
-    /// depends on the rest.
+    /// Applies the rules to the text of a path. `None` if the rest of the request decides.
     pub fn foresee(&self, text: &[u8]) -> Option<Verdict> {
         for rule in &self.rules {
             let Some(captures) = rule.pattern.captures(text) else {
