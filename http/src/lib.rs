@@ -104,7 +104,7 @@ pub mod proxy_protocol;
 mod request;
 mod response;
 
-pub use backend::{LineTemplate, Reply, ReplyLength, ReplyOutline, ReplyScanner, RequestWriter, connection_names};
+pub use backend::{LineTemplate, Reply, ReplyLength, ReplyOutline, ReplyScanner, RequestWriter};
 pub use body::{BodyDecoder, CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
 pub use message::{
     Exchange, FieldLines, FieldList, HeaderError, Headers, Limits, Method, Reject, Slots, Version, is_field,

@@ -6,6 +6,6 @@ mod request;
 mod template;
 
 pub use outline::ReplyOutline;
-pub use reply::{Reply, ReplyLength, ReplyScanner, connection_names};
+pub use reply::{Reply, ReplyLength, ReplyScanner};
 pub use request::RequestWriter;
 pub use template::LineTemplate;

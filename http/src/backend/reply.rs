@@ -19,7 +19,7 @@ use memchr::memchr;
 
 use super::ReplyOutline;
 use crate::message::{Fields, Headers, Limits, Method, Reject, Slots, Version, is_field};
-use crate::request::framing::{self, CLOSE, KEEP_ALIVE, OTHER, PRESENT, UPGRADE};
+use crate::request::framing::{self, CLOSE, KEEP_ALIVE, OTHER, UPGRADE};
 
 /// The incremental search for the end of one response head.
 ///
@@ -230,24 +230,16 @@ impl<'a> Reply<'a> {
         self.fields.clone()
     }
 
-    /// Whether there is a Connection field.
+    /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
     #[inline]
-    pub fn has_options(&self) -> bool {
-        self.options & PRESENT != 0
+    pub fn connection_names(&self, name: &str) -> bool {
+        framing::lists(self.options, self.headers(), name)
     }
 
-    /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
-    pub fn connection_names(&self, name: &str) -> bool {
-        if self.options & OTHER != 0 {
-            return connection_names(self.headers(), name);
-        }
-        let option = match name.len() {
-            5 if name.eq_ignore_ascii_case("close") => CLOSE,
-            7 if name.eq_ignore_ascii_case("upgrade") => UPGRADE,
-            10 if name.eq_ignore_ascii_case("keep-alive") => KEEP_ALIVE,
-            _ => 0,
-        };
-        self.options & option != 0
+    /// Whether a Connection field lists a name other than `close`, `keep-alive` and `upgrade`.
+    #[inline]
+    pub fn connection_names_others(&self) -> bool {
+        self.options & OTHER != 0
     }
 }
 
@@ -262,14 +254,6 @@ impl fmt::Debug for Reply<'_> {
             .field("names", &self.headers().map(|(name, _)| name).collect::<Vec<_>>())
             .finish()
     }
-}
-
-/// Whether one of the Connection fields lists `name`.
-pub fn connection_names(headers: Headers<'_>, name: &str) -> bool {
-    let lists = headers.filter(|(known, _)| known.eq_ignore_ascii_case("connection"));
-    lists
-        .flat_map(|(_, list)| list.split(|&byte| byte == b','))
-        .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// The result of one pass over the fields.

@@ -6,9 +6,7 @@
 
 use super::LineTemplate;
 use crate::message::byte::are_tokens;
-use crate::message::{
-    FieldLines, HeaderError, Headers, check_name, check_value, is_field, is_framing, run, write_content_length,
-};
+use crate::message::{FieldLines, HeaderError, Headers, check_name, check_value, is_field, run, write_content_length};
 use crate::request::BodyLength;
 
 /// One HTTP/1.1 request head being written at the end of a buffer.
@@ -102,28 +100,34 @@ impl<'o> RequestWriter<'o> {
     /// that frame the message are left out, whatever `passes` says.
     #[inline]
     pub fn pass(&mut self, fields: Headers<'_>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
-        fields.write_lines(self.out, |name, value| {
-            passes(name, value) && !is_framing(name) && !is_field(name, "host")
-        });
+        fields.write_lines(self.out, |name, value| passes(name, value) && !is_field(name, "host"));
     }
 
-    /// Adds the lines of a template, with `values` in its gaps.
+    /// Adds the lines of a template, with `values` in its gaps, over and over until all gaps are filled.
     ///
     /// # Errors
-    /// [`HeaderError::Value`] for an invalid value, or another number of values than of gaps. The head continues without the lines.
+    /// [`HeaderError::Value`] for an invalid value, and for a number of gaps that is no multiple of the number of values. The head
+    /// continues without the lines.
     pub fn filled<const PARTS: usize>(
         &mut self,
         template: &LineTemplate<PARTS>,
         values: &[&[u8]],
     ) -> Result<(), HeaderError> {
-        let ([first, rest @ ..], true) = (&template.0[..], values.len() + 1 == PARTS) else {
+        let [first, rest @ ..] = &template.0[..] else {
             return Err(HeaderError::Value);
         };
+        let is_filled = match values.len() {
+            0 => rest.is_empty(),
+            count => !rest.is_empty() && rest.len() % count == 0,
+        };
+        if !is_filled {
+            return Err(HeaderError::Value);
+        }
         for value in values {
             check_value(value)?;
         }
         self.out.extend_from_slice(first.as_bytes());
-        for (value, part) in values.iter().zip(rest) {
+        for (value, part) in values.iter().cycle().zip(rest) {
             self.out.extend_from_slice(value);
             self.out.extend_from_slice(part.as_bytes());
         }

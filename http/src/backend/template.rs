@@ -13,8 +13,10 @@ use crate::message::is_reserved_in_requests;
 /// let mut head = RequestWriter::begin(&mut out, "GET", "/", "a")?;
 /// head.filled(&CLIENT, &[b"192.0.2.1", b"b"])?;
 /// assert!(head.filled(&CLIENT, &[b"192.0.2.1", b"a\r\nx: b"]).is_err());
+/// assert!(head.filled(&CLIENT, &[b"1", b"2", b"3"]).is_err() && head.filled(&CLIENT, &[]).is_err());
+/// head.filled(&CLIENT, &[b"c"])?;
 /// head.finish(BodyLength::None);
-/// assert_eq!(out, b"GET / HTTP/1.1\r\nhost: a\r\nx-ip: 192.0.2.1\r\nx-from: b!\r\n\r\n");
+/// assert_eq!(out, b"GET / HTTP/1.1\r\nhost: a\r\nx-ip: 192.0.2.1\r\nx-from: b!\r\nx-ip: c\r\nx-from: c!\r\n\r\n");
 /// # Ok::<(), osier_http::HeaderError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]

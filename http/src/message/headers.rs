@@ -21,28 +21,45 @@ pub(crate) enum Fields<'a> {
     Section(&'a super::FieldSection, usize),
 }
 
-impl Headers<'_> {
+impl<'a> Headers<'a> {
+    /// The value of the field at `place`, counted from 0, if it is text.
+    #[inline]
+    pub(crate) fn text(&self, place: usize) -> Option<&'a str> {
+        match self.0 {
+            Fields::Parsed(fields) => str::from_utf8(fields.get(place)?.value).ok(),
+            Fields::Outlined(head, places) => places.get(place)?.text(head),
+            #[cfg(feature = "h2")]
+            Fields::Section(section, at) => str::from_utf8(section.get(at + place)?.1).ok(),
+        }
+    }
+
     /// Appends the lines of those fields that `passes` takes. Every field of a head has been checked by the parser that has read it.
+    /// Fields that frame a message are left out.
     ///
     /// Lines that follow each other in the bytes of an outlined head are copied at once, if they are spelled as this writes them.
     #[inline]
-    pub(crate) fn write_lines(self, out: &mut Vec<u8>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
-        let Fields::Outlined(head, places) = self.0 else {
-            for (name, value) in self {
-                if passes(name, value) {
-                    write_line(out, name, value);
-                }
-            }
-            return;
+    pub(crate) fn write_lines(mut self, out: &mut Vec<u8>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
+        out.reserve(self.written());
+        let text = match self.0 {
+            Fields::Outlined(head, _) => head.as_bytes(),
+            _ => &[],
         };
-        let text = head.as_bytes();
         // The lines to be copied, which end at `end`.
         let (mut start, mut end) = (0, 0);
-        for place in places {
-            let (name, value) = place.cut(head);
-            if !passes(name, value) {
+        // One call of `passes` for all forms, so that it is inlined.
+        loop {
+            let place = match self.0 {
+                Fields::Outlined(_, [place, ..]) => Some(place),
+                _ => None,
+            };
+            let Some((name, value)) = self.next() else { break };
+            if !passes(name, value) || is_framing(name) {
                 continue;
             }
+            let Some(place) = place else {
+                write_line(out, name, value);
+                continue;
+            };
             let (colon, value_end) = (usize::from(place.colon), usize::from(place.end));
             let is_as_written = place.value == place.colon + 2
                 && text[colon + 1] == b' '
@@ -59,20 +76,27 @@ impl Headers<'_> {
         }
         out.extend_from_slice(&text[start..end]);
     }
+
+    /// The bytes of the lines of all fields. A few more are needed for lines of an outlined head without a space behind the colon.
+    fn written(&self) -> usize {
+        match self.0 {
+            Fields::Outlined(_, [first, .., last]) => usize::from(last.end + 2 - first.name),
+            _ => self.clone().map(|(name, value)| name.len() + value.len() + 4).sum(),
+        }
+    }
 }
 
 impl FieldLines {
     /// Adds those fields of a received head that `passes` takes, by name and value. They are not checked again. Fields that frame a
     /// message are left out, whatever `passes` says.
     #[inline]
-    pub fn pass(&mut self, fields: Headers<'_>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
-        fields.write_lines(&mut self.0, |name, value| passes(name, value) && !is_framing(name));
+    pub fn pass(&mut self, fields: Headers<'_>, passes: impl FnMut(&str, &[u8]) -> bool) {
+        fields.write_lines(&mut self.0, passes);
     }
 }
 
 fn write_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     debug_assert!(check_value(value).is_ok() && are_tokens(name.as_bytes()), "{name}");
-    out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);

@@ -34,6 +34,12 @@ impl Place {
         let name = &head[usize::from(self.name)..usize::from(self.colon)];
         (name, &head.as_bytes()[usize::from(self.value)..usize::from(self.end)])
     }
+
+    /// The value at this place in `head`.
+    #[inline(always)]
+    pub(crate) fn text<'a>(&self, head: &'a str) -> Option<&'a str> {
+        head.get(usize::from(self.value)..usize::from(self.end))
+    }
 }
 
 /// The places of all fields of one head.

@@ -28,8 +28,8 @@ impl BodyLength {
 /// The framing of one request.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing<'a> {
-    /// The Host field, which has been checked and is ASCII.
-    pub(crate) host: Option<&'a [u8]>,
+    /// The Host field, which has been checked.
+    pub(crate) host: Option<&'a str>,
     pub(crate) body: BodyLength,
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
@@ -42,10 +42,11 @@ impl<'a> Framing<'a> {
     #[inline(always)]
     pub(crate) fn of(fields: Headers<'a>, version: Version) -> Result<Framing<'a>, Reject> {
         let mut seen = Seen::default();
-        for (name, value) in fields {
+        let mut place = 0;
+        for (name, value) in fields.clone() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
             match name.len() {
-                4 if is("host") => seen.host(value)?,
+                4 if is("host") => seen.host(place, value)?,
                 6 if is("expect") => seen.expect_continue = expect(value)?,
                 7 if is("upgrade") => seen.upgrade = Some(value),
                 10 if is("connection") => seen.options |= connection(value)?,
@@ -53,8 +54,9 @@ impl<'a> Framing<'a> {
                 17 if is("transfer-encoding") => seen.chunked = transfer_encoding(value, seen.chunked)?,
                 _ => {}
             }
+            place += 1;
         }
-        seen.verdict(version)
+        seen.verdict(version, &fields)
     }
 }
 
@@ -62,16 +64,15 @@ impl<'a> Framing<'a> {
 pub(crate) const CLOSE: u8 = 1;
 pub(crate) const KEEP_ALIVE: u8 = 2;
 pub(crate) const UPGRADE: u8 = 4;
-/// There is a Connection field.
-pub(crate) const PRESENT: u8 = 8;
 /// The connection options have another name, too.
-pub(crate) const OTHER: u8 = 16;
+pub(crate) const OTHER: u8 = 8;
 
 /// The fields seen so far. The functions for single fields take and return small values instead of this state, so it can stay in
 /// registers.
 #[derive(Default)]
 struct Seen<'a> {
-    host: Option<&'a [u8]>,
+    /// The place of the Host field among the fields.
+    host: Option<usize>,
     length: Option<u64>,
     chunked: bool,
     expect_continue: bool,
@@ -89,7 +90,13 @@ fn expect(value: &[u8]) -> Result<bool, Reject> {
 
 /// Reads a Connection field: a list of tokens (RFC 9110 7.6.1).
 pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
-    let mut options = PRESENT;
+    // Nearly all of these fields.
+    match value {
+        b"close" => return Ok(CLOSE),
+        b"keep-alive" | b"Keep-Alive" => return Ok(KEEP_ALIVE),
+        _ => {}
+    }
+    let mut options = 0;
     for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
         if option.eq_ignore_ascii_case(b"close") {
             options |= CLOSE;
@@ -104,6 +111,29 @@ pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
         }
     }
     Ok(options)
+}
+
+/// Whether Connection fields with these options list `name`. The `fields` have the other names.
+#[inline]
+pub(crate) fn lists(options: u8, fields: Headers<'_>, name: &str) -> bool {
+    if options & OTHER != 0 {
+        return lists_among_others(fields, name);
+    }
+    let option = match name.len() {
+        5 if name.eq_ignore_ascii_case("close") => CLOSE,
+        7 if name.eq_ignore_ascii_case("upgrade") => UPGRADE,
+        10 if name.eq_ignore_ascii_case("keep-alive") => KEEP_ALIVE,
+        _ => 0,
+    };
+    options & option != 0
+}
+
+#[cold]
+fn lists_among_others(fields: Headers<'_>, name: &str) -> bool {
+    let lists = fields.filter(|(known, _)| known.eq_ignore_ascii_case("connection"));
+    lists
+        .flat_map(|(_, list)| list.split(|&byte| byte == b','))
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Reads a Content-Length: `1*DIGIT` (RFC 9110 8.6). The RFC also allows a list of equal lengths, which is refused here, as no
@@ -151,17 +181,17 @@ pub(crate) fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Re
 
 impl<'a> Seen<'a> {
     #[inline(always)]
-    fn host(&mut self, value: &'a [u8]) -> Result<(), Reject> {
+    fn host(&mut self, place: usize, value: &[u8]) -> Result<(), Reject> {
         if self.host.is_some() {
             return Err(Reject::HostRepeated);
         }
         check_host(value)?;
-        self.host = Some(value);
+        self.host = Some(place);
         Ok(())
     }
 
     #[inline(always)]
-    fn verdict(self, version: Version) -> Result<Framing<'a>, Reject> {
+    fn verdict(self, version: Version, fields: &Headers<'a>) -> Result<Framing<'a>, Reject> {
         let modern = version >= Version::Http11;
         if modern && self.host.is_none() {
             return Err(Reject::HostMissing);
@@ -177,7 +207,7 @@ impl<'a> Seen<'a> {
             return Err(Reject::UpgradeWithBody);
         }
         Ok(Framing {
-            host: self.host,
+            host: self.host.and_then(|place| fields.text(place)),
             body,
             keep_alive: self.options & CLOSE == 0 && (modern || self.options & KEEP_ALIVE != 0),
             // RFC 9110 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore

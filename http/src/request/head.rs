@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::framing::{BodyLength, Framing, PRESENT};
+use super::framing::{self, BodyLength, Framing, OTHER};
 use super::outline::Outline;
 use super::target::{self, Form, Target};
 use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
@@ -168,9 +168,7 @@ impl<'a> Head<'a> {
     /// field. The field may be empty. It is missing only in HTTP/1.0.
     #[inline]
     pub fn host(&self) -> Option<&'a str> {
-        self.target
-            .authority
-            .or_else(|| std::str::from_utf8(self.framing.host?).ok())
+        self.target.authority.or(self.framing.host)
     }
 
     /// The version.
@@ -212,10 +210,26 @@ impl<'a> Head<'a> {
         Exchange::new(self.method, self.version, self.framing.keep_alive)
     }
 
-    /// Whether the head was received with a Connection field, which may list the names of hop-by-hop fields (RFC 9110 7.6.1).
+    /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
+    ///
+    /// ```
+    /// use osier_http::{Head, Limits, Slots};
+    ///
+    /// let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Close, x-hop\r\n\r\n";
+    /// let mut slots: Slots = Slots::new();
+    /// let head = Head::parse(bytes, &mut slots, &Limits::default())?;
+    /// assert!(head.connection_names("close") && head.connection_names("X-Hop") && !head.connection_names("host"));
+    /// # Ok::<(), osier_http::Reject>(())
+    /// ```
     #[inline]
-    pub fn has_options(&self) -> bool {
-        self.framing.options & PRESENT != 0
+    pub fn connection_names(&self, name: &str) -> bool {
+        framing::lists(self.framing.options, self.headers(), name)
+    }
+
+    /// Whether a Connection field lists a name other than `close`, `keep-alive` and `upgrade`.
+    #[inline]
+    pub fn connection_names_others(&self) -> bool {
+        self.framing.options & OTHER != 0
     }
 
     /// The value of the first field with that name. Names are compared without regard to case.

@@ -5,7 +5,7 @@ use crate::cut::cut;
 use crate::reply_table::{Expected, VECTORS};
 use osier_http::{
     BodyDecoder, BodyLength, Head, HeadScanner, HeaderError, LAST_CHUNK, Limits, Method, Reject, Reply, ReplyLength,
-    ReplyScanner, RequestWriter, Slots, connection_names, write_chunk,
+    ReplyScanner, RequestWriter, Slots, write_chunk,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -327,7 +327,7 @@ proptest! {
             prop_assert_eq!(head.body(), body);
             let read: Vec<_> = head.headers().filter(|(name, _)| !["host", "content-length", "transfer-encoding"].contains(name)).collect();
             prop_assert_eq!(read, written);
-            prop_assert!(!connection_names(head.headers(), "close"));
+            prop_assert!(!head.connection_names("close"));
         }
     }
 }

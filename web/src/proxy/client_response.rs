@@ -45,11 +45,10 @@ impl Head {
         if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
             return Err("a change of protocol that was not asked for");
         }
-        if reply.has_options() && forwarded::lists_too_many(reply.headers()) {
+        if reply.connection_names_others() && forwarded::lists_too_many(reply.headers()) {
             return Err("a Connection field that lists too many names");
         }
         let mut fields = FieldLines::new();
-        fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
         let (mut has_date, mut is_stream) = (false, false);
         fields.pass(reply.headers(), |name, value| {
             let passes = is_passing(reply, name);
@@ -79,7 +78,7 @@ pub(super) fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str
 
 fn is_passing(reply: &Reply<'_>, name: &str) -> bool {
     let is_of_connection = forwarded::may_be_known(name) && forwarded::is_of_connection(name);
-    !(is_of_connection || (reply.has_options() && reply.connection_names(name)))
+    !(is_of_connection || reply.connection_names(name))
 }
 
 /// The fields that a 103 Early Hints keeps: RFC 8297, and the ones that browsers read. An interim response does not pass the

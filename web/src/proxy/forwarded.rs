@@ -216,7 +216,7 @@ fn add_first(head: &mut RequestWriter<'_>, text: &HopText, hop: &Hop<'_>) -> Res
         (false, true) => lines!("http", "\"[", "]\""),
         (true, true) => lines!("https", "\"[", "]\""),
     };
-    head.filled(lines, &[ip, host, ip, host])
+    head.filled(lines, &[ip, host])
 }
 
 /// The values of the fields with a name. A client that is not trusted has none.

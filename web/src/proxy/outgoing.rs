@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use osier_http::path::{BadPath, Path};
-use osier_http::{Form, HeaderError, RequestWriter, connection_names};
+use osier_http::{Form, HeaderError, RequestWriter};
 
 use super::{Host, Settings, forwarded, grpc};
 use crate::conn::log::id;
@@ -26,13 +26,19 @@ pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Result<C
         .as_ref()
         .and_then(|(prefix, with)| Some((with.as_str(), path.strip_prefix(prefix)?)));
     let is_origin = request.head.form() == Form::Origin;
+    let query = request.query();
     let (first, second) = match replaced {
         None if is_origin => return Ok(Cow::Borrowed(request.target())),
         None => (path.sent(), ""),
+        Some(("", "")) if query.is_none() => return Ok(Cow::Borrowed("/")),
         Some(("", "")) => ("/", ""),
+        // The rest of the path is its end, and the query follows there.
+        Some(("", rest)) if is_origin => {
+            return Ok(Cow::Borrowed(&request.target()[path.sent().len() - rest.len()..]));
+        }
         Some(parts) => parts,
     };
-    let (mark, query) = request.query().map_or(("", ""), |query| ("?", query));
+    let (mark, query) = query.map_or(("", ""), |query| ("?", query));
     Ok(Cow::Owned([first, second, mark, query].concat()))
 }
 
@@ -54,16 +60,15 @@ pub(super) fn write_head(
     let asked = request.host().unwrap_or_default();
     let host = backend_host(settings, asked, address);
     let mut head = RequestWriter::begin(out, request.method(), target, host)?;
-    let has_options = request.head.has_options();
     let (id, trace) = (request.forwarded_id(), request.forwarded_trace());
-    let are_all_usual = !has_options && id.is_none() && trace.is_none();
+    let are_all_usual = !request.head.connection_names_others() && id.is_none() && trace.is_none();
     let mut takes_trailers = false;
     head.pass(request.headers(), |name, value| {
+        let is_named = || request.head.connection_names(name) && !request.changes.adds(name);
         if are_all_usual && !forwarded::may_be_known(name) {
-            return true;
+            return !is_named();
         }
         takes_trailers |= name.eq_ignore_ascii_case("te") && lists_trailers(value);
-        let is_named = || has_options && connection_names(request.headers(), name) && !request.changes.adds(name);
         let is_replaced =
             (id.is_some() && is_same_name(name, id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
         // A policy may set a field that is named like a proxy's, such as X-Forwarded-User.

@@ -35,7 +35,7 @@ use std::io;
 use std::time::Duration;
 
 use http::StatusCode;
-use osier_http::{BodyLength, FieldLines, HeaderError, RequestWriter, connection_names};
+use osier_http::{BodyLength, FieldLines, HeaderError, RequestWriter};
 
 use crate::body::outgoing::Kind;
 use crate::conn::ignoring_case::begins;
@@ -158,7 +158,7 @@ impl ForwardAuth {
     /// A client that leaves cancels the call, unless the route has
     /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
-        if forwarded::lists_too_many(request.headers()) {
+        if request.head.connection_names_others() && forwarded::lists_too_many(request.headers()) {
             let text = "a Connection field that lists too many names\n";
             return Err(Response::new(StatusCode::BAD_REQUEST).body(text));
         }
@@ -214,11 +214,10 @@ impl ForwardAuth {
             _ => "localhost",
         };
         let mut head = RequestWriter::begin(out, "GET", &self.target, host)?;
-        let has_options = request.header("connection").is_some();
         let chosen = self.options.request_headers.as_deref();
         for (name, value) in request.headers() {
             let is_ours = request.changes.adds(name);
-            let is_named = || has_options && !is_ours && connection_names(request.headers(), name);
+            let is_named = || !is_ours && request.head.connection_names(name);
             // The client's own copies of the fields that the response will set.
             let is_forged = || {
                 let copied = &self.options.response_headers;

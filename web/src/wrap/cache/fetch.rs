@@ -25,9 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{Extensions, StatusCode};
-use osier_http::{
-    BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots, connection_names,
-};
+use osier_http::{BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots};
 
 use super::asked::has_credentials;
 use super::entry::{Entry, Meta, Stored};
@@ -561,11 +559,10 @@ impl Source {
 /// The fields of a request that its fetch has, too.
 fn fetched_fields(request: &Request<'_>) -> FieldLines {
     let mut fields = FieldLines::new();
-    let has_options = request.header("connection").is_some();
     for (name, value) in request.headers() {
         let is_dropped = NOT_FETCHED.iter().any(|known| known.eq_ignore_ascii_case(name))
             || name.eq_ignore_ascii_case("host")
-            || (has_options && connection_names(request.headers(), name) && !request.changes.adds(name));
+            || (request.head.connection_names(name) && !request.changes.adds(name));
         if !is_dropped {
             // `push` refuses the fields that frame the message.
             let _ = fields.push(name, value);
