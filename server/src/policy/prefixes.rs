@@ -5,12 +5,13 @@
 //! anyway.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// The most segments of a prefix that are looked up. Entries with longer prefixes are found by their first segments.
 const DEPTH: usize = 8;
 
-/// The numbers of the entries of a short list, which is not looked up.
-const FEW: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// The most entries of a short list, which is not looked up.
+const FEW: usize = 8;
 
 /// Numbers of entries, by their path prefixes.
 #[derive(Debug, Default)]
@@ -42,18 +43,21 @@ impl Prefixes {
     /// nothing.
     #[inline]
     pub fn of<'p>(&'p self, path: &[u8]) -> Fitting<'p> {
-        let mut lists: [&[u32]; DEPTH + 1] = [&[]; DEPTH + 1];
-        if self.count <= FEW.len() {
-            lists[0] = &FEW[..self.count];
-            return Fitting { lists };
+        match self.count {
+            count @ ..=FEW => Fitting::All(0..count),
+            _ => Fitting::Some(self.lists(path)),
         }
+    }
+
+    fn lists(&self, path: &[u8]) -> [&[u32]; DEPTH + 1] {
+        let mut lists: [&[u32]; DEPTH + 1] = [&[]; DEPTH + 1];
         lists[0] = &self.everywhere;
         for (prefix, list) in prefixes(path).take(self.deepest).zip(&mut lists[1..]) {
             if let Some(found) = self.below.get(prefix) {
                 *list = found;
             }
         }
-        Fitting { lists }
+        lists
     }
 }
 
@@ -65,9 +69,10 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The numbers of entries, in order.
-pub struct Fitting<'p> {
-    /// Each in order.
-    lists: [&'p [u32]; DEPTH + 1],
+pub enum Fitting<'p> {
+    All(Range<usize>),
+    /// Lists of numbers, each in order.
+    Some([&'p [u32]; DEPTH + 1]),
 }
 
 impl Iterator for Fitting<'_> {
@@ -75,7 +80,10 @@ impl Iterator for Fitting<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        let lists = self.lists.iter_mut().filter(|list| !list.is_empty());
+        let lists = match self {
+            Fitting::All(numbers) => return numbers.next(),
+            Fitting::Some(lists) => lists.iter_mut().filter(|list| !list.is_empty()),
+        };
         let next = lists.min_by_key(|list| list[0])?;
         let (first, rest) = next.split_first()?;
         *next = rest;
