@@ -25,11 +25,21 @@ impl BodyLength {
     }
 }
 
+/// The Host field, which has been checked. Its text is cut when somebody asks: many programs serve one host.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Host<'a> {
+    #[default]
+    Missing,
+    /// The place of the field among those of the head.
+    At(usize),
+    /// That of a head whose fields were changed.
+    Text(&'a str),
+}
+
 /// The framing of one request.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing<'a> {
-    /// The Host field, which has been checked.
-    pub(crate) host: Option<&'a str>,
+    pub(crate) host: Host<'a>,
     pub(crate) body: BodyLength,
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
@@ -43,7 +53,7 @@ impl<'a> Framing<'a> {
     pub(crate) fn of(fields: Headers<'a>, version: Version) -> Result<Framing<'a>, Reject> {
         let mut seen = Seen::default();
         let mut place = 0;
-        for (name, value) in fields.clone() {
+        for (name, value) in fields {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
             match name.len() {
                 4 if is("host") => seen.host(place, value)?,
@@ -56,7 +66,7 @@ impl<'a> Framing<'a> {
             }
             place += 1;
         }
-        seen.verdict(version, &fields)
+        seen.verdict(version)
     }
 }
 
@@ -71,8 +81,7 @@ pub(crate) const OTHER: u8 = 8;
 /// registers.
 #[derive(Default)]
 struct Seen<'a> {
-    /// The place of the Host field among the fields.
-    host: Option<usize>,
+    host: Host<'a>,
     length: Option<u64>,
     chunked: bool,
     expect_continue: bool,
@@ -182,18 +191,18 @@ pub(crate) fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Re
 impl<'a> Seen<'a> {
     #[inline(always)]
     fn host(&mut self, place: usize, value: &[u8]) -> Result<(), Reject> {
-        if self.host.is_some() {
+        if !matches!(self.host, Host::Missing) {
             return Err(Reject::HostRepeated);
         }
         check_host(value)?;
-        self.host = Some(place);
+        self.host = Host::At(place);
         Ok(())
     }
 
     #[inline(always)]
-    fn verdict(self, version: Version, fields: &Headers<'a>) -> Result<Framing<'a>, Reject> {
+    fn verdict(self, version: Version) -> Result<Framing<'a>, Reject> {
         let modern = version >= Version::Http11;
-        if modern && self.host.is_none() {
+        if modern && matches!(self.host, Host::Missing) {
             return Err(Reject::HostMissing);
         }
         let body = match (self.chunked, self.length) {
@@ -207,7 +216,7 @@ impl<'a> Seen<'a> {
             return Err(Reject::UpgradeWithBody);
         }
         Ok(Framing {
-            host: self.host.and_then(|place| fields.text(place)),
+            host: self.host,
             body,
             keep_alive: self.options & CLOSE == 0 && (modern || self.options & KEEP_ALIVE != 0),
             // RFC 9110 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore

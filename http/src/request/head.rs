@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::framing::{self, BodyLength, Framing, OTHER};
+use super::framing::{self, BodyLength, Framing, Host, OTHER};
 use super::outline::Outline;
 use super::target::{self, Form, Target};
 use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
@@ -143,6 +143,9 @@ impl<'a> Head<'a> {
     /// ```
     pub fn with_fields(&self, fields: &'a FieldList<'a>) -> Head<'a> {
         let mut head = *self;
+        if let Host::At(place) = self.framing.host {
+            head.framing.host = self.headers().text(place).map_or(Host::Missing, Host::Text);
+        }
         head.fields = fields.fields();
         head
     }
@@ -168,7 +171,11 @@ impl<'a> Head<'a> {
     /// field. The field may be empty. It is missing only in HTTP/1.0.
     #[inline]
     pub fn host(&self) -> Option<&'a str> {
-        self.target.authority.or(self.framing.host)
+        self.target.authority.or_else(|| match self.framing.host {
+            Host::Missing => None,
+            Host::At(place) => self.headers().text(place),
+            Host::Text(text) => Some(text),
+        })
     }
 
     /// The version.
