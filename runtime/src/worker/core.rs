@@ -159,7 +159,34 @@ pub(crate) struct Extra {
     pub(crate) locals: RefCell<Locals>,
 }
 
+/// The most boxes that a thread keeps for fibers to come.
+const SPARES: usize = 16;
+
+thread_local! {
+    /// Boxes of fibers that have ended: a gateway's fibers need one for each request.
+    static SPARE: RefCell<Vec<Box<Extra>>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Extra {
+    fn take() -> Box<Extra> {
+        SPARE
+            .try_with(|spare| spare.borrow_mut().pop())
+            .ok()
+            .flatten()
+            .unwrap_or_default()
+    }
+
+    fn recycle(mut self: Box<Self>) {
+        *self = Extra::default();
+        // An error means that the thread ends.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARES {
+                spare.push(self);
+            }
+        });
+    }
+
     #[inline]
     fn is_metered(&self) -> bool {
         self.meter.borrow().is_some()
@@ -211,6 +238,9 @@ impl<'a> Core<'a> {
             context::worker(|worker| core.alarm.remove(worker));
         }
         context::leave_fiber();
+        if let Some(extra) = core.extra.into_inner() {
+            extra.recycle();
+        }
         value
     }
 
@@ -397,7 +427,7 @@ impl<'a> Core<'a> {
     }
 
     pub(crate) fn extra(&self) -> &Extra {
-        self.extra.get_or_init(Box::default)
+        self.extra.get_or_init(Extra::take)
     }
 
     /// Unwinds after a delivery, for a call that has no error to return.
