@@ -36,9 +36,19 @@ fn serve(mut stream: &TcpStream, end: &[u8], answer: &[u8]) -> Result<()> {
     }
 }
 
-/// An answer of HTTP/1.
+/// An answer of HTTP/1, with the fields of nginx.
 pub fn http() -> Vec<u8> {
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!".to_vec()
+    b"HTTP/1.1 200 OK\r\n\
+    Server: nginx\r\n\
+    Date: Sat, 28 Nov 2026 06:53:06 GMT\r\n\
+    Content-Type: text/plain\r\n\
+    Content-Length: 13\r\n\
+    Last-Modified: Sat, 28 Nov 2026 06:53:06 GMT\r\n\
+    Connection: keep-alive\r\n\
+    ETag: \"6b0a7a52-d\"\r\n\
+    Accept-Ranges: bytes\r\n\r\n\
+    Hello, World!"
+        .to_vec()
 }
 
 /// An answer of FastCGI: a record of standard output, and the end of the request.

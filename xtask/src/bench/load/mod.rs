@@ -23,6 +23,22 @@ pub struct Served {
     pub memory: u64,
 }
 
+/// The fields that a browser sends with a request.
+pub const OF_BROWSERS: &[&str] = &[
+    "Connection: keep-alive",
+    "Cache-Control: max-age=0",
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36",
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Accept-Language: en-GB,en;q=0.9",
+    "Cookie: session=0123456789abcdef0123456789abcdef; theme=dark",
+    "Sec-Fetch-Dest: document",
+    "Sec-Fetch-Mode: navigate",
+    "Sec-Fetch-Site: same-origin",
+    "Sec-Fetch-User: ?1",
+    "Upgrade-Insecure-Requests: 1",
+];
+
 /// The request that wrk repeats, on one thread for each core of the load.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
@@ -31,8 +47,8 @@ pub struct Asked<'a> {
     /// Sends 16 requests per write.
     pub pipelined: bool,
     pub tls: bool,
-    /// A field of each request.
-    pub field: Option<&'a str>,
+    /// Fields of each request.
+    pub fields: &'a [&'a str],
     /// The requests that this script of wrk makes, in place of those for the path.
     pub script: Option<&'a Path>,
     /// Requests for one of so many things of a kind of `bench/scale.lua` in place of those for the path.
@@ -47,7 +63,7 @@ impl Asked<'_> {
             connections: 64,
             pipelined: false,
             tls: false,
-            field: None,
+            fields: &[],
             script: None,
             drawn: None,
         }
@@ -97,7 +113,7 @@ fn wrk(plan: &Plan, server: &Server, asked: Asked, load: Duration) -> Result<(f6
     if asked.drawn.is_some() {
         command.args(["-s", "bench/scale.lua"]);
     }
-    if let Some(field) = asked.field {
+    for field in asked.fields {
         command.args(["-H", field]);
     }
     let scheme = if asked.tls { "https" } else { "http" };

@@ -54,7 +54,7 @@ fn served<'a>(
         println!("    {length} bytes");
         let field = format!("Accept-Encoding: {coding}");
         let asked = Asked {
-            field: Some(&field),
+            fields: &[&field],
             ..Asked::path("/text.txt")
         };
         let mut sample = load::requests(plan, &server, asked).map(sample)?;

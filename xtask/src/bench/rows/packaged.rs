@@ -17,7 +17,7 @@ use std::path::Path;
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     match plan.against {
         Some(_) => vec![],
-        None => vec![hello(plan), file(plan), proxied(plan), scripts(plan)],
+        None => vec![hello(plan), file(plan), proxied(plan), browsed(plan), scripts(plan)],
     }
 }
 
@@ -52,11 +52,23 @@ fn file(plan: &Plan) -> Row<'_> {
 }
 
 fn proxied(plan: &Plan) -> Row<'_> {
+    gateway(plan, "proxied hello", &[])
+}
+
+fn browsed(plan: &Plan) -> Row<'_> {
+    gateway(plan, "proxied hello, a browser's fields", load::OF_BROWSERS)
+}
+
+fn gateway<'a>(plan: &'a Plan, name: &str, fields: &'static [&'static str]) -> Row<'a> {
     let under_load = move |start: &dyn Fn(u16) -> Result<Server, String>| {
         let backend = proxy::backend(plan)?;
         let server = start(backend.port)?;
         server.check("/", HELLO)?;
-        load::requests(plan, &server, Asked::path("/")).map(sample)
+        let asked = Asked {
+            fields,
+            ..Asked::path("/")
+        };
+        load::requests(plan, &server, asked).map(sample)
     };
     let ours = move |binary| under_load(&|backend| osier(plan, binary, &format!("proxy = \"127.0.0.1:{backend}\"")));
     let rivals = vec![
@@ -67,7 +79,7 @@ fn proxied(plan: &Plan) -> Row<'_> {
             under_load(&|port| proxy::behind_haproxy(plan, port))
         }),
     ];
-    row(plan, "proxied hello", ours, rivals)
+    row(plan, name, ours, rivals)
 }
 
 fn scripts(plan: &Plan) -> Row<'_> {

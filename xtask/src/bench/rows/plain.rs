@@ -57,7 +57,7 @@ fn short_lived(plan: &Plan) -> Row<'_> {
         server.check("/", HELLO)?;
         let asked = Asked {
             connections: CONNECTIONS,
-            field: Some("Connection: close"),
+            fields: &["Connection: close"],
             ..Asked::path("/")
         };
         load::requests(plan, &server, asked).map(sample)

@@ -16,16 +16,23 @@ use std::path::Path;
 pub(super) const OF_NGINX: Option<f64> = Some(0.85);
 pub(super) const OF_HAPROXY: Option<f64> = Some(0.95);
 
-/// Both sizes.
+/// Both sizes, and the small one with a longer request.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let large: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
     vec![
-        row(plan, "proxied hello", "/", HELLO.to_vec()),
-        row(plan, "proxied file of 1 MiB", "/1048576.bin", large),
+        row(plan, "proxied hello", "/", HELLO.to_vec(), &[]),
+        row(
+            plan,
+            "proxied hello, a browser's fields",
+            "/",
+            HELLO.to_vec(),
+            load::OF_BROWSERS,
+        ),
+        row(plan, "proxied file of 1 MiB", "/1048576.bin", large, &[]),
     ]
 }
 
-fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row<'a> {
+fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>, fields: &'static [&'static str]) -> Row<'a> {
     let body = Rc::new(body);
     let under_load = move |body: Rc<Vec<u8>>, start: fn(&Plan, u16) -> Result<Server, String>| {
         let backend = backend(plan)?;
@@ -35,7 +42,11 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row
         }
         let proxy = start(plan, backend.port)?;
         proxy.check(path, &body)?;
-        load::requests(plan, &proxy, Asked::path(path)).map(sample)
+        let asked = Asked {
+            fields,
+            ..Asked::path(path)
+        };
+        load::requests(plan, &proxy, asked).map(sample)
     };
     let (of_ours, of_nginx, of_haproxy, of_null) = (body.clone(), body.clone(), body.clone(), body);
     let is_small = path == "/";
