@@ -7,39 +7,20 @@
 //! ```text
 //!   fn name() -> T { body }   ──▶   fn name() -> T { Runtime::builder()….run(|| -> T { body }) }
 //! ```
+//!
+//! Osier has the examples, where it exports the attributes again, and the tests. With Osier as a dependency of its tests, this crate would
+//! make cargo build Osier and all below twice: dependencies of a procedural macro are built apart.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Runs `main` on a fiber of a new runtime, with one worker per core or `#[osier::main(workers = 4)]`.
-///
-/// ```
-/// #[osier::main]
-/// fn main() -> std::io::Result<()> {
-///     osier::sleep(std::time::Duration::from_millis(1));
-///     Ok(())
-/// }
-/// ```
-///
 /// The result crosses a thread, so its type is `Send`: `Box<dyn Error + Send + Sync>`, not `Box<dyn Error>`.
 #[proc_macro_attribute]
 pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
     expand(options, function, "")
 }
 
-/// Makes a test whose function runs on a fiber of a new runtime, with one worker or `#[osier::test(workers = 4)]`.
-///
-/// With `#[osier::test(virtual_clock)]` time is virtual: a sleep takes no time.
-///
-/// ```
-/// #[osier::test(virtual_clock)]
-/// fn an_hour_passes() {
-///     let began = osier::time::now();
-///     osier::sleep(std::time::Duration::from_secs(3600));
-///     assert!(osier::time::now() - began >= std::time::Duration::from_secs(3600));
-/// }
-/// # fn main() {}
-/// ```
+/// Time is virtual with `#[osier::test(virtual_clock)]`: a sleep takes no time.
 #[proc_macro_attribute]
 pub fn test(options: TokenStream, function: TokenStream) -> TokenStream {
     expand(options, function, "#[::core::prelude::v1::test]")

@@ -141,8 +141,30 @@ pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use future::{Task, spawn_future, spawn_future_local};
 #[cfg(feature = "inspect")]
 pub use inspect::{dump, dump_on_sigquit};
+/// Runs `main` on a fiber of a new runtime, with one worker per core or `#[osier::main(workers = 4)]`.
+///
+/// ```
+/// #[osier::main]
+/// fn main() -> std::io::Result<()> {
+///     osier::sleep(std::time::Duration::from_millis(1));
+///     Ok(())
+/// }
+/// ```
 #[cfg(feature = "macros")]
-pub use osier_macros::{main, test};
+pub use osier_macros::main;
+/// Makes a test whose function runs on a fiber of a new runtime, with one worker or `#[osier::test(workers = 4)]`.
+///
+/// ```
+/// #[osier::test(virtual_clock)]
+/// fn an_hour_passes() {
+///     let began = osier::time::now();
+///     osier::sleep(std::time::Duration::from_secs(3600));
+///     assert!(osier::time::now() - began >= std::time::Duration::from_secs(3600));
+/// }
+/// # fn main() {}
+/// ```
+#[cfg(feature = "macros")]
+pub use osier_macros::test;
 #[cfg(feature = "embed")]
 pub use runtime::embed;
 pub use runtime::{Builder, Runtime, run};

@@ -5,6 +5,7 @@
 
 mod async_adapter;
 mod async_streams;
+mod attributes;
 mod callbacks;
 mod callbacks_end;
 mod callbacks_wait;

@@ -1,4 +1,4 @@
-//! The attributes on functions of every shape that they take.
+//! The attributes `osier::main` and `osier::test` on functions of every shape that they take.
 
 use std::time::Duration;
 
