@@ -247,7 +247,16 @@ osier_queue::impl_debug!(ScopedJoinHandle<'a, T>, self => self.0);
 
 /// Runs a borrowing `body` on a fiber that `inject` starts elsewhere, and blocks this thread until it has ended.
 #[track_caller]
-pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(Job)) -> T {
+pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: &dyn Fn(Job)) -> T {
+    let (mut body, mut value) = (Some(body), None);
+    // A program calls this once, and a suite of tests with hundreds of types. So all below is compiled for none of them.
+    run_untyped(&mut || value = body.take().map(|body| body()), inject);
+    value.expect("the body has returned")
+}
+
+/// Runs a `body` that leaves its value itself.
+#[track_caller]
+fn run_untyped(body: &mut (dyn FnMut() + Send), inject: &dyn Fn(Job)) {
     let shared: Arc<Children> = Arc::default();
     let header = Header::new(Location::caller()).in_scope(Arc::clone(&shared));
     let (job, handle) = packet::packet_unbounded(header, body);
@@ -258,8 +267,7 @@ pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(
             wait_for(&shared).expect("a plain thread is neither cancelled nor misplaced")
         }));
     }
-    match handle.join() {
-        Ok(value) => value,
-        Err(payload) => resume_unwind(payload),
+    if let Err(payload) = handle.join() {
+        resume_unwind(payload)
     }
 }

@@ -81,7 +81,7 @@ impl Runtime {
             context::worker(|_| ()).is_none(),
             "Runtime::run on a worker would block it: use osier::spawn(..).join(), or Runtime::spawn"
         );
-        scope::run(body, |job| self.threads.scheduler.inject(job))
+        scope::run(body, &|job| self.threads.scheduler.inject(job))
     }
 
     /// Runs `body` on a new fiber of this runtime. Any thread may call it.

@@ -88,12 +88,12 @@ impl Driver {
         }
     }
 
-    /// Runs until `is_over`, or until something has failed.
-    pub(super) fn run(&mut self, is_over: impl Fn() -> bool) {
+    /// Runs until the program has returned, or until something has failed.
+    pub(super) fn run(&mut self, returned: &Cell<bool>) {
         let limits = (nanos(self.shared.limit_time), self.shared.limit_steps);
         loop {
             self.obey();
-            if is_over() || self.shared.has_failed() {
+            if returned.get() || self.shared.has_failed() {
                 return;
             }
             self.news();

@@ -91,7 +91,7 @@ mod trace;
 mod world;
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::panic::{Location, resume_unwind};
@@ -324,6 +324,16 @@ impl Sim {
         place: &'static Location<'static>,
         program: impl FnOnce(&World) -> T + 'static,
     ) -> Ended<T> {
+        let value = Rc::new(Cell::new(None));
+        let left = Rc::clone(&value);
+        let program = Box::new(move |world: &World| left.set(Some(program(world))));
+        let Ended { outcome, report, made } = self.simulate_untyped(place, program);
+        let outcome = outcome.map(|()| value.take().expect("the program has returned"));
+        Ended { outcome, report, made }
+    }
+
+    /// Runs a `program` that leaves its value itself. A suite of tests has hundreds of programs, and this is compiled for none of them.
+    fn simulate_untyped(&self, place: &'static Location<'static>, program: Program) -> Ended<()> {
         assert!(
             context::worker(|_| ()).is_none(),
             "osier::sim on a worker would block it: call it on a plain thread, such as that of a test"
@@ -334,11 +344,11 @@ impl Sim {
         let shared = Rc::new(Shared::new(Arc::clone(&net), self.limit_time, self.limit_steps));
         let _entered = here::Entered::new(&net, &shared.pool);
 
-        let value = Rc::new(RefCell::new(None));
-        let plan = program_plan(place, &shared, program, Rc::clone(&value));
+        let returned = Rc::new(Cell::new(false));
+        let plan = program_plan(place, &shared, program, Rc::clone(&returned));
         shared.add(plan, None, None);
         let mut driver = Driver::new(Rc::clone(&shared));
-        driver.run(|| value.borrow().is_some());
+        driver.run(&returned);
         let report = self.told(&shared, &driver);
         driver.finish();
         shared.forget_bodies();
@@ -347,7 +357,7 @@ impl Sim {
         let outcome = match shared.take_failure() {
             Some(Failure::Panic(_, payload)) => Err(payload),
             Some(_) => Err(Box::new(report.failure.clone().unwrap_or_default()) as Box<dyn Any + Send>),
-            None => Ok(value.take().expect("the driver runs until there is one")),
+            None => Ok(()),
         };
         Ended { outcome, report, made }
     }
@@ -370,12 +380,14 @@ impl Sim {
     }
 }
 
-/// The plan of the host that runs the program.
-fn program_plan<T: 'static>(
+type Program = Box<dyn FnOnce(&World)>;
+
+/// The plan of the host that runs the program. `returned` becomes true when the program returns.
+fn program_plan(
     place: &'static Location<'static>,
     shared: &Rc<Shared>,
-    program: impl FnOnce(&World) -> T + 'static,
-    value: Rc<RefCell<Option<T>>>,
+    program: Program,
+    returned: Rc<Cell<bool>>,
 ) -> Plan {
     let program = RefCell::new(Some(program));
     let weak = Rc::downgrade(shared);
@@ -393,7 +405,7 @@ fn program_plan<T: 'static>(
             };
             let run = std::panic::AssertUnwindSafe(|| program(&world));
             match std::panic::catch_unwind(run) {
-                Ok(returned) => drop(value.borrow_mut().replace(returned)),
+                Ok(()) => returned.set(true),
                 Err(payload) if crate::Cancelled::is_payload(&*payload) => resume_unwind(payload),
                 Err(payload) => shared.fail(Failure::Panic("the program panicked".into(), payload)),
             }

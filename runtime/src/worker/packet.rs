@@ -59,16 +59,91 @@ struct Packet<F, T> {
 /// The calls of a job on a packet whose type it does not know. Each takes the job's own packet.
 struct Calls {
     run: unsafe fn(NonNull<Front>),
+    empty: unsafe fn(NonNull<Front>),
     fail: unsafe fn(NonNull<Front>, Payload),
     finish: unsafe fn(NonNull<Front>) -> bool,
     free: unsafe fn(NonNull<Front>),
 }
 
+// Compiled once for each type of a value. All that the type of the body does not need is here, not in `Packet`.
+impl<T> Middle<T> {
+    /// The middle of the packet that begins with `front`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Packet::of`].
+    unsafe fn of<'p>(front: NonNull<Front>) -> &'p Self {
+        // SAFETY: the caller's promise; `repr(C)` puts the front at the middle's own address, and that at the packet's, and the
+        // pointer was made from one to the whole packet.
+        unsafe { front.cast::<Self>().as_ref() }
+    }
+
+    /// Leaves the outcome of the body, which is not shown yet.
+    ///
+    /// # Safety
+    ///
+    /// Only from the packet's one job, on the fiber, and this or `fail` only once.
+    unsafe fn leave(&self, outcome: thread::Result<T>) {
+        let outcome = outcome.map_err(told);
+        self.note_panic(&outcome);
+        // SAFETY: the one producer, once.
+        unsafe { self.done.set(outcome) };
+        if self.done.is_detached() {
+            // The value ends where its fiber does, so its destructor may block.
+            // SAFETY: the one producer, between `set` and `finish`.
+            isolate(|| unsafe { self.done.discard() });
+        }
+    }
+
+    /// Leaves `payload` as the outcome of a body that never ran.
+    ///
+    /// # Safety
+    ///
+    /// Only from the packet's one job, and this or `leave` only once.
+    unsafe fn fail(front: NonNull<Front>, payload: Payload) {
+        // SAFETY: a job's packet is alive until it has finished, and these calls are of its type.
+        let middle = unsafe { Self::of(front) };
+        let outcome = Err(payload);
+        middle.note_panic(&outcome);
+        // SAFETY: the one producer, once.
+        unsafe { middle.done.set(outcome) };
+    }
+
+    /// Counts a panic in the scope. A handle that takes the panic uncounts it.
+    fn note_panic(&self, outcome: &thread::Result<T>) {
+        if let Err(payload) = outcome
+            && let Some(scope) = self.front.header.scope()
+            && !payload.is::<Cancelled>()
+        {
+            scope.child_panicked();
+        }
+    }
+
+    /// Shows the outcome to the handle. Returns true if there is no handle: then the packet is the job's to free.
+    ///
+    /// # Safety
+    ///
+    /// Only from the packet's one job, after `leave` or `fail`; after `false` the packet may be gone.
+    unsafe fn finish(front: NonNull<Front>) -> bool {
+        // SAFETY: the caller is the one producer, after it has set the value; its packet is alive until this call.
+        unsafe { Self::of(front).done.finish() }
+    }
+}
+
+/// The payload that a handle gets for that of a body that has unwound.
+fn told(payload: Payload) -> Payload {
+    match cancel::is_unwind(&*payload) {
+        true => Box::new(Cancelled),
+        false => payload,
+    }
+}
+
 impl<F: FnOnce() -> T, T> Packet<F, T> {
     const CALLS: Calls = Calls {
         run: Self::run,
-        fail: Self::fail,
-        finish: Self::finish,
+        empty: Self::empty,
+        fail: Middle::<T>::fail,
+        finish: Middle::<T>::finish,
         free: Self::free,
     };
 
@@ -87,7 +162,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
     ///
     /// # Safety
     ///
-    /// Only from the packet's one job, and this or `fail` only once.
+    /// Only from the packet's one job, and this or `empty` only once.
     unsafe fn run(front: NonNull<Front>) {
         // SAFETY: a job's packet is alive until it has finished, and these calls are of its type.
         let packet = unsafe { Self::of(front) };
@@ -95,56 +170,21 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         let Some(body) = unsafe { &mut *packet.body.get() }.take() else {
             unreachable!("a job runs once")
         };
-        let outcome = catch_unwind(AssertUnwindSafe(body)).map_err(|payload| match cancel::is_unwind(&*payload) {
-            true => Box::new(Cancelled) as Payload,
-            false => payload,
-        });
-        packet.note_panic(&outcome);
-        // SAFETY: the one producer, once.
-        unsafe { packet.middle.done.set(outcome) };
-        if packet.middle.done.is_detached() {
-            // The value ends where its fiber does, so its destructor may block.
-            // SAFETY: the one producer, between `set` and `finish`.
-            isolate(|| unsafe { packet.middle.done.discard() });
-        }
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        // SAFETY: the caller's promise.
+        unsafe { packet.middle.leave(outcome) };
     }
 
-    /// Leaves `payload` as the outcome of a body that never ran.
+    /// Drops the body, which never ran.
     ///
     /// # Safety
     ///
-    /// As [`run`](Self::run).
-    unsafe fn fail(front: NonNull<Front>, payload: Payload) {
+    /// Only from the packet's one job, and this or `run` only once.
+    unsafe fn empty(front: NonNull<Front>) {
         // SAFETY: a job's packet is alive until it has finished, and these calls are of its type.
         let packet = unsafe { Self::of(front) };
         // SAFETY: the caller is the packet's one job, so nobody else touches the body.
-        let body = unsafe { &mut *packet.body.get() }.take();
-        // Nothing of the body has run. Its captures may still panic when they are dropped, which concerns nobody else.
-        let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
-        let outcome = Err(dropped.err().unwrap_or(payload));
-        packet.note_panic(&outcome);
-        // SAFETY: the one producer, once.
-        unsafe { packet.middle.done.set(outcome) };
-    }
-
-    /// Counts a panic in the scope. A handle that takes the panic uncounts it.
-    fn note_panic(&self, outcome: &thread::Result<T>) {
-        if let Err(payload) = outcome
-            && let Some(scope) = self.middle.front.header.scope()
-            && !payload.is::<Cancelled>()
-        {
-            scope.child_panicked();
-        }
-    }
-
-    /// Shows the outcome to the handle. Returns true if there is no handle: then the packet is the job's to free.
-    ///
-    /// # Safety
-    ///
-    /// Only from the packet's one job, after `run` or `fail`; after `false` the packet may be gone.
-    unsafe fn finish(front: NonNull<Front>) -> bool {
-        // SAFETY: the caller is the one producer, after it has set the value; its packet is alive until this call.
-        unsafe { Self::of(front).middle.done.finish() }
+        drop(unsafe { &mut *packet.body.get() }.take());
     }
 
     /// Frees the packet.
@@ -204,8 +244,13 @@ impl ScopedJob<'_> {
 
     /// Leaves `payload` as the outcome of a closure that is not to run.
     pub(crate) fn abandon(&self, payload: Payload) {
+        // Nothing of the body has run. Its captures may still panic when they are dropped, which concerns nobody else.
         // SAFETY: as in `run`.
-        unsafe { (self.front().calls.fail)(self.packet(), payload) }
+        let dropped = catch_unwind(AssertUnwindSafe(|| unsafe {
+            (self.front().calls.empty)(self.packet())
+        }));
+        // SAFETY: the one job, once, in place of `run`.
+        unsafe { (self.front().calls.fail)(self.packet(), dropped.err().unwrap_or(payload)) }
     }
 
     /// Shows the outcome, after everything else of the fiber has ended.
