@@ -164,6 +164,7 @@ const SPARES: usize = 16;
 
 thread_local! {
     /// Boxes of fibers that have ended: a gateway's fibers need one for each request.
+    #[expect(clippy::vec_box, reason = "what is kept are the boxes")]
     static SPARE: RefCell<Vec<Box<Extra>>> = const { RefCell::new(Vec::new()) };
 }
 
