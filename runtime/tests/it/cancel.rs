@@ -40,6 +40,24 @@ fn a_cancelled_read_fails_first_and_unwinds_afterwards() {
     });
 }
 
+/// The memory of a fiber is used again.
+#[test]
+fn a_fiber_inherits_no_cancellation_of_an_ended_one() {
+    timeless(1).run(|| {
+        for _ in 0..3 {
+            let handle = osier::spawn_local(|| {
+                let (_client, mut server) = pair();
+                // A second delivery would unwind.
+                let first = server.read(&mut [0; 8]).unwrap_err();
+                Cancelled::is(&first)
+            });
+            settle();
+            handle.cancel();
+            assert!(handle.join().unwrap());
+        }
+    });
+}
+
 #[test]
 fn read_exact_and_friends_do_not_retry_a_cancelled_read() {
     timeless(1).run(|| {

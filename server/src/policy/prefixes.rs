@@ -45,7 +45,7 @@ impl Prefixes {
     pub fn of<'p>(&'p self, path: &[u8]) -> Fitting<'p> {
         match self.count {
             count @ ..=FEW => Fitting::All(0..count),
-            _ => Fitting::Some(self.lists(path)),
+            _ => Fitting::Lists(self.lists(path)),
         }
     }
 
@@ -70,9 +70,10 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The numbers of entries, in order.
 pub enum Fitting<'p> {
+    /// Those of all entries.
     All(Range<usize>),
-    /// Lists of numbers, each in order.
-    Some([&'p [u32]; DEPTH + 1]),
+    /// Several lists, each in order.
+    Lists([&'p [u32]; DEPTH + 1]),
 }
 
 impl Iterator for Fitting<'_> {
@@ -82,7 +83,7 @@ impl Iterator for Fitting<'_> {
     fn next(&mut self) -> Option<usize> {
         let lists = match self {
             Fitting::All(numbers) => return numbers.next(),
-            Fitting::Some(lists) => lists.iter_mut().filter(|list| !list.is_empty()),
+            Fitting::Lists(lists) => lists.iter_mut().filter(|list| !list.is_empty()),
         };
         let next = lists.min_by_key(|list| list[0])?;
         let (first, rest) = next.split_first()?;

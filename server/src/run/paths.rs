@@ -101,6 +101,9 @@ pub fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
 
 /// Warnings about what the user of the configuration may not read, for `osier check`: as root it sees everything. `file`
 /// is the configuration.
+///
+/// # Blocks the thread
+/// While the files and folders are looked at.
 pub fn unreadable_to_user(config: &mut Config, file: &Path) -> Vec<String> {
     let mut paths: Vec<(PathBuf, &str)> = Vec::new();
     for (touch, path) in touched(config) {

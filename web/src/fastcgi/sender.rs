@@ -272,6 +272,10 @@ pub fn while_sending<T>(
 
 /// Runs `read` on this fiber while `send` runs on another. A panic of `send` shuts `stream` down, because `read` waits
 /// for its bytes, without a timeout while the body is being sent.
+///
+/// # Suspends
+///
+/// As `read` does, and until `send` has stopped.
 fn read_beside<T>(stream: &Transport, send: impl FnOnce(), read: impl FnOnce() -> T) -> T {
     let guarded = || {
         catch_unwind(AssertUnwindSafe(send)).unwrap_or_else(|payload| {

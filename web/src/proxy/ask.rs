@@ -194,7 +194,7 @@ fn read(
         let status = StatusCode::from_u16(reply.status()).ok();
         let status = status.filter(|status| *status != StatusCode::SWITCHING_PROTOCOLS);
         let status = status.ok_or(UNFIT)?;
-        if forwarded::lists_too_many(reply.headers()) {
+        if forwarded::lists_too_many(reply.connection_names_others(), reply.headers()) {
             return Err(UNFIT);
         }
         let mut fields = FieldLines::new();

@@ -45,7 +45,7 @@ impl Head {
         if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
             return Err("a change of protocol that was not asked for");
         }
-        if reply.connection_names_others() && forwarded::lists_too_many(reply.headers()) {
+        if forwarded::lists_too_many(reply.connection_names_others(), reply.headers()) {
             return Err("a Connection field that lists too many names");
         }
         let mut fields = FieldLines::new();
@@ -91,7 +91,7 @@ pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, outp
     // An interim response is only a hint. One with a list that is too long is dropped.
     let is_passed = reply.status() != StatusCode::CONTINUE.as_u16()
         && asked.version() != Version::Http10
-        && !forwarded::lists_too_many(reply.headers());
+        && !forwarded::lists_too_many(reply.connection_names_others(), reply.headers());
     if !is_passed {
         return;
     }

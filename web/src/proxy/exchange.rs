@@ -38,7 +38,7 @@ fn bad(reason: &'static str) -> Response {
 ///
 /// The response to a request that is not forwarded.
 pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<Option<Sender>, Response> {
-    if request.head.connection_names_others() && forwarded::lists_too_many(request.headers()) {
+    if forwarded::lists_too_many(request.head.connection_names_others(), request.headers()) {
         return Err(bad("a Connection field that lists too many names"));
     }
     if request.version() == Version::HTTP_2

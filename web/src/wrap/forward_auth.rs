@@ -158,7 +158,7 @@ impl ForwardAuth {
     /// A client that leaves cancels the call, unless the route has
     /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
-        if request.head.connection_names_others() && forwarded::lists_too_many(request.headers()) {
+        if forwarded::lists_too_many(request.head.connection_names_others(), request.headers()) {
             let text = "a Connection field that lists too many names\n";
             return Err(Response::new(StatusCode::BAD_REQUEST).body(text));
         }

@@ -124,7 +124,7 @@ fn read(path: &str) -> String {
 
 const NEEDS_USER: &str = "chroot needs user: root can leave a chroot";
 
-/// Runs `look` on a thread with the rights of a user. None if this process is not root, or no user is given.
+/// Runs `look` on a thread with the rights of a user. None if this process is not root or may not take them, or if no user is given.
 ///
 /// # Blocks the thread
 /// Until `look` has returned.
