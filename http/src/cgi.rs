@@ -10,6 +10,7 @@
 //! A head that two parsers could read in two ways is refused: a fold, white space before a colon, a control byte, a second Status
 //! or Location.
 
+use std::ops::Range;
 use std::{error, fmt};
 
 use memchr::memchr;
@@ -22,6 +23,9 @@ pub const HEAD_BYTES: usize = 64 << 10;
 
 /// The most names that Connection may list. Every name is compared with every field.
 const LISTED_NAMES: usize = 16;
+
+/// How many fields keep their places, so that passing them on needs no second search. Most heads have no more.
+const PLACES: usize = 8;
 
 /// Why a response cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +144,20 @@ pub struct Head<'a> {
     lists: bool,
     /// The lengths of the names: bit n for a name of n bytes, the last bit for all longer ones. A missing bit rules a name out.
     lengths: u64,
+    places: [Place; PLACES],
+    /// The number of `places` in use.
+    placed: usize,
+    /// The start of the first line after those of `places`.
+    rest: usize,
+}
+
+/// The place of a field in the head: where its line begins, its colon, and where its line ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    line: u32,
+    colon: u32,
+    end: u32,
+    kind: FieldName,
 }
 
 impl<'a> Head<'a> {
@@ -156,9 +174,12 @@ impl<'a> Head<'a> {
             content_length: None,
             lists: false,
             lengths: 0,
+            places: [Place::default(); PLACES],
+            placed: 0,
+            rest: 0,
         };
-        let (mut count, mut listed, mut has_type) = (0, 0, false);
-        for line in lines(bytes) {
+        let (mut count, mut listed, mut has_type, mut at) = (0, 0, false, 0);
+        while let Some((line, next)) = line_at(bytes, at) {
             count += 1;
             let (name, value) = field(line).ok_or(Malformed::Field(count))?;
             if !is_token_as_a_whole(name) {
@@ -168,7 +189,10 @@ impl<'a> Head<'a> {
                 return Err(Malformed::Value(count));
             }
             head.lengths |= length_bit(name.len());
-            match FieldName::of(name) {
+            let kind = FieldName::of(name);
+            head.place(at..at + line.len(), name.len(), kind, next);
+            at = next;
+            match kind {
                 FieldName::Status => {
                     let status = status_of(value).filter(|_| head.status.is_none());
                     head.status = Some(status.ok_or(Malformed::Status)?);
@@ -201,6 +225,23 @@ impl<'a> Head<'a> {
         Ok(head)
     }
 
+    /// Keeps the place of a line, unless there are enough already. `next` is where the line after it begins.
+    fn place(&mut self, line: Range<usize>, name: usize, kind: FieldName, next: usize) {
+        if let Some(place) = self.places.get_mut(self.placed)
+            && let Ok(end) = u32::try_from(line.end)
+        {
+            // Both are below the end of the line.
+            let (start, colon) = (line.start as u32, (line.start + name) as u32);
+            *place = Place {
+                line: start,
+                colon,
+                end,
+                kind,
+            };
+            (self.placed, self.rest) = (self.placed + 1, next);
+        }
+    }
+
     /// The status: that of Status, else 302 with a [`location`](Head::location), else 200.
     pub fn status(&self) -> u16 {
         let natural = if self.location.is_some() { 302 } else { 200 };
@@ -230,37 +271,50 @@ impl<'a> Head<'a> {
         if self.lengths & length_bit(name.len()) == 0 {
             return None;
         }
-        let mut fields = lines(self.lines).filter_map(field);
-        let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()) && self.passes(known));
-        found.map(|(_, value)| value)
+        let is_it = |known: &[u8], kind| known.eq_ignore_ascii_case(name.as_bytes()) && self.passes(known, kind);
+        let found = self.all_fields().find(|(known, _, kind)| is_it(known, *kind));
+        found.map(|(_, value, _)| value)
     }
 
     /// The fields that are passed on, in order: all except Status, Content-Length and the hop-by-hop fields.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let head = *self;
-        lines(self.lines)
-            .filter_map(field)
-            .filter(move |(name, _)| head.passes(name))
-            .filter_map(|(name, value)| Some((str::from_utf8(name).ok()?, value)))
+        self.all_fields()
+            .filter(move |(name, _, kind)| head.passes(name, *kind))
+            .filter_map(|(name, value, _)| Some((str::from_utf8(name).ok()?, value)))
     }
 
-    fn passes(&self, name: &[u8]) -> bool {
-        match FieldName::of(name) {
+    fn all_fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8], FieldName)> + use<'a> {
+        let (lines, places) = (self.lines, self.places);
+        let placed = places.into_iter().take(self.placed).map(move |place| {
+            let [line, colon, end] = [place.line, place.colon, place.end].map(|at| at as usize);
+            (&lines[line..colon], trim(&lines[colon + 1..end]), place.kind)
+        });
+        let mut at = self.rest;
+        let others = std::iter::from_fn(move || {
+            let (line, next) = line_at(lines, at)?;
+            at = next;
+            field(line).map(|(name, value)| (name, value, FieldName::of(name)))
+        });
+        placed.chain(others)
+    }
+
+    fn passes(&self, name: &[u8], kind: FieldName) -> bool {
+        match kind {
             FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
             FieldName::Location | FieldName::ContentType | FieldName::Other => !(self.lists && self.is_listed(name)),
         }
     }
 
     fn is_listed(&self, name: &[u8]) -> bool {
-        lines(self.lines)
-            .filter_map(field)
-            .filter(|(known, _)| FieldName::of(known) == FieldName::Connection)
-            .any(|(_, value)| options(value).any(|option| option.eq_ignore_ascii_case(name)))
+        self.all_fields()
+            .filter(|(_, _, kind)| *kind == FieldName::Connection)
+            .any(|(_, value, _)| options(value).any(|option| option.eq_ignore_ascii_case(name)))
     }
 }
 
 /// The fields that the parser distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FieldName {
     Status,
     Location,
@@ -269,6 +323,7 @@ enum FieldName {
     Connection,
     /// A hop-by-hop field (RFC 9110 7.6.1).
     HopByHop,
+    #[default]
     Other,
 }
 
@@ -293,17 +348,15 @@ impl FieldName {
     }
 }
 
-/// The lines before the empty line, without their line ends.
-fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let (line, rest) = match memchr(b'\n', bytes) {
-            Some(end) => (&bytes[..end], &bytes[end + 1..]),
-            None => (bytes, &bytes[..0]),
-        };
-        bytes = rest;
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        (!line.is_empty()).then_some(line)
-    })
+/// The line that begins at `at`, without its line end, and where the next one begins. `None` for the empty line.
+fn line_at(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let rest = &bytes[at..];
+    let (line, next) = match memchr(b'\n', rest) {
+        Some(end) => (&rest[..end], at + end + 1),
+        None => (rest, bytes.len()),
+    };
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    (!line.is_empty()).then_some((line, next))
 }
 
 /// The name and the value of a line.

@@ -120,6 +120,44 @@ fn what_frames_or_concerns_the_connection_is_left_out() {
 }
 
 #[test]
+fn fields_mean_the_same_at_any_place_of_a_long_head() {
+    let lines = [
+        "Connection: x-hop",
+        "X-1: 1",
+        "Content-Length: 5",
+        "X-Hop: 1",
+        "X-2: 2",
+        "Status: 404 Not Found",
+        "X-3: 3",
+        "Keep-Alive: 5",
+        "X-4: 4",
+        "X-5: 5",
+        "X-6:  6 ",
+        "Location: /a",
+    ];
+    for first in 0..lines.len() {
+        let mut lines = lines;
+        lines.rotate_left(first);
+        let answer = lines.join("\n") + "\n\n";
+        let passing = lines
+            .iter()
+            .filter(|line| line.starts_with("X-") && !line.starts_with("X-Hop") || line.starts_with("Location"));
+        let expected = passing.map(|line| {
+            line.split_once(':')
+                .map(|(name, value)| pair(name, value.trim()))
+                .unwrap()
+        });
+        assert_eq!(fields(&answer), expected.collect::<Vec<_>>());
+        let head = Head::parse(answer.as_bytes()).unwrap();
+        assert_eq!(
+            (head.status(), head.content_length(), head.location()),
+            (404, Some(5), Some("/a"))
+        );
+        assert_eq!((head.field("x-6"), head.field("x-hop")), (Some(&b"6"[..]), None));
+    }
+}
+
+#[test]
 fn what_could_be_read_in_two_ways_is_refused() {
     use Malformed as M;
     let names: Vec<String> = (0..17).map(|i| format!("n{i}")).collect();

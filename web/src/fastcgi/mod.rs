@@ -83,6 +83,7 @@ use self::sender::{Sender, Source, while_sending};
 use self::stderr::{About, Stderr};
 use crate::body::ahead::Bounds;
 use crate::body::spool::{self, Spool};
+use crate::conn::buffers;
 use crate::files::place::{self, Place};
 use crate::files::root::Root;
 use crate::files::{self, Access, Files};
@@ -94,10 +95,6 @@ use crate::{Address, Answer, Handler, IntoResponse, Request, Response};
 
 /// The longest body that is sent together with the parameters in one call, in bytes.
 const SMALL: u64 = 16 << 10;
-
-/// Initial capacity for the parameters of a request: enough for most, and a little below 1 KiB, a size that allocators
-/// serve fast.
-const OPENING: usize = 1000;
 
 /// The most redirects inside the server that one request may take.
 const REDIRECTS: usize = 5;
@@ -484,15 +481,15 @@ impl FastCgi {
 
     /// Sends one request to the backend, and sends it a second time where that is safe.
     fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], mut body: Sender) -> Outcome {
-        let fields = match Fields::of(request.headers()) {
-            Ok(fields) => fields,
-            Err(collision) => {
-                return Outcome::Response(fail(StatusCode::BAD_REQUEST, &collision));
+        let mut opening = buffers::take_head();
+        // The fields are gone before the backend is waited for.
+        match Fields::of(request.headers()) {
+            Ok(fields) => {
+                fastcgi::begin(&mut opening, self.keep);
+                params::write(&mut opening, &self.fixed, request, &fields, (asked, script), body.len());
             }
-        };
-        let mut opening = Vec::with_capacity(OPENING);
-        fastcgi::begin(&mut opening, self.keep);
-        params::write(&mut opening, &self.fixed, request, &fields, (asked, script), body.len());
+            Err(collision) => return Outcome::Response(fail(StatusCode::BAD_REQUEST, &collision)),
+        }
         if let Err(error) = body.join(&mut opening, SMALL as usize) {
             return Outcome::Response(Response::internal_error(error));
         }
@@ -500,6 +497,7 @@ impl FastCgi {
         let answered = self.upstream.attempt(affinity, |lease| {
             self.run_over(lease, request, (asked.method, &opening), &mut body)
         });
+        buffers::give_head(opening);
         match answered {
             Ok((backend, number)) => match self.respond(request, backend, body) {
                 Outcome::Response(response) => {
@@ -651,12 +649,12 @@ fn origin_form(target: &str) -> &str {
 /// The log of the backend's standard error for a request.
 fn stderr_of(request: &mut Request<'_>) -> Stderr {
     let (method, target) = (cut(request.method()), cut(request.target()));
-    let about = About {
-        client: (request.peer(), request.is_proxied()),
-        host: request.host().map(Box::from),
-        id: request.id(),
-        request: [method, " ", target].concat(),
-    };
+    let about = About::new(
+        (request.peer(), request.is_proxied()),
+        request.host(),
+        request.id(),
+        (method, target),
+    );
     Stderr::new(request.body().worker().clone(), about)
 }
 
