@@ -93,26 +93,14 @@ impl<'a> Fields<'a> {
     ///
     /// [`Collision`].
     pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
-        // Only a name with an unusual character can collide. Most requests have none.
-        let odd: Vec<&str> = fields
-            .clone()
-            .map(|(name, _)| name)
-            .filter(|name| !is_plain(name))
-            .collect();
-        for (at, name) in odd.iter().enumerate() {
-            let others = odd[..at]
-                .iter()
-                .copied()
-                .chain(fields.clone().map(|(name, _)| name).filter(|name| is_plain(name)));
-            if let Some(other) = others.into_iter().find(|other| variable(other).eq(variable(name))) {
-                // The client chooses the names, and the log gets them.
-                return Err(Collision(format!("{other:.64} and {name:.64}")));
-            }
-        }
-        let has_odd = !odd.is_empty();
+        let mut odd: Vec<&str> = Vec::new();
         let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);
-        for (name, value) in fields {
-            if is_left_out(name) || (has_odd && !is_plain(name)) {
+        for (name, value) in fields.clone() {
+            if !is_plain(name) {
+                odd.push(name);
+                continue;
+            }
+            if is_left_out(name) {
                 continue;
             }
             match grouped.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -130,8 +118,19 @@ impl<'a> Fields<'a> {
                 None => grouped.push((name, value.into())),
             }
         }
-        Ok(Fields(grouped))
+        collision(&odd, fields).map_or(Ok(Fields(grouped)), Err)
     }
+}
+
+/// The first of the `odd` names, those with an unusual character, that collides with another of them or with a plain one.
+fn collision<'a>(odd: &[&str], fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Option<Collision> {
+    odd.iter().enumerate().find_map(|(at, name)| {
+        let plain = fields.clone().map(|(name, _)| name).filter(|name| is_plain(name));
+        let mut others = odd[..at].iter().copied().chain(plain);
+        let other = others.find(|other| variable(other).eq(variable(name)))?;
+        // The client chooses the names, and the log gets them.
+        Some(Collision(format!("{other:.64} and {name:.64}")))
+    })
 }
 
 /// Whether the name has only letters, digits and `-`. Two such names never have the same variable.
@@ -302,22 +301,21 @@ impl Params<'_> {
         }
     }
 
+    /// Writes the variable of a field whose name [is plain](is_plain).
     fn field(&mut self, name: &str, value: &[u8]) {
-        let mut short = [0; 64];
-        let mut long = Vec::new();
-        let name = match short.get_mut(..PREFIX.len() + name.len()) {
-            Some(short) => {
-                let (prefix, rest) = short.split_at_mut(PREFIX.len());
-                prefix.copy_from_slice(PREFIX);
-                rest.iter_mut()
-                    .zip(name.bytes())
-                    .for_each(|(to, byte)| *to = folded(byte));
-                &*short
+        let length = PREFIX.len() + name.len();
+        let (mut short, mut long) = ([0; 64], Vec::new());
+        let name = if length <= short.len() {
+            short[..PREFIX.len()].copy_from_slice(PREFIX);
+            short[PREFIX.len()..length].copy_from_slice(name.as_bytes());
+            // All of it: a loop of known length, which the compiler vectorises. The prefix stays as it is.
+            for byte in &mut short {
+                *byte = if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() };
             }
-            None => {
-                long.extend(variable(name));
-                &long
-            }
+            &short[..length]
+        } else {
+            long.extend(variable(name));
+            &long
         };
         if !is_replaced(self.extra, name) {
             self.writer.pair(name, value);
