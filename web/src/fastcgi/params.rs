@@ -83,8 +83,13 @@ pub struct Asked<'a> {
     pub query: Cow<'a, str>,
 }
 
-/// The fields of a request that become variables. Fields of one name are joined, at the place of the first.
-pub struct Fields<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
+/// The fields of a request.
+pub struct Fields<'a> {
+    /// Those that become variables. Fields of one name are joined, at the place of the first.
+    variables: Vec<(&'a str, Cow<'a, [u8]>)>,
+    /// The first Content-Type, or nothing.
+    content_type: &'a [u8],
+}
 
 impl<'a> Fields<'a> {
     /// Joins the fields of one name and leaves out those that become no variable.
@@ -93,7 +98,7 @@ impl<'a> Fields<'a> {
     ///
     /// [`Collision`].
     pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
-        let mut odd: Vec<&str> = Vec::new();
+        let (mut odd, mut content_type) = (Vec::new(), None);
         let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);
         for (name, value) in fields.clone() {
             if !is_plain(name) {
@@ -101,6 +106,9 @@ impl<'a> Fields<'a> {
                 continue;
             }
             if is_left_out(name) {
+                if is_field(name, "content-type") {
+                    content_type.get_or_insert(value);
+                }
                 continue;
             }
             match grouped.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -118,7 +126,13 @@ impl<'a> Fields<'a> {
                 None => grouped.push((name, value.into())),
             }
         }
-        collision(&odd, fields).map_or(Ok(Fields(grouped)), Err)
+        match collision(&odd, fields) {
+            Some(collision) => Err(collision),
+            None => Ok(Fields {
+                variables: grouped,
+                content_type: content_type.unwrap_or_default(),
+            }),
+        }
     }
 }
 
@@ -135,10 +149,17 @@ fn collision<'a>(odd: &[&str], fields: impl Iterator<Item = (&'a str, &'a [u8])>
 
 /// Whether the name has only letters, digits and `-`. Two such names never have the same variable.
 fn is_plain(name: &str) -> bool {
-    // No early exit, so the compiler can vectorise the loop.
-    name.bytes().fold(true, |plain, byte| {
-        plain & ((byte | 0x20).is_ascii_lowercase() | byte.is_ascii_digit() | (byte == b'-'))
-    })
+    static PLAIN: [bool; 256] = {
+        let mut plain = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            plain[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-';
+            byte += 1;
+        }
+        plain
+    };
+    // No early exit: names are short.
+    name.bytes().fold(true, |plain, byte| plain & PLAIN[usize::from(byte)])
 }
 
 /// The name of the variable of a field.
@@ -200,7 +221,7 @@ pub fn write(
         extra: &fixed.extra,
     };
     params.writer.pairs(of_script);
-    params.request(request, asked, length);
+    params.request(request, asked, (fields.content_type, length));
     params.ends(request, fixed);
     if let Some(RequestParams(more)) = request.extensions().get() {
         for (name, value) in more {
@@ -219,11 +240,11 @@ struct Params<'p> {
 
 impl Params<'_> {
     /// Writes the request line, and the type and the length of the body.
-    fn request(&mut self, request: &Request<'_>, asked: &Asked<'_>, length: u64) {
+    fn request(&mut self, request: &Request<'_>, asked: &Asked<'_>, (content_type, length): (&[u8], u64)) {
         self.put("REQUEST_METHOD", asked.method.as_bytes());
         self.put("REQUEST_URI", asked.uri.as_bytes());
         self.put("QUERY_STRING", asked.query.as_bytes());
-        self.put("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
+        self.put("CONTENT_TYPE", content_type);
         match length {
             // Empty, as in other servers: some programs wait for a body of length `0`.
             0 if !has_body(asked.method) => self.put("CONTENT_LENGTH", b""),
@@ -280,17 +301,15 @@ impl Params<'_> {
                 self.field(trace::STATE, state);
             }
         }
-        for (name, value) in &fields.0 {
+        for (name, value) in &fields.variables {
             let is_replaced =
                 (id.is_some() && name.eq_ignore_ascii_case(id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
             if is_replaced || (names_the_client(name) && !request.vouches_for(name)) {
                 continue;
             }
             // RFC 9112 3.2.2: where the target names the host, Host is ignored.
-            match request.host() {
-                Some(host) if name.eq_ignore_ascii_case("host") => self.field(name, host.as_bytes()),
-                _ => self.field(name, value),
-            }
+            let host = if is_field(name, "host") { request.host() } else { None };
+            self.field(name, host.map_or(value, str::as_bytes));
         }
     }
 
@@ -347,7 +366,7 @@ mod tests {
         let given = given.iter().map(|(name, value)| (*name, value.as_bytes()));
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Ok(Fields::of(given)?
-            .0
+            .variables
             .iter()
             .map(|(name, value)| (text(&variable(name).collect::<Vec<_>>()), text(value)))
             .collect())
