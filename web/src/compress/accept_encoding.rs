@@ -72,7 +72,12 @@ pub enum Choice {
 /// The highest weight wins. Among equal weights a coding wins over the plain body, and an earlier
 /// coding over a later one. The plain body, if it is not mentioned, is acceptable with the lowest
 /// preference.
-pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoIterator<Item = Coding>) -> Choice {
+pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone, offered: impl IntoIterator<Item = Coding>) -> Choice {
+    let mut offered = offered.into_iter().peekable();
+    // Nothing is refused without a weight.
+    if offered.peek().is_none() && lines.clone().all(|line| !line.contains(&b';')) {
+        return Choice::Identity;
+    }
     let mut weights: [Option<u16>; 3] = [None; 3];
     let mut identity: Option<u16> = None;
     let mut others: Option<u16> = None;

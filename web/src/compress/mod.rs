@@ -132,7 +132,11 @@ impl Compress {
     }
 
     /// Same as [`Compress::filter`], with the values of Accept-Encoding instead of the request.
-    fn filter_by<'a>(&self, accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
+    fn filter_by<'a>(
+        &self,
+        accept_encoding: impl Iterator<Item = &'a [u8]> + Clone,
+        mut response: Response,
+    ) -> Response {
         if !self.suits(&response) {
             return response;
         }

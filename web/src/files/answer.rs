@@ -8,10 +8,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
+use std::{io, iter};
 
 use http::StatusCode;
+use osier_http::is_field;
 use osier_http::path::{BadPath, Path};
 
 use super::caches::{self, Remembered};
@@ -358,22 +359,27 @@ fn refused(error: io::Error) -> io::Result<Lookup> {
     }
 }
 
-/// Which of the fields that choose a representation a request has. One pass finds them, because
-/// most requests have few.
+/// The fields of a request that choose a representation. One pass finds them, because most requests have few.
 #[derive(Default)]
-struct Asked {
-    accept_encoding: bool,
+struct Asked<'r> {
+    /// The first Accept-Encoding.
+    accept_encoding: Option<&'r [u8]>,
+    /// Whether there are more of them.
+    has_more: bool,
     conditions: bool,
     range: bool,
 }
 
-impl Asked {
-    fn of(request: &Request<'_>) -> Asked {
+impl<'r> Asked<'r> {
+    fn of(request: &Request<'r>) -> Asked<'r> {
         let mut asked = Asked::default();
-        for (name, _) in request.headers() {
+        for (name, value) in request.headers() {
             match name.len() {
                 5 => asked.range |= name.eq_ignore_ascii_case("range"),
-                15 => asked.accept_encoding |= name.eq_ignore_ascii_case("accept-encoding"),
+                15 if is_field(name, "accept-encoding") => {
+                    asked.has_more = asked.accept_encoding.is_some();
+                    asked.accept_encoding.get_or_insert(value);
+                }
                 8 | 13 | 17 | 19 => asked.conditions |= name.as_bytes()[..3].eq_ignore_ascii_case(b"if-"),
                 _ => {}
             }
@@ -388,13 +394,15 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
     let asked = Asked::of(request);
     let mut variant = &resource.plain;
     let form;
-    if asked.accept_encoding {
+    if let Some(first) = asked.accept_encoding {
+        let more = asked.has_more.then(|| lines(request, "accept-encoding").skip(1));
+        let accepted = iter::once(first).chain(more.into_iter().flatten());
         let made = site
             .options
             .compress
             .as_ref()
             .map_or(&[][..], |settings| &settings.codings);
-        match choose(lines(request, "accept-encoding"), resource.offered(made)) {
+        match choose(accepted, resource.offered(made)) {
             Choice::Identity => {}
             Choice::Encoded(coding) => match &resource.encoded[coding as usize] {
                 Some(sibling) => variant = sibling,
@@ -455,10 +463,10 @@ fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
 }
 
 /// Yields the value of every line of one field.
-fn lines<'a>(request: &Request<'a>, wanted: &'static str) -> impl Iterator<Item = &'a [u8]> {
+fn lines<'a>(request: &Request<'a>, wanted: &'static str) -> impl Iterator<Item = &'a [u8]> + Clone {
     request
         .headers()
-        .filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
+        .filter(move |(name, _)| is_field(name, wanted))
         .map(|(_, value)| value)
 }
 
