@@ -86,9 +86,17 @@ pub struct Asked<'a> {
 /// The fields of a request.
 pub struct Fields<'a> {
     /// Those that become variables. Fields of one name are joined, at the place of the first.
-    variables: Vec<(&'a str, Cow<'a, [u8]>)>,
+    variables: Vec<Variable<'a>>,
     /// The first Content-Type, or nothing.
     content_type: &'a [u8],
+}
+
+struct Variable<'a> {
+    /// The name of the field.
+    name: &'a str,
+    /// The [`ending`] of the name.
+    ending: u64,
+    value: Cow<'a, [u8]>,
 }
 
 impl<'a> Fields<'a> {
@@ -99,7 +107,7 @@ impl<'a> Fields<'a> {
     /// [`Collision`].
     pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
         let (mut odd, mut content_type) = (Vec::new(), None);
-        let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);
+        let mut variables: Vec<Variable<'a>> = Vec::with_capacity(16);
         for (name, value) in fields.clone() {
             if !is_plain(name) {
                 odd.push(name);
@@ -111,25 +119,27 @@ impl<'a> Fields<'a> {
                 }
                 continue;
             }
-            match grouped.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            let ending = ending(name);
+            let is_it = |known: &&mut Variable| known.ending == ending && known.name.eq_ignore_ascii_case(name);
+            match variables.iter_mut().find(is_it) {
                 // RFC 9110 5.3, RFC 6265 5.4.
-                Some((_, values)) => {
-                    let separator: &[u8] = if name.eq_ignore_ascii_case("cookie") {
-                        b"; "
-                    } else {
-                        b", "
-                    };
-                    let values = values.to_mut();
+                Some(known) => {
+                    let separator: &[u8] = if is_field(name, "cookie") { b"; " } else { b", " };
+                    let values = known.value.to_mut();
                     values.extend_from_slice(separator);
                     values.extend_from_slice(value);
                 }
-                None => grouped.push((name, value.into())),
+                None => variables.push(Variable {
+                    name,
+                    ending,
+                    value: value.into(),
+                }),
             }
         }
         match collision(&odd, fields) {
             Some(collision) => Err(collision),
             None => Ok(Fields {
-                variables: grouped,
+                variables,
                 content_type: content_type.unwrap_or_default(),
             }),
         }
@@ -145,6 +155,18 @@ fn collision<'a>(odd: &[&str], fields: impl Iterator<Item = (&'a str, &'a [u8])>
         // The client chooses the names, and the log gets them.
         Some(Collision(format!("{other:.64} and {name:.64}")))
     })
+}
+
+/// The last eight bytes of a name, equal for two spellings of one name. Names of browsers that begin alike (`Sec-Fetch-`) mostly end
+/// differently.
+fn ending(name: &str) -> u64 {
+    const CASE: u64 = u64::from_le_bytes([0x20; 8]);
+    match name.as_bytes().last_chunk() {
+        Some(last) => u64::from_le_bytes(*last) | CASE,
+        None => name
+            .bytes()
+            .fold(0, |ending, byte| ending << 8 | u64::from(byte | 0x20)),
+    }
 }
 
 /// Whether the name has only letters, digits and `-`. Two such names never have the same variable.
@@ -301,7 +323,7 @@ impl Params<'_> {
                 self.field(trace::STATE, state);
             }
         }
-        for (name, value) in &fields.variables {
+        for Variable { name, value, .. } in &fields.variables {
             let is_replaced =
                 (id.is_some() && name.eq_ignore_ascii_case(id::FIELD)) || (trace.is_some() && trace::is_replaced(name));
             if is_replaced || (names_the_client(name) && !request.vouches_for(name)) {
@@ -368,7 +390,7 @@ mod tests {
         Ok(Fields::of(given)?
             .variables
             .iter()
-            .map(|(name, value)| (text(&variable(name).collect::<Vec<_>>()), text(value)))
+            .map(|field| (text(&variable(field.name).collect::<Vec<_>>()), text(&field.value)))
             .collect())
     }
 
