@@ -13,11 +13,22 @@ use crate::bench::server::{Server, nginx};
 use crate::running::Fpm;
 use std::path::Path;
 
+/// Those of each request, apart from Host.
+type Fields = &'static [&'static str];
+
 /// None against another checkout, whose package is not built.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     match plan.against {
         Some(_) => vec![],
-        None => vec![hello(plan), file(plan), proxied(plan), browsed(plan), scripts(plan)],
+        None => vec![
+            hello(plan),
+            file(plan, &[]),
+            file(plan, load::OF_BROWSERS),
+            proxied(plan, &[]),
+            proxied(plan, load::OF_BROWSERS),
+            scripts(plan, &[]),
+            scripts(plan, load::OF_BROWSERS),
+        ],
     }
 }
 
@@ -36,39 +47,27 @@ fn hello(plan: &Plan) -> Row<'_> {
     )
 }
 
-fn file(plan: &Plan) -> Row<'_> {
+fn file<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
     const BYTES: usize = 100;
     let under_load = move |server: Server| {
         let path = format!("/{BYTES}.bin");
         server.check(&path, &super::file(plan, BYTES)?)?;
-        load::requests(plan, &server, Asked::path(&path)).map(sample)
+        load::requests(plan, &server, asked(&path, fields)).map(sample)
     };
     let ours = move |binary: &'static str| {
         let route = format!("files = {:?}", site(plan).display().to_string());
         under_load(osier(plan, binary, &route)?)
     };
     let rivals = vec![contestant("nginx", Some(0.65), move || under_load(of_files(plan)?))];
-    row(plan, "file of 100 B", ours, rivals)
+    row(plan, &named("file of 100 B", fields), ours, rivals)
 }
 
-fn proxied(plan: &Plan) -> Row<'_> {
-    gateway(plan, "proxied hello", &[])
-}
-
-fn browsed(plan: &Plan) -> Row<'_> {
-    gateway(plan, "proxied hello, a browser's fields", load::OF_BROWSERS)
-}
-
-fn gateway<'a>(plan: &'a Plan, name: &str, fields: &'static [&'static str]) -> Row<'a> {
+fn proxied<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
     let under_load = move |start: &dyn Fn(u16) -> Result<Server, String>| {
         let backend = proxy::backend(plan)?;
         let server = start(backend.port)?;
         server.check("/", HELLO)?;
-        let asked = Asked {
-            fields,
-            ..Asked::path("/")
-        };
-        load::requests(plan, &server, asked).map(sample)
+        load::requests(plan, &server, asked("/", fields)).map(sample)
     };
     let ours = move |binary| under_load(&|backend| osier(plan, binary, &format!("proxy = \"127.0.0.1:{backend}\"")));
     let rivals = vec![
@@ -79,15 +78,15 @@ fn gateway<'a>(plan: &'a Plan, name: &str, fields: &'static [&'static str]) -> R
             under_load(&|port| proxy::behind_haproxy(plan, port))
         }),
     ];
-    row(plan, name, ours, rivals)
+    row(plan, &named("proxied hello", fields), ours, rivals)
 }
 
-fn scripts(plan: &Plan) -> Row<'_> {
+fn scripts<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
     let under_load = move |start: &dyn Fn(&Fpm) -> Result<Server, String>| {
         let fpm = php::fpm(plan)?;
         let server = start(&fpm)?;
         server.check("/hello.php", HELLO)?;
-        load::requests(plan, &server, Asked::path("/hello.php")).map(sample)
+        load::requests(plan, &server, asked("/hello.php", fields)).map(sample)
     };
     let ours = move |binary| {
         under_load(&|fpm| {
@@ -102,7 +101,21 @@ fn scripts(plan: &Plan) -> Row<'_> {
     };
     let nginx = move || under_load(&|fpm| php::behind_nginx(plan, fpm, php::PROCESSES));
     let rivals = vec![contestant("nginx", php::GOAL, nginx)];
-    row(plan, "PHP hello, kept connections", ours, rivals)
+    row(plan, &named("PHP hello, kept connections", fields), ours, rivals)
+}
+
+fn asked(path: &str, fields: Fields) -> Asked<'_> {
+    Asked {
+        fields,
+        ..Asked::path(path)
+    }
+}
+
+fn named(what: &str, fields: Fields) -> String {
+    match fields {
+        [] => what.into(),
+        _ => format!("{what}, a browser's fields"),
+    }
 }
 
 fn row<'a>(
