@@ -1,6 +1,6 @@
-//! Leaves out CI steps whose inputs have not changed.
+//! Leaves out CI steps, and tests of crates, whose inputs have not changed.
 //!
-//! The inputs of a step are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
+//! The inputs of a step or of a crate's tests are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
 //! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
 //! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`).
 //!
@@ -15,6 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A step that takes a minute or more, and its inputs.
+#[derive(Clone, Copy)]
 struct Rule {
     step: &'static str,
     /// The crates that it builds.
@@ -75,6 +76,18 @@ const MIXING: &[&str] = &[
 ];
 const FEATURES: &[&str] = &["xtask/src/test/features.rs"];
 
+/// Crates whose tests are left out, too, and what these tests read outside of the crates that they depend on. The tests of all other
+/// crates always run: those crates are at the top, and most changes reach them.
+const TESTED: &[(&str, &[&str])] = &[
+    ("osier-coro", &[]),
+    ("osier-queue", &[]),
+    ("osier-poll", &[]),
+    ("osier-macros", &[]),
+    ("osier", &["docs/clippy"]),
+    ("osier-http", &[]),
+    ("osier-tls", &[]),
+];
+
 /// Inputs of every step: the manifest of the workspace, and the commands of the steps.
 const ALWAYS: [&str; 6] = [
     ".cargo",
@@ -87,23 +100,46 @@ const ALWAYS: [&str; 6] = [
 
 const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// The outcomes of the steps that are left out.
-pub fn steps() -> Vec<Outcome> {
-    let Some(base) = base() else { return vec![] };
+/// The parts of a run that are left out.
+#[derive(Default)]
+pub struct LeftOut {
+    /// The outcomes of the steps.
+    pub steps: Vec<Outcome>,
+    /// The crates whose tests, those in the documentation included, are neither built nor run.
+    pub tests: Vec<&'static str>,
+}
+
+/// Compares with the base.
+pub fn left_out() -> LeftOut {
+    let Some(base) = base() else {
+        return LeftOut::default();
+    };
     let before = step::output(Command::new("git").args(["show", &format!("{base}:Cargo.lock")]));
     let now = std::fs::read_to_string(root().join("Cargo.lock")).unwrap_or_default();
     let folders = folders();
-    let same = RULES.iter().filter(|rule| {
-        let inputs = below(&now, rule.packages);
-        let paths = of(&folders, &inputs).chain(ALWAYS).chain(rule.paths.iter().copied());
-        are_unchanged(&base, &paths.collect::<Vec<_>>()) && below(&before, rule.packages) == inputs
-    });
-    same.map(|rule| {
-        let packages = rule.packages.join(", ");
+    let is_same = |packages: &[&str], paths: &[&str]| {
+        let inputs = below(&now, packages);
+        let all = of(&folders, &inputs).chain(ALWAYS).chain(paths.iter().copied());
+        are_unchanged(&base, &all.collect::<Vec<_>>()) && below(&before, packages) == inputs
+    };
+    let skipped = |name: &str, packages: &str| {
         let why = format!("{packages} and all below as in {base} (OSIER_CI_BASE=none runs all steps)");
-        Outcome::skipped(rule.step, why)
-    })
-    .collect()
+        Outcome::skipped(name, why)
+    };
+    let tests: Vec<&str> = TESTED
+        .iter()
+        .filter(|(package, paths)| is_same(&[package], paths))
+        .map(|(package, _)| *package)
+        .collect();
+    let mut steps: Vec<Outcome> = RULES
+        .iter()
+        .filter(|rule| is_same(rule.packages, rule.paths))
+        .map(|rule| skipped(rule.step, &rule.packages.join(", ")))
+        .collect();
+    if !tests.is_empty() {
+        steps.push(skipped("tests of some", &tests.join(", ")));
+    }
+    LeftOut { steps, tests }
 }
 
 /// Whether these folders and files are as in `base`, with everything that is not committed.
@@ -194,6 +230,11 @@ mod tests {
         for rule in RULES {
             let is_known = STEPS.iter().any(|step| step.name == rule.step) || rule.step == "clippy-mixing";
             assert!(is_known, "{}", rule.step);
+        }
+        let tested = TESTED
+            .iter()
+            .map(|(package, paths)| rule("tests", std::slice::from_ref(package), paths));
+        for rule in RULES.iter().copied().chain(tested) {
             let missing = rule.paths.iter().find(|path| !root().join(path).exists());
             assert_eq!(missing, None);
             for package in rule.packages {
