@@ -85,7 +85,7 @@ pub struct Asked<'a> {
 
 /// The fields of a request.
 pub struct Fields<'a> {
-    /// Those that become variables. Fields of one name are joined, at the place of the first.
+    /// The fields that become variables. Those of one name are joined, at the place of the first.
     variables: Vec<Variable<'a>>,
     /// The first Content-Type, or nothing.
     content_type: &'a [u8],
