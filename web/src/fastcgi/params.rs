@@ -157,8 +157,8 @@ fn collision<'a>(odd: &[&str], fields: impl Iterator<Item = (&'a str, &'a [u8])>
     })
 }
 
-/// The last eight bytes of a name, equal for two spellings of one name. Names of browsers that begin alike (`Sec-Fetch-`) mostly end
-/// differently.
+/// The last eight bytes of a name, or all of a shorter one, equal for two spellings of it. Names that begin alike (a browser sends
+/// four that begin with `Sec-Fetch-`) mostly end differently.
 fn ending(name: &str) -> u64 {
     const CASE: u64 = u64::from_le_bytes([0x20; 8]);
     match name.as_bytes().last_chunk() {
