@@ -15,9 +15,30 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         ("16 KiB", 16 << 10, Some(0.9)),
         ("1 MiB", 1 << 20, BELOW),
     ];
+    let single = Asked::path("/");
+    let pipelined = Asked {
+        pipelined: true,
+        ..single
+    };
+    let of_browser = |asked| Asked {
+        fields: load::OF_BROWSERS,
+        ..asked
+    };
     let mut rows = vec![
-        hello(plan, "hello, keep-alive, 64 connections", false, (1.04, 1.0)),
-        hello(plan, "hello, pipelined 16", true, (1.12, 0.9)),
+        hello(
+            plan,
+            "hello, keep-alive, 64 connections",
+            single,
+            [Some(1.04), Some(1.0)],
+        ),
+        hello(plan, "hello, pipelined 16", pipelined, [Some(1.12), Some(0.9)]),
+        hello(plan, "hello, a browser's fields", of_browser(single), [None, BELOW]),
+        hello(
+            plan,
+            "hello, pipelined 16, a browser's fields",
+            of_browser(pipelined),
+            [None, BELOW],
+        ),
         short_lived(plan),
     ];
     rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
@@ -26,21 +47,17 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
 }
 
 /// The same short answer to every request. The goals are those against null and may_minihttp.
-fn hello<'a>(plan: &'a Plan, name: &str, pipelined: bool, (of_null, of_may): (f64, f64)) -> Row<'a> {
+fn hello<'a>(plan: &'a Plan, name: &str, asked: Asked<'static>, [of_null, of_may]: [Option<f64>; 2]) -> Row<'a> {
     let under_load = move |server: Server| {
         server.check("/", HELLO)?;
-        let asked = Asked {
-            pipelined,
-            ..Asked::path("/")
-        };
         load::requests(plan, &server, asked).map(sample)
     };
     let on = |name, binary, goal| contestant(name, goal, move || under_load(on_port(plan, binary)?)).needs(&[binary]);
     let mut rivals = vec![
-        on("null", "null", Some(of_null)),
+        on("null", "null", of_null),
         contestant("nginx", BELOW, move || under_load(nginx(plan)?)),
         on("hyper", "hyper", BELOW),
-        on("may_minihttp", "may-http", Some(of_may)),
+        on("may_minihttp", "may-http", of_may),
         on("tokio, no parser", "tokio-null", None),
         on("smol, no parser", "smol-null", None),
     ];
