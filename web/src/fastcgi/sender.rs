@@ -11,7 +11,6 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use osier::Cancelled;
@@ -255,7 +254,7 @@ fn record(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>
 ///
 /// # Panics
 ///
-/// When the sending fiber has panicked, with its payload. The handler then fails as with a panic of its own.
+/// When the sending fiber has panicked, with its payload.
 pub fn while_sending<T>(
     sender: &mut Sender,
     stream: &Transport,
@@ -267,52 +266,10 @@ pub fn while_sending<T>(
     }
     // The next read of the body meets the error of this call, if there is one.
     let _ = client.invite();
-    read_beside(stream, move || sender.run(stream, client), read)
-}
-
-/// Runs `read` on this fiber while `send` runs on another. A panic of `send` shuts `stream` down, because `read` waits
-/// for its bytes, without a timeout while the body is being sent.
-///
-/// # Suspends
-///
-/// As `read` does, and until `send` has stopped.
-fn read_beside<T>(stream: &Transport, send: impl FnOnce(), read: impl FnOnce() -> T) -> T {
-    let guarded = || {
-        catch_unwind(AssertUnwindSafe(send)).unwrap_or_else(|payload| {
-            if !Cancelled::is_payload(&*payload) {
-                // An error means that the connection has ended already.
-                let _ = stream.socket().shutdown(Shutdown::Both);
-            }
-            resume_unwind(payload)
-        });
+    let give_up = || {
+        // An error means that the connection has ended already.
+        let _ = stream.socket().shutdown(Shutdown::Both);
     };
-    match attempt::while_sending(guarded, read) {
-        (_, Err(payload)) if !Cancelled::is_payload(&*payload) => resume_unwind(payload),
-        // `Progress` has the failure of the sending fiber, and its cancellation is expected.
-        (outcome, _) => outcome,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use osier::net::{Stream, UnixStream};
-
-    use super::*;
-
-    #[test]
-    fn a_panic_of_the_sender_ends_the_reading_and_goes_on() {
-        let payload = osier::run(|| {
-            // The backend stays, and sends nothing.
-            let (near, _backend) = UnixStream::pair().unwrap();
-            let stream = Transport::from(Stream::from(near));
-            stream.socket().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            let read = || assert_eq!((&stream).read(&mut [0]).unwrap(), 0, "the end of the connection");
-            catch_unwind(AssertUnwindSafe(|| {
-                read_beside(&stream, || panic!("at sending"), read);
-            }))
-        });
-        assert_eq!(payload.unwrap_err().downcast_ref::<&str>(), Some(&"at sending"));
-    }
+    // `Progress` has the failure of the sending fiber.
+    attempt::while_sending(move || sender.run(stream, client), give_up, read).0
 }

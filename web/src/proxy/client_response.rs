@@ -223,6 +223,7 @@ fn send_and_relay(
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
+    let given_up = carrier.clone();
     backend.mark_sending();
     // A backend that does not read the rest may still answer. A failing client ends the connection.
     let send = move || match sender.send(body, &carrier) {
@@ -230,7 +231,8 @@ fn send_and_relay(
         // A connection with a second owner is not kept: the next request would be read as the rest of this one.
         Err(_) => Some(carrier),
     };
-    while_sending(send, || relay::relay(backend, Vec::new(), bounds, out)).0
+    let give_up = move || given_up.cancel();
+    while_sending(send, give_up, || relay::relay(backend, Vec::new(), bounds, out)).0
 }
 
 fn upgrade(

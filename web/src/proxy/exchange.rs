@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::panic::resume_unwind;
 
 use http::{StatusCode, Version};
 use osier::Cancelled;
@@ -231,7 +230,8 @@ fn send_and_await(
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
     let (found, sent) = while_sending(
-        move || sender.send(body, &carrier),
+        || sender.send(body, &carrier),
+        || carrier.cancel(),
         || {
             let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
             backend.read_head(&settings.limits, asked.method(), interim, |reply| {
@@ -240,11 +240,9 @@ fn send_and_await(
         },
     );
     match sent {
-        Ok(Err(Unsent::Client(error))) => Err(Failure::of_client(error)),
+        Some(Err(Unsent::Client(error))) => Err(Failure::of_client(error)),
         // A backend that does not read the rest may have answered why.
-        Ok(Ok(()) | Err(Unsent::Backend(_) | Unsent::Cancelled(_))) => Ok(found),
-        Err(payload) if Cancelled::is_payload(&*payload) => Ok(found),
-        Err(payload) => resume_unwind(payload),
+        Some(Ok(()) | Err(Unsent::Backend(_) | Unsent::Cancelled(_))) | None => Ok(found),
     }
 }
 

@@ -13,8 +13,9 @@
 //! While an attempt waits for the response's head, another fiber sends the remaining request
 //! ([`while_sending`]). A backend may thus respond before it has read the whole request.
 
-use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use osier::Cancelled;
 use osier::fiber::{Activity, waits_for};
 
 #[cfg(feature = "fastcgi")]
@@ -109,8 +110,9 @@ pub(crate) fn is_idempotent(method: &str) -> bool {
 }
 
 /// Runs `read` on this fiber while `send` runs on another, which is cancelled when `read` has
-/// ended. The second value is the outcome of `send`; its error is the payload of a panic or of the
-/// cancellation.
+/// ended. If `send` panics, `give_up` runs. It has to end the wait of `read`, whose time may not
+/// run before the request is sent. The second value is the outcome of `send`, or `None` if it was
+/// cancelled.
 ///
 /// # Suspends
 ///
@@ -119,10 +121,23 @@ pub(crate) fn is_idempotent(method: &str) -> bool {
 /// # Cancellation
 ///
 /// Cancels both.
+///
+/// # Panics
+///
+/// If `send` has panicked, with its payload. The handler then fails as with a panic of its own.
 pub(crate) fn while_sending<S, R>(
     send: impl FnOnce() -> S,
+    give_up: impl FnOnce(),
     read: impl FnOnce() -> R,
-) -> (R, Result<S, Box<dyn Any + Send>>) {
+) -> (R, Option<S>) {
+    let send = || {
+        catch_unwind(AssertUnwindSafe(send)).unwrap_or_else(|payload| {
+            if !Cancelled::is_payload(&*payload) {
+                give_up();
+            }
+            resume_unwind(payload)
+        })
+    };
     let both = || {
         osier::scope(|s| {
             let sending = s.spawn_local(send);
@@ -131,5 +146,9 @@ pub(crate) fn while_sending<S, R>(
             (outcome, sending.join())
         })
     };
-    waits_for(Activity::Network, both)
+    match waits_for(Activity::Network, both) {
+        (outcome, Ok(sent)) => (outcome, Some(sent)),
+        (outcome, Err(payload)) if Cancelled::is_payload(&*payload) => (outcome, None),
+        (_, Err(payload)) => resume_unwind(payload),
+    }
 }

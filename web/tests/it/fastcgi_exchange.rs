@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Instant;
 
-use crate::common::{PATIENCE, Site, eventually};
+use crate::common::{PATIENCE, Panicking, Site, eventually, post_panicking};
 use crate::responder::*;
 use osier_web::fastcgi::{self, FastCgi, Options};
 use osier_web::upstream::Check;
@@ -161,6 +161,45 @@ fn a_client_that_breaks_its_body_off_ends_the_request() {
     drop(client);
     heard.recv_timeout(PATIENCE).expect("its connection ends");
     assert_eq!(site.get("/photo.jpg").status, 404, "the server lives");
+}
+
+/// The time for a response does not run while the body is being sent.
+#[test]
+fn a_panic_while_the_body_is_sent_ends_the_wait_for_the_response() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        conn.opening();
+        conn.wait_for_end();
+    });
+    let (reply, log) = post_panicking(streaming_router(&folder, &app), "/a.php", Panicking::AtFirstRead);
+    assert_eq!(reply.status(), 500);
+    assert_eq!(
+        log,
+        ["the handler of POST /a.php panicked: the body's reader panics on purpose"]
+    );
+}
+
+#[test]
+fn a_panic_while_the_body_is_sent_ends_a_response_that_has_begun() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        conn.opening();
+        conn.send(stdout(b"Content-Length: 100\n\nthe beginning"));
+        conn.wait_for_end();
+    });
+    let (silent, _end) = osier::net::UnixStream::pair().unwrap();
+    let router = streaming_router(&folder, &app);
+    let (reply, log) = post_panicking(router, "/a.php", Panicking::AtSecondRead(silent));
+    assert!(!reply.is_whole(), "{reply:?}");
+    assert_eq!(
+        log,
+        ["the handler of POST /a.php panicked: the body's reader panics on purpose"]
+    );
+}
+
+fn streaming_router(folder: &Folder, app: &Responder) -> Router {
+    let handler = FastCgi::with(folder.root(), upstream(app), streaming()).unwrap();
+    Router::new().fallback(handler.handler())
 }
 
 #[test]

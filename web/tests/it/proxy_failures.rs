@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::common::backend::{self, Backend, serve};
-use crate::common::{PATIENCE, eventually, site, taken};
+use crate::common::backend::{self, Backend, router, serve};
+use crate::common::{PATIENCE, Panicking, eventually, post_panicking, site, taken};
 use osier_web::proxy::Proxy;
 use osier_web::{Request, Router};
 
@@ -192,4 +192,37 @@ fn a_backend_that_dies_under_an_upload_is_a_502_that_every_client_reads() {
             assert_eq!(client.reply().status, 502, "{length} bytes, buffer = {is_buffered}");
         }
     }
+}
+
+/// The time for a response does not run while the request is being sent.
+#[test]
+fn a_panic_while_the_request_is_sent_ends_the_wait_for_the_response() {
+    let backend = Backend::start(|_, conn| {
+        conn.head();
+        conn.rest();
+    });
+    let handler = router(backend.streaming_proxy());
+    let (reply, log) = post_panicking(handler, "/", Panicking::AtFirstRead);
+    assert_eq!(reply.status(), 500);
+    assert_eq!(
+        log,
+        ["the handler of POST / panicked: the body's reader panics on purpose"]
+    );
+}
+
+#[test]
+fn a_panic_while_the_request_is_sent_ends_a_response_that_has_begun() {
+    let backend = Backend::start(|_, conn| {
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthe beginning");
+        conn.rest();
+    });
+    let handler = router(backend.streaming_proxy());
+    let (silent, _end) = osier::net::UnixStream::pair().unwrap();
+    let (reply, log) = post_panicking(handler, "/", Panicking::AtSecondRead(silent));
+    assert!(!reply.is_whole(), "{reply:?}");
+    assert_eq!(
+        log,
+        ["the handler of POST / panicked: the body's reader panics on purpose"]
+    );
 }

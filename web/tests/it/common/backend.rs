@@ -19,7 +19,7 @@ pub fn serve(proxy: Proxy) -> Site {
     site(router(proxy))
 }
 
-fn router(proxy: Proxy) -> Router {
+pub fn router(proxy: Proxy) -> Router {
     Router::new().fallback_answering(move |request| proxy.answer_after_body(request))
 }
 

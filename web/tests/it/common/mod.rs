@@ -363,3 +363,44 @@ impl<S: Read + Write> Client<S> {
         assert_eq!(String::from_utf8_lossy(&self.rest()), "");
     }
 }
+
+/// A request body whose reader panics once, and then ends.
+pub enum Panicking {
+    AtFirstRead,
+    /// The first read waits for this silent stream until it is cancelled.
+    AtSecondRead(osier::net::UnixStream),
+    HasPanicked,
+}
+
+impl Read for Panicking {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match std::mem::replace(self, Panicking::HasPanicked) {
+            Panicking::AtFirstRead => panic!("the body's reader panics on purpose"),
+            Panicking::AtSecondRead(silent) => {
+                *self = Panicking::AtFirstRead;
+                (&silent).read(into)
+            }
+            Panicking::HasPanicked => Ok(0),
+        }
+    }
+}
+
+/// Sends `POST path` with this body. Returns the response and the server's log. Fails if there is no response in time.
+pub fn post_panicking(
+    handler: impl Into<Handler>,
+    path: &'static str,
+    body: Panicking,
+) -> (osier_web::test::Reply, Vec<String>) {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
+    let server = Server::new(handler).on_log(move |record| lines.lock().unwrap().push(record.to_string()));
+    let client = osier_web::test::Client::of(server);
+    let (done, replied) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = done.send(client.post(path).sized_reader(body, 100_000).send());
+    });
+    // A scripted backend ends its connection after PATIENCE.
+    let reply = replied.recv_timeout(PATIENCE / 2).expect("a response, or its end");
+    let lines = log.lock().unwrap().clone();
+    (reply, lines)
+}
