@@ -234,6 +234,10 @@ pub(crate) enum Stopped {
 /// # Errors
 ///
 /// The errors of writing to the client and of reading from the source.
+///
+/// # Panics
+///
+/// If reading from the source does.
 pub(crate) fn read_ahead<S: Source>(
     source: &mut Option<S>,
     rest: VecDeque<Piece>,
@@ -260,6 +264,7 @@ pub(crate) fn read_ahead<S: Source>(
     }
     osier::scope(|s| {
         s.spawn_local(|| {
+            let _ended = EndOnUnwind(&queue);
             let end = match source.as_mut() {
                 Some(body) => queue.fill(body, can_splice),
                 None => Ok(Stopped::Done),
@@ -268,8 +273,7 @@ pub(crate) fn read_ahead<S: Source>(
                 // Give the connection back, or close it, now and not at the end of the scope.
                 *source = None;
             }
-            queue.state.borrow_mut().end = Some(end);
-            queue.filled.set();
+            queue.end(end);
         });
         let written = queue.drain(out);
         if written.is_err() {
@@ -279,7 +283,23 @@ pub(crate) fn read_ahead<S: Source>(
     })
 }
 
+/// Ends the queue if the reader unwinds, so that the writer does not wait for ever. The scope passes the panic on.
+struct EndOnUnwind<'q>(&'q Queue<'q>);
+
+impl Drop for EndOnUnwind<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end(Err(io::Error::other("the reader of the body panicked")));
+        }
+    }
+}
+
 impl Queue<'_> {
+    fn end(&self, end: io::Result<Stopped>) {
+        self.state.borrow_mut().end = Some(end);
+        self.filled.set();
+    }
+
     fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
         loop {
             source.wait()?;
@@ -514,4 +534,58 @@ fn write_pieces(
         at += piece.rest().len() as u64;
     }
     Ok((file, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use osier::Cancelled;
+
+    use super::*;
+
+    struct Panicking;
+
+    impl Source for Panicking {
+        fn receive(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("at receiving")
+        }
+
+        fn wait(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Client;
+
+    impl Write for Client {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Outlet for Client {}
+
+    #[test]
+    fn a_panic_of_the_reader_ends_the_writing() {
+        osier::run(|| {
+            let bounds = Bounds {
+                memory: PIECE,
+                shared: PIECE,
+                file: 0,
+                folder: PathBuf::new(),
+                has_failed: Cell::new(false),
+                complain: Box::new(|_| ()),
+            };
+            let read = || read_ahead(&mut Some(Panicking), VecDeque::new(), &bounds, false, &mut Client);
+            let ended = osier::timeout(testkit::DEADLINE, || catch_unwind(AssertUnwindSafe(read)));
+            let payload = ended.expect("an end in time").expect_err("the panic goes on");
+            assert!(!Cancelled::is_payload(&*payload), "it waited for ever");
+        });
+    }
 }
