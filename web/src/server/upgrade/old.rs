@@ -56,6 +56,8 @@ pub struct Program {
     arguments: Vec<OsString>,
     patience: Duration,
     drain: Duration,
+    /// [`ENDING`], or less in a test.
+    ending: Duration,
     items: Arc<Items>,
 }
 
@@ -71,6 +73,7 @@ impl Program {
             arguments: Vec::new(),
             patience: PATIENCE,
             drain: DRAIN,
+            ending: ENDING,
             items: Arc::default(),
         }
     }
@@ -158,6 +161,8 @@ pub struct Successor {
     /// The names of its servers.
     servers: Vec<String>,
     drain: Duration,
+    /// As in [`Program`].
+    ending: Duration,
 }
 
 osier_queue::impl_debug!(Successor, self => { id: self.id(), servers: self.servers, drain: self.drain, .. });
@@ -222,6 +227,7 @@ impl Upgrade {
             sender: None,
             servers: Vec::new(),
             drain: program.drain,
+            ending: program.ending,
         };
         let cannot = |error: io::Error| format!("cannot start '{}': {error}", program.path.display());
         let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
@@ -266,9 +272,9 @@ impl Successor {
         if why != ENDED {
             return format!("'{path}' cannot take over: {why}");
         }
-        let child = self.child.take();
+        let (child, limit) = (self.child.take(), self.ending);
         // The socket is closed a moment before the process has ended.
-        let status = child.and_then(|mut child| osier::unblock(move || wait_or_kill(&mut child)));
+        let status = child.and_then(|mut child| osier::unblock(move || wait_or_kill(&mut child, limit)));
         match status {
             Some(status) => format!("'{path}' has ended before it was ready ({status})"),
             None => format!("'{path}' has closed the connection to this process"),
@@ -351,8 +357,9 @@ impl Successor {
 
     /// Whether the new process has ended. One that says that it takes no more connections has not.
     fn has_ended(&self, child: Option<Child>) -> bool {
-        let lives = self.dialog.look(|heard| heard.failed);
-        !lives && child.is_none_or(|mut child| !matches!(osier::unblock(move || wait_for_end(&mut child)), Ok(None)))
+        let (lives, limit) = (self.dialog.look(|heard| heard.failed), self.ending);
+        let goes_on = |mut child| matches!(osier::unblock(move || wait_for_end(&mut child, limit)), Ok(None));
+        !lives && !child.is_some_and(goes_on)
     }
 
     /// Moves connections until none is left, the drain is over, or the new process takes no more because it leaves or stops itself.
@@ -535,8 +542,8 @@ fn listen(receiving: &mut Receiving, dialog: &Arc<Dialog>, upgrade: &Upgrade) {
 }
 
 /// Waits for the end of a process that ends. One that does not end in time is killed, and has no status.
-fn wait_or_kill(child: &mut Child) -> Option<ExitStatus> {
-    let status = wait_for_end(child).ok().flatten();
+fn wait_or_kill(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let status = wait_for_end(child, limit).ok().flatten();
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
@@ -544,12 +551,12 @@ fn wait_or_kill(child: &mut Child) -> Option<ExitStatus> {
     status
 }
 
-/// Waits for the end of a process, for [`ENDING`] at most. `None` if it goes on.
-fn wait_for_end(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+/// Waits for the end of a process, for `limit` at most. `None` if it goes on.
+fn wait_for_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
         match child.try_wait()? {
-            None if begun.elapsed() < ENDING => std::thread::sleep(TICK),
+            None if begun.elapsed() < limit => std::thread::sleep(TICK),
             status => return Ok(status),
         }
     }
@@ -610,6 +617,9 @@ fn set_closes(servers: &[Registered], closes: Closes) {
 
 #[cfg(test)]
 mod tests {
+    use osier::time::VirtualClock;
+
+    use super::super::new::Arriving;
     use super::*;
     use crate::{Router, Server};
 
@@ -630,6 +640,82 @@ mod tests {
             });
             assert_eq!(path.exists(), moves);
         }
+    }
+
+    /// A process that runs for minutes after these commands. The upgrade does not wait for its end.
+    fn outliving(commands: &str) -> Program {
+        let mut program = Program::new("/bin/sh").args(["-c", &format!("{commands}; exec sleep 600")]);
+        program.ending = Duration::from_millis(50);
+        program
+    }
+
+    fn lives(id: u32) -> bool {
+        let id = rustix::process::Pid::from_raw(id as i32).expect("an id");
+        rustix::process::test_kill_process(id).is_ok()
+    }
+
+    #[test]
+    fn a_process_that_closes_its_socket_before_it_is_ready_is_killed() {
+        let folder = testkit::Folder::new();
+        let id = folder.join("id");
+        let program = outliving(&format!("echo $$ > {}; exec 0<&-", id.display()));
+        osier::run(move || {
+            let upgrade = Upgrade::made(None);
+            let why = upgrade.start(&program).unwrap_err();
+            assert_eq!(why, "'/bin/sh' has closed the connection to this process");
+            let id = std::fs::read_to_string(id).unwrap();
+            assert!(!lives(id.trim().parse().unwrap()));
+            let next = upgrade.start(&Program::new("/none")).unwrap_err();
+            assert!(next.contains("cannot start"), "{next}");
+        });
+    }
+
+    #[test]
+    fn a_process_that_closes_its_socket_while_it_serves_lives_on() {
+        let (near, far) = UnixStream::pair().unwrap();
+        // The first messages of a process that serves.
+        let said = testkit::Folder::new();
+        let path = said.join("said");
+        let program = outliving(&format!("cat {} >&0; exec 0<&-", path.display()));
+        osier::run(move || {
+            let (sending, _) = channel::open(near).unwrap();
+            let ready = Message::Ready { servers: Vec::new() };
+            for message in [hello(), ready, Message::Accepting] {
+                sending.send(&message, &[]).unwrap();
+            }
+            drop(sending);
+            std::io::copy(&mut &far, &mut std::fs::File::create(path).unwrap()).unwrap();
+            let successor = Upgrade::made(None).start(&program).unwrap();
+            let id = successor.id();
+            assert_eq!(successor.hand_over(|| ()), Ok(()));
+            assert!(lives(id), "nobody may end a process that serves");
+            let id = rustix::process::Pid::from_raw(id as i32).unwrap();
+            rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
+        });
+    }
+
+    /// The new process is a fiber, and time is virtual.
+    #[test]
+    fn a_process_that_is_ready_and_does_not_serve_fails_the_upgrade() {
+        let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+        runtime.build().unwrap().run(|| {
+            let spawn = |theirs| {
+                drop(osier::spawn(move || {
+                    let arrived = Upgrade::made(Some(Arriving::by(theirs).unwrap()));
+                    arrived.wait_for_turn().unwrap();
+                    osier::sleep(10 * ANSWER); // on the virtual clock
+                }));
+                Ok(None)
+            };
+            let upgrade = Upgrade::made(None);
+            let successor = upgrade.start_by(&Program::new("/none"), spawn).unwrap();
+            let asked = osier::time::now();
+            let why = successor.hand_over(|| panic!("it does not serve")).unwrap_err();
+            assert_eq!(why, "the new process did not serve within 10s");
+            assert!(since(asked) >= ANSWER && since(asked) < 2 * ANSWER);
+            let next = upgrade.start(&Program::new("/none")).unwrap_err();
+            assert!(next.contains("cannot start"), "{next}");
+        });
     }
 
     #[test]
