@@ -127,7 +127,13 @@ pub fn unreadable_to_user(config: &mut Config, file: &Path) -> Vec<String> {
             |(path, then): (PathBuf, &str)| format!("the user '{user}' may not read '{}'; {then}", path.display());
         refused.map(text).collect()
     };
-    privileges::as_user(Some(user), config.group.as_deref(), look).unwrap_or_default()
+    match privileges::as_user(Some(user), config.group.as_deref(), look) {
+        Ok(looked) => looked.unwrap_or_default(),
+        Err(why) => vec![format!(
+            "cannot check what the user '{user}' may read: this process may not change to that user ({why}); give it \
+             CAP_SETUID and CAP_SETGID"
+        )],
+    }
 }
 
 /// The message for the first folder that only Landlock keeps from this process. A change of its permissions would not

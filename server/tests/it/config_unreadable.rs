@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::thread::CapabilitySet;
+
 use crate::support::sites::{Sites, wait_for};
 use crate::support::{Folder, lock, osier};
 
@@ -123,6 +125,37 @@ fn check_knows_what_the_user_of_the_server_may_not_read() {
     let (_, said) = check(user, &[]);
     let reload = "site.toml: warning: the user 'nobody' may not read 'site.toml'; a reload fails\n";
     assert!(said.contains(reload) && said.lines().count() == 4, "{said}");
+}
+
+/// Root in a container without this capability may not change to another user.
+#[test]
+fn check_says_that_it_could_not_look_as_the_user_of_the_server() {
+    if !is_root() {
+        return testkit::skip("only root can give up a capability of its children");
+    }
+    let folder = open_folder();
+    folder.write("site.toml", format!("user = \"nobody\"\nlandlock = false\n{FOLDERS}"));
+    folder.write("priv/index.html", "private");
+    let check = |arguments: &[&str]| {
+        let mut command = osier();
+        command
+            .args(["check", "site.toml"])
+            .args(arguments)
+            .current_dir(folder.path());
+        // The bounding set belongs to the thread, and its children inherit it.
+        let output = std::thread::scope(|scope| {
+            let run = || {
+                rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETUID).unwrap();
+                command.output().unwrap()
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let line = "site.toml: warning: cannot check what the user 'nobody' may read: this process may not change to that user \
+                (Operation not permitted (os error 1)); give it CAP_SETUID and CAP_SETGID\n";
+    assert_eq!(check(&[]), (Some(0), line.into()));
+    assert_eq!(check(&["--strict"]), (Some(2), line.into()));
 }
 
 #[test]

@@ -124,24 +124,33 @@ fn read(path: &str) -> String {
 
 const NEEDS_USER: &str = "chroot needs user: root can leave a chroot";
 
-/// Runs `look` on a thread with the rights of a user. None if this process is not root or may not take them, or if no user is given.
+/// Runs `look` on a thread with the rights of a user. None if this process is not root, or if no user is given that exists.
 ///
 /// # Blocks the thread
 /// Until `look` has returned.
-pub fn as_user<T: Send>(user: Option<&str>, group: Option<&str>, look: impl FnOnce() -> T + Send) -> Option<T> {
+///
+/// # Errors
+/// One line: why this process may not take the rights of the user.
+pub fn as_user<T: Send>(
+    user: Option<&str>,
+    group: Option<&str>,
+    look: impl FnOnce() -> T + Send,
+) -> Result<Option<T>, String> {
     if !rustix::process::geteuid().is_root() {
-        return None;
+        return Ok(None);
     }
     let settings = Settings {
         user: user.map(str::to_owned),
         group: group.map(str::to_owned),
         ..Settings::default()
     };
-    let identity = identity(&settings, &read("/etc/passwd"), &read("/etc/group")).ok()??;
+    let Ok(Some(identity)) = identity(&settings, &read("/etc/passwd"), &read("/etc/group")) else {
+        return Ok(None);
+    };
     let there = || {
         // The rights are those of the thread, which ends here.
-        identity.take().ok()?;
-        Some(look())
+        identity.take()?;
+        Ok(Some(look()))
     };
     std::thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
