@@ -4,16 +4,14 @@ use std::fmt::Write;
 
 use http::{Method, StatusCode};
 
+use crate::conn::ignoring_case::strip_prefix;
 use crate::{Request, Response};
 
 /// Whether the request is a gRPC call: POST, with a type of the protocol.
 pub(super) fn is_call(request: &Request<'_>) -> bool {
-    const TYPE: &[u8] = b"application/grpc";
-    let is_grpc = |value: &[u8]| {
-        let (begin, rest) = value.split_at_checked(TYPE.len()).unwrap_or((value, b""));
-        begin.eq_ignore_ascii_case(TYPE) && matches!(rest.trim_ascii_start().first(), None | Some(b'+' | b';'))
-    };
-    request.method() == Method::POST && request.header("content-type").is_some_and(is_grpc)
+    let rest = |value| strip_prefix(value, b"application/grpc");
+    let is_end = |rest: &[u8]| matches!(rest.trim_ascii_start().first(), None | Some(b'+' | b';'));
+    request.method() == Method::POST && request.header("content-type").and_then(rest).is_some_and(is_end)
 }
 
 /// Turns an error response of the proxy itself into a gRPC response without messages ("Trailers-Only"). The cause stays for the log.

@@ -180,6 +180,7 @@ mod tests {
                 assert_eq!(check_added(&name), Err(HeaderError::Reserved), "{name}");
             }
         }
+        assert!(!is_same_name("client-certs", "client-cert"));
         assert_eq!(check_added("x user"), Err(HeaderError::Name));
         assert_eq!(check_added("x_user"), Ok(()));
     }

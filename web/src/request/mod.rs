@@ -40,9 +40,9 @@ use crate::conn::peer::Gone;
 use crate::conn::slow::Slow;
 use crate::conn::times::{Times, Timing};
 use crate::listen::ip_of_client;
-use crate::request::changes::Changes;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::request::changes::Texts;
+use crate::request::changes::{Changes, is_same_name};
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 #[cfg(feature = "tls")]
@@ -247,10 +247,12 @@ impl<'a> Request<'a> {
         removed: &[impl AsRef<str>],
         added: impl IntoIterator<Item = (N, V)>,
     ) -> io::Result<()> {
-        let added = added
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect();
+        let mut added = added.into_iter().peekable();
+        let is_removed = |name: &str| removed.iter().any(|removed| is_same_name(name, removed.as_ref()));
+        if added.peek().is_none() && !self.headers().any(|(name, _)| is_removed(name)) {
+            return Ok(());
+        }
+        let added = added.map(|(name, value)| (name.into(), value.into())).collect();
         let removed = removed.iter().map(|name| name.as_ref().to_owned()).collect();
         let head = self.changes.fields(self.head, removed, added);
         self.head = head.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

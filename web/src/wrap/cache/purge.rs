@@ -16,6 +16,7 @@ use osier_http::path::Path;
 use super::entry::Meta;
 use super::key;
 use super::store::Store;
+use crate::conn::ignoring_case::begins;
 use crate::{Request, Response};
 
 /// Executes a PURGE.
@@ -100,10 +101,8 @@ fn invalidate_target(store: &Store, space: u64, host: &str, path: &str, query: O
 
 /// The target of a reference on the same host.
 fn on_host<'r>(reference: &'r str, host: &str) -> Option<&'r str> {
-    let after_scheme = ["http://", "https://"].iter().find_map(|scheme| {
-        let (begin, rest) = reference.split_at_checked(scheme.len())?;
-        begin.eq_ignore_ascii_case(scheme).then_some(rest)
-    });
+    let scheme = ["http://", "https://"].iter().find(|scheme| begins(reference, scheme));
+    let after_scheme = scheme.map(|scheme| &reference[scheme.len()..]);
     let Some(rest) = after_scheme.or_else(|| reference.strip_prefix("//")) else {
         return reference.starts_with('/').then_some(reference);
     };
