@@ -110,7 +110,7 @@ impl Source for Nothing {
 /// The certificates of a process.
 pub struct Certificates {
     say: Say,
-    place: OnceLock<Place>,
+    locations: OnceLock<Locations>,
     files: Mutex<HashMap<CertificateFiles, Arc<Files>>>,
     authority: Mutex<Option<Arc<Authority>>>,
     /// The certificates of sites with `tls = "auto"`, by their hosts.
@@ -125,7 +125,7 @@ pub struct Certificates {
 }
 
 /// The folders and the shared state of the process. They are known once it has given up its privileges.
-struct Place {
+struct Locations {
     /// The root folder that the process has changed to.
     root: Option<PathBuf>,
     /// The state folder, as the process sees it.
@@ -140,7 +140,7 @@ impl Certificates {
             on_demand: Arc::new(OnDemand::new(say.clone())),
             is_asking: AtomicBool::new(false),
             say,
-            place: OnceLock::new(),
+            locations: OnceLock::new(),
             files: Mutex::default(),
             authority: Mutex::default(),
             autos: Mutex::default(),
@@ -162,7 +162,7 @@ impl Certificates {
 
     /// Sets the folders of the process. Called once, after privileges are given up.
     pub fn settle(&self, root: Option<PathBuf>, state: Option<PathBuf>, shared: Option<Arc<Shared>>) {
-        let _ = self.place.set(Place { root, state, shared });
+        let _ = self.locations.set(Locations { root, state, shared });
     }
 
     /// The certificate of a site with these hosts. Reads its files again if they have changed.
@@ -339,11 +339,11 @@ impl Certificates {
     }
 
     fn shared(&self) -> Option<&Arc<Shared>> {
-        self.place.get()?.shared.as_ref()
+        self.locations.get()?.shared.as_ref()
     }
 
     fn folder(&self) -> Option<Folder> {
-        let state = self.place.get()?.state.as_deref()?;
+        let state = self.locations.get()?.state.as_deref()?;
         Some(Folder::new(state.join("acme")))
     }
 
@@ -353,7 +353,7 @@ impl Certificates {
         if let Some(authority) = &*authority {
             return Ok(Arc::clone(authority));
         }
-        let state = self.place.get().and_then(|place| place.state.as_deref());
+        let state = self.locations.get().and_then(|locations| locations.state.as_deref());
         let state = state.ok_or("there is no folder for the authority: set 'state'")?;
         let opened = Arc::new(Authority::open(state, &self.say)?);
         Ok(Arc::clone(authority.insert(opened)))
@@ -379,7 +379,7 @@ impl Certificates {
     }
 
     fn root(&self) -> Option<&Path> {
-        self.place.get()?.root.as_deref()
+        self.locations.get()?.root.as_deref()
     }
 }
 

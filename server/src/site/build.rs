@@ -36,7 +36,7 @@ use crate::reader::Reason;
 
 use super::cached::Cached;
 use super::hosts::Hosts;
-use super::policies::{Around, ErrorPage};
+use super::policies::{ErrorPage, PolicyChain};
 use super::to_https::ToHttps;
 use super::{LOG_BITS, Route, Site, Snapshot};
 
@@ -266,9 +266,9 @@ impl Builder<'_> {
             let guards = self.guards(&scope, &route.policies, &shared, &say)?;
             routes.push(self.route(config, site, route, &scope, guards, &error_pages)?);
         }
-        let mut around = self.around(config, &site.policies, &Policies::default(), &error_pages)?;
-        around.label |= self.series(&scope, None);
-        around.hsts = site.tls.hsts.clone();
+        let mut policies = self.policies(config, &site.policies, &Policies::default(), &error_pages)?;
+        policies.label |= self.series(&scope, None);
+        policies.hsts = site.tls.hsts.clone();
         let hosts = || site.hosts.iter().map(config::Host::to_string).collect();
         let certificate = site.tls.certificate.as_ref();
         Ok(Site {
@@ -278,7 +278,7 @@ impl Builder<'_> {
             to_https: to_https(config, site),
             routes,
             by_path,
-            around: around.settle(),
+            policies: policies.settle(),
         })
     }
 
@@ -296,7 +296,7 @@ impl Builder<'_> {
         let compress = own.compress.or(&site.policies.compress);
         let handler = self.handler(scope, route, compress)?;
         let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
-        let mut around = Around {
+        let mut policies = PolicyChain {
             hsts: site.tls.hsts.clone(),
             compress: compress
                 .filter(|_| !route.handler.compresses())
@@ -305,9 +305,9 @@ impl Builder<'_> {
             auth: guards.auth,
             jwt: guards.jwt,
             forward_auth: guards.forward_auth,
-            ..self.around(config, &site.policies, own, error_pages)?
+            ..self.policies(config, &site.policies, own, error_pages)?
         };
-        around.label |= self.series(scope, handler.handler());
+        policies.label |= self.series(scope, handler.handler());
         let handler = match (own.cache.or(&site.policies.cache), handler) {
             (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
                 let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
@@ -320,7 +320,7 @@ impl Builder<'_> {
             globs: globs(&matches.globs)?,
             methods: matches.methods.iter().map(|method| method.as_str().into()).collect(),
             handler,
-            around: Arc::new(around.settle()),
+            policies: Arc::new(policies.settle()),
         })
     }
 
@@ -370,13 +370,13 @@ impl Builder<'_> {
     }
 
     /// The policies of a route, without its [`Guards`].
-    fn around(
+    fn policies(
         &mut self,
         config: &Config,
         site: &Policies,
         own: &Policies,
         error_pages: &Arc<[ErrorPage]>,
-    ) -> Result<Around, Reason> {
+    ) -> Result<PolicyChain, Reason> {
         let lists = if own.allow.is_empty() && own.deny.is_empty() {
             site
         } else {
@@ -388,7 +388,7 @@ impl Builder<'_> {
             (Setting::Off, _) | (Setting::Inherited, Setting::Off) => &Log::OFF,
             (Setting::Inherited, Setting::Inherited) => &config.log,
         };
-        Ok(Around {
+        Ok(PolicyChain {
             access: listed.then(|| Access::new(&lists.allow, &lists.deny)),
             cors: own.cors.or(&site.cors).map(Cors::new).transpose()?,
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
@@ -407,7 +407,7 @@ impl Builder<'_> {
             server_timing: own.server_timing.or(site.server_timing).unwrap_or(false),
             slow: own.slow.or(&site.slow).copied(),
             trace: own.trace.or(&site.trace).copied(),
-            ..Around::default()
+            ..PolicyChain::default()
         })
     }
 

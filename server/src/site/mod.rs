@@ -47,7 +47,7 @@ use crate::policy::rewrite::{RequestFacts, Routed, Verdict, follow};
 
 pub use self::build::{Parts, Resources, build};
 use self::hosts::Hosts;
-use self::policies::Around;
+use self::policies::PolicyChain;
 use self::to_https::ToHttps;
 
 /// The number of lower bits of a label that name a log. The upper bits name a series of the metrics.
@@ -93,7 +93,7 @@ struct Site {
     /// The numbers of `routes` by their paths.
     by_path: Prefixes,
     /// The policies for requests that no route matches.
-    around: Around,
+    policies: PolicyChain,
 }
 
 /// A route, ready to answer requests.
@@ -104,7 +104,7 @@ struct Route {
     methods: Box<[Box<str>]>,
     handler: Opened,
     /// Shared with requests whose body is being received.
-    around: Arc<Around>,
+    policies: Arc<PolicyChain>,
 }
 
 impl Snapshot {
@@ -144,7 +144,7 @@ impl Snapshot {
             && !request.is_https()
             && challenges::token(request.path()).is_none()
         {
-            return site.around.refuse(request, to_https.redirect(request)).into();
+            return site.policies.refuse(request, to_https.redirect(request)).into();
         }
         if request.path() == "*" {
             // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
@@ -180,7 +180,7 @@ impl Snapshot {
             // No route has made this response, so the site's policies apply to it.
             false => {
                 let response = answer.wait(request);
-                site.around.refuse(request, response).into()
+                site.policies.refuse(request, response).into()
             }
         }
     }
@@ -286,9 +286,9 @@ impl Site {
             }
             let rules = match &route.handler {
                 Opened::Answers(handler) => {
-                    return Routed::Answer(match route.around.passes(request) {
-                        true => Around::pass(&route.around, &**handler, request, &path),
-                        false => Around::answer(&route.around, &**handler, request, &path),
+                    return Routed::Answer(match route.policies.passes(request) {
+                        true => PolicyChain::pass(&route.policies, &**handler, request, &path),
+                        false => PolicyChain::answer(&route.policies, &**handler, request, &path),
                     });
                 }
                 Opened::Rewrites(rules) => rules,
@@ -299,7 +299,7 @@ impl Site {
                 Verdict::Again(target) => return Routed::Again(target),
                 Verdict::Redirect(location, status) => {
                     let response = Verdict::redirect(&location, status);
-                    return Routed::Answer(self.around.refuse(request, response).into());
+                    return Routed::Answer(self.policies.refuse(request, response).into());
                 }
             }
         }
@@ -312,13 +312,13 @@ impl Site {
     fn misdirected(&self, request: &Request<'_>) -> Answer {
         let response = Response::plain(StatusCode::MISDIRECTED_REQUEST)
             .because("the host belongs to another site than the name that the client has asked for in TLS");
-        self.around.refuse(request, response).into()
+        self.policies.refuse(request, response).into()
     }
 
     #[cold]
     fn refuse_path(&self, request: &Request<'_>, reason: Box<dyn Error>) -> Routed {
         let response = Response::plain(StatusCode::BAD_REQUEST).because(reason);
-        Routed::Answer(self.around.refuse(request, response).into())
+        Routed::Answer(self.policies.refuse(request, response).into())
     }
 
     /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of
@@ -360,7 +360,7 @@ impl Site {
         });
         let allowed = allowed.next().unwrap_or_else(|| METHODS.to_owned());
         let response = Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", allowed);
-        self.around.refuse(request, response)
+        self.policies.refuse(request, response)
     }
 
     /// Answers a request that no route matches: 405 when only the method is wrong, 404 otherwise.
@@ -376,7 +376,7 @@ impl Site {
             true => Response::plain(StatusCode::NOT_FOUND),
             false => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", methods.join(", ")),
         };
-        self.around.refuse(request, response)
+        self.policies.refuse(request, response)
     }
 }
 

@@ -44,7 +44,7 @@ const HSTS: &str = "strict-transport-security";
 
 /// The policies around one handler. All are off by default.
 #[derive(Default)]
-pub struct Around {
+pub struct PolicyChain {
     pub access: Option<Access>,
     pub rate: Option<Arc<Rate>>,
     pub auth: Option<Arc<Auth>>,
@@ -87,9 +87,9 @@ pub struct ErrorPage {
     pub body: Arc<Vec<u8>>,
 }
 
-impl Around {
+impl PolicyChain {
     /// Computes `bare`, once every policy is set.
-    pub fn settle(mut self) -> Around {
+    pub fn settle(mut self) -> PolicyChain {
         let admits = self.access.is_some()
             || self.rate.is_some()
             || self.auth.is_some()
@@ -108,7 +108,7 @@ impl Around {
     }
 
     /// Labels a request, and sets when it is logged as slow. Returns whether it may go straight to
-    /// [`pass`](Around::pass); otherwise [`answer`](Around::answer) serves it.
+    /// [`pass`](PolicyChain::pass); otherwise [`answer`](PolicyChain::answer) serves it.
     #[inline]
     pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);
@@ -118,14 +118,14 @@ impl Around {
         self.bare && request.body().limit(self.body).is_ok()
     }
 
-    /// Answers a request that [passes](Around::passes).
+    /// Answers a request that [passes](PolicyChain::passes).
     ///
     /// # Suspends
     /// As the handler does.
     #[inline]
-    pub fn pass(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
+    pub fn pass(self: &Arc<PolicyChain>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         let answer = handler.answer_after_body(request, path);
-        self.change(request, answer, Around::with_html_error)
+        self.change(request, answer, PolicyChain::with_html_error)
     }
 
     /// Turns an error into a page in HTML, for a client that prefers it.
@@ -141,7 +141,7 @@ impl Around {
     ///
     /// # Suspends
     /// As the handler does, while a password is compared, and while an authentication server is asked.
-    pub fn answer(self: &Arc<Around>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
+    pub fn answer(self: &Arc<PolicyChain>, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer).into();
         }
@@ -164,7 +164,7 @@ impl Around {
             return self.finish(request, response).into();
         }
         let answer = handler.answer_after_body(request, path);
-        self.change(request, answer, Around::finish)
+        self.change(request, answer, PolicyChain::finish)
     }
 
     /// Calls the handler, within the route's time limit if it has one.
@@ -181,21 +181,21 @@ impl Around {
     /// Applies `change` to the response of an answer, now or once the body has arrived.
     #[inline]
     fn change(
-        self: &Arc<Around>,
+        self: &Arc<PolicyChain>,
         request: &Request<'_>,
         answer: Answer,
-        change: fn(&Around, &Request<'_>, Response) -> Response,
+        change: fn(&PolicyChain, &Request<'_>, Response) -> Response,
     ) -> Answer {
         match answer.ready() {
             Ok(response) => change(self, request, response).into(),
             Err(answer) => {
-                let around = Arc::clone(self);
-                answer.map(request, move |request, response| change(&around, request, response))
+                let policies = Arc::clone(self);
+                answer.map(request, move |request, response| change(&policies, request, response))
             }
         }
     }
 
-    /// Finishes the response of a request that [`answer`](Around::answer) serves.
+    /// Finishes the response of a request that [`answer`](PolicyChain::answer) serves.
     fn finish(&self, request: &Request<'_>, response: Response) -> Response {
         match keeps_own_page(&response) {
             true => self.decorate(request, response),

@@ -25,9 +25,9 @@ where
 }
 
 /// A function around a handler, without its return type.
-pub(crate) type Around = Arc<dyn Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync>;
+pub(crate) type Middleware = Arc<dyn Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync>;
 
-pub(crate) fn erase_wrap<F, R>(wrap: F) -> Around
+pub(crate) fn erase_wrap<F, R>(wrap: F) -> Middleware
 where
     F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
     R: IntoResponse + 'static,
@@ -39,7 +39,7 @@ where
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings {
     /// Functions, the outermost first.
-    wraps: Vec<Around>,
+    wraps: Vec<Middleware>,
     pub(crate) states: States,
 }
 
@@ -56,7 +56,7 @@ impl Surroundings {
     }
 
     /// Inserts a function inside the first `at` functions.
-    pub(crate) fn wrap(&mut self, at: usize, wrap: Around) {
+    pub(crate) fn wrap(&mut self, at: usize, wrap: Middleware) {
         self.wraps.insert(at, wrap);
     }
 
@@ -70,7 +70,7 @@ impl Surroundings {
 /// The remaining steps after a function [around](crate::Router::wrap) a handler: the next functions
 /// and finally the handler.
 pub struct Next<'n> {
-    wraps: &'n [Around],
+    wraps: &'n [Middleware],
     handler: Option<&'n Erased>,
     /// Makes the response if there is no handler.
     unhandled: &'n dyn Fn(&Head<'_>) -> Response,

@@ -103,7 +103,7 @@ impl Resources {
     }
 
     fn stored<T>(&self, done: io::Result<T>) -> Result<T, Error> {
-        done.map_err(|error| Error::Failed(format!("{}: {error}", self.storage.place())))
+        done.map_err(|error| Error::Failed(format!("{}: {error}", self.storage.description())))
     }
 }
 

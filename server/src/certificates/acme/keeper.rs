@@ -483,12 +483,12 @@ impl Keeper {
             return Next::wait(AWAY);
         }
         let failures = self.state().failures[index];
-        let (subject, place) = (self.subject(index), self.resources.storage.place());
+        let (subject, storage) = (self.subject(index), self.resources.storage.description());
         let name = subject.name();
         let pause = schedule::pause(failures + 1, None, None, chance(name));
         let minutes = pause.as_secs().div_ceil(60);
         self.say.error(format_args!(
-            "the certificate of {name} cannot be stored: {place}: {error}; it is served from memory, and lost when this process ends; \
+            "the certificate of {name} cannot be stored: {storage}: {error}; it is served from memory, and lost when this process ends; \
              the next try to store it is in {minutes} min"
         ));
         Next {
@@ -503,7 +503,7 @@ impl Keeper {
             true => Next::wait(AWAY),
             false => self.failed(
                 index,
-                &Error::Failed(format!("{}: {error}", self.resources.storage.place())),
+                &Error::Failed(format!("{}: {error}", self.resources.storage.description())),
             ),
         }
     }

@@ -147,7 +147,7 @@ impl Memory {
 impl Held for () {}
 
 impl Storage for Memory {
-    fn place(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "the memory"
     }
 

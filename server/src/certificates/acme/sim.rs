@@ -96,7 +96,7 @@ impl Transport for Wire {
 }
 
 /// The storage as a process sees it.
-struct Place {
+struct SimulatedStorage {
     site: Arc<Site>,
     process: usize,
 }
@@ -116,7 +116,7 @@ impl Drop for Lock {
     }
 }
 
-impl Place {
+impl SimulatedStorage {
     fn visit(&self) -> io::Result<()> {
         osier::sleep(some_of(Duration::from_millis(5)));
         self.site.falter(io::ErrorKind::TimedOut)
@@ -135,8 +135,8 @@ impl Place {
     }
 }
 
-impl Storage for Place {
-    fn place(&self) -> &'static str {
+impl Storage for SimulatedStorage {
+    fn description(&self) -> &'static str {
         "the storage"
     }
 
@@ -259,13 +259,13 @@ fn process(site: &Arc<Site>, number: usize, served: &Served) {
             ..Settings::default()
         },
     });
-    let place = Place {
+    let storage = SimulatedStorage {
         site: Arc::clone(site),
         process: number,
     };
     let for_wires = Arc::clone(site);
     let resources = Resources::new(
-        Arc::new(place),
+        Arc::new(storage),
         Arc::new(site.issuer.shown.clone()),
         Box::new(move |_| Ok(Arc::new(Wire(Arc::clone(&for_wires))))),
     );

@@ -16,7 +16,7 @@ use super::protocol::Error;
 use super::schedule::Window;
 use super::scripted::{DIRECTORY, Issuer, Memory, Script};
 use super::settings::{Issuer as At, Settings};
-use super::storage::{Advice, Folder as Place, Locking, Pooled, Storage, Stored};
+use super::storage::{Advice, Folder as FolderStorage, Locking, Pooled, Storage, Stored};
 use crate::log::operator::Say;
 
 fn script() -> Script {
@@ -52,7 +52,7 @@ fn obtain(subject: &Subject, resources: &Resources) -> Result<Stored, Error> {
 }
 
 fn resources(issuer: &Arc<Issuer>, folder: &Path) -> Resources {
-    means_on(issuer, Arc::new(Pooled(Place::new(folder.to_owned()))))
+    means_on(issuer, Arc::new(Pooled(FolderStorage::new(folder.to_owned()))))
 }
 
 fn means_on(issuer: &Arc<Issuer>, storage: Arc<dyn Storage>) -> Resources {
@@ -88,7 +88,7 @@ fn a_certificate_is_ordered_by_each_proof_and_nothing_stays_behind() {
         let stored = done.unwrap();
         assert!(wanted.is_served_by(&stored));
         assert!(stored.key.contains("PRIVATE KEY") && issuer.shown.is_empty());
-        let storage = Place::new(folder.path().to_owned());
+        let storage = FolderStorage::new(folder.path().to_owned());
         assert!(storage.certificate("a.example").unwrap() == Some(stored));
         assert!(storage.pending("a.example").unwrap().is_none());
     }
@@ -118,7 +118,7 @@ fn a_certificate_for_another_key_is_not_stored_and_ordered_anew() {
     let (done, issuer, folder) = order(mixes_up, wanted.clone());
     let why = done.err().unwrap().to_string();
     assert!(why.contains("cannot be served"), "{why}");
-    let storage = Place::new(folder.path().to_owned());
+    let storage = FolderStorage::new(folder.path().to_owned());
     assert!(storage.certificate("a.example").unwrap().is_none());
     let resources = resources(&issuer, folder.path());
     let stored = run(move || obtain(&wanted, &resources)).unwrap();
@@ -236,7 +236,7 @@ fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
     let copy = wanted.clone();
     let broken = run(move || obtain(&copy, &first));
     assert!(matches!(broken, Err(Error::Io(_))));
-    assert!(Place::new(path.clone()).pending("a.example").unwrap().is_some());
+    assert!(FolderStorage::new(path.clone()).pending("a.example").unwrap().is_some());
     issuer.script.lock().unwrap().breaks_after_finalize = false;
     let stored = run(move || obtain(&wanted, &again)).unwrap();
     assert!(stored.key.contains("PRIVATE KEY"));
@@ -544,7 +544,7 @@ fn the_next_issuer_is_asked_and_failures_are_told_with_the_next_try() {
 #[test]
 fn who_has_no_lock_waits_for_what_the_other_process_stores() {
     let (issuer, folder) = (Issuer::new(script()), Folder::new());
-    let storage = Place::new(folder.path().to_owned());
+    let storage = FolderStorage::new(folder.path().to_owned());
     let Locking::Taken(lock) = storage.lock("a.example").unwrap() else {
         panic!("nobody has it");
     };

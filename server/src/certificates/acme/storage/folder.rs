@@ -193,7 +193,7 @@ impl Pooled {
 }
 
 impl Storage for Pooled {
-    fn place(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "the state folder"
     }
 

@@ -32,7 +32,7 @@ pub use self::redis::InRedis;
 /// All functions fail when the storage cannot be reached, or holds data in another format.
 pub trait Storage: Send + Sync {
     /// The storage in words, for log lines.
-    fn place(&self) -> &'static str;
+    fn description(&self) -> &'static str;
 
     /// Whether the storage cannot be reached. The storage itself logs the outage and its end, so callers log neither.
     fn is_away(&self) -> bool {

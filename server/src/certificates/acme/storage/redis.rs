@@ -84,7 +84,7 @@ impl InRedis {
 }
 
 impl Storage for InRedis {
-    fn place(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "Redis"
     }
 
