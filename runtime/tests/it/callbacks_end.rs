@@ -337,9 +337,8 @@ fn every_request_of_a_storm_calls_back_once() {
     storm(160_000, 3);
 }
 
-/// Run by `cargo test -p osier --release --test it callbacks_end:: -- --ignored --nocapture`.
 #[test]
-#[ignore = "ten million requests take a release build and a minute"]
+#[ignore = "takes a minute: cargo test --release -p osier --test it callbacks_end:: -- --ignored"]
 fn every_request_of_ten_millions_calls_back_once() {
     storm(2_000_000, 0);
     storm(8_000_000, 2);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "run in a child process by others"]
+    #[ignore = "the child process of other tests: cargo test -p osier-server --bin osier process::systemd"]
     fn child() {
         let mut sockets = match Sockets::take() {
             Ok(sockets) => sockets,

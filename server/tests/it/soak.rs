@@ -98,7 +98,7 @@ fn round(address: SocketAddr, number: usize) -> usize {
 }
 
 #[test]
-#[ignore = "takes a minute, or as many seconds as OSIER_SOAK says"]
+#[ignore = "takes OSIER_SOAK seconds: OSIER_SOAK=60 cargo test --release -p osier-server --test it soak -- --ignored"]
 fn memory_stays_flat_under_clients_of_all_kinds() {
     let seconds = std::env::var("OSIER_SOAK").map_or(SECONDS, |seconds| seconds.parse().expect("a number of seconds"));
     let application = application();

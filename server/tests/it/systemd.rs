@@ -54,7 +54,7 @@ fn the_packaged_service_under_a_real_systemd() {
 }
 
 #[test]
-#[ignore = "run in a machine of its own by another"]
+#[ignore = "the inside of another test: cargo test -p osier-server --test it systemd::the_packaged_service"]
 fn inside() {
     if std::env::var_os(MARK).is_none() {
         return testkit::skip("another test runs it, inside a machine");

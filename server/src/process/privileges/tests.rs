@@ -120,7 +120,7 @@ fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
 }
 
 #[test]
-#[ignore = "run in a child process by others"]
+#[ignore = "the child process of other tests: cargo test -p osier-server --bin osier process::privileges"]
 fn child() {
     let folder = PathBuf::from(std::env::var_os("OSIER_PRIVILEGES").unwrap());
     let chroot = std::env::var("OSIER_CHROOT").unwrap() == "1";
