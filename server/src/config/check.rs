@@ -127,14 +127,7 @@ pub fn sites(
         routes,
     } in sites
     {
-        site.listeners = if listen.is_empty() {
-            (0..listeners.len()).collect()
-        } else {
-            listen.iter().filter_map(|name| find(source, listeners, name)).collect()
-        };
-        if is_implied {
-            tls::use_default_listeners(&mut site, |listener| listeners[listener].listener.tls.is_some());
-        }
+        find_listeners(source, listeners, is_implied, &listen, &mut site);
         for &listener in &site.listeners {
             is_used[listener] = true;
         }
@@ -154,14 +147,7 @@ pub fn sites(
             tls::challenges(source, &site, acme, (&places, &at));
         }
         folders_of_caches(source, &mut folders, &site.policies, &at);
-        for read in &routes {
-            folders_of_caches(source, &mut folders, &read.route.policies, &read.at);
-        }
-        duplicates(source, &routes);
-        if routes.iter().all(|read| read.sound) {
-            let routes: Vec<_> = routes.iter().map(|read| (&read.route, &read.at)).collect();
-            loops::check(source, &routes);
-        }
+        check_routes(source, &mut folders, &routes);
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
     }
@@ -169,6 +155,35 @@ pub fn sites(
         unused(source, listeners, &is_used);
     }
     checked
+}
+
+/// Sets the listeners of a site: those that it names, or all.
+fn find_listeners(
+    source: &Source<'_>,
+    listeners: &[ListenAt],
+    is_implied: bool,
+    named: &[At<String>],
+    site: &mut Site,
+) {
+    site.listeners = match named {
+        [] => (0..listeners.len()).collect(),
+        named => named.iter().filter_map(|name| find(source, listeners, name)).collect(),
+    };
+    if is_implied {
+        tls::use_default_listeners(site, |listener| listeners[listener].listener.tls.is_some());
+    }
+}
+
+/// Checks the routes of a site against each other, and the folders of their caches against those of earlier ones.
+fn check_routes(source: &Source<'_>, folders: &mut Folders, routes: &[RouteAt]) {
+    for read in routes {
+        folders_of_caches(source, folders, &read.route.policies, &read.at);
+    }
+    duplicates(source, routes);
+    if routes.iter().all(|read| read.sound) {
+        let routes: Vec<_> = routes.iter().map(|read| (&read.route, &read.at)).collect();
+        loops::check(source, &routes);
+    }
 }
 
 /// Finds the listeners that no site uses.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 use crate::process::root::inside;
 use crate::reader::problem::{Files, Problem};
@@ -119,12 +119,7 @@ impl Texts {
         if self.files.has(&name) {
             return;
         }
-        let bytes = match inside(root, path) {
-            Some(seen) => super::read(&seen),
-            None => Err("lies outside of 'chroot'".into()),
-        };
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".into()));
-        let text = match text {
+        let text = match read_text(path, root) {
             Ok(text) => text,
             Err(why) => {
                 self.problems.push(Problem {
@@ -155,16 +150,8 @@ impl Texts {
             let message = twice::message(&error, &Files::one(""), text, table.get_ref());
             note(error.span().unwrap_or(0..0), message);
         }
-        let strange = table
-            .get_ref()
-            .keys()
-            .filter(|key| !KEYS.contains(&key.get_ref().as_ref()));
-        for key in strange.filter(|_| is_read) {
-            let text = format!(
-                "'{}' in an included file: it holds [[site]] and [policy.NAME] only",
-                key.get_ref().escape_debug()
-            );
-            note(key.span(), text);
+        if is_read {
+            note_strange_keys(&table, &mut note);
         }
         if let Some((key, value)) = table.get_ref().get_key_value("site")
             && !matches!(value.get_ref(), DeValue::Array(_))
@@ -180,6 +167,24 @@ impl Texts {
             }
         }
         self.text.push_str(text);
+    }
+}
+
+/// Reads a file below the root folder, if the process has one.
+fn read_text(path: &Path, root: Option<&Path>) -> Result<String, Reason> {
+    let seen = inside(root, path).ok_or("lies outside of 'chroot'")?;
+    String::from_utf8(super::read(&seen)?).map_err(|_| "is not UTF-8".into())
+}
+
+/// Notes the keys that an included file may not have.
+fn note_strange_keys(table: &Spanned<DeTable<'_>>, note: &mut impl FnMut(Range<usize>, String)) {
+    let is_strange = |key: &&Spanned<DeString<'_>>| !KEYS.contains(&key.get_ref().as_ref());
+    for key in table.get_ref().keys().filter(is_strange) {
+        let text = format!(
+            "'{}' in an included file: it holds [[site]] and [policy.NAME] only",
+            key.get_ref().escape_debug()
+        );
+        note(key.span(), text);
     }
 }
 

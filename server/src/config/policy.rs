@@ -17,7 +17,7 @@ use crate::policy::request_id::RequestIds;
 use crate::policy::trace::{Incoming, Trace};
 use crate::policy::{auth, cors, rate};
 use crate::reader::value::{method, origin, token};
-use crate::reader::{At, Section, nearest, values};
+use crate::reader::{At, Section, Source, nearest, values};
 
 use super::cache;
 use super::log;
@@ -126,23 +126,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         password_file: None,
     };
     // Each user and the file are opened alone, so that each mistake is reported at its own place.
-    let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Say::new(|_| {})) {
-        Ok(auth) => {
-            if let Some(weakness) = auth.weakness() {
-                source.warning(at, weakness);
-            }
-            for mistake in auth.mistakes() {
-                source.warning(at, mistake.to_string());
-            }
-            true
-        }
-        Err(troubles) => {
-            for trouble in troubles {
-                source.problem(at, trouble.to_string());
-            }
-            false
-        }
-    };
+    let note = |settings: &auth::Settings, at: &Range<usize>| is_sound(source, settings, at);
     let sound = note(&settings, &realm_at);
     let file_at = section.key("file");
     let file = section.file("file", "requests get 503 until it is there");
@@ -176,6 +160,27 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
     section.finish();
     settings.password_file = file;
     Some(settings)
+}
+
+/// Notes the mistakes of these settings at their place. Returns whether they can be used.
+fn is_sound(source: &Source<'_>, settings: &auth::Settings, at: &Range<usize>) -> bool {
+    match auth::Auth::open(settings, Say::new(|_| {})) {
+        Ok(auth) => {
+            if let Some(weakness) = auth.weakness() {
+                source.warning(at, weakness);
+            }
+            for mistake in auth.mistakes() {
+                source.warning(at, mistake.to_string());
+            }
+            true
+        }
+        Err(troubles) => {
+            for trouble in troubles {
+                source.problem(at, trouble.to_string());
+            }
+            false
+        }
+    }
 }
 
 /// Reads fields to set. A string sets a field once, a list sets it several times, `false` removes it.

@@ -175,56 +175,19 @@ pub fn count(lines: &[u8]) -> u64 {
 
 /// The thread of a writer. An error is reported once, and the number of lost lines when a write succeeds again. Later
 /// lines are tried all the same, since a full disk may be emptied.
-fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report: &Report) {
-    // The lines that are being written. `has_rest`: they have to be tried again, and new lines wait in the buffer.
-    let (mut lines, mut has_rest) = (Vec::new(), false);
-    let (mut has_failed, mut lost) = (false, 0);
+fn write_out(shared: &Shared, out: Box<dyn Output>, is_prompt: bool, report: &Report) {
+    let mut writing = Writing {
+        out,
+        lines: Vec::new(),
+        has_rest: false,
+        has_failed: false,
+        lost: 0,
+    };
     let enough = if is_prompt { 1 } else { EAGER };
     loop {
-        let pending = shared.lock();
-        let patience = if has_rest { RETRY } else { PATIENCE };
-        let (mut pending, _) = shared
-            .wake
-            .wait_timeout_while(pending, patience, |pending| {
-                let is_due = !has_rest && pending.lines.len() >= enough;
-                !pending.is_closing && pending.replaced.is_none() && !is_due
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        let (dropped, is_closing) = (std::mem::take(&mut pending.dropped), pending.is_closing);
-        if !has_rest {
-            lines.clear();
-            std::mem::swap(&mut lines, &mut pending.lines);
-        } else if is_closing {
-            lines.append(&mut pending.lines);
-        }
-        if let Some(replaced) = pending.replaced.take() {
-            (out, has_failed) = (replaced, false);
-        }
-        drop(pending);
-        has_rest = false;
-        let failed = match out.write(&lines) {
-            Written::All => {
-                if (has_failed || lost > 0) && !lines.is_empty() {
-                    match lost {
-                        0 => report(format_args!("it can be written again; no line is missing")),
-                        lost => report(format_args!("it can be written again; {lost} lines are missing")),
-                    }
-                    (has_failed, lost) = (false, 0);
-                }
-                None
-            }
-            Written::Lost(count, error) => {
-                lost += count;
-                Some(error)
-            }
-            Written::Later(done, error) => {
-                lines.drain(..done);
-                has_rest = true;
-                Some(error)
-            }
-        };
-        if let Some(error) = failed
-            && !std::mem::replace(&mut has_failed, true)
+        let (dropped, is_closing) = writing.take(shared, enough);
+        if let Some(error) = writing.write(report)
+            && !std::mem::replace(&mut writing.has_failed, true)
         {
             report(format_args!(
                 "{error}; the server goes on without it until it can be written"
@@ -236,10 +199,74 @@ fn write_out(shared: &Shared, mut out: Box<dyn Output>, is_prompt: bool, report:
             ));
         }
         if is_closing {
-            if has_rest {
-                report(format_args!("{} lines are lost at the end", count(&lines)));
+            if writing.has_rest {
+                report(format_args!("{} lines are lost at the end", count(&writing.lines)));
             }
             return;
+        }
+    }
+}
+
+/// What the thread of a writer holds.
+struct Writing {
+    out: Box<dyn Output>,
+    /// The lines that are being written.
+    lines: Vec<u8>,
+    /// Whether they have to be tried again. New lines wait in the buffer meanwhile.
+    has_rest: bool,
+    /// Whether an error was reported since the last write that succeeded.
+    has_failed: bool,
+    /// The number of lines that were lost since then.
+    lost: u64,
+}
+
+impl Writing {
+    /// Waits until lines are due, and takes them. Returns how many were dropped, and whether these are the last ones.
+    fn take(&mut self, shared: &Shared, enough: usize) -> (u64, bool) {
+        let pending = shared.lock();
+        let patience = if self.has_rest { RETRY } else { PATIENCE };
+        let (mut pending, _) = shared
+            .wake
+            .wait_timeout_while(pending, patience, |pending| {
+                let is_due = !self.has_rest && pending.lines.len() >= enough;
+                !pending.is_closing && pending.replaced.is_none() && !is_due
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        if !self.has_rest {
+            self.lines.clear();
+            std::mem::swap(&mut self.lines, &mut pending.lines);
+        } else if pending.is_closing {
+            self.lines.append(&mut pending.lines);
+        }
+        if let Some(replaced) = pending.replaced.take() {
+            (self.out, self.has_failed) = (replaced, false);
+        }
+        (std::mem::take(&mut pending.dropped), pending.is_closing)
+    }
+
+    /// Writes the lines. Returns the error, if there is one.
+    fn write(&mut self, report: &Report) -> Option<io::Error> {
+        self.has_rest = false;
+        match self.out.write(&self.lines) {
+            Written::All => {
+                if (self.has_failed || self.lost > 0) && !self.lines.is_empty() {
+                    match self.lost {
+                        0 => report(format_args!("it can be written again; no line is missing")),
+                        lost => report(format_args!("it can be written again; {lost} lines are missing")),
+                    }
+                    (self.has_failed, self.lost) = (false, 0);
+                }
+                None
+            }
+            Written::Lost(count, error) => {
+                self.lost += count;
+                Some(error)
+            }
+            Written::Later(done, error) => {
+                self.lines.drain(..done);
+                self.has_rest = true;
+                Some(error)
+            }
         }
     }
 }

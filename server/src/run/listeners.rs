@@ -368,14 +368,6 @@ fn server(
                 live.record(slot, served);
             }
         });
-    server = match settings.http2 {
-        Some(limits) => server.http2_limits(limits),
-        None => server.http2(false),
-    };
-    if !settings.proxy_protocol.is_empty() {
-        let trusted = settings.proxy_protocol.clone();
-        server = server.proxy_protocol(move |peer| trusted.iter().any(|trusted| trusted.is(peer)));
-    }
     if let Some(tls) = &settings.tls {
         let resolver = Resolving {
             live: Arc::clone(live),
@@ -385,13 +377,26 @@ fn server(
         let acceptor = acceptor.map_err(|error| format!("cannot speak TLS on {}: {error}", settings.bind))?;
         server = server.tls(acceptor);
     }
+    Ok(with_clients(server, settings))
+}
+
+/// Sets which protocols clients may speak, and how many there may be.
+fn with_clients(mut server: Server, settings: &config::Listener) -> Server {
+    server = match settings.http2 {
+        Some(limits) => server.http2_limits(limits),
+        None => server.http2(false),
+    };
+    if !settings.proxy_protocol.is_empty() {
+        let trusted = settings.proxy_protocol.clone();
+        server = server.proxy_protocol(move |peer| trusted.iter().any(|trusted| trusted.is(peer)));
+    }
     if let Some(count) = settings.max_connections {
         server = server.max_connections(count);
     }
     if let Some(count) = settings.max_connections_per_client {
         server = server.max_connections_per_client(count);
     }
-    Ok(server)
+    server
 }
 
 /// Finds the identity for a client among the sites of a listener.

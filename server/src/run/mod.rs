@@ -32,9 +32,11 @@ use osier_web::upgrade::Upgrade;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::certificates;
+use crate::config::origin::Spelling;
 use crate::config::{Bind, Loaded, Report};
 use crate::handler::cannot_serve;
 use crate::log::errors::ErrorLog;
+use crate::log::operator::Say;
 use crate::reader::Reason;
 
 pub use crate::config::origin::Origin;
@@ -112,13 +114,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             .reworded(|why| format!("{why}; {HINT}"))
             .into());
     }
-    let origin = match origin {
-        // A reload finds the file even if the working directory has changed.
-        Origin::File(file) => {
-            Origin::File(std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?)
-        }
-        line @ Origin::Line(_) => line,
-    };
+    let origin = absolute(origin)?;
     let spelling = origin.spelling();
     let workers = config
         .workers
@@ -148,7 +144,26 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
         Ok(serve_requests(sites, &requests))
     });
     drop(runtime);
-    let End { cut, drain, live } = outcome?;
+    finish(outcome?, spelling, &say);
+    Ok(())
+}
+
+/// The origin whose file a reload finds even if the working directory has changed.
+fn absolute(origin: Origin) -> Result<Origin, String> {
+    match origin {
+        Origin::File(file) => {
+            let absolute = std::path::absolute(file);
+            absolute
+                .map(Origin::File)
+                .map_err(|error| format!("there is no working directory: {error}"))
+        }
+        line @ Origin::Line(_) => Ok(line),
+    }
+}
+
+/// Writes the last lines of the access logs, and logs how many connections were closed.
+fn finish(end: End, spelling: &Spelling, say: &Say) {
+    let End { cut, drain, live } = end;
     for access_log in live.current().logs() {
         // Drop does not wait for the last lines.
         access_log.finish();
@@ -160,7 +175,6 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
             spelling.drain
         ));
     }
-    Ok(())
 }
 
 /// Accepts connections, and starts what goes on beside them.

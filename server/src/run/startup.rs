@@ -137,40 +137,53 @@ pub fn open(
     read_certificates(config, inherited_root, &process.certificates)?;
     let opened = open_listeners(config, privileges.as_ref(), &process, workers, &mut sockets)?;
     warn_of_unused(&sockets, &say);
-    let root = config.chroot.clone();
     let has_given_up = privileges.is_some();
     if let Some(privileges) = privileges {
         give_up(privileges, config, used_state, &replaceable, &say)?;
     }
-    if let Some(root) = &root {
-        warn_of_temporary_folder(config, root, &say);
-        if inherited.is_none() {
-            move_inside(config, root);
-        }
-        warn_of_file_outside(origin, root, &say);
-    }
+    let has_arrived = inherited.is_some();
+    enter_root(origin, config, has_arrived, &say);
     if has_given_up {
-        report_unreadable(config, root.as_deref(), &say);
+        report_unreadable(config, config.chroot.clone().as_deref(), &say);
     }
     process.read_ticket_keys(config);
-    let state = match (&inherited, &config.state) {
-        // The configuration was read inside of the root folder.
-        (Some(_), Some(state)) => Some(state.clone()),
-        _ => state.and_then(|state| inside(root.as_deref(), &state)),
-    };
+    let root = config.chroot.as_deref();
     if let (Some(file), Some(path)) = (&mut pid_file, &config.pid_file) {
-        file.moved(inside(root.as_deref(), path));
+        file.moved(inside(root, path));
     }
     process.pid_file = pid_file;
-    let shared = config.shared.as_ref().map(|settings| {
-        let tickets = config.ticket_keys.is_none().then(|| process.tickets.clone());
-        open_shared(settings, tickets, &say)
-    });
-    process.certificates.settle(root.clone(), state, shared.transpose()?);
-    process.root = root;
+    process.root = root.map(Path::to_owned);
+    let state = match &config.state {
+        // The configuration was read inside of the root folder.
+        Some(state) if has_arrived => Some(state.clone()),
+        _ => state.and_then(|state| inside(root, &state)),
+    };
+    settle_certificates(&process, config, state)?;
     // This may start the first thread besides this one. It has the rights that stay.
     process.log.open(&config.error_log);
     Ok((process, opened))
+}
+
+/// Changes the paths of the configuration to those inside of its root folder, if it has one. A process that `has_arrived` has read them
+/// there.
+fn enter_root(origin: &Origin, config: &mut Config, has_arrived: bool, say: &Say) {
+    let Some(root) = config.chroot.clone() else { return };
+    warn_of_temporary_folder(config, &root, say);
+    if !has_arrived {
+        move_inside(config, &root);
+    }
+    warn_of_file_outside(origin, &root, say);
+}
+
+/// Tells the certificates where their state is: in this folder, or shared with other machines.
+fn settle_certificates(process: &Process, config: &Config, state: Option<PathBuf>) -> Result<(), Reason> {
+    let shared = config.shared.as_ref().map(|settings| {
+        let tickets = config.ticket_keys.is_none().then(|| process.tickets.clone());
+        open_shared(settings, tickets, &process.say)
+    });
+    let shared = shared.transpose()?;
+    process.certificates.settle(process.root.clone(), state, shared);
+    Ok(())
 }
 
 /// Warns of each socket of systemd that no address names.
@@ -442,6 +455,29 @@ fn privileges(
     if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
         return Ok(None);
     }
+    let (paths, strays) = allowed(file, config, state, replaceable);
+    let settings = Settings {
+        user,
+        group,
+        landlock: config.landlock.then_some(paths),
+        chroot,
+    };
+    let prepared = Privileges::prepare(&settings).map_err(|troubles| troubles.join("; "))?;
+    match strays.is_empty() {
+        true => Ok(Some(prepared)),
+        false => Err(strays.join("; ")),
+    }
+}
+
+/// Makes the folders that the server writes to. Returns the paths that Landlock leaves accessible, and a line for each path that is not
+/// inside of the root folder.
+fn allowed(
+    file: Option<&Path>,
+    config: &mut Config,
+    state: Option<&Path>,
+    replaceable: &mut Replaceable,
+) -> (Paths, Vec<String>) {
+    let chroot = config.chroot.clone();
     let mut paths = Paths::default();
     let mut strays = Vec::new();
     for (touch, path) in touched(config) {
@@ -484,17 +520,7 @@ fn privileges(
     // Request bodies are spooled into the temporary folder of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));
-    let settings = Settings {
-        user,
-        group,
-        landlock: config.landlock.then_some(paths),
-        chroot,
-    };
-    let prepared = Privileges::prepare(&settings).map_err(|troubles| troubles.join("; "))?;
-    match strays.is_empty() {
-        true => Ok(Some(prepared)),
-        false => Err(strays.join("; ")),
-    }
+    (paths, strays)
 }
 
 /// The parents of the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name. So

@@ -89,25 +89,11 @@ pub fn load(
         Found::Folder(_) => return Ok(Loaded::Folder),
         Found::Special => return Ok(Loaded::Special),
     };
-    let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
-    let wanted = if options.siblings { &Coding::ALL[..] } else { &[] };
-    for (sibling, coding) in siblings.iter_mut().zip(wanted) {
-        let name = [name, coding.suffix().as_bytes()].concat();
-        *sibling = match find(root, &name, access) {
-            Ok(Found::File(file, theirs)) if !theirs.older_than(&identity) => Some((file, theirs)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-            _ => None,
-        };
-    }
-    if let Some(previous) = previous
-        && previous.settled
-        && previous.plain.identity == identity
-        && previous
-            .encoded
-            .iter()
-            .zip(&siblings)
-            .all(|(then, now)| then.as_ref().map(|then| then.identity) == now.as_ref().map(|now| now.1))
-    {
+    let siblings = match options.siblings {
+        true => find_siblings(root, name, access, &identity)?,
+        false => Siblings::default(),
+    };
+    if let Some(previous) = previous.filter(|previous| previous.is_of(&identity, &siblings)) {
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
     let now = osier::time::system_now();
@@ -142,7 +128,34 @@ pub fn load(
     })))
 }
 
+/// The encoded forms of a file on disk, by their coding.
+type Siblings = [Option<(File, Identity)>; 3];
+
+/// Opens the siblings that are not older than the file.
+fn find_siblings(root: &Root, name: &[u8], access: Access, identity: &Identity) -> io::Result<Siblings> {
+    let mut siblings = Siblings::default();
+    for (sibling, coding) in siblings.iter_mut().zip(Coding::ALL) {
+        let name = [name, coding.suffix().as_bytes()].concat();
+        *sibling = match find(root, &name, access) {
+            Ok(Found::File(file, theirs)) if !theirs.older_than(identity) => Some((file, theirs)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            _ => None,
+        };
+    }
+    Ok(siblings)
+}
+
 impl Resource {
+    /// Whether the resource is certainly that of these files.
+    fn is_of(&self, identity: &Identity, siblings: &Siblings) -> bool {
+        let encoded = self
+            .encoded
+            .iter()
+            .map(|variant| variant.as_ref().map(|variant| variant.identity));
+        let found = siblings.iter().map(|sibling| sibling.as_ref().map(|sibling| sibling.1));
+        self.settled && self.plain.identity == *identity && encoded.eq(found)
+    }
+
     /// Makes the resource of a page inside the binary.
     pub fn embedded(bytes: &[u8], mime: &str, encoded_from: Option<u64>) -> Resource {
         use std::hash::{Hash, Hasher};

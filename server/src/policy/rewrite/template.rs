@@ -110,31 +110,7 @@ impl Url {
             .into_iter()
             .find(|scheme| text.starts_with(scheme));
         let (origin, rest) = match scheme {
-            Some(scheme) if redirect => {
-                let host = &text[scheme.len()..];
-                let end = host.find(['/', '?']).unwrap_or(host.len());
-                let (host, rest) = host.split_at(end);
-                if host.is_empty() || host.contains(['$', '@']) {
-                    return Err(format!(
-                        "the host of {text:?} must be there and hold no capture and no '@': write a '/' before the first capture"
-                    ));
-                }
-                let remedy = match host.is_ascii() {
-                    true => "write a name or an address, \"https://example.org/\" for example",
-                    false => "write its ASCII form, \"xn--…\"",
-                };
-                let no_host = format!("'{host}' is not a host: {remedy}");
-                authority::check(host).map_err(|mistake| mistake.text(&no_host))?;
-                let origin = format!("{scheme}{host}");
-                (
-                    origin,
-                    if rest.starts_with('/') {
-                        rest.into()
-                    } else {
-                        format!("/{rest}")
-                    },
-                )
-            }
+            Some(scheme) if redirect => split_origin(text, scheme)?,
             _ if text.starts_with('/') && !text.starts_with("//") => (String::new(), text.to_owned()),
             _ if redirect => {
                 return Err(format!(
@@ -197,6 +173,30 @@ impl Url {
         }
         url
     }
+}
+
+/// Splits a URL that begins with `scheme` into its origin and its path with the query.
+///
+/// # Errors
+///
+/// When the host is missing, is no host, or holds a capture.
+fn split_origin(text: &str, scheme: &str) -> Result<(String, String), String> {
+    let host = &text[scheme.len()..];
+    let end = host.find(['/', '?']).unwrap_or(host.len());
+    let (host, rest) = host.split_at(end);
+    if host.is_empty() || host.contains(['$', '@']) {
+        return Err(format!(
+            "the host of {text:?} must be there and hold no capture and no '@': write a '/' before the first capture"
+        ));
+    }
+    let remedy = match host.is_ascii() {
+        true => "write a name or an address, \"https://example.org/\" for example",
+        false => "write its ASCII form, \"xn--…\"",
+    };
+    let no_host = format!("'{host}' is not a host: {remedy}");
+    authority::check(host).map_err(|mistake| mistake.text(&no_host))?;
+    let slash = if rest.starts_with('/') { "" } else { "/" };
+    Ok((format!("{scheme}{host}"), format!("{slash}{rest}")))
 }
 
 /// Appends a text with its captures, which are percent-encoded by `set`.

@@ -185,16 +185,7 @@ impl Job {
         let Ok(decoder) = BodyDecoder::new(BodyLength::None, &limits) else {
             return Ok(());
         };
-        let memory = Memory {
-            worker: Rc::clone(&self.worker),
-            peer: self.peer,
-            is_proxied: self.is_proxied,
-            is_encrypted: self.is_encrypted,
-            local: self.local,
-            body: RefCell::new(Box::new(io::empty())),
-            received: RefCell::default(),
-            bound: INTERIM,
-        };
+        let memory = self.client();
         let output = Output::new(&memory, Vec::new());
         let changes = Changes::default();
         let mut request = Request {
@@ -230,6 +221,20 @@ impl Job {
                 self.take(&request, response, delay);
                 Ok(())
             }
+        }
+    }
+
+    /// The client that the handler sees: without a body, and taking no bytes but those of interim responses.
+    fn client(&self) -> Memory {
+        Memory {
+            worker: Rc::clone(&self.worker),
+            peer: self.peer,
+            is_proxied: self.is_proxied,
+            is_encrypted: self.is_encrypted,
+            local: self.local,
+            body: RefCell::new(Box::new(io::empty())),
+            received: RefCell::default(),
+            bound: INTERIM,
         }
     }
 

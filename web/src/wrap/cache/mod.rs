@@ -361,30 +361,11 @@ impl Cache {
         stale: Option<&Arc<Entry>>,
         why: &'static str,
     ) -> Option<Response> {
-        let Inner { store, options, .. } = &*self.0;
         let joined = osier::time::coarse_now();
-        let join = match asked::has_credentials(request, options) {
-            // A response for these credentials alone says nothing about other requests.
-            true => store.join_alone(wanted),
-            false => store.join(wanted, &request.headers(), joined),
-        };
-        let (outcome, is_follower) = match join {
-            Join::Pass => return Some(direct(request, handler, why)),
-            Join::Lead(flight) => {
-                let hand = Job::new(&self.0, handler, request, (&flight, wanted), stale).begin();
-                let outcome = flight.wait();
-                if let Some(response) = hand.take() {
-                    return Some(note_on(response, Note::forwarded(why)));
-                }
-                (outcome, false)
-            }
-            Join::Follow(flight) => {
-                store.count(wanted.hash, Count::Collapsed);
-                match flight.wait_for(options.wait) {
-                    Some(outcome) => (outcome, true),
-                    None => return Some(direct(request, handler, why)),
-                }
-            }
+        let (outcome, is_follower) = match self.join_fetch(request, handler, wanted, stale, joined) {
+            Joined::Outcome { outcome, is_follower } => (outcome, is_follower),
+            Joined::Response(response) => return Some(note_on(response, Note::forwarded(why))),
+            Joined::Alone => return Some(direct(request, handler, why)),
         };
         let note = |stored, status| Note::Forwarded {
             why,
@@ -412,8 +393,53 @@ impl Cache {
                 is_stored,
             } => self.answer_by(request, handler, asked, (&entry, now), note(is_stored, status)),
             Outcome::Stale(entry, status) => {
-                store.count(wanted.hash, Count::Stale);
+                self.0.store.count(wanted.hash, Count::Stale);
                 self.answer_by(request, handler, asked, (&entry, now), note(false, Some(status)))
+            }
+        }
+    }
+
+    /// Leads a fetch and waits for its end, or for that of another request's fetch.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    fn join_fetch(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        wanted: Wanted<'_>,
+        stale: Option<&Arc<Entry>>,
+        now: Instant,
+    ) -> Joined {
+        let Inner { store, options, .. } = &*self.0;
+        let join = match asked::has_credentials(request, options) {
+            // A response for these credentials alone says nothing about other requests.
+            true => store.join_alone(wanted),
+            false => store.join(wanted, &request.headers(), now),
+        };
+        match join {
+            Join::Pass => Joined::Alone,
+            Join::Lead(flight) => {
+                let hand = Job::new(&self.0, handler, request, (&flight, wanted), stale).begin();
+                let outcome = flight.wait();
+                match hand.take() {
+                    Some(response) => Joined::Response(response),
+                    None => Joined::Outcome {
+                        outcome,
+                        is_follower: false,
+                    },
+                }
+            }
+            Join::Follow(flight) => {
+                store.count(wanted.hash, Count::Collapsed);
+                match flight.wait_for(options.wait) {
+                    Some(outcome) => Joined::Outcome {
+                        outcome,
+                        is_follower: true,
+                    },
+                    None => Joined::Alone,
+                }
             }
         }
     }
@@ -430,6 +456,19 @@ impl Cache {
         let answered = entry.answer(request, asked, now, note);
         Some(answered.unwrap_or_else(|_| direct(request, handler, "bypass")))
     }
+}
+
+/// How a request has taken part in a fetch.
+enum Joined {
+    Outcome {
+        outcome: Outcome,
+        /// Whether another request has led the fetch.
+        is_follower: bool,
+    },
+    /// The response of its own fetch.
+    Response(Response),
+    /// It has not: the handler answers it.
+    Alone,
 }
 
 /// Passes a request on to the handler, for this client alone.
