@@ -122,6 +122,9 @@ impl<T: Send + 'static> JoinSet<T> {
     }
 
     /// Waits as [`join_next`](JoinSet::join_next) does, in a future.
+    ///
+    /// While the set is empty, it is ready at once, with `None`. In a loop over [`select!`](crate::select!), switch the arm
+    /// off then, or the loop never waits: `outcome = set.join_next_async(), if !set.is_empty() => ..`.
     pub async fn join_next_async(&mut self) -> Option<thread::Result<T>> {
         while !self.running.is_empty() {
             let ended = self.receiver.recv_async().await.expect("the set holds a sender");
