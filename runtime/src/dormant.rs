@@ -13,7 +13,8 @@
 use std::io;
 use std::time::Instant;
 
-use crate::wait::socket::{Direction, Entry};
+use crate::wait::entry::Entry;
+use crate::wait::socket::Direction;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
 use crate::worker::resting::Resting;

@@ -33,7 +33,7 @@ use super::{CancelHandle, Refused, Status};
 use crate::sync::Mailbox;
 use crate::wait::Stop;
 use crate::wait::driver::each;
-use crate::wait::{pool, socket};
+use crate::wait::{entry, pool};
 use crate::worker::context::{self, Caller};
 use crate::worker::remote::Remote;
 use crate::worker::threads::Claim;
@@ -367,7 +367,7 @@ impl IoQueue {
         let mut events = EVENTS.take().unwrap_or_else(|| Events::with_capacity(EVENTS_MAX));
         let polled = self.poller.wait(&mut events, timeout);
         self.claim.0.parker.unprepare();
-        each(events.iter(), |event| socket::dispatch(self.claim.0, event));
+        each(events.iter(), |event| entry::dispatch(self.claim.0, event));
         EVENTS.set(Some(events));
         polled.map(drop)
     }
@@ -394,7 +394,7 @@ impl IoQueue {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Dispatched on this thread: the caller may be gone.
-            each(events.iter(), |event| socket::dispatch(remote, event));
+            each(events.iter(), |event| entry::dispatch(remote, event));
             polled.map(drop)
         })?;
         crate::block_on(polling)

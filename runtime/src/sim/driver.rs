@@ -29,7 +29,7 @@ use super::net::nanos;
 use super::world::{Failure, Order, Shared, Stop};
 use crate::inspect::dump;
 use crate::time::VirtualClock;
-use crate::wait::socket;
+use crate::wait::entry;
 use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::core::Header;
@@ -306,7 +306,7 @@ impl Driver {
                 return;
             };
             for (token, readiness) in ready {
-                socket::dispatch(worker.remote, Event { token, readiness });
+                entry::dispatch(worker.remote, Event { token, readiness });
             }
         }
     }

@@ -21,7 +21,8 @@ use std::{fmt, io, ptr, thread};
 use osier_queue::{self as queue, Key};
 use smallvec::SmallVec;
 
-use crate::wait::socket::{Entry, Waiting};
+use crate::wait::entry::Entry;
+use crate::wait::socket::Waiting;
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller, now};
 

@@ -18,6 +18,7 @@ pub(crate) mod block_on;
 pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
+pub(crate) mod entry;
 pub(crate) mod fd;
 pub(crate) mod flag;
 #[cfg(feature = "sync")]
@@ -39,10 +40,11 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::wait::cancel::Cancelled;
+use crate::wait::entry::Entry;
 use crate::wait::fd::Fd;
 #[cfg(feature = "sync")]
 use crate::wait::holder::Holder;
-use crate::wait::socket::{Direction, Entry, Waiting};
+use crate::wait::socket::{Direction, Waiting};
 use crate::worker::Worker;
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::Core;

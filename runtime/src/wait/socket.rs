@@ -1,12 +1,6 @@
-//! The readiness of Osier's own sockets: what pollers have reported, who waits, and for each direction the worker whose
-//! poller reports it.
+//! Osier's own sockets: their calls, their waits, and for each direction the worker whose poller reports it.
 //!
-//! A socket has an entry in a process-wide table. Entries are never freed, only reused under a new generation. So an
-//! event that was taken from the poller before a close finds its entry or changes nothing. At worst it wakes a waiter
-//! of another socket for nothing. A socket gets its entry at its first would-block ([`Watched`]), not before.
-//!
-//! The state of one entry is an `osier_queue::readiness::Readiness`. That module has the rules and their reasons, and
-//! models check them. This file makes the system calls.
+//! A socket gets its [`Entry`] at its first would-block ([`Watched`]), not before. This file makes the system calls.
 //!
 //! A closed bit counts as readable once, and HUP and ERR also count as writable once. So the next call is made and
 //! returns the kernel's answer: the end, or the error.
@@ -14,24 +8,24 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use osier_poll::{Event, Interest, Mode, Ready, Token};
+use osier_poll::Mode;
+use osier_queue::Waiter;
 pub(crate) use osier_queue::readiness::Direction;
-use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, READABLE, Readiness, WRITABLE};
-use osier_queue::{WaitList, Waiter};
+use osier_queue::readiness::{CLOSED, Move, PRIORITY, READ_CLOSED, READABLE, Readiness, WRITABLE};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::wait::descriptor::{Displaced, FOREIGN};
+use crate::wait::descriptor::Displaced;
+use crate::wait::entry::{Entry, FREE, at, interest_in, token};
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
 use crate::worker::remote::Remote;
-use crate::worker::table::Table;
 use crate::worker::waker::Word;
 
 mod sealed {
@@ -46,132 +40,12 @@ pub trait Source: Sealed {
     fn watched(&self) -> &Watched;
 }
 
-/// One entry of the table. A cache line for each would cost an idle connection eight bytes more, and has shown no gain.
-#[derive(Default)]
-pub(crate) struct Entry {
-    state: Readiness,
-    /// The word of the connection at rest that this socket wakes; 0 for none.
-    dormant: AtomicU64,
-}
-
-impl Entry {
-    /// Whether the peer is gone: it has reset the connection or closed both directions, or, if `fin_counts`, its own.
-    pub(crate) fn is_gone(&self, fin_counts: bool) -> bool {
-        let gone = if fin_counts { CLOSED } else { HUP | ERROR };
-        self.state.snapshot().has(gone)
-    }
-
-    /// Whether a read may find something: bytes, the end, an error. Closed bits set this bit too, and a read that finds
-    /// nothing in spite of them clears it, because a datagram socket goes on after an error.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.state.snapshot().has(READABLE)
-    }
-
-    /// Whether the poller of this worker reports what there is to read.
-    #[inline]
-    pub(crate) fn is_reported_to(&self, worker: u16) -> bool {
-        self.state.snapshot().owner(Direction::Read) == Some(worker)
-    }
-
-    /// Whether a write may be taken, or would find an error.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.state.snapshot().has(WRITABLE | HUP | ERROR)
-    }
-
-    /// Makes the next call in that direction try the socket, although no event says that it would succeed.
-    pub(crate) fn try_again(&self, direction: Direction) {
-        let now = self.state.snapshot();
-        self.state.set(now.generation(), direction.bit());
-    }
-
-    /// Sets the connection that the events of this socket wake. It knows which of them it waits for.
-    pub(crate) fn set_dormant(&self, word: Option<Word>) {
-        self.dormant.store(word.map_or(0, Word::to_bits), Ordering::Release);
-    }
-
-    /// The waiters for reading. Every edge of the read side wakes them, closed bits included.
-    pub(crate) fn readers(&self) -> &WaitList {
-        self.state.list(Direction::Read)
-    }
-}
-
 /// The state of the call that asks. A half-closed client counts as gone only for a fiber that waits for something else:
 /// a call that has not had to wait yet, or that waits for this client, can still answer the client.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting {
     NotYet,
     For(Option<&'static Entry>),
-}
-
-/// Never freed, only reused.
-static TABLE: Table<Entry> = Table::new();
-static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
-
-#[inline]
-fn at(index: u32) -> &'static Entry {
-    TABLE
-        .get(index)
-        .unwrap_or_else(|| TABLE.get_or_make(index, |_| Entry::default()))
-}
-
-/// Takes away what worker `id` owned, which has ended. Calls that wait there, on workers
-/// of other runtimes, register anew. A waker that panics keeps none of the others from being woken.
-pub(crate) fn forget_worker(id: u16) {
-    let made = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).1;
-    driver::each((0..made).map(at), |entry| entry.state.forget_worker(id));
-}
-
-/// Makes a token: bits 0..32 the index, 32..48 the generation; bit 63 is that of the tables of descriptors.
-fn token(index: u32, generation: u16) -> Token {
-    Token(u64::from(generation) << 32 | u64::from(index))
-}
-
-/// Takes an event: sets the entry's bits and wakes the waiters that it concerns.
-pub(crate) fn dispatch(driver: &Remote, event: Event) {
-    let Event {
-        token: Token(token),
-        readiness,
-    } = event;
-    if token & FOREIGN != 0 {
-        return driver.descriptors.dispatch(token & !FOREIGN, readiness);
-    }
-    let bits = match readiness == Ready::READABLE {
-        true => READABLE,
-        false => bits_of(readiness),
-    };
-    let Some(entry) = mark(token, bits) else { return };
-    // Without edges both directions are disarmed now. A waiter that the event does not concern arms again.
-    let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
-    if concerned != 0 {
-        let dormant = entry.dormant.load(Ordering::Acquire);
-        if dormant != 0 {
-            remote::wake(Word::from_bits(dormant));
-        }
-    }
-    entry.state.wake(concerned);
-}
-
-/// The bits that an event sets.
-fn bits_of(readiness: Ready) -> u64 {
-    let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
-    has(Ready::READABLE, READABLE)
-        | has(Ready::WRITABLE, WRITABLE)
-        | has(Ready::READ_CLOSED, READABLE | READ_CLOSED)
-        | has(Ready::PRIORITY, READABLE | PRIORITY)
-        | has(Ready::HUP, READABLE | WRITABLE | HUP)
-        | has(Ready::ERROR, READABLE | WRITABLE | ERROR)
-}
-
-/// The interest whose events report `bits`.
-fn interest_in(bits: u64) -> Interest {
-    let wanted = |bit: u64, interest: Interest| if bits & bit != 0 { interest } else { Interest::NONE };
-    wanted(READABLE, Interest::READABLE | Interest::PRIORITY) | wanted(WRITABLE, Interest::WRITABLE)
-}
-
-/// Sets bits of the entry that a token names, if it is still the same one.
-fn mark(token: u64, bits: u64) -> Option<&'static Entry> {
-    let entry = at(token as u32);
-    entry.state.set((token >> 32) as u16, bits).then_some(entry)
 }
 
 /// A non-blocking descriptor of ours, with its entry once it has one.
@@ -817,7 +691,11 @@ pub(crate) fn block_thread(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Optio
 
 #[cfg(test)]
 mod tests {
+    use osier_poll::Token;
+    use osier_queue::readiness::HUP;
+
     use super::*;
+    use crate::wait::entry::mark;
 
     fn watched() -> (Watched, Token) {
         let watched = Watched::new(OwnedFd::from(std::io::pipe().unwrap().0), ShortRead::SaysNothing);
@@ -860,15 +738,5 @@ mod tests {
             assert_eq!(attempt(), (Some(4), 2));
             assert_eq!(attempt(), (None, 2), "the short read has emptied the socket");
         });
-    }
-
-    #[test]
-    fn the_table_has_a_place_for_every_index() {
-        let mut before = at(0) as *const Entry;
-        for index in 1..5000 {
-            let entry: *const Entry = at(index);
-            assert_ne!(entry, before);
-            before = entry;
-        }
     }
 }

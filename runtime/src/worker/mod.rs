@@ -63,7 +63,7 @@ use osier_queue::Wheel;
 
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
-use crate::wait::socket;
+use crate::wait::entry;
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, Show, cannot_start};
 use crate::worker::desk::Load;
@@ -356,7 +356,7 @@ impl Worker {
         if !events.is_empty() {
             self.clock.stir();
         }
-        driver::each(events.iter(), |event| socket::dispatch(self.remote, event));
+        driver::each(events.iter(), |event| entry::dispatch(self.remote, event));
         Ok(())
     }
 

@@ -174,7 +174,7 @@ impl Remote {
             && poller.wait(events, Some(std::time::Duration::ZERO)).is_ok()
         {
             for event in events.iter() {
-                crate::wait::socket::dispatch(self, event);
+                crate::wait::entry::dispatch(self, event);
                 any = true;
             }
         }

@@ -10,7 +10,8 @@ use osier_coro::Coroutine;
 use osier_coro::stack::prefetch;
 use osier_queue::Key;
 
-use crate::wait::socket::{Direction, Entry, Source};
+use crate::wait::entry::Entry;
+use crate::wait::socket::{Direction, Source};
 use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::core::{Core, Header};

@@ -16,7 +16,7 @@ use osier_poll::Poller;
 use osier_queue::Idle;
 use osier_queue::clock::Member;
 
-use crate::wait::socket;
+use crate::wait::entry;
 use crate::worker::Worker;
 use crate::worker::affinity::{pin_thread, start_thread};
 use crate::worker::clock::{Clock, VirtualClock};
@@ -324,7 +324,7 @@ pub(crate) struct Claim(pub(crate) &'static Remote);
 impl Drop for Claim {
     fn drop(&mut self) {
         self.0.desk.close();
-        socket::forget_worker(self.0.id);
+        entry::forget_worker(self.0.id);
         self.0.release();
     }
 }
