@@ -187,6 +187,14 @@ impl<T> Subscriber<T> {
 
     /// Waits as [`recv`](Subscriber::recv) does, at most for `timeout`. `None` says that nothing has come by then.
     ///
+    /// # Suspends
+    ///
+    /// As [`recv`](Subscriber::recv) does, for `timeout` at most.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds. No message is lost.
+    ///
     /// # Errors
     ///
     /// The errors of [`recv`](Subscriber::recv).
@@ -432,6 +440,14 @@ impl Wake for Signal {
 
 impl<T> FdSubscriber<T> {
     /// Waits as [`Subscriber::recv`] does.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Subscriber::recv`] does.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds. No message is lost.
     ///
     /// # Errors
     ///

@@ -321,6 +321,10 @@ impl TcpListener {
     ///
     /// Until there is a connection. Blocks the thread when called on a plain one.
     ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call. No connection is lost.
+    ///
     /// # Errors
     ///
     /// `ConnectionAborted` and similar errors concern one client: accept again. Too many open files: accept again

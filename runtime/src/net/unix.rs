@@ -211,6 +211,10 @@ impl UnixListener {
     ///
     /// Until there is a connection. Blocks the thread when called on a plain one.
     ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call. No connection is lost.
+    ///
     /// # Errors
     ///
     /// Too many open files: accept again later.

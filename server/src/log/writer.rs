@@ -207,7 +207,7 @@ fn write_out(shared: &Shared, out: Box<dyn Output>, is_prompt: bool, report: &Re
     }
 }
 
-/// What the thread of a writer holds.
+/// The state of the thread of a writer.
 struct Writing {
     out: Box<dyn Output>,
     /// The lines that are being written.

@@ -305,6 +305,10 @@ impl Proxy {
     /// # Suspends
     ///
     /// As `answer` does, but not until the client has sent the body.
+    ///
+    /// # Cancellation
+    ///
+    /// As for `answer`.
     pub fn answer_after_body(&self, request: &mut Request<'_>) -> Answer {
         let target = match exchange::target(&self.0, request) {
             Ok(target) => target,

@@ -295,6 +295,15 @@ impl<'a> Request<'a> {
     /// The first value of `name` in the query. The query is read as a form: `+` is a space, and
     /// percent escapes are decoded. Bytes that are not UTF-8 become U+FFFD. A name without `=` has
     /// the empty value.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router, test::Client};
+    ///
+    /// let greet = |request: &mut Request<'_>| request.query_param("name").unwrap_or("nobody".into()).into_owned();
+    /// let client = Client::new(Router::new().get("/", greet));
+    /// assert_eq!(client.get("/?name=Ada+L%2E").send().text(), "Ada L.");
+    /// assert_eq!(client.get("/").send().text(), "nobody");
+    /// ```
     pub fn query_param(&self, name: &str) -> Option<Cow<'a, str>> {
         self.query()?
             .split('&')
@@ -305,6 +314,14 @@ impl<'a> Request<'a> {
 
     /// The part of the path that the route's `{name}` matched, percent-decoded. Bytes that are not
     /// UTF-8 become U+FFFD.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router, test::Client};
+    ///
+    /// let greet = |request: &mut Request<'_>| request.param("name").unwrap_or_default().into_owned();
+    /// let client = Client::new(Router::new().get("/users/{name}", greet));
+    /// assert_eq!(client.get("/users/Ada%20L").send().text(), "Ada L");
+    /// ```
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
         self.param_raw(name)
             .map(|raw| percent_decode(raw.as_bytes()).decode_utf8_lossy())

@@ -274,6 +274,14 @@ impl Response {
     /// Adds a field. A field of the same name is kept, but `content-type` and `date` are replaced.
     /// A name or value that HTTP does not allow (a line break from a client's input, for example)
     /// turns the whole response into a 500 with a log line.
+    ///
+    /// ```
+    /// use osier_web::{Response, http::StatusCode};
+    ///
+    /// let response = Response::new(StatusCode::OK).header("x-user", "ada");
+    /// assert_eq!(response.lookup("x-user"), Some(&b"ada"[..]));
+    /// assert_eq!(response.header("x-user", "a\nb").status(), StatusCode::INTERNAL_SERVER_ERROR);
+    /// ```
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Self {
         let (name, value) = (name.as_ref(), value.as_ref());
         if name.eq_ignore_ascii_case("connection") {

@@ -96,6 +96,14 @@ impl Router {
     /// Adds all routes of `inner` below `prefix`: its `/x` becomes `prefix/x`, its `/` becomes
     /// `prefix` itself. A handler still sees the whole path.
     ///
+    /// ```
+    /// use osier_web::{Request, Router, test::Client};
+    ///
+    /// let api = Router::new().get("/users", |request: &mut Request<'_>| request.path().to_owned());
+    /// let client = Client::new(Router::new().nest("/api", api));
+    /// assert_eq!(client.get("/api/users").send().text(), "/api/users");
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics as [`Router::route`] does.
