@@ -65,6 +65,13 @@ pub enum Event<'i> {
         /// The reason.
         reject: Reject,
     },
+    /// A malformed request (RFC 9113 8.1.1). The connection has reset it with PROTOCOL_ERROR itself; the stream needs no `finish`.
+    Malformed {
+        /// The stream.
+        stream: StreamId,
+        /// The reason in one line. It is safe to log.
+        reason: &'static str,
+    },
     /// The peer will end the connection. A server receives no new requests then. A client can send none: each of its streams above
     /// `last` also gets a `Reset` with REFUSED_STREAM, because the peer has not read it.
     GoAway {

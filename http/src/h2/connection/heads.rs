@@ -168,9 +168,9 @@ impl Connection {
             };
         }
         match block.finish(ended) {
-            Err(Malformed(_)) if is_new => {
+            Err(Malformed(reason)) if is_new => {
                 self.refuse(stream, ErrorCode::PROTOCOL_ERROR, ended, now)?;
-                Ok(None)
+                Ok(Some(Event::Malformed { stream, reason }))
             }
             Err(Malformed(_)) => self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now),
             Ok(Built::Nothing) => Ok(None),

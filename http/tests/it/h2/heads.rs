@@ -288,7 +288,8 @@ fn a_block_that_repeats_means_what_the_table_says() {
         raw(HEADERS, END_STREAM, 13, &block),
         raw(CONTINUATION, END_HEADERS, 13, &[0x84]),
     ];
-    assert_eq!(peer.feed(&parts.concat()), []);
+    let malformed = Seen::Malformed(13, "a pseudo-field after a regular field");
+    assert_eq!(peer.feed(&parts.concat()), [malformed]);
     assert_eq!(peer.resets(), [(13, ErrorCode::PROTOCOL_ERROR)]);
     // The table is emptied: the index names nothing.
     let emptied = [&[0x20, 0x3f, 0xe1, 0x1f], &block[..]].concat();

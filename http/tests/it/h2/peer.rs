@@ -125,6 +125,7 @@ pub enum Seen {
     /// The stream, the code, whether the peer did it.
     Reset(u32, ErrorCode, bool),
     Refused(u32),
+    Malformed(u32, &'static str),
     GoAway(u32, ErrorCode),
     Pong,
 }
@@ -151,6 +152,7 @@ pub fn seen(event: Event<'_>) -> Seen {
         Event::Trailers { stream, fields } => Seen::Trailers(stream, line(fields.iter())),
         Event::Reset { stream, code, by_peer } => Seen::Reset(stream, code, by_peer),
         Event::Refused { stream, .. } => Seen::Refused(stream),
+        Event::Malformed { stream, reason } => Seen::Malformed(stream, reason),
         Event::GoAway { last, code } => Seen::GoAway(last, code),
         Event::Pong => Seen::Pong,
         _ => panic!("an unknown event: {event:?}"),

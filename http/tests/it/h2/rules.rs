@@ -286,6 +286,19 @@ fn every_rule_has_its_consequence() {
 }
 
 #[test]
+fn a_malformed_request_is_reported_with_its_reason() {
+    let mut peer = Peer::server();
+    let events = peer.feed(&with(&[("connection", "close")]));
+    assert_eq!(events, [Seen::Malformed(1, "a field of HTTP/1.1 connections")]);
+    assert_eq!(peer.resets(), [(1, PROTOCOL)]);
+    assert_eq!(peer.connection.streams(), 0);
+    // In a trailer, the owner hears of its stream.
+    peer.feed(&post(3));
+    let events = peer.feed(&headers(3, &[("host", "b")], true));
+    assert_eq!(events, [Seen::Reset(3, PROTOCOL, false)]);
+}
+
+#[test]
 fn every_rule_has_its_consequence_byte_by_byte() {
     for (section, name, role, then, bytes) in RULES {
         // Long bodies make this slow, and nothing of them is cut differently.

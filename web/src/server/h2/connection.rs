@@ -1,5 +1,6 @@
 //! The box of a connection: it feeds received bytes to the machine, and has new streams served.
 
+use std::fmt::Display;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,7 +9,6 @@ use std::time::Instant;
 
 use osier::dormant::Cause;
 use osier::memory::{self, Account, Charge, Pressure};
-use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event};
 
 use crate::conn::close::CloseReason;
@@ -113,7 +113,8 @@ impl Connection {
                     inlet.reset();
                 }
             }
-            Event::Refused { reject, .. } => self.log_refused(reject),
+            Event::Refused { reject, .. } => self.log_refused(reject.status(), reject.reason()),
+            Event::Malformed { reason, .. } => self.log_refused(ErrorCode::PROTOCOL_ERROR, reason),
             // The connection ends with its last stream, whose end wakes the box.
             Event::GoAway { .. } => shared.is_ending.set(true),
             _ => {}
@@ -121,9 +122,9 @@ impl Connection {
     }
 
     #[cold]
-    fn log_refused(&self, reject: Reject) {
-        let (link, status, reason) = (&self.shared.link, reject.status(), reject.reason());
-        let text = format_args!("a request was refused with {status}: {reason}");
+    fn log_refused(&self, answer: impl Display, reason: &str) {
+        let link = &self.shared.link;
+        let text = format_args!("a request was refused with {answer}: {reason}");
         let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
         self.shared.local.worker.server.log(&record);
     }

@@ -155,6 +155,16 @@ fn a_violation_ends_the_connection_with_goaway_and_the_handlers_run_on() {
 }
 
 #[test]
+fn a_malformed_request_is_reset_and_the_log_says_why() {
+    let (site, _) = with_timeouts(Timeouts::default());
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/", &[("te", b"gzip")], true);
+    assert_eq!(client.reply(stream).reset, Some(ErrorCode::PROTOCOL_ERROR));
+    assert_eq!(client.get("/").text(), "hello");
+    assert!(site.logged("a request was refused with PROTOCOL_ERROR: a TE other than `trailers`"));
+}
+
+#[test]
 fn a_body_that_stops_coming_is_408_for_its_stream() {
     let body = Duration::from_millis(50);
     let (site, _) = with_timeouts(Timeouts {
