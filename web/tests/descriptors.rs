@@ -36,6 +36,7 @@ fn accepting_waits_for_descriptors() {
     let mut client = site.connect();
     client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     eventually("a log line", || site.logged("cannot accept"));
+    assert!(site.logged("raise the limit of open files"), "the line has a remedy");
     assert!(client.is_quiet_for(Duration::from_millis(250)));
     assert_eq!(site.log.lock().unwrap().len(), 1, "it says so once, not at every try");
 

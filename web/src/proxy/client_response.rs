@@ -278,6 +278,10 @@ impl Context {
             return error;
         }
         let (name, label) = (self.upstream.name(), self.upstream.label(self.backend));
-        io::Error::new(error.kind(), format!("upstream {name}: backend {label}: {error}"))
+        let upstream = match name == label {
+            true => String::new(),
+            false => format!("upstream {name}: "),
+        };
+        io::Error::new(error.kind(), format!("{upstream}backend {label}: {error}"))
     }
 }

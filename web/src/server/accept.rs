@@ -100,7 +100,15 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, &local, listener),
             Err(error) if is_of_one_client(&error) => {}
             Err(error) => {
-                say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
+                let remedy = match lacks_descriptors(&error) {
+                    true => {
+                        "; raise the limit of open files (LimitNOFILE=, ulimit -n), or set one for connections below it"
+                    }
+                    false => "",
+                };
+                say(format_args!(
+                    "cannot accept: {error}; trying again every {BACK_OFF:?}{remedy}"
+                ));
                 osier::sleep(BACK_OFF);
             }
         }
@@ -289,6 +297,11 @@ fn is_of_one_client(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
     )
+}
+
+/// Whether the process has as many descriptors as it may have.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MFILE)
 }
 
 /// Ends the connections of this worker. Returns how many were cut.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::common::backend::{self, Backend, options, pattern, serve, serve_large};
 use crate::common::{Client, PATIENCE, eventually, site_with};
 use osier_web::proxy::Proxy;
+use osier_web::upstream::Upstream;
 use osier_web::{Router, Server};
 
 const MIB: usize = 1 << 20;
@@ -488,6 +489,20 @@ fn what_a_client_that_has_left_did_not_take_is_in_nobody_else_s_answer() {
         );
     }
     eventually("their backends are free", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn a_log_line_names_an_upstream_once_that_is_called_like_its_backend() {
+    let backend = patterned(2 * MIB, MIB);
+    let name = backend.addr.to_string();
+    let upstream = Upstream::builder(&name).backends([name.parse().unwrap()]).build();
+    let site = serve(Proxy::new(upstream.unwrap()));
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.head();
+    client.rest();
+    let line = format!("the response body of GET / failed: backend {name}: ");
+    assert!(site.logged(&line), "{:?}", site.log);
 }
 
 #[test]
