@@ -77,6 +77,12 @@ pub fn inspect(
                 "'{name}': the private key is encrypted; {MEANWHILE}; remove the passphrase: openssl pkey -in '{name}' -out NEW"
             ),
         )),
+        Ok(pem) if chain(&pem).is_ok() => {
+            let text = format!("'{name}' holds a certificate and no private key; {MEANWHILE}");
+            found.push((Part::Key, text));
+            // A certificate may be read by everybody.
+            return found;
+        }
         Ok(_) => found.push((
             Part::Key,
             format!("'{name}' holds no private key in PEM form; {MEANWHILE}"),
@@ -116,7 +122,11 @@ fn chain(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let ders: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let ders = ders.map_err(|error| format!("is not a PEM file: {error}"))?;
     if ders.is_empty() {
-        return Err("holds no certificate in PEM form".into());
+        let text = match PrivateKeyDer::from_pem_slice(pem).is_ok() || is_encrypted(pem) {
+            true => "holds a private key and no certificate",
+            false => "holds no certificate in PEM form",
+        };
+        return Err(text.into());
     }
     let parsed: Result<Vec<_>, _> = ders.iter().map(|der| Certificate::parse(der)).collect();
     parsed.map_err(|why| format!("cannot be read: {why}"))
@@ -282,6 +292,23 @@ mod tests {
         folder.write("c.pem", &leaf);
         folder.write("fullchain.pem", leaf + &middle + &root);
         assert!(texts(&folder, &[], 1)[0].ends_with("use 'fullchain.pem' beside it"));
+    }
+
+    #[test]
+    fn exchanged_files_are_named_as_what_they_are() {
+        let folder = Folder::new();
+        let ([leaf, ..], key) = chain_of_three();
+        folder.write("c.pem", key);
+        folder.write("k.pem", leaf);
+        // A certificate need not be a secret.
+        fs::set_permissions(folder.join("k.pem"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [
+                format!("'c.pem' holds a private key and no certificate; {MEANWHILE}"),
+                format!("'k.pem' holds a certificate and no private key; {MEANWHILE}"),
+            ]
+        );
     }
 
     #[test]

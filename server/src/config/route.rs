@@ -49,6 +49,9 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
 
 /// Checks a path prefix of whole segments. None for `/`, which every path begins with.
 fn path(text: &str) -> Result<Option<String>, String> {
+    if text.starts_with(['~', '^', '=']) {
+        return Err("a path begins with '/'; write patterns as 'glob', and regular expressions as 'rewrite'".into());
+    }
     if !text.starts_with('/') {
         return Err(format!("a path begins with '/'; did you mean \"/{text}\"?"));
     }

@@ -55,6 +55,10 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
         let text = "'client' needs 'client_ca': the file with the authorities that sign the clients' certificates";
         section.source().problem(at, text);
     }
+    if let Some(at) = table.key("cert").or(table.key("key")) {
+        let text = "a certificate belongs to its site: [[site]] tls = { cert = \"FILE\", key = \"FILE\" }";
+        section.source().problem(&at, text);
+    }
     table.finish();
     Some(ListenTls {
         min_version,

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::headers::Field;
+use crate::reader::value::duration;
 use crate::reader::{Reason, Section, values};
 
 use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form, strip};
@@ -96,8 +97,14 @@ impl Configured for Files {
     }
 }
 
-/// Checks the value of `Cache-Control`.
+/// Checks the value of `Cache-Control`. A duration alone, as nginx's `expires` has it, is none.
 fn cache_control(text: &str) -> Result<String, String> {
+    if let Some(time) = duration(text) {
+        return Err(format!(
+            "it is a value of Cache-Control; write \"max-age={}\"",
+            time.as_secs()
+        ));
+    }
     format!("Cache-Control: {text}").parse().map(|field: Field| field.value)
 }
 

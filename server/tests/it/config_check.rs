@@ -384,6 +384,13 @@ fn routes() {
             ],
         ),
         (
+            "@site\n[[site.route]]\npath = \"~ \\\\.php$\"\nfiles = { root = \"www\", cache = \"30d\" }\n",
+            &[
+                "4:8: 'path' cannot be \"~ \\\\.php$\": a path begins with '/'; write patterns as 'glob', and regular expressions as 'rewrite'",
+                "5:33: 'cache' cannot be \"30d\": it is a value of Cache-Control; write \"max-age=2592000\"",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nrespond = { body = \"at $pth\" }\n",
             &[
                 "4:20: 'body' cannot be \"at $pth\": '$pth' is unknown; there are $method, $host, $path, $query, $client and $header_NAME; did you mean \

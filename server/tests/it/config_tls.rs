@@ -91,6 +91,10 @@ fn values_of_the_wrong_kind() {
             "'client' needs 'client_ca': the file with the authorities that sign the clients' certificates",
         ),
         (
+            tls("{ cert = \"c.pem\", key = \"k.pem\" }"),
+            "a certificate belongs to its site: [[site]] tls = { cert = \"FILE\", key = \"FILE\" }",
+        ),
+        (
             tls("{ client_ca = \"404.html\" }"),
             "'client_ca': 'DIR/404.html' holds no certificates in PEM form",
         ),
