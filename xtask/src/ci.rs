@@ -4,7 +4,7 @@
 //! `unchanged.rs` leaves a step out when nothing that it looks at has changed, and the tests of a crate when nothing below it has.
 
 use crate::step::{self, Outcome, cargo};
-use crate::test::{self, LIMIT, Lane, STEPS, Step, Work, checking_cargo};
+use crate::test::{self, LIMIT, Lane, STEPS, Step, Work};
 use crate::{deny, package, tidy, unchanged};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
@@ -36,15 +36,15 @@ const PRINTED: &[Step] = &[Step {
 const LINTS: &[Step] = &[
     Step {
         name: "clippy",
-        work: Work::Check(clippy),
+        work: Work::Compile(clippy),
     },
     Step {
         name: "rustdoc",
-        work: Work::Check(rustdoc),
+        work: Work::Compile(rustdoc),
     },
     Step {
         name: "clippy-mixing",
-        work: Work::Check(clippy_mixing),
+        work: Work::Compile(clippy_mixing),
     },
 ];
 
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
     // What runs comes first, so that tests wait while others compile.
     let (run, rest): (Vec<Step>, Vec<Step>) = STEPS
         .iter()
-        .partition(|step| matches!(step.work, Work::Both(..) | Work::Run(_)));
+        .partition(|step| matches!(step.work, Work::Both(..) | Work::Apart(..) | Work::Run(_)));
     let mut steps = [QUICK, &run, PRINTED, LINTS, &rest].concat();
     let left_out = unchanged::left_out();
     steps.retain(|step| left_out.steps.iter().all(|outcome| outcome.name != step.name));
@@ -88,17 +88,15 @@ pub fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    linted(
-        "clippy",
-        checking_cargo().args(["clippy", "--workspace"]).args(test::FEATURES),
-    )
+    linted("clippy", cargo().args(["clippy", "--workspace"]).args(test::FEATURES))
 }
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
-    let mut command = checking_cargo();
+    let mut command = cargo();
     command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
     command.args(["--features", "osier-tracing/otlp"]);
+    command.env("CARGO_TARGET_DIR", test::target_dir());
     linted("clippy-mixing", &mut command)
 }
 
@@ -111,7 +109,7 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
 }
 
 fn rustdoc() -> Outcome {
-    let mut command = checking_cargo();
+    let mut command = cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .args(test::FEATURES)

@@ -3,9 +3,9 @@
 //! Rustdoc writes its view of each published library as JSON, and the program in `xtask/api` makes a list of it. Both use
 //! the stable toolchain, and what the lints have compiled: the nightly toolchain would compile every dependency again.
 
-use super::{LIMIT, Step, Work, checking_cargo, checks_dir, features, run};
+use super::{LIMIT, Step, Work, features, run, target_dir};
 use crate::root;
-use crate::step::{self, Outcome};
+use crate::step::{self, Outcome, cargo};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub fn main(args: &[String]) -> ExitCode {
     };
     let step = Step {
         name: "api",
-        work: Work::Check(work),
+        work: Work::Compile(work),
     };
     step::report(&run(&[step]), start.elapsed())
 }
@@ -48,8 +48,8 @@ pub fn compare() -> Outcome {
 
 /// Makes the lists of all libraries and gives each to `check`, with the path of the list that is checked in.
 fn with_lists(check: fn(&Path, &str) -> Vec<String>) -> Outcome {
-    let documents = checks_dir().join("doc");
-    let mut rustdoc = checking_cargo();
+    let documents = target_dir().join("doc");
+    let mut rustdoc = cargo();
     rustdoc.args(["doc", "--locked", "--no-deps", "--lib"]);
     for library in LIBRARIES {
         // Its folder has the name of the package but for this one.
@@ -63,7 +63,7 @@ fn with_lists(check: fn(&Path, &str) -> Vec<String>) -> Outcome {
         .env("RUSTDOC", root().join("xtask/api/rustdoc"))
         .env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
     let file = |library: &str, end: &str| documents.join(format!("{}.{end}", library.replace('-', "_")));
-    let mut list = checking_cargo();
+    let mut list = cargo();
     list.args(["run", "--quiet", "--locked", "-p", "xtask-api", "--"]);
     list.args(LIBRARIES.iter().map(|library| file(library, "json")));
 

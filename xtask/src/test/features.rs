@@ -1,8 +1,8 @@
 //! The steps `features-*` and `package`: every feature compiles by itself, and every crate can be packaged.
 
-use super::{LIMIT, Step, Work, checking_cargo};
+use super::{LIMIT, Step, Work};
 use crate::root;
-use crate::step::{self, Outcome};
+use crate::step::{self, Outcome, cargo};
 use std::time::Duration;
 
 /// A package whose features are tried, in a step of its own.
@@ -39,7 +39,7 @@ const PACKAGES: [Package; 5] = [
 pub const fn step<const PACKAGE: usize>() -> Step {
     Step {
         name: PACKAGES[PACKAGE].step,
-        work: Work::Check(features::<PACKAGE>),
+        work: Work::Compile(features::<PACKAGE>),
     }
 }
 
@@ -56,7 +56,7 @@ fn features<const PACKAGE: usize>() -> Outcome {
     } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
     for set in sets(&tried(folder)) {
-        let mut command = checking_cargo();
+        let mut command = cargo();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
             .args(["--features", &format!("{base}{set}")]);
@@ -96,7 +96,7 @@ fn sets(features: &[String]) -> Vec<String> {
 
 /// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
 pub fn package() -> Outcome {
-    let mut command = checking_cargo();
+    let mut command = cargo();
     command.args(["package", "--workspace", "--locked", "--no-verify", "--allow-dirty"]);
     for private in PRIVATE {
         command.args(["--exclude", private]);

@@ -1,14 +1,14 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Four threads work, each on one step at a time. One compiles what runs later. One checks the source, in a target directory of its own,
-//! because cargo locks the directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One runs the programs
-//! that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output of a step appears
-//! at its end.
+//! Four threads work, each on one step at a time. One compiles in the target directory that most steps share. One compiles in directories
+//! of the steps' own, because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One
+//! runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output
+//! of a step appears at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
 use std::sync::Mutex;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// A step of `cargo xtask test` or `cargo xtask ci`.
@@ -21,18 +21,20 @@ pub struct Step {
 /// The parts of a step.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Reads the source, or compiles it in the directory of checks, and runs nothing of it.
+    /// Reads the source and compiles nothing.
     Check(fn() -> Outcome),
-    /// Compiles and is done.
+    /// Compiles in the shared directory and is done.
     Compile(fn() -> Outcome),
-    /// Compiles, then runs the executables in a lane.
+    /// Compiles in the shared directory, then runs the executables in a lane.
     Both(fn() -> Built, Lane, fn(Vec<Executable>) -> Outcome),
+    /// Compiles in a directory of its own, then runs the executables in a lane.
+    Apart(fn() -> Built, Lane, fn(Vec<Executable>) -> Outcome),
     /// Runs without anything to compile, before all tests.
     Run(fn() -> Outcome),
 }
 
 /// Where executables run.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub enum Lane {
     Tests,
     Computations,
@@ -43,6 +45,24 @@ struct Ready {
     place: usize,
     run: Box<dyn FnOnce() -> Outcome + Send>,
     took: (Duration, Duration),
+}
+
+/// The ways to the threads that run executables.
+#[derive(Clone)]
+struct Lanes {
+    tests: Sender<Ready>,
+    computations: Sender<Ready>,
+}
+
+impl Lanes {
+    fn send(&self, lane: Lane, ready: Option<Ready>) {
+        let to = match lane {
+            Lane::Tests => &self.tests,
+            Lane::Computations => &self.computations,
+        };
+        // The threads take whatever is sent.
+        ready.into_iter().for_each(|ready| drop(to.send(ready)));
+    }
 }
 
 /// Runs the steps and returns their outcomes in the same order.
@@ -60,14 +80,15 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
     };
     let (to_tests, tests) = mpsc::channel::<Ready>();
     let (to_computations, computations) = mpsc::channel::<Ready>();
+    let lanes = Lanes {
+        tests: to_tests,
+        computations: to_computations,
+    };
     for (place, step) in steps.iter().enumerate() {
         if let Work::Run(run) = step.work {
             let run = Box::new(run);
-            let _ = to_tests.send(Ready {
-                place,
-                run,
-                took: Default::default(),
-            });
+            let took = Default::default();
+            lanes.send(Lane::Tests, Some(Ready { place, run, took }));
         }
     }
     std::thread::scope(|scope| {
@@ -90,15 +111,41 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         };
         lane(tests, false);
         lane(computations, true);
+        // The executables of a step, or nothing where it is over.
+        let build = move |place: usize, compile: fn() -> Built, run: fn(Vec<Executable>) -> Outcome| {
+            let name = steps[place].name;
+            log("compiles", name);
+            let mut executables = vec![];
+            let compiled = measured(is_alone, || match compile() {
+                Ok(built) => {
+                    executables = built;
+                    Outcome::default()
+                }
+                Err(outcome) => *outcome,
+            });
+            // A step that has a name already is over.
+            if !compiled.name.is_empty() {
+                finish(place, compiled);
+                return None;
+            }
+            let took = (compiled.took, compiled.cpu);
+            let run = Box::new(move || run(executables));
+            Some(Ready { place, run, took })
+        };
+        let apart = lanes.clone();
         scope.spawn(move || {
             if !is_alone {
                 step::be_nice();
             }
             for (place, step) in steps.iter().enumerate() {
-                if let Work::Check(check) = step.work {
-                    log("checks", step.name);
-                    finish(place, measured(is_alone, check));
-                    log("done", step.name);
+                match step.work {
+                    Work::Check(check) => {
+                        log("checks", step.name);
+                        finish(place, measured(is_alone, check));
+                        log("done", step.name);
+                    }
+                    Work::Apart(compile, lane, run) => apart.send(lane, build(place, compile, run)),
+                    Work::Compile(_) | Work::Both(..) | Work::Run(_) => {}
                 }
             }
         });
@@ -107,39 +154,16 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         }
         for (place, step) in steps.iter().enumerate() {
             match step.work {
-                Work::Run(_) | Work::Check(_) => {}
                 Work::Compile(compile) => {
                     log("compiles", step.name);
                     finish(place, measured(is_alone, compile));
                     log("done", step.name);
                 }
-                Work::Both(compile, lane, run) => {
-                    log("compiles", step.name);
-                    let mut executables = vec![];
-                    let compiled = measured(is_alone, || match compile() {
-                        Ok(built) => {
-                            executables = built;
-                            Outcome::default()
-                        }
-                        Err(outcome) => *outcome,
-                    });
-                    // A step that has a name already is over.
-                    if !compiled.name.is_empty() {
-                        finish(place, compiled);
-                        continue;
-                    }
-                    let to_lane = if lane == Lane::Tests {
-                        &to_tests
-                    } else {
-                        &to_computations
-                    };
-                    let took = (compiled.took, compiled.cpu);
-                    let run = Box::new(move || run(executables));
-                    let _ = to_lane.send(Ready { place, run, took });
-                }
+                Work::Both(compile, lane, run) => lanes.send(lane, build(place, compile, run)),
+                Work::Check(_) | Work::Apart(..) | Work::Run(_) => {}
             }
         }
-        drop((to_tests, to_computations));
+        drop(lanes);
     });
     let outcomes = outcomes.into_inner().expect("no step panics while it holds the lock");
     outcomes.into_iter().flatten().collect()
@@ -188,16 +212,20 @@ mod tests {
                 work: Work::Check(|| passed("check")),
             },
             Step {
+                name: "apart",
+                work: Work::Apart(|| Ok(vec![]), Lane::Computations, |_| passed("apart")),
+            },
+            Step {
                 name: "broken",
                 work: Work::Both(|| Err(Box::new(passed("broken"))), Lane::Tests, |_| unreachable!()),
             },
         ];
         let names: Vec<String> = run(&steps).into_iter().map(|outcome| outcome.name).collect();
-        assert_eq!(names, ["run", "both", "compute", "compile", "check", "broken"]);
+        assert_eq!(names, ["run", "both", "compute", "compile", "check", "apart", "broken"]);
     }
 
     #[test]
-    fn tests_and_checks_run_while_the_next_step_compiles() {
+    fn tests_run_while_two_steps_compile() {
         // Each waits for the others, so that they end only if they run at the same time.
         static MEETING: std::sync::Barrier = std::sync::Barrier::new(3);
         fn meet(name: &str) -> Outcome {
@@ -214,8 +242,15 @@ mod tests {
                 work: Work::Compile(|| meet("compile")),
             },
             Step {
-                name: "check",
-                work: Work::Check(|| meet("check")),
+                name: "apart",
+                work: Work::Apart(
+                    || {
+                        meet("apart");
+                        Ok(vec![])
+                    },
+                    Lane::Computations,
+                    |_| passed("apart"),
+                ),
             },
         ];
         assert_eq!(run(&steps).len(), 3);

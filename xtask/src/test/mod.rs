@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test of the repository.
 //!
 //! A step compiles, and then runs what it has compiled (`lanes.rs`). The steps share one target directory except where
-//! compiler flags differ, so that a third-party crate is compiled once for each set of flags.
+//! compiler flags or lock files differ, so that a third-party crate is compiled once for each set of flags.
 
 pub mod api;
 mod executables;
@@ -29,29 +29,29 @@ pub const STEPS: &[Step] = &[
     of("tests", Work::Both(workspace, Lane::Tests, workspace_tests)),
     of("portable", Work::Both(workspace, Lane::Tests, portable_driver)),
     of("valgrind", Work::Both(workspace, Lane::Computations, valgrind)),
-    of("miri", Work::Both(miri::build, Lane::Computations, miri::run)),
-    of("loom", Work::Both(build_loom, Lane::Computations, loom_models)),
+    of("miri", Work::Apart(miri::build, Lane::Computations, miri::run)),
+    of("loom", Work::Apart(build_loom, Lane::Computations, loom_models)),
     of("docs", Work::Compile(doc_tests)),
     of("mixing", Work::Both(build_mixing, Lane::Tests, other_libraries)),
     of("mixing-docs", Work::Compile(mixing_docs)),
     of(
         "poll-backend",
-        Work::Both(build_poll_backend, Lane::Tests, poll_backend),
+        Work::Apart(build_poll_backend, Lane::Tests, poll_backend),
     ),
-    of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
-    of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
+    of("fuzz", Work::Apart(fuzz::build, Lane::Computations, fuzz::run)),
+    of("bench", Work::Apart(build_heads, Lane::Tests, floor_of_the_bench)),
     of(
         "instructions",
-        Work::Both(instructions::build, Lane::Computations, instructions::check),
+        Work::Apart(instructions::build, Lane::Computations, instructions::check),
     ),
     features::step::<0>(),
     features::step::<1>(),
     features::step::<2>(),
     features::step::<3>(),
     features::step::<4>(),
-    of("api", Work::Check(api::compare)),
-    of("package", Work::Check(features::package)),
-    of("targets", Work::Check(targets::types)),
+    of("api", Work::Compile(api::compare)),
+    of("package", Work::Compile(features::package)),
+    of("targets", Work::Compile(targets::types)),
 ];
 
 /// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
@@ -285,18 +285,6 @@ fn valgrind(built: Vec<Executable>) -> Outcome {
 pub fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(dir)
-}
-
-/// Where steps that run nothing check the source, beside the builds of the others.
-pub fn checks_dir() -> PathBuf {
-    target_dir().join("checks")
-}
-
-/// `cargo` in [`checks_dir`].
-pub fn checking_cargo() -> Command {
-    let mut command = cargo();
-    command.env("CARGO_TARGET_DIR", checks_dir());
-    command
 }
 
 /// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.

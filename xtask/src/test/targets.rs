@@ -2,7 +2,7 @@
 //! processor.
 
 use super::executables::{self, Built, Executable, Plan};
-use super::{LIMIT, checking_cargo, host};
+use super::{LIMIT, host};
 use crate::step::{self, Outcome, cargo};
 use std::process::Command;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub fn types() -> Outcome {
     let runs = [(plain, ""), (vec![WEB], WEB_FEATURES)];
     let (mut passed, mut count) = (true, 0);
     for (packages, features) in runs {
-        let mut command = checking_cargo();
+        let mut command = cargo();
         command.args(["check", "--locked", "--features", features]);
         command.args(SYSTEMS.iter().flat_map(|system| ["--target", *system]));
         command.args(packages.iter().flat_map(|package| ["-p", *package]));
