@@ -45,6 +45,8 @@ pub(crate) struct Receiving {
     socket: Arc<Async<UnixStream>>,
     /// Received bytes from the beginning of a frame on. They may hold keys.
     bytes: Zeroizing<Vec<u8>>,
+    /// Where the system puts them: [`PIECE`] bytes.
+    piece: Zeroizing<Vec<u8>>,
     /// The descriptors of the frames in `bytes` that have some.
     passed: VecDeque<Passed>,
 }
@@ -67,6 +69,7 @@ pub(crate) fn open(socket: UnixStream) -> io::Result<(Sending, Receiving)> {
     let receiving = Receiving {
         socket: Arc::clone(&socket),
         bytes: Zeroizing::default(),
+        piece: Zeroizing::new(vec![0; PIECE]),
         passed: VecDeque::new(),
     };
     Ok((Sending(socket), receiving))
@@ -159,15 +162,13 @@ impl Receiving {
 
     /// Receives what has arrived. Returns the number of bytes.
     fn fill(&mut self) -> io::Result<usize> {
-        let before = self.bytes.len();
-        self.bytes.resize(before + PIECE, 0);
-        let (bytes, queue) = (&mut self.bytes, &mut self.passed);
+        let (piece, queue) = (&mut self.piece, &mut self.passed);
         let received = self.socket.read_with(|socket| {
             // The kernel passes at most 253 at once.
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut piece = [IoSliceMut::new(&mut bytes[before..])];
-            let received = recvmsg(socket, &mut piece, &mut control, RECEIVE)?;
+            let mut into = [IoSliceMut::new(piece)];
+            let received = recvmsg(socket, &mut into, &mut control, RECEIVE)?;
             let mut passed = Passed {
                 descriptors: Vec::new(),
                 is_cut: received.flags.contains(ReturnFlags::CTRUNC),
@@ -181,9 +182,9 @@ impl Receiving {
                 queue.push_back(passed);
             }
             Ok(received.bytes)
-        });
-        self.bytes.truncate(before + received.as_ref().copied().unwrap_or(0));
-        received
+        })?;
+        self.bytes.extend_from_slice(&self.piece[..received]);
+        Ok(received)
     }
 }
 
