@@ -21,7 +21,7 @@ struct Rule {
     packages: &'static [&'static str],
     /// Folders and files that are inputs, too.
     paths: &'static [&'static str],
-    /// What the step notices of the packages.
+    /// The part of the packages that the step can notice.
     notices: Notices,
 }
 
