@@ -1,5 +1,7 @@
 //! The demands of a request on caches. One pass over its fields finds them, because most requests make none.
 
+use osier_http::is_field;
+
 use super::Options;
 use super::directives::RequestDirectives;
 use crate::Request;
@@ -21,7 +23,7 @@ impl Asked {
         let mut asked = Asked::default();
         let mut has_directives = false;
         for (name, value) in request.headers() {
-            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            let is = |known: &'static str| is_field(name, known);
             match name.len() {
                 5 if is("range") => asked.has_range = true,
                 6 if is("cookie") && has_cookie(value, &options.skip_cookies) => asked.bypass = Some("bypass"),

@@ -14,8 +14,8 @@
 
 use std::borrow::Cow;
 
-use osier_http::Headers;
 use osier_http::path::Path;
+use osier_http::{Headers, is_field};
 
 use crate::Request;
 use crate::compress::accept_encoding::weighted;
@@ -77,7 +77,7 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
             particular.push(b':');
             particular.extend_from_slice(value);
             particular.push(END);
-        } else if name.eq_ignore_ascii_case("forwarded") {
+        } else if is_field(name, "forwarded") {
             for pair in schemes(value) {
                 particular.extend(pair.to_ascii_lowercase());
                 particular.push(END);
@@ -91,7 +91,7 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
 fn is_particular(name: &str) -> bool {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
     let is_forwarded = |name: &str| begins(name, "x-forwarded-") && !is("x-forwarded-for");
-    name.contains('_')
+    name.as_bytes().contains(&b'_')
         || (matches!(name.as_bytes()[0] | 0x20, b'c' | b'f' | b'x')
             && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
 }
