@@ -10,6 +10,7 @@ use osier_web::wrap::queue;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::handler::RequestHeaders;
 use crate::log::operator::Say;
 use crate::policy::client::client;
 use crate::policy::headers::{Field, Headers};
@@ -30,13 +31,14 @@ const MAX_RATE: u64 = 1_000_000;
 const QUEUE_WAIT: Duration = Duration::from_millis(200);
 
 /// The keys of all policies, and `policy` itself.
-pub const KEYS: [&str; 18] = [
+pub const KEYS: [&str; 19] = [
     "policy",
     "auth",
     "forward_auth",
     "jwt",
     "html_errors",
     "headers",
+    "request_headers",
     "cors",
     "limits",
     "allow",
@@ -99,6 +101,10 @@ fn own(section: &Section<'_>) -> Policies {
         jwt: Setting::read(section, "jwt", super::auth::jwt),
         html_errors: section.boolean("html_errors"),
         headers: section.section("headers").map(headers).unwrap_or_default(),
+        request_headers: section
+            .section("request_headers")
+            .map(RequestHeaders::read)
+            .unwrap_or_default(),
         cors: Setting::read(section, "cors", cors),
         limits: section.section("limits").map(limits).unwrap_or_default(),
         allow: values(section.parsed_list("allow", client)),

@@ -21,7 +21,8 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
     let matches = Match { path, globs, methods };
     let policies = policy::read(&section, named);
     let handler = handler::HandlerSettings::read(&section, &matches);
-    if let handler::HandlerSettings::Rewrite(_) = handler {
+    let is_rewrite = matches!(handler, handler::HandlerSettings::Rewrite(_));
+    if is_rewrite {
         for key in policy::KEYS {
             if let Some(at) = section.key(key) {
                 let text = format!(
@@ -31,8 +32,15 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
             }
         }
     }
-    if let (Setting::On(_), false, Some(at)) = (&policies.cache, handler.is_gateway(), section.key("cache")) {
+    // A handler with a mistake has a stand-in.
+    let is_gateway = section.key("proxy").or(section.key("fastcgi")).is_some();
+    if let (Setting::On(_), false, Some(at)) = (&policies.cache, is_gateway, section.key("cache")) {
         let text = "'cache' has no effect here: it is for 'proxy' and 'fastcgi'";
+        section.source().problem(&at, text);
+    }
+    if let (false, false, Some(at)) = (is_gateway, is_rewrite, section.key("request_headers")) {
+        let text =
+            "'request_headers' has no effect here: it is for 'proxy' and 'fastcgi'; 'headers' sets fields of responses";
         section.source().problem(&at, text);
     }
     let at = section.span().clone();

@@ -412,8 +412,8 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// The policies around a handler. A route's own setting replaces its site's. `headers` and `limits` are merged key by
-/// key.
+/// The policies around a handler. A route's own setting replaces its site's. `headers`, `request_headers` and `limits`
+/// are merged key by key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
@@ -422,6 +422,7 @@ pub struct Policies {
     /// Whether errors have pages in HTML, for clients that prefer it. On by default.
     pub html_errors: Option<bool>,
     pub headers: Headers,
+    pub request_headers: handler::RequestHeaders,
     pub cors: Setting<cors::Options>,
     pub limits: Limits,
     pub allow: Vec<Client>,
@@ -439,8 +440,8 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers` and `limits` are
-    /// merged key by key.
+    /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers`,
+    /// `request_headers` and `limits` are merged key by key.
     pub fn over(self, others: &Policies) -> Policies {
         let (allow, deny) = match self.allow.is_empty() && self.deny.is_empty() {
             true => (others.allow.clone(), others.deny.clone()),
@@ -452,6 +453,7 @@ impl Policies {
             jwt: self.jwt.over(&others.jwt),
             html_errors: self.html_errors.or(others.html_errors),
             headers: self.headers.over(&others.headers),
+            request_headers: self.request_headers.over(&others.request_headers),
             cors: self.cors.over(&others.cors),
             limits: Limits {
                 body: self.limits.body.or(others.limits.body),

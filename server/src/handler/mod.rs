@@ -10,6 +10,7 @@
 mod balance;
 mod chat;
 mod fastcgi;
+mod fields;
 mod files;
 mod proxy;
 mod redirect;
@@ -35,6 +36,7 @@ use crate::log::operator::Say;
 use crate::policy::rewrite::Rewrite;
 use crate::reader::{At, Reason, Section};
 
+pub use self::fields::{Changed, RequestHeaders};
 pub use self::files::{Files, cannot_serve};
 pub use self::respond::{is_missing, read_file};
 pub use self::welcome::Welcome;

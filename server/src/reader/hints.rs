@@ -19,7 +19,7 @@ const HOMES: [(&str, &str); 5] = [
     ),
     (
         "[[site]] or [[site.route]]",
-        "auth forward_auth jwt html_errors headers cors limits allow deny rate compress cache request_id server_timing slow trace",
+        "auth forward_auth jwt html_errors headers request_headers cors limits allow deny rate compress cache request_id server_timing slow trace",
     ),
 ];
 
@@ -47,7 +47,7 @@ const INSIDE: [(&str, &str); 7] = [
 const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file buffer shared_memory";
 
 /// How to write tables, by the end of their names. A number takes the place of `$`.
-const FORMS: [(&str, &str); 24] = [
+const FORMS: [(&str, &str); 25] = [
     ("admin", "{ address = \"127.0.0.1:9090\" }"),
     ("auth", "{ users = { NAME = \"HASH\" } }"),
     ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
@@ -69,6 +69,7 @@ const FORMS: [(&str, &str); 24] = [
     ("rate", "{ requests = $ }"),
     ("rates", "{ body = $ }"),
     ("real_ip", "{ from = \"10.0.0.0/8\" }"),
+    ("request_headers", "{ NAME = \"VALUE\" }"),
     ("timeouts", "{ first_byte = \"60s\" }"),
     ("upgrade", "{ drain = \"1h\" }"),
     ("users", "{ NAME = \"HASH\" }"),

@@ -19,7 +19,7 @@ use osier_web::wrap::queue::Queue;
 
 use crate::certificates::Certificates;
 use crate::config::{self, Bind, Config, Log, Policies, Setting};
-use crate::handler::{self, Handler, Match, Opened};
+use crate::handler::{self, Changed, Handler, Match, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
@@ -314,6 +314,13 @@ impl Builder<'_> {
                 Opened::Answers(Arc::new(Cached::new(cache, handler)))
             }
             (_, handler) => handler,
+        };
+        let changes = own.request_headers.over(&site.policies.request_headers);
+        let handler = match handler {
+            Opened::Answers(handler) if route.handler.is_gateway() && !changes.is_empty() => {
+                Opened::Answers(Arc::new(Changed::new(changes, handler)))
+            }
+            handler => handler,
         };
         Ok(Route {
             path: matches.path.as_deref().map(Box::from),

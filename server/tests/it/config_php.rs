@@ -202,3 +202,23 @@ fn the_site_of_the_readme_has_a_front() {
         assert_eq!(sites.get("x", path).text(), expected, "{path}");
     }
 }
+
+#[test]
+fn a_script_gets_the_fields_that_the_route_sets() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write(
+        "app/fields.php",
+        "<?php foreach (['X_ENV', 'X_REAL_IP', 'COOKIE', 'ACCEPT'] as $n) echo $_SERVER[\"HTTP_$n\"] ?? '-', '|';",
+    );
+    let more = "request_headers = { X-Env = \"production\", X-Real-IP = \"$client\", Cookie = false }";
+    let sites = Sites::start_in(folder, &format!("{}{more}\n", route(&fpm, "")));
+    let fields = [
+        "X_Env: forged",
+        "X-Real-IP: 10.9.9.9",
+        "Cookie: a=1",
+        "Accept: text/css",
+    ];
+    let reply = sites.ask("GET", "x", "/fields.php", &fields);
+    assert_eq!(reply.text(), "production|127.0.0.1|-|text/css|");
+}

@@ -16,6 +16,7 @@ mod config_chat;
 mod config_check;
 mod config_deploy;
 mod config_docs;
+mod config_fields;
 mod config_hints;
 mod config_http2;
 mod config_include;

@@ -42,13 +42,13 @@ use crate::conn::times::{Times, Timing};
 use crate::listen::ip_of_client;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::request::changes::Texts;
-use crate::request::changes::{Changes, is_same_name};
+use crate::request::changes::{Changes, check_added, is_same_name};
 use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 #[cfg(feature = "tls")]
 use crate::request::tls::Tls;
 use crate::request::trace::TraceContext;
-use crate::{Rejection, RequestBody, RequestId};
+use crate::{Rejection, RequestBody, RequestId, Response};
 
 /// Notes on one request that the observer and the log read: the request id, the application's
 /// label, and the client that a trusted proxy has named.
@@ -257,6 +257,38 @@ impl<'a> Request<'a> {
         let head = self.changes.fields(self.head, removed, added);
         self.head = head.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         Ok(())
+    }
+
+    /// Calls `run` with the fields replaced as [`replace_headers`](Request::replace_headers) does. Code after it sees the target and
+    /// the fields from before again.
+    ///
+    /// # Suspends
+    ///
+    /// As `run` does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`replace_headers`](Request::replace_headers). `run` is not called then.
+    pub fn with_headers<N: Into<String>, V: Into<Vec<u8>>>(
+        &mut self,
+        removed: &[impl AsRef<str>],
+        added: impl IntoIterator<Item = (N, V)>,
+        run: impl FnOnce(&mut Request<'a>) -> Response,
+    ) -> io::Result<Response> {
+        let (head, mount) = (self.head, self.mount);
+        self.replace_headers(removed, added)?;
+        let response = run(self);
+        (self.head, self.mount) = (head, mount);
+        Ok(response)
+    }
+
+    /// Checks that [`replace_headers`](Request::replace_headers) may add a field of this name.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`, as [`replace_headers`](Request::replace_headers) says.
+    pub fn check_header(name: &str) -> io::Result<()> {
+        check_added(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
     }
 
     /// Makes changes that another request for the same head has seen.
