@@ -57,7 +57,7 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
 
 /// Checks a path prefix of whole segments. None for `/`, which every path begins with.
 fn path(text: &str) -> Result<Option<String>, String> {
-    if text.starts_with(['~', '^', '=']) {
+    if is_location(text) {
         return Err("a path begins with '/'; write patterns as 'glob', and regular expressions as 'rewrite'".into());
     }
     if !text.starts_with('/') {
@@ -83,11 +83,19 @@ fn path(text: &str) -> Result<Option<String>, String> {
     Ok((!path.is_empty()).then(|| path.to_string()))
 }
 
+/// Whether the text begins as a location of nginx that is no prefix: `~ \.php$`, `^~ /img/`, `= /`.
+fn is_location(text: &str) -> bool {
+    text.starts_with(['~', '^', '='])
+}
+
 /// Compiles a pattern. A pattern that begins with `/` is matched against the whole path; any other is matched against
 /// the end of the path, from the start of a segment. `*` stays inside a segment, `**` does not.
 pub fn glob(text: &str) -> Result<globset::Glob, String> {
     if text.is_empty() {
         return Err("it is empty".into());
+    }
+    if is_location(text) {
+        return Err("a pattern is the end of a path, \"*.php\", or a whole path, \"/img/*.png\"; write regular expressions as 'rewrite'".into());
     }
     let whole = if text.starts_with('/') {
         text.to_string()

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::certificates::acme::settings as acme;
-use crate::policy::client::client;
+use crate::policy::client::{Client, client};
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges::{self, WrongKey};
 use crate::reader::{At, Section, Source, nearest, values};
@@ -179,7 +179,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     );
     let name = section.string("name");
     let bind = section.parsed("address", |text| bind(source, text));
-    let proxy_protocol = section.parsed_list("proxy_protocol", client);
+    let proxy_protocol = proxy_protocol(&section);
     let real_ip = RealIp::read(&section);
     let max_connections = section.integer("max_connections", 1..=10_000_000);
     let max_connections_per_client = section.integer("max_connections_per_client", 1..=10_000_000);
@@ -226,6 +226,22 @@ fn listen(section: Section<'_>) -> ListenAt {
         name_at,
         sound,
     }
+}
+
+/// Reads `proxy_protocol`: the peers that send a header. nginx has a switch in this place.
+fn proxy_protocol(section: &Section<'_>) -> Option<Vec<At<Client>>> {
+    let value = section.any("proxy_protocol")?;
+    if let DeValue::Boolean(is_on) = value.get_ref() {
+        let text = match is_on {
+            true => {
+                "'proxy_protocol' names the balancers that send the header; write proxy_protocol = [\"10.0.0.0/8\"]"
+            }
+            false => "'proxy_protocol' names the balancers that send the header, and is off without them; leave it out",
+        };
+        section.source().problem(&value.span(), text);
+        return None;
+    }
+    section.parsed_list("proxy_protocol", client)
 }
 
 /// Reads `timeouts` of a listener.

@@ -120,6 +120,11 @@ pub fn form(title: &str, key: &str, value: &DeValue<'_>) -> Option<String> {
         let before = title.strip_suffix(end);
         before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
+    if let (true, DeValue::String(path)) = (is_end("proxy.health"), value)
+        && path.starts_with('/')
+    {
+        return Some(format!("write {key} = {{ path = \"{}\" }}", path.escape_debug()));
+    }
     let (_, form) = FORMS.iter().find(|(end, _)| is_end(end))?;
     let number = match value {
         DeValue::Integer(number) if !number.to_string().starts_with(['-', '0']) => number.to_string(),

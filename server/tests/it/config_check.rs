@@ -272,6 +272,12 @@ fn listeners() {
             ],
         ),
         (
+            "[[listen]]\naddress = \"81\"\nproxy_protocol = true\n@site\n@route\n",
+            &[
+                "3:18: 'proxy_protocol' names the balancers that send the header; write proxy_protocol = [\"10.0.0.0/8\"]",
+            ],
+        ),
+        (
             "[[listen]]\nname = \"inner\"\naddress = \"81\"\n[[listen]]\naddress = \"82\"\n@site\nlisten = \"inner\"\n@route\n",
             &["5:11: no site uses the listener '127.0.0.1:82': name it in the 'listen' of a site"],
         ),
@@ -388,6 +394,12 @@ fn routes() {
             &[
                 "4:8: 'path' cannot be \"~ \\\\.php$\": a path begins with '/'; write patterns as 'glob', and regular expressions as 'rewrite'",
                 "5:33: 'cache' cannot be \"30d\": it is a value of Cache-Control; write \"max-age=2592000\"",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nglob = \"~*.jpg\"\nrespond = 404\n",
+            &[
+                "4:8: 'glob' cannot be \"~*.jpg\": a pattern is the end of a path, \"*.php\", or a whole path, \"/img/*.png\"; write regular expressions as 'rewrite'",
             ],
         ),
         (

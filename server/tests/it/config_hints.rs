@@ -141,6 +141,10 @@ fn a_value_that_should_be_a_table_is_shown_the_form() {
             "'health' must be a table, not true; write health = {} for the defaults",
         ),
         (
+            proxy("health = \"/up\""),
+            "'health' must be a table, not \"/up\"; write health = { path = \"/up\" }",
+        ),
+        (
             proxy("timeouts = \"5s\""),
             "'timeouts' must be a table, not \"5s\"; write timeouts = { first_byte = \"60s\" }",
         ),
