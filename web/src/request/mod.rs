@@ -262,6 +262,19 @@ impl<'a> Request<'a> {
     /// Calls `run` with the fields replaced as [`replace_headers`](Request::replace_headers) does. Code after it sees the target and
     /// the fields from before again.
     ///
+    /// ```
+    /// use osier_web::{Next, Request, Router, test::Client};
+    ///
+    /// let router = Router::new()
+    ///     .get("/", |request: &mut Request<'_>| request.header_str("x-env").unwrap_or("none").to_owned())
+    ///     .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+    ///         let response = request.with_headers(&["x-env"], [("x-env", "test")], |request| next.run(request))?;
+    ///         std::io::Result::Ok(response.header("x-seen", request.header_str("x-env").unwrap_or("none")))
+    ///     });
+    /// let response = Client::new(router).get("/").header("X_Env", "forged").send();
+    /// assert_eq!((response.text(), response.header("x-seen")), ("test", Some("none")));
+    /// ```
+    ///
     /// # Suspends
     ///
     /// As `run` does.
