@@ -88,6 +88,7 @@ impl Configured for Fastcgi {
             shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
             read_ahead: table.memory_size("read_ahead").unwrap_or(default.read_ahead),
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
+            read_ahead_total: table.size("read_ahead_total").unwrap_or(default.read_ahead_total),
             ..default
         };
         let backends = Backends::read(&table, &timeouts, false);

@@ -85,6 +85,7 @@ impl Configured for Proxy {
                 .unwrap_or(default.tunnel_half_closed),
             read_ahead: table.memory_size("read_ahead").unwrap_or(default.read_ahead),
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
+            read_ahead_total: table.size("read_ahead_total").unwrap_or(default.read_ahead_total),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
             shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
             ..default

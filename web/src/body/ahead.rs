@@ -13,6 +13,10 @@
 //! takes nothing, and the reader none while the source is silent. Once the source has ended, the writer moves the pieces of a client that takes nothing for a while to the file,
 //! and leaves the file to the connection ([`Outlet::leave_file`]), so that such a client costs no memory.
 //!
+//! The files of all responses together are at most [`Bounds::files`] long. The [`Space`] of a piece, and of those that go to the
+//! file with it, is claimed before the piece is read, and then belongs to the file. Without space the reader waits until its
+//! client has taken bytes, and tries again.
+//!
 //! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. A file
 //! that has been sent is closed, and the next bytes go to a new one: the kernel sends the pages of the file themselves, so bytes
 //! that wait in the socket would change if somebody wrote over them. Both fibers run on one thread, and neither borrows the queue
@@ -34,7 +38,7 @@ use crate::conn::buffers::{self, Size};
 use crate::conn::ignoring_case::strip_prefix;
 use crate::conn::output::Outlet;
 use crate::conn::peer::SLOW_AFTER;
-use crate::conn::unnamed::{Unnamed, in_folder};
+use crate::conn::unnamed::{Space, Unnamed, in_folder};
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -47,6 +51,8 @@ pub(crate) struct Bounds {
     pub(crate) shared: usize,
     /// Bytes in a file. 0 for none: the backend waits.
     pub(crate) file: u64,
+    /// The most bytes in the files of all responses of the process.
+    pub(crate) files: u64,
     /// The folder of the file.
     pub(crate) folder: PathBuf,
     /// A file could not be made or written: there is none for the rest of the response.
@@ -208,6 +214,20 @@ impl State {
         Size::K16
     }
 
+    /// Claims space on the disk for one more piece, and for those that go to the file with it. `None` if there is to be no file,
+    /// or no more of it.
+    fn space(&self, bounds: &Bounds) -> Option<Space> {
+        if self.written >= bounds.file || bounds.has_failed.get() {
+            return None;
+        }
+        let pieces = match self.sent < self.written {
+            true => 1,
+            // The writer may put the piece that it has back into the queue.
+            false => self.out + 1,
+        };
+        Space::claim(pieces as u64 * PIECE as u64, bounds.files)
+    }
+
     /// Gives the place of a piece back.
     fn shrink(&mut self, piece: &Piece) {
         self.out -= 1;
@@ -303,8 +323,8 @@ impl Queue<'_> {
     fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
         loop {
             source.wait()?;
-            let (mut piece, is_for_file) = self.empty_piece();
-            let most = match is_for_file {
+            let (mut piece, space) = self.empty_piece();
+            let most = match space.is_some() {
                 true => piece.bytes.len(),
                 false => self.state.borrow().room().min(piece.bytes.len()),
             };
@@ -315,8 +335,8 @@ impl Queue<'_> {
                     return end.map(|_| Stopped::Done);
                 }
             };
-            if is_for_file {
-                self.spill(piece);
+            if let Some(space) = space {
+                self.spill(piece, space);
                 continue;
             }
             let (empty, starved) = {
@@ -336,33 +356,33 @@ impl Queue<'_> {
         }
     }
 
-    /// An empty piece for the reader, and whether its bytes go to the file.
+    /// An empty piece for the reader. If its bytes go to the file, also their space.
     ///
     /// # Suspends
     ///
     /// Until the client has taken bytes, if there is no room.
-    fn empty_piece(&self) -> (Piece, bool) {
+    fn empty_piece(&self) -> (Piece, Option<Space>) {
         loop {
             {
                 let mut state = self.state.borrow_mut();
                 let is_in_file = state.sent < state.written;
                 if !is_in_file && let Some(size) = state.grow(self.bounds) {
-                    return (Piece::take(size), false);
+                    return (Piece::take(size), None);
                 }
-                if state.written < self.bounds.file && !self.bounds.has_failed.get() {
-                    return (Piece::take(state.claim(self.bounds)), true);
+                if let Some(space) = state.space(self.bounds) {
+                    return (Piece::take(state.claim(self.bounds)), Some(space));
                 }
             }
             self.emptied.wait();
         }
     }
 
-    /// Moves the waiting pieces and then `piece` to the end of the file.
+    /// Moves the waiting pieces and then `piece` to the end of the file, which gets what they need of `space`.
     ///
     /// # Suspends
     ///
     /// While the file is written.
-    fn spill(&self, piece: Piece) {
+    fn spill(&self, piece: Piece, space: Space) {
         let (file, mut pieces, at) = {
             let mut state = self.state.borrow_mut();
             state.is_writing = true;
@@ -377,7 +397,7 @@ impl Queue<'_> {
         pieces.push_back(piece);
         let folder = self.bounds.folder.clone();
         let (pieces, written) = on_disk(move || {
-            let written = write_pieces(file, &folder, &pieces, at);
+            let written = write_pieces(file, &folder, &pieces, at, space);
             (pieces, written)
         });
         let (file, end) = match written {
@@ -494,14 +514,12 @@ impl Queue<'_> {
     fn spill_rest(&self) {
         let last = {
             let mut state = self.state.borrow_mut();
-            let may_spill = matches!(state.end, Some(Ok(Stopped::Done)))
-                && state.sent == state.written
-                && state.written < self.bounds.file
-                && !self.bounds.has_failed.get();
-            if may_spill { state.full.pop_back() } else { None }
+            let may_spill = matches!(state.end, Some(Ok(Stopped::Done))) && state.sent == state.written;
+            let space = if may_spill { state.space(self.bounds) } else { None };
+            space.and_then(|space| Some((state.full.pop_back()?, space)))
         };
-        if let Some(piece) = last {
-            self.spill(piece);
+        if let Some((piece, space)) = last {
+            self.spill(piece, space);
         }
     }
 
@@ -517,22 +535,26 @@ impl Queue<'_> {
     }
 }
 
-/// Writes the pieces to the file, which it makes if there is none. Returns it, and where the pieces end.
+/// Writes the pieces to the file, which it makes if there is none. Returns it, and where the pieces end. The file keeps the space
+/// of its bytes.
 fn write_pieces(
     file: Option<Arc<Unnamed>>,
     folder: &Path,
     pieces: &VecDeque<Piece>,
     mut at: u64,
+    space: Space,
 ) -> io::Result<(Arc<Unnamed>, u64)> {
     let file = match file {
         Some(file) => file,
         None => Arc::new(Unnamed::new(folder)?),
     };
+    file.add_space(space);
     for piece in pieces {
         let written = file.write_all_at(piece.rest(), at);
         written.map_err(|error| in_folder(folder, &error))?;
         at += piece.rest().len() as u64;
     }
+    file.keep_space(at);
     Ok((file, at))
 }
 
@@ -540,6 +562,7 @@ fn write_pieces(
 mod tests {
     use std::io::Write;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
 
     use osier::Cancelled;
 
@@ -578,6 +601,7 @@ mod tests {
                 memory: PIECE,
                 shared: PIECE,
                 file: 0,
+                files: 0,
                 folder: PathBuf::new(),
                 has_failed: Cell::new(false),
                 complain: Box::new(|_| ()),
@@ -586,6 +610,134 @@ mod tests {
             let ended = osier::timeout(testkit::DEADLINE, || catch_unwind(AssertUnwindSafe(read)));
             let payload = ended.expect("an end in time").expect_err("the panic goes on");
             assert!(!Cancelled::is_payload(&*payload), "it waited for ever");
+        });
+    }
+
+    /// Bytes that tell their place. Then the body ends, or panics.
+    struct Places {
+        next: usize,
+        panics: bool,
+    }
+
+    /// The length of a body.
+    const LENGTH: usize = 2 << 20;
+
+    /// The most bytes of all files: as long as one body, and no multiple of a piece.
+    const FILES: u64 = LENGTH as u64 + 1000;
+
+    fn byte_at(place: usize) -> u8 {
+        (place / 977 % 251) as u8
+    }
+
+    fn check_claimed() {
+        assert!(Space::claimed() <= FILES, "{} are claimed", Space::claimed());
+    }
+
+    impl Source for Places {
+        fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            check_claimed();
+            let count = into.len().min(LENGTH - self.next);
+            assert!(count > 0 || !self.panics, "the body panics");
+            let places = self.next..;
+            into[..count]
+                .iter_mut()
+                .zip(places)
+                .for_each(|(byte, place)| *byte = byte_at(place));
+            self.next += count;
+            Ok(count)
+        }
+
+        fn wait(&mut self) -> io::Result<()> {
+            osier::yield_now();
+            Ok(())
+        }
+    }
+
+    /// A client that takes nothing until `reads`, and then all bytes, each in its place.
+    struct Slow<'r> {
+        reads: &'r Cell<bool>,
+        taken: usize,
+    }
+
+    impl Write for Slow<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            while !self.reads.get() {
+                osier::sleep(Duration::from_millis(1));
+            }
+            osier::yield_now();
+            check_claimed();
+            let mut places = (self.taken..).zip(bytes);
+            assert!(
+                places.all(|(place, byte)| *byte == byte_at(place)),
+                "from {}",
+                self.taken
+            );
+            self.taken += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Outlet for Slow<'_> {}
+
+    /// Reads a body ahead of a client until `reads`, and returns how many bytes that has taken.
+    fn taken(panics: bool, reads: &Cell<bool>) -> usize {
+        let bounds = Bounds {
+            memory: PIECE,
+            shared: usize::MAX,
+            file: u64::MAX,
+            files: FILES,
+            folder: std::env::temp_dir(),
+            has_failed: Cell::new(false),
+            complain: Box::new(|error| panic!("{error}")),
+        };
+        let mut client = Slow { reads, taken: 0 };
+        let mut source = Some(Places { next: 0, panics });
+        read_ahead(&mut source, VecDeque::new(), &bounds, false, &mut client).unwrap();
+        client.taken
+    }
+
+    fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+        let wait = || {
+            while !is_so() {
+                osier::sleep(Duration::from_millis(1));
+            }
+        };
+        osier::timeout(testkit::DEADLINE, wait).unwrap_or_else(|_| panic!("{what}: {} claimed", Space::claimed()));
+    }
+
+    /// No other test of this program has a file of a response.
+    #[test]
+    fn the_files_of_all_responses_stay_within_their_bound_and_give_back_their_space() {
+        osier::run(|| {
+            let reads = Cell::new(false);
+            osier::scope(|s| {
+                let clients: Vec<_> = (0..6).map(|_| s.spawn_local(|| taken(false, &reads))).collect();
+                // The first piece of a file needs space for those in memory too.
+                wait_until("little space is left", || Space::claimed() > FILES - 4 * PIECE as u64);
+                reads.set(true);
+                for client in clients {
+                    assert_eq!(client.join().unwrap(), LENGTH);
+                }
+            });
+            assert_eq!(Space::claimed(), 0, "after the last byte");
+
+            let ended = catch_unwind(AssertUnwindSafe(|| taken(true, &Cell::new(true))));
+            let payload = ended.expect_err("the panic goes on");
+            assert!(!Cancelled::is_payload(&*payload), "it waited for ever");
+            wait_until("nothing is claimed after a panic", || Space::claimed() == 0);
+
+            osier::scope(|s| {
+                let never = Cell::new(false);
+                let client = s.spawn_local(move || taken(false, &never));
+                wait_until("a file", || Space::claimed() > PIECE as u64);
+                client.cancel();
+                assert!(client.join().is_err());
+            });
+            wait_until("nothing is claimed after a cancellation", || Space::claimed() == 0);
         });
     }
 }

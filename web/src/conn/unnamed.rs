@@ -2,19 +2,55 @@
 //!
 //! The file system takes its time to free the blocks of a large file. So the drop has a thread of the pool close the file. Thousands
 //! of clients may leave at once, and the worker goes on with those that stay.
+//!
+//! A file may own [`Space`], a part of a sum that is bounded. Space is claimed before the bytes are written, and given back when
+//! the file is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The bytes that are claimed in the process.
+static CLAIMED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes on the disk, claimed until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Space(u64);
+
+impl Space {
+    /// Claims `bytes`. `None` if more than `most` would be claimed in the process.
+    pub(crate) fn claim(bytes: u64, most: u64) -> Option<Space> {
+        let more = |claimed: u64| claimed.checked_add(bytes).filter(|claimed| *claimed <= most);
+        CLAIMED.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Space(bytes))
+    }
+
+    /// The bytes that are claimed in the process.
+    #[cfg(test)]
+    pub(crate) fn claimed() -> u64 {
+        CLAIMED.load(Relaxed)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        CLAIMED.fetch_sub(self.0, Relaxed);
+    }
+}
 
 /// A file in a folder for temporary files, to be read and written.
 #[derive(Debug)]
-pub(crate) struct Unnamed(Option<File>);
+pub(crate) struct Unnamed {
+    /// Only the drop takes it.
+    file: Option<File>,
+    space: Mutex<Space>,
+}
 
 impl Unnamed {
-    /// Makes a file in `folder` and removes its name.
+    /// Makes a file in `folder` and removes its name. It owns no space.
     ///
     /// # Blocks the thread
     /// While the file is made.
@@ -28,12 +64,32 @@ impl Unnamed {
             match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => {
                     std::fs::remove_file(&path).map_err(named)?;
-                    return Ok(Unnamed(Some(file)));
+                    return Ok(Unnamed {
+                        file: Some(file),
+                        space: Mutex::default(),
+                    });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(named(error)),
             }
         }
+    }
+
+    fn space(&self) -> MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds `more` to the space of the file.
+    pub(crate) fn add_space(&self, mut more: Space) {
+        self.space().0 += std::mem::take(&mut more.0);
+    }
+
+    /// Gives back the space behind the first `bytes` of the file.
+    pub(crate) fn keep_space(&self, bytes: u64) {
+        let mut space = self.space();
+        let excess = space.0.saturating_sub(bytes);
+        space.0 -= excess;
+        drop(Space(excess));
     }
 }
 
@@ -41,13 +97,13 @@ impl Deref for Unnamed {
     type Target = File;
 
     fn deref(&self) -> &File {
-        self.0.as_ref().expect("only the drop takes the file")
+        self.file.as_ref().expect("only the drop takes the file")
     }
 }
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
-        if let Some(file) = self.0.take() {
+        if let Some(file) = self.file.take() {
             osier::io::close_later(file);
         }
     }

@@ -146,6 +146,7 @@ pub struct FastCgi {
     spool_known: Arc<spool::Limits>,
     read_ahead: usize,
     read_ahead_file: u64,
+    read_ahead_total: u64,
     upstream: Upstream,
     /// Whether the upstream keeps connections: the backend is asked to leave them open.
     keep: bool,
@@ -231,6 +232,7 @@ impl FastCgi {
             buffer: options.buffer,
             read_ahead: options.read_ahead,
             read_ahead_file: options.read_ahead_file,
+            read_ahead_total: options.read_ahead_total,
             spool: Arc::new(spool),
             spool_known: Arc::new(spool_known),
             keep: upstream.keeps(),
@@ -579,6 +581,7 @@ impl FastCgi {
             } else {
                 0
             },
+            files: self.read_ahead_total,
             folder: self.spool.folder.clone(),
             has_failed: Cell::new(false),
             complain: Box::new(move |error| upstream.lacks_file(error)),

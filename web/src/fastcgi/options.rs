@@ -55,6 +55,10 @@ pub struct Options {
     /// With 0 there is no file, and the backend waits for the client. The same holds if `buffer` is off, for event
     /// streams and for `X-Accel-Buffering: no`. Default: 1 GiB.
     pub read_ahead_file: u64,
+    /// The most bytes that all gateways of the process have in files of responses. At the bound no response fails: its backend
+    /// waits for the client, as with a `read_ahead_file` of 0, until files have been sent. Request bodies do not count.
+    /// Default: 2 GiB.
+    pub read_ahead_total: u64,
     /// The longest request body that is received in memory, in bytes. Default: 256 KiB.
     pub spool_memory: usize,
     /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
@@ -87,6 +91,7 @@ impl Default for Options {
             buffer: true,
             read_ahead: 256 << 10,
             read_ahead_file: 1 << 30,
+            read_ahead_total: 2 << 30,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
             spool_total: 1 << 30,

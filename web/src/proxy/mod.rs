@@ -135,7 +135,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// The response is read ahead of the client, in memory up to [`read_ahead`](Options::read_ahead) bytes, and then in an unnamed
 /// file up to [`read_ahead_file`](Options::read_ahead_file) bytes. A response that fits is read at once, and the backend's
-/// connection is free however slow the client is. With a longer one the backend waits for the client.
+/// connection is free however slow the client is. With a longer one the backend waits for the client. It also does while the
+/// files of all responses together have [`read_ahead_total`](Options::read_ahead_total) bytes.
 /// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A request body is received first, in
 /// memory and then in an unnamed file, and has to send some bytes in every [`Timeouts::body`](crate::Timeouts::body). Without
 /// [`buffer`](Options::buffer), a client that sends slowly holds a connection of the backend.
@@ -186,6 +187,10 @@ pub struct Options {
     /// [`read_ahead`](Options::read_ahead) wait. 0 means none. Without [`buffer`](Options::buffer) there is no file either, nor for
     /// event streams, gRPC and `X-Accel-Buffering: no`: the backend then waits for the client. Default: 1 GiB.
     pub read_ahead_file: u64,
+    /// The most bytes that all gateways of the process have in files of responses. At the bound no response fails: its backend
+    /// waits for the client, as with a [`read_ahead_file`](Options::read_ahead_file) of 0, until files have been sent. Request
+    /// bodies do not count. Default: 2 GiB.
+    pub read_ahead_total: u64,
     /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A gRPC call is passed on
     /// as it comes. On by default.
     pub buffer: bool,
@@ -216,6 +221,7 @@ impl Default for Options {
             tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
             read_ahead_file: 1 << 30,
+            read_ahead_total: 2 << 30,
             buffer: true,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
@@ -352,6 +358,7 @@ impl Settings {
             } else {
                 0
             },
+            files: options.read_ahead_total,
             folder: options.spool_folder.clone(),
             has_failed: Cell::new(false),
             complain: Box::new(move |error| upstream.lacks_file(error)),

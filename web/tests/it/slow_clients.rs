@@ -1,7 +1,9 @@
 //! Many slow clients in front of a backend with few workers: the other clients still get their
 //! responses.
 
+use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -276,4 +278,50 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file
             "{lines:?}"
         );
     }
+}
+
+/// The bytes of the unnamed files in `folder`.
+fn file_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let files = paths.filter(|path| fs::read_link(path).is_ok_and(|target| target.starts_with(folder)));
+    files
+        .filter_map(|path| fs::metadata(path).ok())
+        .map(|file| file.len())
+        .sum()
+}
+
+/// The other clients wait with their backends as long as the files of some have all the space.
+#[test]
+fn the_files_of_many_slow_readers_stay_within_their_bound_and_every_byte_comes() {
+    const LENGTH: usize = 12 * MIB;
+    const TOTAL: u64 = 4 << 20;
+    let body = patterned(LENGTH);
+    let sent = body.clone();
+    let backend = Backend::start(move |_, conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.send_chunks(&sent, 50_000);
+    });
+    let folder = testkit::Folder::new();
+    let path = folder.path().canonicalize().unwrap();
+    let options = options(|to| {
+        to.read_ahead_total = TOTAL;
+        to.spool_folder = path.clone();
+    });
+    let site = site(Proxy::with(backend.upstream().build().unwrap(), options));
+    let mut clients: Vec<_> = (0..8).map(|_| slow_reader(&site)).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    }
+    // No file ends meanwhile: the clients read nothing.
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(10)); // slow
+        let bytes = file_bytes(&path);
+        assert!(bytes <= TOTAL, "{bytes} bytes in files");
+    }
+    for mut client in clients {
+        assert!(client.reply().body == *body);
+    }
+    eventually("all files are closed", || file_bytes(&path) == 0);
 }
