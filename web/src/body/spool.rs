@@ -408,15 +408,16 @@ mod tests {
     #[test]
     fn bodies_that_together_hold_too_much_go_to_files() {
         let limits = Limits {
-            memory: 100_000,
-            shared: 150_000,
+            memory: 1_000_000,
+            shared: 1_500_000,
+            total: 1_000_000,
             ..limits(&std::env::temp_dir())
         };
         osier::run(|| {
-            let fill = || Spool::fill(&mut bytes(&[7; 100_000], 40_000), &limits).unwrap();
+            let fill = || Spool::fill(&mut bytes(&[7; 1_000_000], 40_000), &limits).unwrap();
             let (first, second) = (fill(), fill());
             assert_eq!((first.is_in_memory(), second.is_in_memory()), (true, false));
-            assert!(content(&first, 30_000) == [7; 100_000] && content(&second, 30_000) == [7; 100_000]);
+            assert!(content(&first, 30_000) == [7; 1_000_000] && content(&second, 30_000) == [7; 1_000_000]);
             drop(first);
             assert!(fill().is_in_memory());
         });
