@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes that are claimed in the process.
+/// The bytes that are claimed in the process. It is a number alone and orders no other memory, so its accesses are relaxed.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes on the disk, claimed until this is dropped.

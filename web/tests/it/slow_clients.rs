@@ -191,19 +191,23 @@ fn patterned(length: usize) -> Arc<Vec<u8>> {
     Arc::new((0..length).map(|i| (i / 977 % 251) as u8).collect())
 }
 
+/// A backend that sends this body in chunks. Such a body is never spliced, so it stays in one queue from its beginning to its end.
+fn chunked(body: &Arc<Vec<u8>>) -> Backend {
+    let body = body.clone();
+    Backend::start(move |_, conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.send_chunks(&body, 50_000);
+    })
+}
+
 /// The kernel sends a file's own pages, also after the send has returned. A file that is used a second time must therefore leave
 /// the pages alone that wait for a slow client.
 #[test]
 fn bytes_on_their_way_to_a_client_are_not_overwritten_in_the_file() {
     const LENGTH: usize = 24 * MIB;
     let body = patterned(LENGTH);
-    let sent = body.clone();
-    // A chunked body is never spliced, so it stays in one queue from its beginning to its end.
-    let backend = Backend::start(move |_, conn| {
-        conn.request();
-        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        conn.send_chunks(&sent, 50_000);
-    });
+    let backend = chunked(&body);
     let upstream = backend.upstream().build().unwrap();
     // A small file is used up and filled again while the socket is full of its bytes.
     let options = options(|to| (to.read_ahead, to.read_ahead_file) = (0, 128 << 10));
@@ -291,18 +295,26 @@ fn file_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
-/// The other clients wait with their backends as long as the files of some have all the space.
+/// The bound is that of a process, so the test has one of its own: the files of other tests would take the space.
 #[test]
 fn the_files_of_many_slow_readers_stay_within_their_bound_and_every_byte_comes() {
+    let name = "slow_clients::the_files_of_many_slow_readers_stay_within_their_bound_and_every_byte_comes";
+    if let Some(child) = testkit::in_a_child(name, fill_all_space) {
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&child.stderr)
+        );
+    }
+}
+
+/// The other clients wait with their backends as long as the files of some have all the space.
+fn fill_all_space() {
     const LENGTH: usize = 12 * MIB;
     const TOTAL: u64 = 4 << 20;
     let body = patterned(LENGTH);
-    let sent = body.clone();
-    let backend = Backend::start(move |_, conn| {
-        conn.request();
-        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        conn.send_chunks(&sent, 50_000);
-    });
+    let backend = chunked(&body);
     let folder = testkit::Folder::new();
     let path = folder.path().canonicalize().unwrap();
     let options = options(|to| {
@@ -315,10 +327,18 @@ fn the_files_of_many_slow_readers_stay_within_their_bound_and_every_byte_comes()
         client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     }
     // No file ends meanwhile: the clients read nothing.
-    for _ in 0..50 {
-        thread::sleep(Duration::from_millis(10)); // slow
+    let checked_bytes = || {
         let bytes = file_bytes(&path);
         assert!(bytes <= TOTAL, "{bytes} bytes in files");
+        bytes
+    };
+    eventually("the files have more than half of the space", || {
+        checked_bytes() > TOTAL / 2
+    });
+    // Nothing tells when the backends have stopped.
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(10)); // slow
+        checked_bytes();
     }
     for mut client in clients {
         assert!(client.reply().body == *body);
