@@ -45,11 +45,16 @@ struct Change {
     values: Vec<Template>,
 }
 
+/// It stands for its name.
+impl AsRef<str> for Change {
+    fn as_ref(&self) -> &str {
+        &self.name
+    }
+}
+
 /// A handler that gets requests with changed fields.
 pub struct Changed {
     changes: RequestHeaders,
-    /// The names of all changes.
-    names: Vec<String>,
     handler: Arc<dyn Handler>,
 }
 
@@ -96,14 +101,14 @@ impl RequestHeaders {
     }
 
     /// The fields that a request gets. A field is left out if the client has sent nothing of what its value names.
-    fn added(&self, request: &Request<'_>, path: &[u8]) -> Vec<(String, Vec<u8>)> {
+    fn added(&self, request: &Request<'_>, path: &[u8]) -> Vec<(&str, Vec<u8>)> {
         let mut added = Vec::new();
         for Change { name, values } in &self.0 {
             for value in values {
                 let value = value.fill(request, path, Escape::Not);
                 let value = value.trim_ascii();
                 if !value.is_empty() {
-                    added.push((name.clone(), value.to_vec()));
+                    added.push((name.as_str(), value.to_vec()));
                 }
             }
         }
@@ -113,11 +118,7 @@ impl RequestHeaders {
 
 impl Changed {
     pub fn new(changes: RequestHeaders, handler: Arc<dyn Handler>) -> Changed {
-        Changed {
-            names: changes.0.iter().map(|change| change.name.clone()).collect(),
-            changes,
-            handler,
-        }
+        Changed { changes, handler }
     }
 }
 
@@ -126,7 +127,7 @@ impl Handler for Changed {
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
         let added = self.changes.added(request, path);
         let answer = |request: &mut Request<'_>| self.handler.answer(request, path);
-        let response = request.with_headers(&self.names, added, answer);
+        let response = request.with_headers(&self.changes.0, added, answer);
         // Only what the client has sent can be wrong.
         response.unwrap_or_else(|error| Response::plain(StatusCode::BAD_REQUEST).because(error))
     }
