@@ -1,6 +1,6 @@
 //! Values of keys that name files and folders.
 //!
-//! What is missing may still come before it is needed, so most of it is a warning.
+//! A missing file may still be there when it is needed, so most absences are warnings.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
