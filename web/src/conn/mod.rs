@@ -59,6 +59,7 @@ pub(crate) mod rest;
 #[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
 pub(crate) mod secured;
 pub(crate) mod serve;
+pub(crate) mod server_state;
 pub(crate) mod settings;
 pub(crate) mod shelf;
 pub(crate) mod slow;

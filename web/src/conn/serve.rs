@@ -28,10 +28,11 @@ use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::rest::Unsent;
+use crate::conn::server_state::ServerState;
 use crate::conn::upgrade::Takeover;
 #[cfg(feature = "h2")]
 use crate::conn::worker::Link;
-use crate::conn::worker::{ServerState, Worker};
+use crate::conn::worker::Worker;
 
 thread_local! {
     static HERE: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };

@@ -19,7 +19,8 @@ use osier::{Cancelled, JoinHandle};
 use crate::conn::Conn;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Service};
-use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
+use crate::conn::server_state::ServerState;
+use crate::conn::worker::{FRESH_GRACE, Link, Worker};
 use crate::listen::{Accepting, Listener};
 
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog

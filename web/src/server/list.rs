@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::conn::listed::ConnectionInfo;
 use crate::conn::serve::Local;
-use crate::conn::worker::ServerState;
+use crate::conn::server_state::ServerState;
 use crate::server::accept::on_worker;
 
 /// The time within which a worker must answer. One that is stuck leaves its connections out of the list.

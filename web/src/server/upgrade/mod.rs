@@ -323,7 +323,7 @@ impl fmt::Debug for Upgrade {
 }
 
 /// Keeps a server registered, until the drop.
-pub(crate) struct Registration(Upgrade, Arc<crate::conn::worker::ServerState>);
+pub(crate) struct Registration(Upgrade, Arc<crate::conn::server_state::ServerState>);
 
 impl Drop for Registration {
     fn drop(&mut self) {
