@@ -12,9 +12,12 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
+use osier::dormant::{AfterBurst, Cause};
+
 use crate::conn::peer::Peer;
 use crate::conn::rates::{Rates, Span};
 use crate::conn::rest::Report;
+use crate::conn::{Conn, Stage, after};
 
 /// The bytes of a body that have come since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,5 +79,58 @@ impl Drop for Awaiting {
         if let (Some(_), Some(report)) = (&self.request, self.report.take()) {
             report(&self.head, false);
         }
+    }
+}
+
+impl Conn {
+    /// Rests until bytes of a request's body arrive. The connection stays busy: a drain waits for the response.
+    pub(super) fn rest_until_received(&mut self, mut awaiting: Box<Awaiting>) -> AfterBurst {
+        let server = &self.link.worker.server;
+        if awaiting.is_too_slow(&server.rates, server.timeouts.body) {
+            return self.receive_on(awaiting, None, Cause::Deadline);
+        }
+        let deadline = after(server.timeouts.body);
+        self.set_stage(Stage::Awaiting(awaiting, deadline));
+        AfterBurst::Sleep(deadline)
+    }
+
+    /// Receives more of a request's body, and serves the request once there is no more to come.
+    pub(super) fn receive_on(
+        &mut self,
+        mut awaiting: Box<Awaiting>,
+        deadline: Option<Instant>,
+        cause: Cause,
+    ) -> AfterBurst {
+        let client = (&*self.link).into();
+        awaiting.pace.waited(awaiting.since);
+        let request = awaiting.request.as_mut().expect("only the last burst takes it");
+        let before = request.received();
+        let arrived = match cause {
+            Cause::Deadline => {
+                request.time_out();
+                Arrived::All
+            }
+            _ => request.read_on(client),
+        };
+        awaiting.pace.received(request.received() - before);
+        match arrived {
+            Arrived::Some => return self.rest_until_received(awaiting),
+            Arrived::Nothing => {
+                awaiting.since = osier::time::coarse_now();
+                self.set_stage(Stage::Awaiting(awaiting, deadline));
+                return AfterBurst::Sleep(deadline);
+            }
+            Arrived::All => {}
+        }
+        let mut buffers = self.link.worker.take_buffers();
+        let (head, unread) = (&awaiting.head, request.unread());
+        let filled = head.len() + unread.len();
+        if buffers.input.len() < filled {
+            buffers.input = vec![0; filled].into_boxed_slice();
+        }
+        buffers.input[..head.len()].copy_from_slice(head);
+        buffers.input[head.len()..filled].copy_from_slice(unread);
+        let request = awaiting.request.take();
+        self.burst_with(buffers, filled, request)
     }
 }

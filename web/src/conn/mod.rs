@@ -39,6 +39,7 @@ pub(crate) mod handover;
 mod handshake;
 #[cfg(feature = "tls")]
 pub(crate) mod handshake_queue;
+mod head;
 #[cfg(any(feature = "fastcgi", feature = "files", feature = "proxy"))]
 pub(crate) mod ignoring_case;
 #[cfg(feature = "h2")]
@@ -58,6 +59,7 @@ pub(crate) mod rates;
 pub(crate) mod rest;
 #[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
 pub(crate) mod secured;
+mod sending;
 pub(crate) mod serve;
 pub(crate) mod server_state;
 pub(crate) mod settings;
@@ -84,30 +86,24 @@ use std::time::{Duration, Instant};
 
 use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
-use osier::memory::{self, Account, Charge, Pressure};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 
 use crate::conn::announced::Announced;
-use crate::conn::awaiting::{Arrived, Awaiting, Receiving};
+use crate::conn::awaiting::{Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
+use crate::conn::head::Partial;
 use crate::conn::linger::Linger;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
-use crate::conn::rest::Unsent;
+use crate::conn::sending::Sending;
 use crate::conn::serve::{After, Input, Local};
 #[cfg(feature = "h2")]
 use crate::conn::serve::{Multiplexed, Next};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, Link, RESTING, Worker};
-
-/// Free bytes at first, behind the received part of an incomplete head.
-const PARTIAL_ROOM: usize = 256;
-
-/// The part of an incomplete head that is kept even near the limit of memory.
-const PARTIAL_ALWAYS: usize = 4 << 10;
 
 /// The beginning of the HTTP/2 preface (RFC 9113 section 3.4). No method begins like that.
 #[cfg(feature = "h2")]
@@ -144,28 +140,6 @@ struct Taken {
     io: Upgraded,
     /// The extensions of the request. A policy counts the connection by a value among them.
     _extensions: Extensions,
-}
-
-/// The received part of a head. Each byte is scanned once, however slowly the bytes arrive.
-struct Partial {
-    bytes: Vec<u8>,
-    /// Length of the received part of `bytes`. Free bytes follow.
-    filled: usize,
-    scanner: HeadScanner,
-    /// Whether the connection begins with it, and may still turn out to speak HTTP/2.
-    is_first: bool,
-    /// When the server began to wait for the rest.
-    since: Instant,
-    charge: Charge,
-}
-
-/// The rest of a response on its way to a slow client.
-struct Sending {
-    unsent: Box<Unsent>,
-    /// Received bytes of the next requests.
-    received: Box<[u8]>,
-    /// The number of bytes that the client had not acknowledged when the connection went to rest.
-    unacknowledged: Option<usize>,
 }
 
 impl Conn {
@@ -275,47 +249,6 @@ impl Conn {
                 cannot_watch(&self.link.worker, self.link.peer(), &error);
                 self.close(CloseReason::Failed)
             }
-        }
-    }
-
-    /// Reads more bytes of an incomplete head, to the place where they stay until the head is
-    /// whole.
-    fn go_on(&mut self, mut partial: Box<Partial>) -> AfterBurst {
-        let limits = &self.link.worker.server.limits;
-        if partial.filled == partial.bytes.len() {
-            // The scanner has refused any head that is longer than the limit.
-            let room = (2 * partial.filled).min(limits.head_bytes.max(partial.filled) + PARTIAL_ROOM);
-            let room = room.max(PARTIAL_ROOM);
-            partial.bytes.resize(room, 0);
-        }
-        match self.link.transport.receive(&mut partial.bytes[partial.filled..]) {
-            Ok(0) => return self.close(CloseReason::Client),
-            Ok(count) => partial.filled += count,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(_) => return self.close(CloseReason::Client),
-        }
-        let received = &partial.bytes[..partial.filled];
-        let is_http2 = match partial.is_first {
-            true => self.is_http2(received),
-            false => Some(false),
-        };
-        partial.is_first = is_http2.is_none();
-        if is_http2.is_none() || (is_http2 == Some(false) && matches!(partial.scanner.scan(received, limits), Ok(None)))
-        {
-            return self.rest_in_partial(partial);
-        }
-        let mut buffers = self.link.worker.take_buffers();
-        let Partial { mut bytes, filled, .. } = *partial;
-        if filled <= buffers.input.len() {
-            buffers.input[..filled].copy_from_slice(&bytes[..filled]);
-        } else {
-            bytes.resize(bytes.capacity(), 0);
-            buffers.input = bytes.into_boxed_slice();
-        }
-        match is_http2 {
-            #[cfg(feature = "h2")]
-            Some(true) => self.begin_http2(buffers, filled),
-            _ => self.burst(buffers, filled),
         }
     }
 
@@ -470,35 +403,6 @@ impl Conn {
         }
     }
 
-    /// Rests in the middle of a head, of which these bytes have arrived. The scanner has seen them.
-    fn rest_in_head(&mut self, received: &[u8], scanner: HeadScanner, is_first: bool) -> AfterBurst {
-        let mut bytes = Vec::with_capacity(received.len() + PARTIAL_ROOM);
-        bytes.extend_from_slice(received);
-        bytes.resize(bytes.capacity(), 0);
-        self.link.end();
-        self.rest_in_partial(Box::new(Partial {
-            bytes,
-            filled: received.len(),
-            scanner,
-            is_first,
-            since: osier::time::coarse_now(),
-            charge: Account::HEADS.charge(0),
-        }))
-    }
-
-    /// Rests until more of a head arrives. Near the limit of memory a long one is not waited for.
-    fn rest_in_partial(&mut self, mut partial: Box<Partial>) -> AfterBurst {
-        partial.charge.resize(partial.bytes.len());
-        if partial.filled > PARTIAL_ALWAYS && memory::pressure() == Pressure::Critical {
-            return self.close(CloseReason::Evicted);
-        }
-        let server = &self.link.worker.server;
-        let time = server.rates.head_time(partial.filled, server.timeouts.header);
-        let deadline = partial.since.checked_add(time);
-        self.set_stage(Stage::Head(partial));
-        AfterBurst::Sleep(deadline)
-    }
-
     /// Hands the connection to its new protocol. During a drain, its reading direction is shut
     /// down, as for an idle connection.
     fn take_over(&mut self, takeover: Takeover, extensions: Extensions, unread: Vec<u8>) -> AfterBurst {
@@ -529,113 +433,6 @@ impl Conn {
                 next
             }
         }
-    }
-
-    /// Rests until the client takes bytes. The connection stays busy: a drain waits for the response.
-    fn rest_until_writable(&mut self, mut sending: Box<Sending>) -> AfterBurst {
-        sending.unacknowledged = self.link.socket().unacknowledged();
-        self.set_stage(Stage::Sending(sending));
-        AfterBurst::SleepUntilWritable(after(self.link.worker.server.timeouts.write))
-    }
-
-    /// Sends on.
-    fn send_on(&mut self, mut sending: Box<Sending>) -> AfterBurst {
-        match sending.unsent.rest.send(&self.link.transport) {
-            Ok(()) => self.rest_is_sent(*sending),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                let text = format_args!("the response body of a slow client failed: a file has become shorter");
-                let record = Record::new(Level::Error, text).of_client(self.link.peer(), self.link.is_proxied());
-                self.link.worker.server.log(&record);
-                self.close(CloseReason::Failed)
-            }
-            Err(error) => self.close(CloseReason::of_output(&error)),
-        }
-    }
-
-    /// Gives the client more time if it has acknowledged bytes since the connection went to rest.
-    fn expect_more(&mut self, sending: Box<Sending>) -> AfterBurst {
-        if self.link.socket().progressed(sending.unacknowledged) {
-            return self.rest_until_writable(sending);
-        }
-        Link::abandon(self.link.socket());
-        self.close(CloseReason::WriteTimeout)
-    }
-
-    /// Goes on as after a burst.
-    fn rest_is_sent(&mut self, sending: Sending) -> AfterBurst {
-        let Sending { unsent, received, .. } = sending;
-        let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
-        unsent.end();
-        let worker = self.link.worker.clone();
-        worker.server.set_pace(self.link.socket());
-        if !keep_alive {
-            self.link.end();
-            let nothing_left = received.is_empty() && (!keep_alive_asked || worker.draining.get());
-            return match nothing_left {
-                true => self.close(CloseReason::LastResponse),
-                false => self.linger(CloseReason::LastResponse),
-            };
-        }
-        if !received.is_empty() {
-            let mut buffers = worker.take_buffers();
-            if buffers.input.len() < received.len() {
-                buffers.input = vec![0; received.len()].into_boxed_slice();
-            }
-            buffers.input[..received.len()].copy_from_slice(&received);
-            return self.burst(buffers, received.len());
-        }
-        self.link.end();
-        if worker.draining.get() && self.link.socket().shutdown(Shutdown::Read).is_err() {
-            return self.close(CloseReason::Shutdown);
-        }
-        self.sleep()
-    }
-
-    /// Rests until bytes of a request's body arrive. The connection stays busy: a drain waits for the response.
-    fn rest_until_received(&mut self, mut awaiting: Box<Awaiting>) -> AfterBurst {
-        let server = &self.link.worker.server;
-        if awaiting.is_too_slow(&server.rates, server.timeouts.body) {
-            return self.receive_on(awaiting, None, Cause::Deadline);
-        }
-        let deadline = after(server.timeouts.body);
-        self.set_stage(Stage::Awaiting(awaiting, deadline));
-        AfterBurst::Sleep(deadline)
-    }
-
-    /// Receives more of a request's body, and serves the request once there is no more to come.
-    fn receive_on(&mut self, mut awaiting: Box<Awaiting>, deadline: Option<Instant>, cause: Cause) -> AfterBurst {
-        let client = (&*self.link).into();
-        awaiting.pace.waited(awaiting.since);
-        let request = awaiting.request.as_mut().expect("only the last burst takes it");
-        let before = request.received();
-        let arrived = match cause {
-            Cause::Deadline => {
-                request.time_out();
-                Arrived::All
-            }
-            _ => request.read_on(client),
-        };
-        awaiting.pace.received(request.received() - before);
-        match arrived {
-            Arrived::Some => return self.rest_until_received(awaiting),
-            Arrived::Nothing => {
-                awaiting.since = osier::time::coarse_now();
-                self.set_stage(Stage::Awaiting(awaiting, deadline));
-                return AfterBurst::Sleep(deadline);
-            }
-            Arrived::All => {}
-        }
-        let mut buffers = self.link.worker.take_buffers();
-        let (head, unread) = (&awaiting.head, request.unread());
-        let filled = head.len() + unread.len();
-        if buffers.input.len() < filled {
-            buffers.input = vec![0; filled].into_boxed_slice();
-        }
-        buffers.input[..head.len()].copy_from_slice(head);
-        buffers.input[head.len()..filled].copy_from_slice(unread);
-        let request = awaiting.request.take();
-        self.burst_with(buffers, filled, request)
     }
 
     fn set_stage(&mut self, stage: Stage) {

@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Extensions;
-use osier::memory::Account;
 use osier::net::Stream;
 use osier_http::HeadScanner;
 
@@ -29,11 +28,12 @@ use crate::conn::handover::dialog::{BATCH, Dialog, Leaving, RECORD_MAX};
 use crate::conn::handover::record::{Record, Saved};
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
+use crate::conn::head::Partial;
 use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
-use crate::conn::{Conn, PARTIAL_ROOM, Partial, Stage, Taken, after};
+use crate::conn::{Conn, Stage, Taken, after};
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -182,7 +182,7 @@ impl Conn {
             // The export fails for TLS connections that cannot move.
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(_)) => {}
-            Some(Stage::Head(partial)) => record.received = partial.bytes[..partial.filled].to_vec(),
+            Some(Stage::Head(partial)) => record.received = partial.received().to_vec(),
             Some(Stage::Announced(announced)) => {
                 record.is_announced = true;
                 record.received = announced.bytes.clone();
@@ -288,18 +288,10 @@ fn stage_of(
     if record.received.is_empty() {
         return Some((None, timeouts.idle));
     }
-    let (mut bytes, filled) = (record.received.clone(), record.received.len());
-    bytes.resize(filled + PARTIAL_ROOM, 0);
-    let partial = Partial {
-        charge: Account::HEADS.charge(bytes.len()),
-        bytes,
-        filled,
-        scanner: HeadScanner::new(),
-        // The record does not have it. A client that is moved within the first four bytes of a later head can switch to HTTP/2 by
-        // sending its preface there. Only that client is affected.
-        is_first: true,
-        since: osier::time::coarse_now(),
-    };
+    // The record does not tell whether the connection begins with these bytes. A client that is moved within the first four bytes of a
+    // later head can switch to HTTP/2 by sending its preface there. Only that client is affected.
+    let is_first = true;
+    let partial = Partial::new(&record.received, HeadScanner::new(), is_first);
     Some((Some(Stage::Head(Box::new(partial))), timeouts.header))
 }
 
