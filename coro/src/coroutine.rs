@@ -15,9 +15,11 @@ use crate::stack::Stack;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
-/// Bytes of the largest closure stored inline. corosensei writes it into the stack's first page and refuses larger ones; those are boxed.
+/// Bytes of the largest closure stored inline, and the largest alignment of one. corosensei writes it into the stack's first page. It refuses
+/// larger ones, and moves down as far as an alignment asks, out of the stack. Both are boxed.
 const MAX_INLINE_BYTES: usize = 1024;
 
 /// A closure that runs on a stack of its own.
@@ -45,7 +47,7 @@ const MAX_INLINE_BYTES: usize = 1024;
 ///
 /// # Dropping
 ///
-/// - A coroutine that was never resumed: the closure is dropped, nothing runs.
+/// - A coroutine that was never resumed: the closure is dropped, nothing runs. If that panics, the process **aborts**.
 /// - An ended coroutine: its stack is given up (see [`Stack`]); [`into_stack`](Coroutine::into_stack) saves it.
 /// - A suspended coroutine: its stack is unwound from the point of suspension, so that everything on it is dropped. The unwinding is a
 ///   panic with a special payload and without message. It has limits:
@@ -82,7 +84,7 @@ const _: () =
 
 impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// A coroutine that will run `f` on `stack`. Nothing runs before the first [`resume`](Coroutine::resume), whose input is `f`'s second
-    /// argument. Allocates only if `f` captures more than 1,024 bytes.
+    /// argument. Allocates only if `f` captures more than 1,024 bytes, or a value with a larger alignment than that.
     pub fn new<F>(stack: Stack, f: F) -> Self
     where
         F: FnOnce(&Yielder<Input, Yield>, Input) -> Return + 'static,
@@ -107,7 +109,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     {
         // SAFETY: the caller's promise, passed on.
         let raw = unsafe {
-            if const { size_of::<F>() <= MAX_INLINE_BYTES } {
+            if const { size_of::<F>() <= MAX_INLINE_BYTES && align_of::<F>() <= MAX_INLINE_BYTES } {
                 corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(Yielder::of(y), input))
             } else {
                 let f = Box::new(f);
@@ -142,11 +144,12 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     }
 
     /// Ends the coroutine, as dropping it would. Then prepares `f` to run on the same stack at the next [`resume`](Coroutine::resume).
-    /// Allocates nothing, except for an `f` of more than 1,024 bytes.
+    /// Allocates nothing, except for an `f` that [`new`](Coroutine::new) would allocate for.
     ///
     /// # Panics
     ///
-    /// With the panic of a destructor that panics while the coroutine is unwound. The coroutine has then ended.
+    /// With the panic of a destructor that panics while the coroutine is unwound, or while a closure that has never run is dropped. The
+    /// coroutine has then ended.
     pub fn reset<F>(&mut self, f: F)
     where
         F: FnOnce(&Yielder<Input, Yield>, Input) -> Return + 'static,
@@ -154,7 +157,12 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         Yield: 'static,
         Return: 'static,
     {
-        self.raw.force_unwind();
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.raw.force_unwind())) {
+            // corosensei would drop a closure that has never run once more, after a panic of its destructor.
+            // SAFETY: nothing is left on the stack: it was unwound, or it held the closure alone, which is dropped.
+            unsafe { self.raw.force_reset() };
+            resume_unwind(payload);
+        }
         // SAFETY: the coroutine is moved out and another one into its place. In between nothing unwinds: the coroutine has ended, so
         // that its stack can be taken, and preparing a closure runs none of it.
         unsafe {

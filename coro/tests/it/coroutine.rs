@@ -204,6 +204,45 @@ fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
     assert_eq!(coroutine.resume(7), Return(7));
 }
 
+/// corosensei drops it again when it drops the coroutine.
+#[test]
+fn reset_drops_a_closure_that_never_ran_once_also_if_its_destructor_panics() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a destructor");
+        }
+    }
+    let log = Rc::default();
+    let captured = (Bomb, Note(Rc::clone(&log), "dropped"));
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |_, ()| drop(captured));
+    assert!(catch_unwind(AssertUnwindSafe(|| coroutine.reset(|_, ()| ()))).is_err());
+    assert_eq!(*log.borrow(), ["dropped"]);
+    assert!(coroutine.is_finished());
+    coroutine.reset(|_, ()| ());
+    assert_eq!(coroutine.resume(()), Return(()));
+    assert_eq!(*log.borrow(), ["dropped"]);
+}
+
+/// corosensei would move down from the stack's end to such an address, into the guard or the stack below.
+#[test]
+fn a_closure_with_a_large_alignment_is_not_stored_on_the_stack() {
+    #[repr(align(0x4_0000))]
+    struct Aligned;
+    // A slot begins a page further than the last one: among so many one has each distance from an aligned address.
+    let make_all = || {
+        let aligned = || {
+            let captured = Aligned;
+            move |_: &osier_coro::Yielder<(), ()>, ()| drop(captured)
+        };
+        let coroutines: Vec<_> = (0..64).map(|_| Coroutine::new(stack(), aligned())).collect();
+        coroutines.len()
+    };
+    // Frames with such a value need room.
+    let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(make_all);
+    assert_eq!(thread.unwrap().join().unwrap(), 64);
+}
+
 #[test]
 fn generators_are_iterators() {
     let fibonacci = Coroutine::new(stack(), |y, ()| {
