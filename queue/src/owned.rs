@@ -4,16 +4,19 @@
 //! # Safety
 //! This file is an unsafe island. The field `waiter` borrows its list from the field `owner` beside it. A struct cannot name such a
 //! borrow, so the type of `waiter` says `'static`. Four facts make that sound:
-//! - **The list is inside the owner.** [`OwnedWaiter::new`] takes a function that works for every lifetime. Such a function can only
-//!   return a list inside of the owner, or a list that lives for ever.
+//! - **The list lives as long as the owner's type is valid.** [`OwnedWaiter::new`] takes a function that works for every lifetime `'a`
+//!   of the owner. It may assume that the lifetimes in `C` outlive `'a`. So it can only return a list inside of the owner, a list that
+//!   outlives a lifetime in `C`, or a list that lives for ever.
 //! - **The owner lives longer than the waiter.** `owner` is private and declared after `waiter`, so it is dropped after it. While this
 //!   `Arc` exists, nobody gets an exclusive reference to its content, so nobody moves or replaces the list.
 //! - **The owner's type is valid as long as the waiter is.** A type `C` may borrow from elsewhere. `OwnedWaiter` implements `Drop`, so
-//!   the compiler insists that such borrows outlive it.
+//!   the compiler insists that the lifetimes in `C` outlive it. It is invariant in `C`, so no lifetime in `C` changes into a longer one,
+//!   as in a `C` like `fn(&'a ())`.
 //! - **The lifetime `'static` stays inside.** [`OwnedWaiter::with`] lends the waiter to a function that works for every lifetime. The
-//!   function can put another waiter into its place, but only one of a list of the owner, or of a list that lives for ever.
+//!   function can put another waiter into its place, but only one of a list as above.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
 use std::ptr;
@@ -35,10 +38,28 @@ use crate::waiters::{WaitList, Waiter};
 /// assert!(list.wake_one());
 /// assert!(moved.with(|_, waiter| waiter.remove()));
 /// ```
+///
+/// It does not outlive a list that its owner only names:
+///
+/// ```compile_fail,E0597
+/// use osier_queue::{OwnedWaiter, WaitList};
+/// use std::marker::PhantomData;
+/// use std::sync::Arc;
+///
+/// fn bind<'a>(list: &'a WaitList) -> OwnedWaiter<PhantomData<fn(&'a ())>> {
+///     OwnedWaiter::new(Arc::new(PhantomData), |_| list)
+/// }
+/// let owned: OwnedWaiter<PhantomData<fn(&'static ())>> = {
+///     let list = WaitList::new();
+///     bind(&list)
+/// };
+/// ```
 pub struct OwnedWaiter<C> {
     /// Borrows from `owner`, so it stands first: fields are dropped in order.
     waiter: Pin<Box<Waiter<'static>>>,
     owner: Arc<C>,
+    /// Makes `C` invariant.
+    invariant: PhantomData<fn(C) -> C>,
 }
 
 impl<C> OwnedWaiter<C> {
@@ -49,6 +70,7 @@ impl<C> OwnedWaiter<C> {
         OwnedWaiter {
             waiter: Box::pin(list.waiter()),
             owner,
+            invariant: PhantomData,
         }
     }
 
