@@ -205,16 +205,47 @@ impl Streams {
 #[derive(Debug, Default)]
 pub(super) struct Forgotten {
     ids: [StreamId; 16],
+    /// A bit for each place of `ids`: whether the stream is to be reset when its peer has read the response.
+    waits: u16,
     next: u8,
     /// The highest id that has left the ring. Below it, a stream may have been reset or not.
     below: StreamId,
 }
 
 impl Forgotten {
-    pub(super) fn push(&mut self, id: StreamId) {
-        let slot = &mut self.ids[usize::from(self.next)];
-        self.below = self.below.max(std::mem::replace(slot, id));
+    /// Adds an id. Returns the one that leaves the ring, if it waits for its reset.
+    pub(super) fn push(&mut self, id: StreamId) -> Option<StreamId> {
+        let place = usize::from(self.next);
+        let oldest = self.ids[place];
+        let waited = self.stop_waiting(oldest);
+        self.ids[place] = id;
+        self.below = self.below.max(oldest);
         self.next = (self.next + 1) % 16;
+        waited.then_some(oldest)
+    }
+
+    /// Notes that a stream of the ring waits for its reset.
+    pub(super) fn wait(&mut self, id: StreamId) {
+        self.waits |= self.bit_of(id);
+    }
+
+    /// Notes that a stream needs no reset any more. Returns whether it has waited for one.
+    pub(super) fn stop_waiting(&mut self, id: StreamId) -> bool {
+        let bit = self.waits & self.bit_of(id);
+        self.waits &= !bit;
+        bit != 0
+    }
+
+    /// The streams that wait for their reset.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = StreamId> {
+        let places = (0..16).filter(|place| self.waits & (1 << place) != 0);
+        places.map(|place| self.ids[place])
+    }
+
+    /// The bit of an id in `waits`. 0 if the ring does not hold it.
+    fn bit_of(&self, id: StreamId) -> u16 {
+        let place = self.ids.iter().position(|&known| known == id);
+        place.map_or(0, |place| 1 << place)
     }
 
     pub(super) fn export(&self, to: &mut Writer) {
@@ -247,11 +278,27 @@ mod tests {
     fn resets_are_remembered_exactly_until_there_are_many() {
         let mut forgotten = Forgotten::default();
         assert!(!forgotten.may_hold(1));
-        (0..16).for_each(|n| forgotten.push(4 * n + 1));
+        (0..16).for_each(|n| assert_eq!(forgotten.push(4 * n + 1), None));
         assert!(forgotten.may_hold(1) && forgotten.may_hold(61) && !forgotten.may_hold(3));
         forgotten.push(65);
         assert!(forgotten.may_hold(1) && forgotten.may_hold(65) && !forgotten.may_hold(3));
         forgotten.push(69);
         assert!(forgotten.may_hold(3) && forgotten.may_hold(5) && !forgotten.may_hold(7));
+    }
+
+    #[test]
+    fn a_stream_that_waits_is_reported_when_it_leaves_the_ring() {
+        let mut forgotten = Forgotten::default();
+        for id in (0..16).map(|n| 2 * n + 1) {
+            assert_eq!(forgotten.push(id), None);
+            forgotten.wait(id);
+        }
+        forgotten.wait(99);
+        assert!(!forgotten.stop_waiting(99) && !forgotten.stop_waiting(0), "not in the ring");
+        assert_eq!(forgotten.waiting().count(), 16);
+        assert!(forgotten.stop_waiting(1) && !forgotten.stop_waiting(1));
+        assert_eq!(forgotten.push(33), None);
+        assert_eq!(forgotten.push(35), Some(3));
+        assert!(!forgotten.waiting().any(|id| [1, 3, 33, 35].contains(&id)));
     }
 }

@@ -77,6 +77,7 @@ impl Connection {
                 self.pings -= 1;
                 return Ok(Some(Event::Pong));
             }
+            _ if self.has_read(payload) => {}
             _ => self.spend(CONTROL_COST, now)?,
         }
         Ok(None)
@@ -118,7 +119,10 @@ impl Connection {
             return Err(Error::protocol("RST_STREAM for an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_closed()) else {
-            return self.spend(CLOSED_COST, now).map(|()| None);
+            return match self.forgotten.stop_waiting(id) {
+                true => Ok(None),
+                false => self.spend(CLOSED_COST, now).map(|()| None),
+            };
         };
         stream.reset = Some(ResetBy::Peer);
         // The handler has worked for nothing. Once the response has begun, the request costs the client as much as any other.

@@ -74,6 +74,9 @@ impl Connection {
         let Some(stream) = stream.filter(|_| self.delivers) else {
             // Nobody will read these bytes.
             self.give_back(bytes.len() as u32);
+            if end {
+                self.forgotten.stop_waiting(id);
+            }
             return Ok(None);
         };
         stream.held += bytes.len() as u32;

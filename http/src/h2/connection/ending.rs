@@ -47,6 +47,7 @@ impl Connection {
 
     /// Sends the last GOAWAY.
     pub(super) fn end_finally(&mut self) {
+        self.reset_all_unwanted();
         let last = self.last_read();
         frame::go_away(self.output.frames(), last, ErrorCode::NO_ERROR, b"");
         self.ending = Ending::Final(if self.role == Role::Server { last } else { MAX_WINDOW });

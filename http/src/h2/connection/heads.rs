@@ -27,6 +27,9 @@ impl Connection {
             None if self.role == Role::Server => (self.purpose_of_new(id, now)?, None),
             None => (self.closed_frame(id, now).map(|()| Purpose::Discard)?, None),
         };
+        if ended && purpose == Purpose::Discard {
+            self.forgotten.stop_waiting(id);
+        }
         let is_new = purpose == Purpose::Request;
         let is_refused = is_new && self.is_full();
         self.incoming = Some(Incoming {
@@ -279,7 +282,7 @@ impl Connection {
     fn refuse(&mut self, stream: StreamId, code: ErrorCode, ended: bool, now: Instant) -> Result<(), Error> {
         self.output.answer(|out| frame::reset(out, stream, code));
         if !ended {
-            self.forgotten.push(stream);
+            self.forget(stream);
         }
         self.spend_reset(now)
     }
@@ -298,10 +301,10 @@ impl Connection {
             encoder.status(out, 431);
             headers.finish(out, stream, true, max_frame);
         });
-        match ended {
-            true => self.spend_reset(now)?,
-            false => self.refuse(stream, ErrorCode::NO_ERROR, ended, now)?,
+        if !ended {
+            self.reset_when_read(stream);
         }
+        self.spend_reset(now)?;
         Ok(Some(Event::Refused {
             stream,
             reject: Reject::HeadTooLarge,

@@ -20,6 +20,7 @@ mod receive;
 mod repeated;
 mod send;
 mod turns;
+mod unwanted;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -279,13 +280,14 @@ impl Connection {
         self.streams.len()
     }
 
-    /// Whether nothing is in progress: no stream, no incomplete frame, and no output.
+    /// Whether nothing is in progress: no stream, no incomplete frame, no output, and no reset that waits for the client.
     pub fn is_idle(&self) -> bool {
         self.streams.is_empty()
             && self.output.len() == 0
             && self.held.is_empty()
             && self.incoming.is_none()
             && self.events.is_empty()
+            && self.forgotten.waiting().next().is_none()
             && self.reader.is_between_frames()
     }
 
@@ -368,30 +370,30 @@ impl Connection {
     /// [`Event::Request`], and once for each [`request`](Self::request). Only then the stream counts no more.
     ///
     /// A stream whose response has not ended is reset with INTERNAL_ERROR, or CANCEL at a client. A request whose body has not
-    /// ended is reset with NO_ERROR (RFC 9113 8.1). It is not if the client can send all that Content-Length announces as it is: the
-    /// bytes are ignored then, and clients that take a reset for a failure (curl 7.88) see the response.
+    /// ended is reset with NO_ERROR (RFC 9113 8.1) when the client has answered a PING behind the response: by then, clients that take
+    /// a reset for a failure (curl 7.88) have seen the response. It is not reset if the client can send all that Content-Length
+    /// announces as it is: the bytes are ignored then.
     pub fn finish(&mut self, stream: StreamId) {
         let Some(state) = self.streams.get(stream) else {
             return;
         };
-        let code = match (self.role, state.sending, state.receiving) {
-            (_, Direction::Ended, Direction::Ended) => None,
-            (Role::Server, Direction::Ended, _) if self.rest_fits(state) => None,
-            (Role::Server, Direction::Ended, _) => Some(ErrorCode::NO_ERROR),
-            (Role::Server, ..) => Some(ErrorCode::INTERNAL_ERROR),
-            (Role::Client, ..) => Some(ErrorCode::CANCEL),
-        };
-        if let Some(code) = code {
-            self.reset(stream, code);
+        let mut is_unwanted = false;
+        match (self.role, state.sending, state.receiving) {
+            (_, Direction::Ended, Direction::Ended) => {}
+            (Role::Server, Direction::Ended, _) => is_unwanted = state.reset.is_none() && !self.rest_fits(state),
+            (Role::Server, ..) => self.reset(stream, ErrorCode::INTERNAL_ERROR),
+            (Role::Client, ..) => self.reset(stream, ErrorCode::CANCEL),
         }
         self.take_turn(stream);
         if let Some(state) = self.streams.remove(stream) {
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
-            if state.receiving != Direction::Ended && state.reset != Some(ResetBy::Peer) {
-                self.forgotten.push(stream);
+            if is_unwanted {
+                self.reset_when_read(stream);
+            } else if state.receiving != Direction::Ended && state.reset != Some(ResetBy::Peer) {
+                self.forget(stream);
             }
-            if state.reset.is_none() {
+            if state.reset.is_none() && !is_unwanted {
                 self.resets.earn(1);
             }
         }

@@ -326,7 +326,7 @@ fn an_hpack_bomb_gets_431() {
     // Crumbs of a cookie count one by one, and the body of a refused request is not read.
     let crumbs = [&POST[..], &[("cookie", "a=b"); 100]].concat();
     assert_eq!(peer.feed(&headers(5, &crumbs, false)), [Seen::Refused(5)]);
-    assert_eq!(peer.resets(), [(5, ErrorCode::NO_ERROR)]);
+    assert_eq!(peer.resets_when_read(), [(5, ErrorCode::NO_ERROR)]);
     assert_eq!(peer.feed(&data(5, b"x", true)), []);
     // In a trailer, it is the stream that ends.
     peer.feed(&post(7));

@@ -195,7 +195,7 @@ fn padding_and_unwanted_bytes_are_given_back_at_once() {
     peer.connection.send_head(5, 200, [], true);
     peer.frames();
     peer.connection.finish(5);
-    assert_eq!(peer.resets(), [(5, ErrorCode::NO_ERROR)]);
+    assert_eq!(peer.resets_when_read(), [(5, ErrorCode::NO_ERROR)]);
     for _ in 0..20 {
         peer.feed(&data(5, &[0; 16_000], false));
     }

@@ -279,6 +279,17 @@ impl Peer {
         resets.map(|frame| (frame.stream, code(&frame.payload))).collect()
     }
 
+    /// Same as [`resets`](Peer::resets), with those that wait until the peer has read what is in the output.
+    pub fn resets_when_read(&mut self) -> Vec<(u32, ErrorCode)> {
+        let sent = self.frames();
+        let (pings, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|frame| frame.kind == PING);
+        assert!(others.iter().all(|frame| frame.kind != RST_STREAM));
+        for ping in pings.iter().filter(|ping| ping.flags & ACK == 0) {
+            assert_eq!(self.feed(&raw(PING, ACK, 0, &ping.payload)), []);
+        }
+        self.resets()
+    }
+
     /// The fields of a HEADERS frame that the connection has sent, as one line. Frames must be passed in order.
     pub fn fields(&mut self, frame: &Sent) -> String {
         let mut fields = Vec::new();

@@ -62,7 +62,6 @@ fn an_unfinished_response_is_reset() {
     let expected = [
         (1, ErrorCode::INTERNAL_ERROR),
         (3, ErrorCode::INTERNAL_ERROR),
-        (5, ErrorCode::NO_ERROR),
         (7, ErrorCode::REFUSED_STREAM),
     ];
     assert_eq!(peer.resets(), expected);
@@ -83,7 +82,7 @@ fn a_body_that_the_client_can_still_send_is_ignored_without_a_reset() {
         peer.feed(&[head, body].concat());
         peer.connection.send_head(stream, 401, [], true);
         peer.connection.finish(stream);
-        let resets = peer.resets();
+        let resets = peer.resets_when_read();
         assert_eq!(peer.feed(&data(stream, b"rest", true)), []);
         resets
     };
@@ -105,6 +104,91 @@ fn a_body_that_the_client_can_still_send_is_ignored_without_a_reset() {
     assert_eq!(peer.resets(), []);
 }
 
+/// Answers a request before its body has come.
+fn answer_early(peer: &mut Peer, stream: u32) {
+    peer.feed(&post(stream));
+    peer.connection.send_head(stream, 413, [], true);
+    peer.connection.finish(stream);
+}
+
+/// The kinds of the frames in the output.
+fn kinds(peer: &mut Peer) -> Vec<u8> {
+    peer.frames().iter().map(|frame| frame.kind).collect()
+}
+
+#[test]
+fn a_body_that_nobody_reads_is_reset_when_the_client_has_read_the_response() {
+    let mut peer = Peer::server();
+    answer_early(&mut peer, 1);
+    let sent = peer.frames();
+    assert_eq!(
+        sent.iter()
+            .map(|frame| (frame.kind, frame.stream, frame.flags))
+            .collect::<Vec<_>>(),
+        [(HEADERS, 1, END_HEADERS | END_STREAM), (PING, 0, 0)]
+    );
+    // The client sends on meanwhile.
+    assert_eq!(peer.feed(&data(1, &[0; 16_000], false)), []);
+    assert!(!peer.connection.is_idle(), "it waits for the answer");
+    let answer = raw(PING, ACK, 0, &sent[1].payload);
+    peer.frames();
+    assert_eq!(peer.feed(&answer), []);
+    assert_eq!(peer.resets(), [(1, ErrorCode::NO_ERROR)]);
+    assert!(peer.connection.is_idle());
+    assert_eq!(peer.feed(&answer), []);
+    assert_eq!(peer.frames(), [], "one answer, one reset");
+}
+
+#[test]
+fn a_client_that_ends_a_body_which_nobody_reads_gets_no_reset() {
+    let ends = [
+        |stream| data(stream, b"x", true),
+        |stream| headers(stream, &[("sum", "1")], true),
+        |stream| reset(stream, ErrorCode::CANCEL),
+    ];
+    let mut peer = Peer::server();
+    for (stream, end) in [1, 3, 5].into_iter().zip(ends) {
+        answer_early(&mut peer, stream);
+        assert_eq!(peer.feed(&end(stream)), []);
+        assert_eq!(peer.resets_when_read(), [], "{stream}");
+        assert!(peer.connection.is_idle());
+    }
+}
+
+#[test]
+fn resets_that_wait_for_a_client_are_few_and_wait_for_no_end() {
+    // A client that never answers.
+    let mut peer = Peer::server();
+    (0..16).for_each(|n| answer_early(&mut peer, 2 * n + 1));
+    assert_eq!(peer.resets(), []);
+    answer_early(&mut peer, 33);
+    assert_eq!(peer.resets(), [(1, ErrorCode::NO_ERROR)]);
+    // The last GOAWAY comes behind all of them.
+    peer.connection.shutdown(peer.now);
+    peer.frames();
+    peer.feed(&raw(PING, ACK, 0, b"goaway-1"));
+    let sent = kinds(&mut peer);
+    assert_eq!(sent, [[RST_STREAM; 16].as_slice(), &[GOAWAY]].concat());
+
+    // The connection ends with the stream, so nothing more can wait.
+    for go_away in [true, false] {
+        let mut peer = Peer::server();
+        peer.feed(&post(1));
+        match go_away {
+            true => drop(peer.feed(&raw(GOAWAY, 0, 0, &[0; 8]))),
+            false => {
+                peer.connection.shutdown(peer.now);
+                peer.feed(&raw(PING, ACK, 0, b"goaway-1"));
+            }
+        }
+        peer.frames();
+        peer.connection.send_head(1, 413, [], true);
+        peer.connection.finish(1);
+        assert_eq!(kinds(&mut peer), [HEADERS, RST_STREAM]);
+        assert!(peer.connection.is_done());
+    }
+}
+
 #[test]
 fn a_window_that_becomes_smaller_counts_for_the_rest_of_a_body() {
     let limits = Limits {
@@ -117,7 +201,7 @@ fn a_window_that_becomes_smaller_counts_for_the_rest_of_a_body() {
         peer.feed(&announced(stream, length));
         peer.connection.send_head(stream, 401, [], true);
         peer.connection.finish(stream);
-        peer.resets()
+        peer.resets_when_read()
     };
     // The client may send 65,535 bytes until it knows the settings, and 1,000 then.
     assert_eq!(ends(1, 1001), [(1, ErrorCode::NO_ERROR)]);
@@ -367,8 +451,8 @@ fn a_connection_at_rest_is_small() {
         peer.connection.send_head(2 * n + 1, 200, [], false);
         peer.connection.send_data(2 * n + 1, &[0; 500], true, peer.now);
         peer.connection.finish(2 * n + 1);
+        peer.resets_when_read();
     }
-    peer.frames();
     assert!(peer.connection.is_idle());
     peer.connection.rest();
     assert!(peer.connection.reclaim().is_none(), "the output keeps memory");

@@ -244,6 +244,36 @@ fn clients_choose_http_2_in_the_handshake_of_tls() {
     }
 }
 
+/// The server wants no more of the upload than it has, and the client cannot send all without a larger window.
+#[test]
+fn curl_shows_the_answer_to_an_upload_beyond_the_limit() {
+    let folder = Folder::new();
+    folder.write("body", vec![b'x'; 40 << 20]);
+    let file = folder.join("body").display().to_string();
+    let site = started_with_tls(router());
+    let clear = started();
+    let urls = [
+        format!("https://127.0.0.1:{}/count", site.addr.port()),
+        format!("http://{}/count", clear.addr),
+    ];
+    for url in urls {
+        let protocol = match url.starts_with("https:") {
+            true => "--http2",
+            false => "--http2-prior-knowledge",
+        };
+        for how in [["-T", &file], ["--data-binary", &format!("@{file}")]] {
+            for length in ["Content-Length: 41943040", "Content-Length:"] {
+                let usual = [protocol, "-sSk", "--max-time", "20", "--noproxy", "*", "-X", "POST"];
+                let rest = ["-H", length, "-o", "/dev/null", "-w", "%{http_code}", &url];
+                let Some(status) = run("curl", &[&usual[..], &how, &rest].concat(), b"") else {
+                    return;
+                };
+                assert_eq!(status, "413", "{how:?} {length}");
+            }
+        }
+    }
+}
+
 const GO: &str = r#"
 package main
 

@@ -1,0 +1,69 @@
+//! Request bodies that nobody reads: the response is whole, and the client may still be sending (RFC 9113 8.1).
+//!
+//! ```text
+//!   HEADERS, DATA with END_STREAM, PING ─▶ client        may send what the window of the stream lets through
+//!                               PING ACK ◀─ client        has read the response
+//!                   RST_STREAM(NO_ERROR) ─▶ client        need not send the rest
+//! ```
+//!
+//! A client that gets the reset together with the response may take it for a failure and drop the response, as curl 7.88 does. So the
+//! reset waits until the client has answered a PING behind the response. There is no deadline: a client that reads answers, and one
+//! that does not read would not read the reset either. No reset follows if the client ends the body or resets the stream before.
+//!
+//! The streams that wait are marked among the [forgotten](crate::h2::stream::Forgotten) ones. One that leaves their ring is reset
+//! at once.
+
+use super::Connection;
+use super::ending::Ending;
+use crate::h2::ErrorCode;
+use crate::h2::frame;
+use crate::h2::stream::StreamId;
+
+impl Connection {
+    /// Drops a stream whose body the client may still be sending.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        let oldest = self.forgotten.push(stream);
+        self.reset_unwanted(oldest);
+    }
+
+    /// Drops a stream as [`forget`](Self::forget) does, and resets it when the client has read the response. At once if the connection
+    /// may end before that.
+    pub(super) fn reset_when_read(&mut self, stream: StreamId) {
+        self.forget(stream);
+        if matches!(self.ending, Ending::Final(_)) || self.peer_goes_away || self.failed.is_some() {
+            return self.reset_unwanted(Some(stream));
+        }
+        self.forgotten.wait(stream);
+        frame::ping(self.output.frames(), payload(stream));
+    }
+
+    /// The client has answered a PING. Returns whether the PING was one behind a response.
+    pub(super) fn has_read(&mut self, answered: [u8; 8]) -> bool {
+        let stream = self.forgotten.waiting().find(|&stream| payload(stream) == answered);
+        if let Some(stream) = stream {
+            self.forgotten.stop_waiting(stream);
+        }
+        self.reset_unwanted(stream);
+        stream.is_some()
+    }
+
+    /// Sends all resets that wait.
+    pub(super) fn reset_all_unwanted(&mut self) {
+        for stream in self.forgotten.waiting().collect::<Vec<_>>() {
+            self.forgotten.stop_waiting(stream);
+            self.reset_unwanted(Some(stream));
+        }
+    }
+
+    fn reset_unwanted(&mut self, stream: Option<StreamId>) {
+        if let Some(stream) = stream.filter(|_| self.failed.is_none()) {
+            frame::reset(self.output.frames(), stream, ErrorCode::NO_ERROR);
+        }
+    }
+}
+
+/// The payload of the PING behind the response of a stream.
+fn payload(stream: StreamId) -> [u8; 8] {
+    let [a, b, c, d] = stream.to_be_bytes();
+    [b'r', b'e', b'a', b'd', a, b, c, d]
+}
