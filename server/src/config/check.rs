@@ -148,6 +148,7 @@ pub fn sites(
         }
         folders_of_caches(source, &mut folders, &site.policies, &at);
         check_routes(source, &mut folders, &routes);
+        bodies(source, &site.policies, &routes);
         site.routes = routes.into_iter().map(|read| read.route).collect();
         checked.push(site);
     }
@@ -183,6 +184,22 @@ fn check_routes(source: &Source<'_>, folders: &mut Folders, routes: &[RouteAt]) 
     if routes.iter().all(|read| read.sound) {
         let routes: Vec<_> = routes.iter().map(|read| (&read.route, &read.at)).collect();
         loops::check(source, &routes);
+    }
+}
+
+/// Warns of routes that accept longer request bodies than their handler can store.
+fn bodies(source: &Source<'_>, site: &Policies, routes: &[RouteAt]) {
+    for RouteAt { route, at, .. } in routes {
+        let own = route.policies.limits.body.or(site.limits.body);
+        if let Some(most) = own
+            && let Some(longest) = route.handler.spools().filter(|longest| *longest < most)
+        {
+            let text = format!(
+                "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {longest}: longer bodies get 413; \
+                 raise 'buffer_total', or lower 'limits.body'"
+            );
+            source.warning(at, text);
+        }
     }
 }
 

@@ -85,6 +85,7 @@ impl Configured for Fastcgi {
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
+            buffer_total: table.size("buffer_total").unwrap_or(default.buffer_total),
             shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
             read_ahead: table.memory_size("read_ahead").unwrap_or(default.read_ahead),
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
@@ -118,8 +119,9 @@ impl Configured for Fastcgi {
         self.options.application_root.get_or_insert_with(|| self.root.clone());
     }
 
-    fn spools(&self) -> bool {
-        true
+    fn spools(&self) -> Option<u64> {
+        // Without `buffer`, those of unknown length.
+        Some(self.options.buffer_total.max(self.options.spool_memory as u64))
     }
 
     fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {

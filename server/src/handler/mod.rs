@@ -68,9 +68,9 @@ pub trait Configured: Sized {
     /// not change.
     fn before_chroot(&mut self) {}
 
-    /// Whether request bodies may have to be stored in temporary files.
-    fn spools(&self) -> bool {
-        false
+    /// The longest request body that there is room for, if bodies may have to be stored in temporary files.
+    fn spools(&self) -> Option<u64> {
+        None
     }
 
     /// Opens the handler.
@@ -245,7 +245,7 @@ macro_rules! handlers {
             }
 
             /// See [`Configured::spools`].
-            pub fn spools(&self) -> bool {
+            pub fn spools(&self) -> Option<u64> {
                 match self {
                     $(HandlerSettings::$kind(settings) => settings.spools(),)*
                 }

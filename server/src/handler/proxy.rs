@@ -87,6 +87,7 @@ impl Configured for Proxy {
             read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
             read_ahead_total: table.size("read_ahead_total").unwrap_or(default.read_ahead_total),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
+            buffer_total: table.size("buffer_total").unwrap_or(default.buffer_total),
             shared_memory: table.memory_size("shared_memory").unwrap_or(default.shared_memory),
             ..default
         };
@@ -103,8 +104,9 @@ impl Configured for Proxy {
         self.backends.sockets().collect()
     }
 
-    fn spools(&self) -> bool {
-        self.options.buffer
+    fn spools(&self) -> Option<u64> {
+        let longest = self.options.buffer_total.max(self.options.spool_memory as u64);
+        self.options.buffer.then_some(longest)
     }
 
     fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {

@@ -44,7 +44,7 @@ const INSIDE: [(&str, &str); 7] = [
 ];
 
 /// The keys that `proxy` and `fastcgi` have in common.
-const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer shared_memory";
+const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer buffer_total shared_memory";
 
 /// How to write tables, by the end of their names. A number takes the place of `$`.
 const FORMS: [(&str, &str); 25] = [

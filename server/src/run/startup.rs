@@ -574,7 +574,7 @@ impl Replaceable {
 /// Whether request bodies may have to be stored in files.
 fn spools(config: &Config) -> bool {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
-    routes.any(|route| route.handler.spools())
+    routes.any(|route| route.handler.spools().is_some())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod cage;
 mod conditional;
 mod config_auth;
 mod config_balance;
+mod config_buffers;
 mod config_cache;
 mod config_chat;
 mod config_check;

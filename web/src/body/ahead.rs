@@ -38,10 +38,13 @@ use crate::conn::buffers::{self, Size};
 use crate::conn::ignoring_case::strip_prefix;
 use crate::conn::output::Outlet;
 use crate::conn::peer::SLOW_AFTER;
-use crate::conn::unnamed::{Space, Unnamed, in_folder};
+use crate::conn::unnamed::{Claimed, Space, Unnamed, in_folder};
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
+
+/// The space of the files of all responses.
+static FILES: Claimed = Claimed::new();
 
 /// How much is read ahead of a client, and where it is kept.
 pub(crate) struct Bounds {
@@ -225,7 +228,7 @@ impl State {
             // The writer may put the piece that it has back into the queue.
             false => self.out + 1,
         };
-        Space::claim(pieces as u64 * PIECE as u64, bounds.files)
+        FILES.claim(pieces as u64 * PIECE as u64, bounds.files)
     }
 
     /// Gives the place of a piece back.
@@ -545,10 +548,12 @@ fn write_pieces(
     space: Space,
 ) -> io::Result<(Arc<Unnamed>, u64)> {
     let file = match file {
-        Some(file) => file,
-        None => Arc::new(Unnamed::new(folder)?),
+        Some(file) => {
+            file.add_space(space);
+            file
+        }
+        None => Arc::new(Unnamed::new(folder, space)?),
     };
-    file.add_space(space);
     for piece in pieces {
         let written = file.write_all_at(piece.rest(), at);
         written.map_err(|error| in_folder(folder, &error))?;
@@ -623,14 +628,14 @@ mod tests {
     const LENGTH: usize = 2 << 20;
 
     /// The most bytes of all files: as long as one body, and no multiple of a piece.
-    const FILES: u64 = LENGTH as u64 + 1000;
+    const MOST: u64 = LENGTH as u64 + 1000;
 
     fn byte_at(place: usize) -> u8 {
         (place / 977 % 251) as u8
     }
 
     fn check_claimed() {
-        assert!(Space::claimed() <= FILES, "{} are claimed", Space::claimed());
+        assert!(FILES.bytes() <= MOST, "{} are claimed", FILES.bytes());
     }
 
     impl Source for Places {
@@ -689,7 +694,7 @@ mod tests {
             memory: PIECE,
             shared: usize::MAX,
             file: u64::MAX,
-            files: FILES,
+            files: MOST,
             folder: std::env::temp_dir(),
             has_failed: Cell::new(false),
             complain: Box::new(|error| panic!("{error}")),
@@ -706,7 +711,7 @@ mod tests {
                 osier::sleep(Duration::from_millis(1));
             }
         };
-        osier::timeout(testkit::DEADLINE, wait).unwrap_or_else(|_| panic!("{what}: {} claimed", Space::claimed()));
+        osier::timeout(testkit::DEADLINE, wait).unwrap_or_else(|_| panic!("{what}: {} claimed", FILES.bytes()));
     }
 
     /// No other test of this program has a file of a response.
@@ -717,27 +722,27 @@ mod tests {
             osier::scope(|s| {
                 let clients: Vec<_> = (0..6).map(|_| s.spawn_local(|| taken(false, &reads))).collect();
                 // The first piece of a file needs space for those in memory too.
-                wait_until("little space is left", || Space::claimed() > FILES - 4 * PIECE as u64);
+                wait_until("little space is left", || FILES.bytes() > MOST - 4 * PIECE as u64);
                 reads.set(true);
                 for client in clients {
                     assert_eq!(client.join().unwrap(), LENGTH);
                 }
             });
-            assert_eq!(Space::claimed(), 0, "after the last byte");
+            assert_eq!(FILES.bytes(), 0, "after the last byte");
 
             let ended = catch_unwind(AssertUnwindSafe(|| taken(true, &Cell::new(true))));
             let payload = ended.expect_err("the panic goes on");
             assert!(!Cancelled::is_payload(&*payload), "it waited for ever");
-            wait_until("nothing is claimed after a panic", || Space::claimed() == 0);
+            wait_until("nothing is claimed after a panic", || FILES.bytes() == 0);
 
             osier::scope(|s| {
                 let never = Cell::new(false);
                 let client = s.spawn_local(move || taken(false, &never));
-                wait_until("a file", || Space::claimed() > PIECE as u64);
+                wait_until("a file", || FILES.bytes() > PIECE as u64);
                 client.cancel();
                 assert!(client.join().is_err());
             });
-            wait_until("nothing is claimed after a cancellation", || Space::claimed() == 0);
+            wait_until("nothing is claimed after a cancellation", || FILES.bytes() == 0);
         });
     }
 }

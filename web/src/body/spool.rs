@@ -6,6 +6,7 @@
 //! ```text
 //!   client ─▶ piece ─▶ memory, at most `Limits::memory`, and `Limits::shared` of all spools
 //!               └────▶ file, with the bytes that were in memory, as soon as the body does not fit
+//!                      at most `Limits::files` of all spools
 //! ```
 //!
 //! While the client is waited for, the spool holds no piece: a client that sends a byte now and then costs that byte. The file is
@@ -22,7 +23,10 @@ use osier::sync::Semaphore;
 
 use crate::RequestBody;
 use crate::conn::buffers::{self, Size};
-use crate::conn::unnamed::{Unnamed, in_folder};
+use crate::conn::unnamed::{Claimed, Unnamed, in_folder};
+
+/// The space of the files of all request bodies.
+static FILES: Claimed = Claimed::new();
 
 /// The limits and the folder of a spool.
 #[derive(Clone, Debug)]
@@ -31,10 +35,17 @@ pub(crate) struct Limits {
     pub(crate) memory: usize,
     /// The most bytes that all gateways of the process hold in memory.
     pub(crate) shared: usize,
-    /// The longest body, in bytes.
-    pub(crate) total: u64,
+    /// The most bytes in the files of all bodies of the process.
+    pub(crate) files: u64,
     /// The folder of the file.
     pub(crate) folder: PathBuf,
+}
+
+impl Limits {
+    /// The longest body that can be kept, in bytes.
+    fn longest(&self) -> u64 {
+        self.files.max(self.memory as u64)
+    }
 }
 
 /// A body of known length.
@@ -52,14 +63,19 @@ pub(crate) struct Spool {
 pub(crate) enum Failed {
     /// The client did not send its body; see [`RequestBody`].
     Client(io::Error),
-    /// The body is longer than [`Limits::total`].
-    TooLong,
+    /// The body is longer than this, and can never be kept.
+    TooLong(u64),
+    /// The files of all bodies together have [`Limits::files`] bytes, which are these.
+    NoSpace(u64),
     /// The file could not be made or written.
     File(io::Error),
 }
 
 /// A body that arrives piece by piece.
 pub(crate) trait Arriving {
+    /// The announced length in bytes, if there is one.
+    fn announced(&self) -> Option<u64>;
+
     /// Reads the bytes that have arrived. Returns 0 at the end, and `None` if more have to arrive.
     fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>>;
 
@@ -72,6 +88,10 @@ pub(crate) trait Arriving {
 }
 
 impl Arriving for RequestBody<'_> {
+    fn announced(&self) -> Option<u64> {
+        RequestBody::announced(self)
+    }
+
     fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         RequestBody::read_arrived(self, into)
     }
@@ -111,6 +131,10 @@ impl Spool {
     ///
     /// While the file is written.
     pub(crate) fn read_arrived(&mut self, body: &mut dyn Arriving, limits: &Limits) -> Result<bool, Failed> {
+        // Such a body would take the space of others until it fails.
+        if self.len == 0 && body.announced().is_some_and(|length| length > limits.longest()) {
+            return Err(Failed::TooLong(limits.longest()));
+        }
         loop {
             let mut piece = buffers::take(Size::K64);
             let (filled, then) = match read_all_arrived(body, &mut piece) {
@@ -139,8 +163,8 @@ impl Spool {
     /// While the file is written.
     fn add(&mut self, piece: Box<[u8]>, filled: usize, limits: &Limits) -> Result<Box<[u8]>, Failed> {
         let (at, end) = (self.len, self.len + filled as u64);
-        if end > limits.total {
-            return Err(Failed::TooLong);
+        if end > limits.longest() {
+            return Err(Failed::TooLong(limits.longest()));
         }
         self.len = end;
         let is_short = memory::pressure() >= Pressure::High;
@@ -148,6 +172,9 @@ impl Spool {
             self.memory.extend_from_slice(&piece[..filled]);
             return Ok(piece);
         }
+        let to_write = if self.file.is_some() { filled as u64 } else { end };
+        let space = FILES.claim(to_write, limits.files);
+        let space = space.ok_or(Failed::NoSpace(limits.files))?;
         let (file, folder, memory) = (
             self.file.take(),
             limits.folder.clone(),
@@ -157,8 +184,11 @@ impl Spool {
         let _charges = (std::mem::take(&mut self.held), Account::BODIES.charge(piece.len()));
         let written = on_disk(move || {
             let file = match file {
-                Some(file) => file,
-                None => Arc::new(Unnamed::new(&folder)?),
+                Some(file) => {
+                    file.add_space(space);
+                    file
+                }
+                None => Arc::new(Unnamed::new(&folder, space)?),
             };
             let written = file
                 .write_all_at(&memory, 0)
@@ -326,6 +356,10 @@ mod tests {
     }
 
     impl Arriving for Bytes<'_> {
+        fn announced(&self) -> Option<u64> {
+            None
+        }
+
         fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
             let count = self.arrived.min(into.len()).min(self.rest.len());
             if count == 0 && !self.rest.is_empty() {
@@ -349,7 +383,7 @@ mod tests {
         Limits {
             memory: 1000,
             shared: usize::MAX,
-            total: 500_000,
+            files: u64::MAX,
             folder: folder.into(),
         }
     }
@@ -366,7 +400,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let limits = limits(&folder);
         osier::run(|| {
-            for len in [0, 1, 999, 1000, 1001, 1000 + PIECE, 1001 + PIECE, 300_000, 500_000] {
+            for len in [0, 1, 999, 1000, 1001, 1000 + PIECE, 1001 + PIECE, 300_000] {
                 let body: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
                 for step in [999, 100_000] {
                     let spool = Spool::fill(&mut bytes(&body, step), &limits).unwrap();
@@ -375,11 +409,6 @@ mod tests {
                     assert!(content(&spool, 9_999) == body, "{len}, again");
                 }
             }
-            let too_long = vec![0; 500_001];
-            assert!(matches!(
-                Spool::fill(&mut bytes(&too_long, 5000), &limits),
-                Err(Failed::TooLong)
-            ));
         });
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no file has a name");
         std::fs::remove_dir(&folder).unwrap();
@@ -389,10 +418,55 @@ mod tests {
         });
     }
 
+    /// The bound is that of a process, so the test has one of its own: the files of other tests would take the space.
+    #[test]
+    fn the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space() {
+        let name = "body::spool::tests::the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space";
+        if let Some(child) = testkit::in_a_child(name, fill_all_space) {
+            let said = String::from_utf8_lossy(&child.stdout);
+            let stderr = String::from_utf8_lossy(&child.stderr);
+            assert!(said.contains("1 passed"), "{said}{stderr}");
+        }
+    }
+
+    fn fill_all_space() {
+        let limits = Limits {
+            files: 10_000,
+            ..limits(&std::env::temp_dir())
+        };
+        let fill = |length: usize| Spool::fill(&mut bytes(&vec![7; length], 999), &limits);
+        osier::run(|| {
+            let first = fill(6000).unwrap();
+            assert!(!first.is_in_memory() && FILES.bytes() == 6000, "{}", FILES.bytes());
+            assert!(fill(1000).unwrap().is_in_memory(), "a body in memory needs no space");
+            let second = fill(4000).unwrap();
+            assert!(matches!(fill(1001), Err(Failed::NoSpace(10_000))));
+            assert_eq!(FILES.bytes(), 10_000);
+            drop(first);
+            assert!(matches!(fill(6001), Err(Failed::NoSpace(10_000))));
+            assert_eq!(FILES.bytes(), 4000, "what a refused body had is free");
+            drop(second);
+            assert!(matches!(fill(10_001), Err(Failed::TooLong(10_000))));
+            assert_eq!(fill(10_000).unwrap().len(), 10_000);
+            let nowhere = Limits {
+                folder: "/nowhere".into(),
+                ..limits.clone()
+            };
+            assert!(matches!(
+                Spool::fill(&mut bytes(&[7; 2000], 999), &nowhere),
+                Err(Failed::File(_))
+            ));
+            assert_eq!(FILES.bytes(), 0);
+        });
+    }
+
     #[test]
     fn what_the_client_breaks_is_the_clients() {
         struct Broken;
         impl Arriving for Broken {
+            fn announced(&self) -> Option<u64> {
+                None
+            }
             fn read_arrived(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
                 Ok(None)
             }
@@ -410,7 +484,6 @@ mod tests {
         let limits = Limits {
             memory: 1_000_000,
             shared: 1_500_000,
-            total: 1_000_000,
             ..limits(&std::env::temp_dir())
         };
         osier::run(|| {

@@ -3,8 +3,8 @@
 //! The file system takes its time to free the blocks of a large file. So the drop has a thread of the pool close the file. Thousands
 //! of clients may leave at once, and the worker goes on with those that stay.
 //!
-//! A file may own [`Space`], a part of a sum that is bounded. Space is claimed before the bytes are written, and given back when
-//! the file is dropped.
+//! A file owns [`Space`], a part of a sum that is bounded: [`Claimed`]. Space is claimed before the bytes are written, and given
+//! back when the file is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,30 +14,49 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes that are claimed in the process. It is a number alone and orders no other memory, so its accesses are relaxed.
-static CLAIMED: AtomicU64 = AtomicU64::new(0);
+/// The bytes that the files of one kind have claimed in the process. It is a number alone and orders no other memory, so its
+/// accesses are relaxed.
+#[derive(Debug)]
+pub(crate) struct Claimed(AtomicU64);
 
-/// Bytes on the disk, claimed until this is dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Space(u64);
-
-impl Space {
-    /// Claims `bytes`. `None` if more than `most` would be claimed in the process.
-    pub(crate) fn claim(bytes: u64, most: u64) -> Option<Space> {
-        let more = |claimed: u64| claimed.checked_add(bytes).filter(|claimed| *claimed <= most);
-        CLAIMED.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Space(bytes))
+impl Claimed {
+    pub(crate) const fn new() -> Claimed {
+        Claimed(AtomicU64::new(0))
     }
 
-    /// The bytes that are claimed in the process.
+    /// Claims `bytes`. `None` if more than `most` would be claimed.
+    pub(crate) fn claim(&'static self, bytes: u64, most: u64) -> Option<Space> {
+        let more = |claimed: u64| claimed.checked_add(bytes).filter(|claimed| *claimed <= most);
+        let was_claimed = self.0.fetch_update(Relaxed, Relaxed, more).is_ok();
+        was_claimed.then(|| Space { bytes, of: self })
+    }
+
+    /// The bytes that are claimed.
     #[cfg(test)]
-    pub(crate) fn claimed() -> u64 {
-        CLAIMED.load(Relaxed)
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Bytes on the disk, claimed until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Space {
+    bytes: u64,
+    of: &'static Claimed,
+}
+
+impl Space {
+    /// Gives back all but `bytes`.
+    fn shrink_to(&mut self, bytes: u64) {
+        let excess = self.bytes.saturating_sub(bytes);
+        self.of.0.fetch_sub(excess, Relaxed);
+        self.bytes -= excess;
     }
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
-        CLAIMED.fetch_sub(self.0, Relaxed);
+        self.shrink_to(0);
     }
 }
 
@@ -50,11 +69,11 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
-    /// Makes a file in `folder` and removes its name. It owns no space.
+    /// Makes a file in `folder` and removes its name. It owns `space`.
     ///
     /// # Blocks the thread
     /// While the file is made.
-    pub(crate) fn new(folder: &Path) -> io::Result<Unnamed> {
+    pub(crate) fn new(folder: &Path, space: Space) -> io::Result<Unnamed> {
         let named = |error: io::Error| in_folder(folder, &error);
         loop {
             let mut random = [0; 8];
@@ -66,7 +85,7 @@ impl Unnamed {
                     std::fs::remove_file(&path).map_err(named)?;
                     return Ok(Unnamed {
                         file: Some(file),
-                        space: Mutex::default(),
+                        space: Mutex::new(space),
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -81,15 +100,12 @@ impl Unnamed {
 
     /// Adds `more` to the space of the file.
     pub(crate) fn add_space(&self, mut more: Space) {
-        self.space().0 += std::mem::take(&mut more.0);
+        self.space().bytes += std::mem::take(&mut more.bytes);
     }
 
     /// Gives back the space behind the first `bytes` of the file.
     pub(crate) fn keep_space(&self, bytes: u64) {
-        let mut space = self.space();
-        let excess = space.0.saturating_sub(bytes);
-        space.0 -= excess;
-        drop(Space(excess));
+        self.space().shrink_to(bytes);
     }
 }
 
@@ -125,6 +141,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    static NONE: Claimed = Claimed::new();
+
     /// The descriptors of unnamed files in `folder`.
     fn open_files(folder: &Path) -> usize {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -151,9 +169,10 @@ mod tests {
         let folder = testkit::Folder::new();
         let folder = folder.path().canonicalize().unwrap();
         let (socket, peer) = lingering();
+        let new = || Unnamed::new(&folder, NONE.claim(0, 0).unwrap()).unwrap();
         osier::run(|| {
             osier::io::close_later(socket);
-            let files: Vec<_> = (0..20).map(|_| Arc::new(Unnamed::new(&folder).unwrap())).collect();
+            let files: Vec<_> = (0..20).map(|_| Arc::new(new())).collect();
             let again = files.clone();
             drop(files);
             assert_eq!(open_files(&folder), 20);
@@ -163,7 +182,7 @@ mod tests {
         drop(peer);
         testkit::eventually("all files are closed", || open_files(&folder) == 0);
         // A plain thread closes its file itself.
-        drop(Unnamed::new(&folder).unwrap());
+        drop(new());
         assert_eq!(open_files(&folder), 0);
     }
 }

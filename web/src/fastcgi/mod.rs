@@ -140,10 +140,7 @@ pub struct FastCgi {
     patience: Patience,
     head_bytes: usize,
     buffer: bool,
-    /// The limits for a body of unknown length.
     spool: Arc<spool::Limits>,
-    /// The limits for a body of known length, of which only the server bounds the length.
-    spool_known: Arc<spool::Limits>,
     read_ahead: usize,
     read_ahead_file: u64,
     read_ahead_total: u64,
@@ -203,12 +200,8 @@ impl FastCgi {
         let spool = spool::Limits {
             memory: options.spool_memory,
             shared: options.shared_memory,
-            total: options.spool_total,
+            files: options.buffer_total,
             folder: options.spool_folder,
-        };
-        let spool_known = spool::Limits {
-            total: u64::MAX,
-            ..spool.clone()
         };
         Ok(FastCgi {
             scripts: Scripts::new(),
@@ -234,7 +227,6 @@ impl FastCgi {
             read_ahead_file: options.read_ahead_file,
             read_ahead_total: options.read_ahead_total,
             spool: Arc::new(spool),
-            spool_known: Arc::new(spool_known),
             keep: upstream.keeps(),
             upstream,
             otherwise: None,
@@ -476,8 +468,7 @@ impl FastCgi {
         match request.body().announced() {
             Some(0) => Ok(Source::Spool(Spool::in_memory(Vec::new()))),
             Some(length) if length > SMALL && !self.buffer => Ok(Source::Client(length)),
-            Some(_) => Err(&self.spool_known),
-            None => Err(&self.spool),
+            _ => Err(&self.spool),
         }
     }
 

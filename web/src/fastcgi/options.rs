@@ -64,8 +64,9 @@ pub struct Options {
     /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
     /// 64 MiB.
     pub shared_memory: usize,
-    /// The longest body of unknown length, in bytes. The server's own limit also applies. Default: 1 GiB.
-    pub spool_total: u64,
+    /// The most bytes that all gateways of the process have in files of request bodies. A body that finds no space gets 503, and
+    /// one that is longer than all of it 413. Responses do not count. Default: 2 GiB.
+    pub buffer_total: u64,
     /// The folder of the unnamed files for longer bodies. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,
 }
@@ -94,7 +95,7 @@ impl Default for Options {
             read_ahead_total: 2 << 30,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
-            spool_total: 1 << 30,
+            buffer_total: 2 << 30,
             spool_folder: std::env::temp_dir(),
         }
     }

@@ -138,7 +138,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// connection is free however slow the client is. With a longer one the backend waits for the client. It also does while the
 /// files of all responses together have [`read_ahead_total`](Options::read_ahead_total) bytes.
 /// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A request body is received first, in
-/// memory and then in an unnamed file, and has to send some bytes in every [`Timeouts::body`](crate::Timeouts::body). Without
+/// memory and then in an unnamed file, and has to send some bytes in every [`Timeouts::body`](crate::Timeouts::body). The files of
+/// all bodies together have at most [`buffer_total`](Options::buffer_total) bytes. Without
 /// [`buffer`](Options::buffer), a client that sends slowly holds a connection of the backend.
 #[derive(Clone)]
 pub struct Proxy(Arc<Settings>);
@@ -199,6 +200,9 @@ pub struct Options {
     /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
     /// 64 MiB.
     pub shared_memory: usize,
+    /// The most bytes that all gateways of the process have in files of request bodies. A body that finds no space gets 503, and
+    /// one that is longer than all of it 413. Responses do not count. Default: 2 GiB.
+    pub buffer_total: u64,
     /// The folder of the unnamed files for longer bodies. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,
     /// Maximum bytes of a response's head. A longer one gets 502. Default: 64 KiB, because backends
@@ -225,6 +229,7 @@ impl Default for Options {
             buffer: true,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
+            buffer_total: 2 << 30,
             spool_folder: std::env::temp_dir(),
             head_bytes: 64 << 10,
         }
@@ -254,7 +259,7 @@ impl Proxy {
         let spool = Arc::new(spool::Limits {
             memory: options.spool_memory,
             shared: options.shared_memory,
-            total: u64::MAX,
+            files: options.buffer_total,
             folder: options.spool_folder.clone(),
         });
         Proxy(Arc::new(Settings {

@@ -137,20 +137,25 @@ impl<const N: usize> IntoResponse for &'static [u8; N] {
     }
 }
 
-/// The error response for a body that could not be kept. The cause of a file's failure is logged with it.
+/// The error response for a body that could not be kept. Its cause is for the log, and names the option that the operator may
+/// raise.
+///
+/// Files of other bodies end soon, so their lack of space is 503, and the client may try again. 507 is a full disk, which waits for
+/// the operator.
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 impl IntoResponse for crate::body::spool::Failed {
     fn into_response(self) -> Response {
         use std::io::ErrorKind;
 
-        use osier_http::Reject;
-
         use crate::body::spool::Failed;
         match self {
             Failed::Client(error) => error.into_response(),
-            Failed::TooLong => Response::plain(StatusCode::PAYLOAD_TOO_LARGE)
-                .close()
-                .because(Reject::BodyTooLarge.reason()),
+            Failed::TooLong(most) => Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close().because(format!(
+                "the body is longer than the files of all request bodies may be ('buffer_total', {most} bytes)"
+            )),
+            Failed::NoSpace(most) => Response::overloaded().because(format!(
+                "the files of other request bodies leave no space for this one ('buffer_total', {most} bytes)"
+            )),
             Failed::File(error) => {
                 let mut response = Response::plain(match error.kind() {
                     ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,

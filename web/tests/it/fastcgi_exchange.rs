@@ -22,7 +22,6 @@ fn a_body_of_unknown_length_gets_one() {
     });
     let options = Options {
         spool_memory: 10_000,
-        spool_total: 1_000_000,
         spool_folder: folder.path().to_owned(),
         ..Options::default()
     };
@@ -41,10 +40,6 @@ fn a_body_of_unknown_length_gets_one() {
         assert!(app.requests().last().unwrap().1 == body);
         assert_eq!(client.get("/a.php").status, 200, "the connection lives");
     }
-    let mut client = site.connect();
-    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nF4241\r\n");
-    client.try_send(vec![b'x'; 1_000_001]);
-    assert_eq!(client.reply().status, 413);
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX");
     assert_eq!(client.reply().status, 400);
