@@ -1,11 +1,14 @@
-//! The bound of the files that `proxy` and `fastcgi` make for all connections together: the key `buffer_total`.
+//! The bounds of the files that `proxy` and `fastcgi` make for all connections together: the keys `buffer_total` and
+//! `read_ahead_total`.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::thread;
 
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{Client, check};
+use crate::support::{Client, check, pattern};
 
 /// The routes of both gateways. `keys` are for each.
 fn file(backend: SocketAddr, keys: &str) -> String {
@@ -36,6 +39,13 @@ fn file_bytes(sites: &Sites) -> u64 {
     let is_body = |path: &Path| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("osier-body-"));
     let files = descriptors.map(|entry| entry.path()).filter(|path| is_body(path));
     files.filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum()
+}
+
+/// The lines with this text, without the counts of those that were left out.
+fn lines(sites: &Sites, text: &str) -> usize {
+    let said = sites.said();
+    let lines = said.lines().filter(|line| line.contains(text));
+    lines.filter(|line| !line.contains(" more line")).count()
 }
 
 #[test]
@@ -124,4 +134,81 @@ fn a_limit_of_bodies_beyond_the_space_for_them_is_a_warning() {
         text("3GiB").replace("\"127.0.0.1:3000\"", "{ to = \"127.0.0.1:3000\", buffer = false }"),
     );
     assert_eq!(check(&folder, &["--strict", "site.toml"]).0, Some(0));
+}
+
+/// The length of a response that no socket holds.
+const LARGE: usize = 12 << 20;
+
+/// A backend that sends a large response to each request, over FastCGI or HTTP. Ends with the test's process.
+fn large() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve_large(stream));
+        }
+    });
+    address
+}
+
+fn serve_large(mut stream: TcpStream) {
+    let mut asked = Vec::new();
+    let mut piece = [0; 4096];
+    // A request without a body ends with an empty record of its standard input, or with an empty line.
+    while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(&[1, 5, 0, 1, 0, 0, 0, 0]) {
+        match stream.read(&mut piece) {
+            Ok(count @ 1..) => asked.extend_from_slice(&piece[..count]),
+            _ => return,
+        }
+    }
+    let head = format!("Content-Length: {LARGE}\r\n\r\n");
+    let _ = match asked[0] {
+        1 => {
+            let output = [head.as_bytes(), &pattern(LARGE)].concat();
+            let mut records: Vec<u8> = output.chunks(0xffff).flat_map(|piece| record(6, piece)).collect();
+            records.extend([record(6, b""), record(3, &[0; 8])].concat());
+            stream.write_all(&records)
+        }
+        _ => {
+            let response = [
+                "HTTP/1.1 200 OK\r\nConnection: close\r\n".as_bytes(),
+                head.as_bytes(),
+                &pattern(LARGE),
+            ];
+            stream.write_all(&response.concat())
+        }
+    };
+    // The server closes first, when it has read all.
+    let _ = stream.read(&mut piece);
+}
+
+/// A record of FastCGI.
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    [&[1, kind, 0, 1, high, low, 0, 0], content].concat()
+}
+
+#[test]
+fn the_files_of_all_responses_have_a_bound() {
+    for path in ["/x", "/script.php"] {
+        let folder = Sites::folder();
+        folder.write("www/script.php", "");
+        let sites = Sites::start_in(folder, &file(large(), "read_ahead_total = \"1MiB\""));
+        let mut clients: Vec<Client> = (0..3).map(|_| sites.connect()).collect();
+        for client in &mut clients {
+            send(client, "GET", "a", path, &[]);
+        }
+        let text = "a response waits for its client at the backend: the files of all responses leave no space \
+                    ('read_ahead_total', 1048576 bytes)";
+        sites.wait_until_said(text);
+        for client in &mut clients {
+            let reply = client.receive("GET");
+            assert!(
+                reply.status == 200 && reply.body == pattern(LARGE),
+                "{path}: {}",
+                reply.status
+            );
+        }
+        assert_eq!(lines(&sites, text), 1, "{}", sites.said());
+    }
 }

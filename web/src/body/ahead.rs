@@ -15,7 +15,7 @@
 //!
 //! The files of all responses together are at most [`Bounds::files`] long. The [`Space`] of a piece, and of those that go to the
 //! file with it, is claimed before the piece is read, and then belongs to the file. Without space the reader waits until its
-//! client has taken bytes, and tries again.
+//! client has taken bytes, and tries again. A line in the log says so, once in [`REPORTED_FOR`].
 //!
 //! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. A file
 //! that has been sent is closed, and the next bytes go to a new one: the kernel sends the pages of the file themselves, so bytes
@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use osier::memory::Account;
 use osier::sync::Event;
@@ -45,6 +46,12 @@ pub(crate) const PIECE: usize = Size::K64.bytes();
 
 /// The space of the files of all responses.
 static FILES: Claimed = Claimed::new();
+
+/// The time in which the lack of space is logged once: it concerns each response of a busy time.
+const REPORTED_FOR: Duration = Duration::from_secs(60);
+
+/// When the lack of space was logged last.
+static REPORTED: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// How much is read ahead of a client, and where it is kept.
 pub(crate) struct Bounds {
@@ -69,6 +76,21 @@ impl Bounds {
     /// a piece that goes to the file at once serves each as well.
     pub(crate) fn ample(&self) -> usize {
         self.shared / 4
+    }
+
+    /// Logs that the files of all responses leave no space, unless that was logged a short while ago.
+    fn report_lack(&self) {
+        let now = osier::time::coarse_now();
+        {
+            let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+            if reported.is_some_and(|last| now.saturating_duration_since(last) < REPORTED_FOR) {
+                return;
+            }
+            *reported = Some(now);
+        }
+        let most = self.files;
+        let text = format!("the files of all responses leave no space ('read_ahead_total', {most} bytes)");
+        (self.complain)(&io::Error::other(text));
     }
 }
 
@@ -217,18 +239,18 @@ impl State {
         Size::K16
     }
 
-    /// Claims space on the disk for one more piece, and for those that go to the file with it. `None` if there is to be no file,
-    /// or no more of it.
-    fn space(&self, bounds: &Bounds) -> Option<Space> {
-        if self.written >= bounds.file || bounds.has_failed.get() {
-            return None;
+    /// Claims space on the disk for one more piece, and for those that go to the file with it.
+    fn space(&self, bounds: &Bounds) -> Result<Space, NoSpace> {
+        if self.written >= bounds.file || bounds.files == 0 || bounds.has_failed.get() {
+            return Err(NoSpace::NoFile);
         }
         let pieces = match self.sent < self.written {
             true => 1,
             // The writer may put the piece that it has back into the queue.
             false => self.out + 1,
         };
-        FILES.claim(pieces as u64 * PIECE as u64, bounds.files)
+        let space = FILES.claim(pieces as u64 * PIECE as u64, bounds.files);
+        space.ok_or(NoSpace::Taken)
     }
 
     /// Gives the place of a piece back.
@@ -236,6 +258,14 @@ impl State {
         self.out -= 1;
         self.held.give(piece.bytes.len());
     }
+}
+
+/// Why there is no space on the disk for a piece.
+enum NoSpace {
+    /// There is to be no file, or no more of it.
+    NoFile,
+    /// The files of all responses have the space.
+    Taken,
 }
 
 /// Why reading ahead has ended.
@@ -366,15 +396,19 @@ impl Queue<'_> {
     /// Until the client has taken bytes, if there is no room.
     fn empty_piece(&self) -> (Piece, Option<Space>) {
         loop {
-            {
+            let lack = {
                 let mut state = self.state.borrow_mut();
                 let is_in_file = state.sent < state.written;
                 if !is_in_file && let Some(size) = state.grow(self.bounds) {
                     return (Piece::take(size), None);
                 }
-                if let Some(space) = state.space(self.bounds) {
-                    return (Piece::take(state.claim(self.bounds)), Some(space));
+                match state.space(self.bounds) {
+                    Ok(space) => return (Piece::take(state.claim(self.bounds)), Some(space)),
+                    Err(lack) => lack,
                 }
+            };
+            if let NoSpace::Taken = lack {
+                self.bounds.report_lack();
             }
             self.emptied.wait();
         }
@@ -518,7 +552,7 @@ impl Queue<'_> {
         let last = {
             let mut state = self.state.borrow_mut();
             let may_spill = matches!(state.end, Some(Ok(Stopped::Done))) && state.sent == state.written;
-            let space = if may_spill { state.space(self.bounds) } else { None };
+            let space = may_spill.then(|| state.space(self.bounds).ok()).flatten();
             space.and_then(|space| Some((state.full.pop_back()?, space)))
         };
         if let Some((piece, space)) = last {
@@ -697,7 +731,7 @@ mod tests {
             files: MOST,
             folder: std::env::temp_dir(),
             has_failed: Cell::new(false),
-            complain: Box::new(|error| panic!("{error}")),
+            complain: Box::new(|error| assert!(error.to_string().contains("'read_ahead_total'"), "{error}")),
         };
         let mut client = Slow { reads, taken: 0 };
         let mut source = Some(Places { next: 0, panics });
