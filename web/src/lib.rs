@@ -168,7 +168,7 @@ pub use listen::{Address, Listener};
 pub use osier::net::Stream;
 #[cfg(feature = "h2")]
 pub use osier_http::h2::Limits as Http2Limits;
-pub use osier_http::{Limits, path, percent_decode};
+pub use osier_http::{Limits, Reject, path, percent_decode};
 #[cfg(feature = "tls")]
 pub use osier_tls as tls;
 pub use request::Request;

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use super::limits::Limits;
+
 macro_rules! rejects {
     ($($(#[$doc:meta])* $name:ident = $status:literal, $reason:literal;)*) => {
         /// Why a message is refused. The connection must be closed after the response.
@@ -76,6 +78,20 @@ rejects! {
     Trailer = 400, "a malformed trailer field";
     TrailerForbidden = 400, "a trailer field that would change framing or routing";
     TrailerTooLarge = 431, "the trailer section is larger than the limit";
+}
+
+impl Reject {
+    /// The value of the limit that the message is beyond. `None` if that is not one number of `limits`.
+    pub const fn limit(self, limits: &Limits) -> Option<u64> {
+        match self {
+            Reject::RequestLineTooLong => Some(limits.request_line as u64),
+            Reject::HeadTooLarge => Some(limits.head_bytes as u64),
+            Reject::TooManyHeaders => Some(limits.header_count as u64),
+            Reject::BodyTooLarge => Some(limits.body),
+            Reject::ChunkExtensionTooLong => Some(limits.chunk_extension_bytes as u64),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Reject {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use osier_web::{Level, Record, Request, RequestId};
+use osier_web::{Level, Record, Reject, Request, RequestId};
 
 use super::text::{Client, visible};
 
@@ -104,17 +104,22 @@ impl Say {
 
     /// Logs a line of `osier_web`. `site` is the name of the site that it is about.
     pub fn record(&self, record: &Record<'_>, site: Option<&str>) {
-        self.line(&Line {
-            level: record.level(),
-            about: About {
-                site,
-                host: record.host(),
-                client: record.peer().map(|_| Client(record.client_ip())),
-                id: record.id(),
-            },
-            text: format_args!("{record}"),
-            report: "",
-        });
+        let about = About {
+            site,
+            host: record.host(),
+            client: record.peer().map(|_| Client(record.client_ip())),
+            id: record.id(),
+        };
+        let line = |text: fmt::Arguments<'_>| {
+            self.line(&Line {
+                about,
+                ..Line::new(record.level(), text)
+            });
+        };
+        match record.refused().and_then(key_of) {
+            Some(key) => line(format_args!("{record} ({key})")),
+            None => line(format_args!("{record}")),
+        }
     }
 
     /// Logs a line about a request. [`Say::of_site`] adds its site.
@@ -138,5 +143,16 @@ impl Say {
             report: &report.to_string(),
             ..Line::new(level, text)
         });
+    }
+}
+
+/// The key of the limit that a refused request is beyond.
+fn key_of(reject: Reject) -> Option<&'static str> {
+    match reject {
+        Reject::RequestLineTooLong => Some("'head.request_line' of [[listen]]"),
+        Reject::HeadTooLarge => Some("'head.bytes' of [[listen]]"),
+        Reject::TooManyHeaders => Some("'head.fields' of [[listen]]"),
+        Reject::BodyTooLarge => Some("'limits.body'"),
+        _ => None,
     }
 }

@@ -241,9 +241,10 @@ impl PolicyChain {
         }
         let bounded = request.body().limit(self.body);
         bounded.map_err(|_| {
-            Response::plain(StatusCode::PAYLOAD_TOO_LARGE)
-                .close()
-                .because("the body is larger than the limit")
+            Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close().because(format!(
+                "the body is larger than the limit of {} bytes ('limits.body')",
+                self.body
+            ))
         })
     }
 

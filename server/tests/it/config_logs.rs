@@ -335,10 +335,11 @@ fn a_syslog_daemon_that_takes_nothing_holds_up_nobody() {
 
 #[test]
 fn the_reason_of_a_refusal_is_logged_and_not_sent() {
-    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = { header = \"200ms\" }\nhead = { bytes = \"2KiB\", request_line = \"1KiB\" }\n\
+    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = { header = \"200ms\" }\nhead = { bytes = \"2KiB\", request_line = \"1KiB\", fields = 20 }\n\
          [[site]]\nhost = \"a.example\"\n\
          [[site.route]]\npath = \"/files\"\nfiles = \"www\"\n\
          [[site.route]]\npath = \"/small\"\nlimits = { body = 4 }\nproxy = \"127.0.0.1:1\"\n\
+         [[site.route]]\npath = \"/tiny\"\nlimits = { body = 3 }\nproxy = \"127.0.0.1:1\"\n\
          [[site.route]]\nproxy = \"127.0.0.1:1\"\n";
     let sites = Sites::start(text);
     let long = "x".repeat(1500);
@@ -357,12 +358,12 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
         (
             format!("GET /{long} HTTP/1.1\r\n{head}\r\n"),
             414,
-            "a request was refused with 414: the request line is longer than the limit",
+            "a request was refused with 414: the request line is longer than the limit of 1024 bytes ('head.request_line' of [[listen]])",
         ),
         (
             format!("GET / HTTP/1.1\r\n{head}X: {long}\r\nY: {long}\r\n\r\n"),
             431,
-            "a request was refused with 431: the head is larger than the limit",
+            "a request was refused with 431: the head is larger than the limit of 2048 bytes ('head.bytes' of [[listen]])",
         ),
         (
             "GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(),
@@ -377,7 +378,17 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
         (
             format!("POST /small HTTP/1.1\r\n{head}Content-Length: 5\r\n\r\nhello"),
             413,
-            "POST /small was refused with 413: the body is larger than the limit",
+            "POST /small was refused with 413: the body is larger than the limit of 4 bytes ('limits.body')",
+        ),
+        (
+            format!("POST /tiny HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+            413,
+            "POST /tiny was refused with 413: the body is larger than the limit of 3 bytes ('limits.body')",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{head}{}\r\n", "A: b\r\n".repeat(20)),
+            431,
+            "a request was refused with 431: more header fields than the limit of 20 ('head.fields' of [[listen]])",
         ),
         (
             format!("POST / HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n"),

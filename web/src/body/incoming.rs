@@ -50,6 +50,8 @@ pub struct RequestBody<'a> {
     /// Whether the client waits for `100 Continue`.
     awaited: bool,
     failed: Option<BodyError>,
+    /// The bound of [`limit`](RequestBody::limit).
+    most: u64,
     trailers: Option<Trailers>,
     /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
@@ -66,6 +68,7 @@ pub(crate) struct Paused {
     /// Received bytes that are not yet decoded.
     unread: Box<[u8]>,
     failed: Option<BodyError>,
+    most: u64,
     may_be_slow: bool,
 }
 
@@ -96,6 +99,7 @@ impl Paused {
         let body = RequestBody::new(client, output, decoder, buffer, received, false, count);
         RequestBody {
             failed: self.failed,
+            most: self.most,
             pace: Pace::new(self.may_be_slow),
             ..body
         }
@@ -180,6 +184,7 @@ impl<'a> RequestBody<'a> {
             unread: 0..received,
             awaited,
             failed: None,
+            most: u64::MAX,
             trailers: None,
             ahead: None,
             pace: Pace::BEGINS,
@@ -290,12 +295,22 @@ impl<'a> RequestBody<'a> {
     ///
     /// `InvalidData` if the announced length is larger. As a response it is 413.
     pub fn limit(&mut self, most: u64) -> io::Result<()> {
+        self.most = self.most.min(most);
         let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes.len() as u64);
         let refused = |reject| io::Error::from(BodyError::Refused(reject));
         if ahead > most {
             return Err(refused(Reject::BodyTooLarge));
         }
         self.decoder.limit(most - ahead).map_err(refused)
+    }
+
+    /// The value of the limit that the body is beyond, if it was refused for this reason.
+    pub(crate) fn limit_of(&self, reject: Reject) -> Option<u64> {
+        let limit = reject.limit(&self.client.worker.server.limits)?;
+        Some(match reject {
+            Reject::BodyTooLarge => limit.min(self.most),
+            _ => limit,
+        })
     }
 
     /// Returns the whole body, if it has at most `most` bytes, and leaves it to be read again. It
@@ -453,6 +468,7 @@ impl<'a> RequestBody<'a> {
             length: self.length,
             unread: self.buffer[self.unread.clone()].into(),
             failed: self.failed,
+            most: self.most,
             may_be_slow: self.pace.may_be_slow,
         }
     }

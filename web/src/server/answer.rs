@@ -11,9 +11,10 @@ use osier::fiber::Activity;
 use osier::io::HalfClose;
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
+use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
 use crate::conn::close::CloseReason;
-use crate::conn::log::record::{Level, Record};
+use crate::conn::log::record::{Level, Reason, Record};
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
 use crate::request::Marks;
@@ -39,7 +40,7 @@ impl Burst<'_> {
         }
         let can_go_on = body.is_drainable(DRAIN_BYTES);
         let is_sendable = response.cause.is_none() && response.status.as_u16() >= 200;
-        if !is_sendable && !self.complain(response, head, body.has_lost_its_client()) {
+        if !is_sendable && !self.complain(response, head, body) {
             self.observe(Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
@@ -186,7 +187,7 @@ impl Burst<'_> {
     /// 500. Returns `false` if the handler failed because the client is gone: that is no failure of
     /// the application. A mistake of the client is none either.
     #[cold]
-    fn complain(&self, response: &mut Response, head: &Head<'_>, client_is_gone: bool) -> bool {
+    fn complain(&self, response: &mut Response, head: &Head<'_>, body: &RequestBody<'_>) -> bool {
         let status = response.status;
         if status.as_u16() < 200 {
             *response = Response::internal_error(format!("the handler returned {status}, which is not a final status"));
@@ -198,13 +199,20 @@ impl Burst<'_> {
         let log = |level, text: fmt::Arguments<'_>| self.log(level, Some(head), text);
         if response.status.is_client_error() {
             let status = response.status.as_u16();
-            log(
-                Level::Info,
-                format_args!("{method} {target} was refused with {status}: {cause}"),
-            );
+            match cause.downcast_ref() {
+                Some(BodyError::Refused(reject)) => {
+                    let reason = Reason(*reject, body.limit_of(*reject));
+                    let text = format_args!("{method} {target} was refused with {status}: {reason}");
+                    self.log_refused(Some(head), text, *reject);
+                }
+                _ => log(
+                    Level::Info,
+                    format_args!("{method} {target} was refused with {status}: {cause}"),
+                ),
+            }
             return true;
         }
-        if client_is_gone || self.output.is_broken() || Cancelled::is_cause_of(&*cause) {
+        if body.has_lost_its_client() || self.output.is_broken() || Cancelled::is_cause_of(&*cause) {
             log(
                 Level::Debug,
                 format_args!("{method} {target} ended because the client left: {cause}"),
@@ -218,12 +226,22 @@ impl Burst<'_> {
     /// Logs a line about the current request.
     #[cold]
     pub(crate) fn log(&self, level: Level, head: Option<&Head<'_>>, text: fmt::Arguments<'_>) {
+        self.peer.worker.server.log(&self.record(level, head, text));
+    }
+
+    /// Logs why HTTP or a limit forbids the current request.
+    #[cold]
+    fn log_refused(&self, head: Option<&Head<'_>>, text: fmt::Arguments<'_>, reject: Reject) {
+        let record = self.record(Level::Info, head, text).of_refused(Some(reject));
+        self.peer.worker.server.log(&record);
+    }
+
+    fn record<'r>(&self, level: Level, head: Option<&'r Head<'_>>, text: fmt::Arguments<'r>) -> Record<'r> {
         let (client, is_proxied) = Client::of(self.peer, &self.marks).address();
         let host = head.and_then(|head| head.host());
-        let record = Record::new(level, text)
+        Record::new(level, text)
             .of_client(client, is_proxied)
-            .of_request(host, self.marks.id(head));
-        self.peer.worker.server.log(&record);
+            .of_request(host, self.marks.id(head))
     }
 
     #[inline]
@@ -261,19 +279,19 @@ impl Burst<'_> {
         // They may be those of the request before.
         self.marks.clear();
         self.begin_timing(0);
-        let (status, reason) = (reject.status(), reject.reason());
+        let (status, reason) = (reject.status(), Reason::beyond(reject, &self.peer.worker.server.limits));
         match head {
-            None => self.log(
-                Level::Info,
+            None => self.log_refused(
                 None,
                 format_args!("a request was refused with {status}: {reason}"),
+                reject,
             ),
             Some(head) => {
                 let (method, target) = (head.method(), head.target());
-                self.log(
-                    Level::Info,
+                self.log_refused(
                     Some(head),
                     format_args!("{method} {target} was refused with {status}: {reason}"),
+                    reject,
                 );
             }
         }

@@ -108,7 +108,7 @@ fn a_line_has_a_level_a_client_a_host_and_an_id() {
                 None
             ),
             (
-                "POST /denied was refused with 413: the body is larger than the limit",
+                "POST /denied was refused with 413: the body is larger than the limit of 2097152 bytes",
                 Level::Info,
                 Some("h")
             ),

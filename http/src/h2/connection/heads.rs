@@ -164,9 +164,14 @@ impl Connection {
                 .map(|()| None);
         }
         let is_new = purpose == Purpose::Request;
-        if purpose != Purpose::Discard && matches!(status, BlockStatus::TooLarge) {
+        let beyond = match status {
+            BlockStatus::TooLarge => Some(Reject::HeadTooLarge),
+            BlockStatus::TooMany => Some(Reject::TooManyHeaders),
+            _ => None,
+        };
+        if let Some(reject) = beyond.filter(|_| purpose != Purpose::Discard) {
             return match is_new {
-                true => self.answer_too_large(stream, ended, now),
+                true => self.answer_beyond(stream, reject, ended, now),
                 false => self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now),
             };
         }
@@ -288,9 +293,10 @@ impl Connection {
     }
 
     /// Sends 431 (RFC 6585) for a request whose fields are beyond the limits.
-    fn answer_too_large<'i>(
+    fn answer_beyond<'i>(
         &mut self,
         stream: StreamId,
+        reject: Reject,
         ended: bool,
         now: Instant,
     ) -> Result<Option<Event<'i>>, Error> {
@@ -305,10 +311,7 @@ impl Connection {
             self.reset_when_read(stream);
         }
         self.spend_reset(now)?;
-        Ok(Some(Event::Refused {
-            stream,
-            reject: Reject::HeadTooLarge,
-        }))
+        Ok(Some(Event::Refused { stream, reject }))
     }
 
     /// The priority that the client has sent before the stream. Those of lower streams can never be used.

@@ -29,8 +29,10 @@ pub enum BlockStatus {
     More,
     /// The block has ended, and every field was reported.
     Done,
-    /// The block has ended. It exceeds the limits, so not all of its fields were reported.
+    /// The block has ended. It has more bytes than the limit, so not all of its fields were reported.
     TooLarge,
+    /// The same with more fields than the limit.
+    TooMany,
 }
 
 /// The decoder of one connection's field blocks.
@@ -57,7 +59,8 @@ pub struct Decoder {
 struct Block {
     bytes: usize,
     fields: usize,
-    too_large: bool,
+    /// `Done` for a block within the limits so far.
+    status: BlockStatus,
     /// No field has come yet: the size of the table may change.
     at_start: bool,
 }
@@ -66,7 +69,7 @@ impl Block {
     const START: Block = Block {
         bytes: 0,
         fields: 0,
-        too_large: false,
+        status: BlockStatus::Done,
         at_start: true,
     };
 
@@ -182,11 +185,7 @@ impl Decoder {
             return Err(UPDATE_MISSING);
         }
         let block = mem::replace(&mut self.block, Block::START);
-        Ok(if block.too_large {
-            BlockStatus::TooLarge
-        } else {
-            BlockStatus::Done
-        })
+        Ok(block.status)
     }
 
     /// Frees what is not needed between blocks.
@@ -266,7 +265,7 @@ impl Decoder {
     #[cold]
     fn begin_skip(&mut self, long: LongText) -> Result<(), Error> {
         self.begin_fields()?;
-        self.block.too_large = true;
+        self.block.status = BlockStatus::TooLarge;
         self.skip.left = long.length;
         if long.is_name {
             self.skip.name_indexed = Some(long.indexed);
@@ -404,10 +403,13 @@ fn report(
     block.fields += 1;
     block.bytes = block.bytes.saturating_add(name.len() + value.len() + ENTRY_OVERHEAD);
     if block.fields > usize::from(limits.fields) || block.bytes > limits.bytes as usize {
-        block.too_large = true;
+        if block.status == BlockStatus::Done {
+            let has_too_many = block.fields > usize::from(limits.fields);
+            block.status = [BlockStatus::TooLarge, BlockStatus::TooMany][usize::from(has_too_many)];
+        }
         return block.check_distance(limits);
     }
-    if !block.too_large {
+    if block.status == BlockStatus::Done {
         field(name, value);
     }
     Ok(())

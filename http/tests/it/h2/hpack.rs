@@ -374,9 +374,15 @@ fn fields_are_counted_with_their_overhead() {
     let limits = |bytes, fields| Decoder::new(FieldLimits { bytes, fields });
     // `:method: GET` counts 42 bytes.
     assert_eq!(decode(&mut limits(126, 3), &[0x82; 3]).unwrap().0, BlockStatus::Done);
-    for (bytes, count, reported) in [(125, 3, 2), (126, 2, 2), (0, 9, 0), (999, 0, 0)] {
-        let (status, seen) = decode(&mut limits(bytes, count), &[0x82; 3]).unwrap();
-        assert_eq!((status, seen.len()), (BlockStatus::TooLarge, reported));
+    let (large, many) = (BlockStatus::TooLarge, BlockStatus::TooMany);
+    for (bytes, count, status, reported) in [
+        (125, 3, large, 2),
+        (126, 2, many, 2),
+        (0, 9, large, 0),
+        (999, 0, many, 0),
+    ] {
+        let (ended, seen) = decode(&mut limits(bytes, count), &[0x82; 3]).unwrap();
+        assert_eq!((ended, seen.len()), (status, reported));
     }
 }
 
@@ -384,7 +390,7 @@ fn fields_are_counted_with_their_overhead() {
 fn the_limits_hold_for_each_block_and_the_table_follows_beyond_them() {
     let mut decoder = Decoder::new(FieldLimits { bytes: 200, fields: 2 });
     let block = b"\x82\x82\x82\x40\x01n\x01v";
-    assert_eq!(decode(&mut decoder, block).unwrap().0, BlockStatus::TooLarge);
+    assert_eq!(decode(&mut decoder, block).unwrap().0, BlockStatus::TooMany);
     assert_eq!(
         decode(&mut decoder, b"\xbe"),
         Ok((BlockStatus::Done, fields(&[("n", "v")])))

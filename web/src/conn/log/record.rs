@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use osier_http::{Limits, Reject};
+
 use crate::RequestId;
 use crate::listen::ip_of_client;
 
@@ -30,6 +32,7 @@ pub struct Record<'a> {
     client: Option<(SocketAddr, bool)>,
     host: Option<&'a str>,
     id: Option<RequestId>,
+    refused: Option<Reject>,
 }
 
 impl<'a> Record<'a> {
@@ -41,6 +44,7 @@ impl<'a> Record<'a> {
             client: None,
             host: None,
             id: None,
+            refused: None,
         }
     }
 
@@ -54,6 +58,12 @@ impl<'a> Record<'a> {
     pub(crate) fn of_request(mut self, host: Option<&'a str>, id: RequestId) -> Self {
         self.host = host;
         self.id = Some(id);
+        self
+    }
+
+    /// Adds the reason for which HTTP or a limit forbids the request that the line is about.
+    pub(crate) fn of_refused(mut self, reject: Option<Reject>) -> Self {
+        self.refused = reject;
         self
     }
 
@@ -82,6 +92,12 @@ impl<'a> Record<'a> {
     pub fn id(&self) -> Option<RequestId> {
         self.id
     }
+
+    /// Why the request was refused, if HTTP or a [limit](crate::Limits) forbids it. The text ends with the reason, and with
+    /// the value of the limit.
+    pub fn refused(&self) -> Option<Reject> {
+        self.refused
+    }
 }
 
 impl fmt::Display for Record<'_> {
@@ -90,7 +106,28 @@ impl fmt::Display for Record<'_> {
     }
 }
 
-osier_queue::impl_debug!(Record<'a>, self => { level: self.level, text: self.text, client: self.client, host: self.host, id: self.id });
+osier_queue::impl_debug!(Record<'a>, self => { level: self.level, text: self.text, client: self.client, host: self.host, id: self.id, refused: self.refused });
+
+/// A reason with the value of the limit, for the end of a line.
+pub(crate) struct Reason(pub(crate) Reject, pub(crate) Option<u64>);
+
+impl Reason {
+    /// The reason for a message beyond `limits`.
+    pub(crate) fn beyond(reject: Reject, limits: &Limits) -> Reason {
+        Reason(reject, reject.limit(limits))
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.reason())?;
+        match (self.1, self.0) {
+            (Some(most), Reject::TooManyHeaders) => write!(f, " of {most}"),
+            (Some(most), _) => write!(f, " of {most} bytes"),
+            (None, _) => Ok(()),
+        }
+    }
+}
 
 /// Logs to the standard error stream, without what clients do wrong.
 pub(crate) fn to_stderr(record: &Record<'_>) {

@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use osier::dormant::Cause;
 use osier::memory::{self, Account, Charge, Pressure};
+use osier_http::Reject;
 use osier_http::h2::{Error, ErrorCode, Event};
 
 use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
-use crate::conn::log::record::{Level, Record};
+use crate::conn::log::record::{Level, Reason, Record};
 use crate::conn::serve::{Local, Multiplexed, Next};
 use crate::conn::stalled;
 use crate::conn::worker::Link;
@@ -113,8 +114,11 @@ impl Connection {
                     inlet.reset();
                 }
             }
-            Event::Refused { reject, .. } => self.log_refused(reject.status(), reject.reason()),
-            Event::Malformed { reason, .. } => self.log_refused(ErrorCode::PROTOCOL_ERROR, reason),
+            Event::Refused { reject, .. } => {
+                let reason = Reason::beyond(reject, &shared.local.worker.server.limits);
+                self.log_refused(reject.status(), reason, Some(reject));
+            }
+            Event::Malformed { reason, .. } => self.log_refused(ErrorCode::PROTOCOL_ERROR, reason, None),
             // The connection ends with its last stream, whose end wakes the box.
             Event::GoAway { .. } => shared.is_ending.set(true),
             _ => {}
@@ -122,11 +126,11 @@ impl Connection {
     }
 
     #[cold]
-    fn log_refused(&self, answer: impl Display, reason: &str) {
+    fn log_refused(&self, answer: impl Display, reason: impl Display, reject: Option<Reject>) {
         let link = &self.shared.link;
         let text = format_args!("a request was refused with {answer}: {reason}");
         let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
-        self.shared.local.worker.server.log(&record);
+        self.shared.local.worker.server.log(&record.of_refused(reject));
     }
 
     /// Rests until something happens, or ends a connection that is done.
