@@ -23,12 +23,7 @@ impl ToHttps {
                 .body("this site is served over https, and the request names no host\n")
                 .because("a redirect to https needs a host");
         };
-        let status = match request.method() {
-            "GET" | "HEAD" => StatusCode::MOVED_PERMANENTLY,
-            // Clients send the same method and the same body again.
-            _ => StatusCode::PERMANENT_REDIRECT,
-        };
-        Response::redirect(status, &self.target(host, request.path(), request.query()))
+        Response::moved(request, &self.target(host, request.path(), request.query()))
     }
 
     fn target(self, host: &str, path: &str, query: Option<&str>) -> String {

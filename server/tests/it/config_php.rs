@@ -149,7 +149,7 @@ fn an_index_that_is_no_script_is_sent_as_a_file() {
     assert_eq!((page.status, page.text()), (200, "<?php echo 'never run';"));
     assert_eq!(page.field("content-type"), Some("text/html; charset=utf-8"));
     let reply = sites.get("x", "/page?q");
-    assert_eq!((reply.status, reply.field("location")), (308, Some("/page/?q")));
+    assert_eq!((reply.status, reply.field("location")), (301, Some("/page/?q")));
     assert_eq!(sites.get("x", "/both/").text(), "script");
     assert_eq!(sites.get("x", "/").text(), "front /");
     let said = sites.reload(&route(&fpm, "index = [\"index.html\", \"index.php\"], files = true"));

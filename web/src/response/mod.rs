@@ -197,6 +197,17 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
+    /// Makes the response to a request whose resource has moved to `location` for good: 301 for `GET` and `HEAD`, which every
+    /// client knows, and 308 for other methods. After a 301 a client may make a `GET` of them, without the body (RFC 9110
+    /// section 15.4.2).
+    pub fn moved(request: &crate::Request<'_>, location: &str) -> Self {
+        let status = match request.method() {
+            "GET" | "HEAD" => StatusCode::MOVED_PERMANENTLY,
+            _ => StatusCode::PERMANENT_REDIRECT,
+        };
+        Response::redirect(status, location)
+    }
+
     /// Makes the response to a request that the server has no memory for.
     #[cold]
     pub(crate) fn overloaded() -> Response {

@@ -305,7 +305,12 @@ fn only_scripts_that_exist_are_asked_for() {
         assert_eq!(site.get(path).text(), script, "{path}");
     }
     let reply = site.get("//sub?a=1");
-    assert_eq!((reply.status, reply.header("location")), (308, Some("/sub/?a=1")));
+    assert_eq!((reply.status, reply.header("location")), (301, Some("/sub/?a=1")));
+    // A form must arrive with its body.
+    let mut client = site.connect();
+    client.send("POST /sub HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\nx");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.header("location")), (308, Some("/sub/")));
     std::fs::remove_file(folder.root().join("a.php")).unwrap();
     eventually("it is noticed", || site.get("/a.php").status == 404);
 }
