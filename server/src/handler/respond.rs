@@ -91,6 +91,12 @@ impl Configured for Respond {
                 .source()
                 .problem(&at, "'file' beside 'body': a response has one body");
         }
+        if is_bodiless(status) {
+            for at in ["body", "file"].into_iter().filter_map(|key| table.key(key)) {
+                let text = format!("status {status} has no body: leave this out, or choose another status");
+                table.source().problem(&at, text);
+            }
+        }
         if let Some(path) = &file
             && path.metadata().is_ok_and(|file| file.len() > MAX_FILE)
             && let Some(at) = table.key("file")
@@ -169,6 +175,7 @@ impl Respond {
 impl Handler for Ready {
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
         let response = match &self.body {
+            Text::Status if is_bodiless(self.status.as_u16()) => Response::new(self.status),
             Text::Status => Response::plain(self.status),
             Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
             // The values are escaped for one content type, so the browser must not guess another.
@@ -181,6 +188,11 @@ impl Handler for Ready {
             Some(content_type) => response.header("content-type", content_type),
         }
     }
+}
+
+/// Whether a response with this status has no body (RFC 9110 sections 15.3.5, 15.3.6 and 15.4.5).
+fn is_bodiless(status: u16) -> bool {
+    matches!(status, 204 | 205 | 304)
 }
 
 /// Whether nothing is at `path`.

@@ -1,6 +1,6 @@
 //! A `respond` route: its body holds fields of the request, and no value from a client becomes markup.
 
-use crate::support::sites::{Sites, text};
+use crate::support::sites::{Sites, send, text};
 use crate::support::{Folder, check};
 
 #[test]
@@ -123,4 +123,40 @@ fn errors_are_pages_for_who_prefers_html() {
     );
     assert_eq!(seen("/fine", browser), (200, plain, "-".into(), "200 OK\n".into()));
     assert_eq!(seen("/page", browser).3, "<h1>lost</h1>");
+}
+
+#[test]
+fn a_body_beside_a_status_that_has_none_is_a_mistake() {
+    let folder = Folder::new();
+    folder.write("a.html", "");
+    let respond = |value: &str| {
+        let text = format!("[[site]]\ndefault = true\n[[site.route]]\nrespond = {value}\n");
+        folder.write("site.toml", text);
+        check(&folder, &["site.toml"])
+    };
+    for status in [204, 205, 304] {
+        for (body, key) in [("body = \"x\"", "4:27"), ("file = \"a.html\"", "4:27")] {
+            let (code, said) = respond(&format!("{{ status = {status}, {body} }}"));
+            let text = format!("{key}: status {status} has no body: leave this out, or choose another status");
+            assert!(code == Some(2) && said.contains(&text), "{said}");
+        }
+        assert_eq!(respond(&format!("{status}")).0, Some(0));
+    }
+    assert_eq!(respond("{ status = 200, body = \"\" }").0, Some(0));
+    for status in [100, 101, 199] {
+        assert_eq!(respond(&format!("{{ status = {status}, body = \"x\" }}")).0, Some(2));
+    }
+}
+
+#[test]
+fn a_status_without_a_body_is_sent_without_one() {
+    for status in [204, 205, 304] {
+        let sites = Sites::start(&format!("[[site]]\n[[site.route]]\nrespond = {status}\n"));
+        let mut client = sites.connect();
+        for _ in 0..2 {
+            send(&mut client, "GET", "a", "/", &[]);
+            let reply = client.receive("GET");
+            assert_eq!(text(&reply), (status, ""), "the connection lives");
+        }
+    }
 }
