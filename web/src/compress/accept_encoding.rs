@@ -40,9 +40,13 @@ impl Coding {
         }
     }
 
-    fn named(self, name: &[u8]) -> bool {
-        name.eq_ignore_ascii_case(self.token().as_bytes())
-            || (self == Coding::Gzip && name.eq_ignore_ascii_case(b"x-gzip"))
+    /// The coding that an element of Accept-Encoding names. `x-gzip` is gzip (RFC 9110 section 8.4.1.3).
+    pub(crate) fn named(name: &[u8]) -> Option<Coding> {
+        let is_named = |coding: &Coding| {
+            name.eq_ignore_ascii_case(coding.token().as_bytes())
+                || (*coding == Coding::Gzip && name.eq_ignore_ascii_case(b"x-gzip"))
+        };
+        Coding::ALL.into_iter().find(is_named)
     }
 }
 
@@ -85,7 +89,7 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone, offered: impl I
         let Some((name, weight)) = weighted(element) else {
             continue;
         };
-        if let Some(coding) = Coding::ALL.into_iter().find(|coding| coding.named(name)) {
+        if let Some(coding) = Coding::named(name) {
             weights[coding as usize] = Some(weight);
         } else if name.eq_ignore_ascii_case(b"identity") {
             identity = Some(weight);
@@ -107,6 +111,21 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone, offered: impl I
         _ if best == Choice::Nothing => Choice::Identity,
         _ => best,
     }
+}
+
+/// The elements of the lines of Accept-Encoding that have a weight above zero, in their order. They are names of codings, as the
+/// client spells them (`x-gzip` is `gzip`), `identity` and `*`. An element with an invalid weight counts as absent.
+///
+/// ```
+/// use osier_web::compress::accepted;
+///
+/// let lines = [&b"br;q=0, X-Gzip"[..], b"zstd;q=0.5"];
+/// assert!(accepted(lines).eq([&b"gzip"[..], b"zstd"]));
+/// ```
+pub fn accepted<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    let elements = lines.into_iter().flat_map(|line| line.split(|&byte| byte == b','));
+    let names = elements.filter_map(weighted).filter(|(_, weight)| *weight > 0);
+    names.map(|(name, _)| Coding::named(name).map_or(name, |coding| coding.token().as_bytes()))
 }
 
 /// Splits `name` or `name;q=0.5` into the name and its weight in thousandths. Returns `None` for an

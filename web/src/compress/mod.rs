@@ -43,8 +43,8 @@ use self::encoder::{Effort, Encoder};
 use self::pipe::pipe;
 use crate::body::outgoing::Kind;
 use crate::body::send::copy;
-pub use crate::compress::accept_encoding::Coding;
 use crate::compress::accept_encoding::{Choice, choose};
+pub use crate::compress::accept_encoding::{Coding, accepted};
 use crate::conn::output::Outlet;
 use crate::{Body, Next, Request, Response};
 

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use osier_web::compress;
 use percent_encoding::percent_decode;
 use regex::bytes::{Captures, Regex};
 
@@ -251,8 +252,8 @@ impl Check {
                 }
             },
             Subject::Encoding => {
-                let accepted = facts.header("accept-encoding").unwrap_or_default();
-                codings(accepted).any(|coding| self.expects(Some(&coding.to_ascii_lowercase()), captures))
+                let mut codings = compress::accepted(facts.lines("accept-encoding"));
+                codings.any(|coding| self.expects(Some(&coding.to_ascii_lowercase()), captures))
             }
             Subject::QueryString => facts.query().is_some(),
             Subject::Http10 => facts.http_10(),
@@ -345,17 +346,4 @@ fn host(facts: &dyn Facts) -> Option<String> {
         .filter(|&colon| !host[colon..].contains(']'))
         .unwrap_or(host.len());
     Some(host[..end].to_ascii_lowercase())
-}
-
-/// The codings in `Accept-Encoding` with a weight above zero.
-fn codings(field: &[u8]) -> impl Iterator<Item = &[u8]> {
-    field.split(|&byte| byte == b',').filter_map(|item| {
-        let mut parts = item.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
-        let coding = parts.next().filter(|coding| !coding.is_empty())?;
-        let refused = |part: &[u8]| {
-            let (name, weight) = part.split_at_checked(2).unwrap_or_default();
-            name.eq_ignore_ascii_case(b"q=") && str::from_utf8(weight).is_ok_and(|weight| weight.parse() == Ok(0.0_f32))
-        };
-        (!parts.any(refused)).then_some(coding)
-    })
 }

@@ -104,6 +104,8 @@ pub trait Facts {
     fn query(&self) -> Option<&str>;
     /// First header field with this name.
     fn header(&self, name: &str) -> Option<&[u8]>;
+    /// All values of the header fields with this name.
+    fn lines(&self, name: &str) -> Vec<&[u8]>;
     /// Host that the request names, perhaps with a port.
     fn host(&self) -> Option<&str>;
     /// Address of the client, which a trusted proxy may have named. None for a Unix socket.
@@ -137,6 +139,11 @@ impl Facts for RequestFacts<'_, '_> {
     }
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.request.header(name)
+    }
+    fn lines(&self, name: &str) -> Vec<&[u8]> {
+        let fields = self.request.headers();
+        let lines = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        lines.map(|(_, value)| value).collect()
     }
     fn host(&self) -> Option<&str> {
         self.request.host()

@@ -47,6 +47,11 @@ impl Facts for Sent {
         let found = self.fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_bytes())
     }
+    fn lines(&self, name: &str) -> Vec<&[u8]> {
+        let fields = self.fields.iter();
+        let lines = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        lines.map(|(_, value)| value.as_bytes()).collect()
+    }
     fn host(&self) -> Option<&str> {
         self.header("host").map(|host| std::str::from_utf8(host).unwrap())
     }
@@ -304,6 +309,18 @@ fn every_condition_holds_and_fails() {
             equals("br"),
             header("accept-encoding", "gzip, BR;q=0.5"),
             header("accept-encoding", "gzip, br;q=0.000, brx"),
+        ),
+        (
+            Encoding,
+            equals("gzip"),
+            header("accept-encoding", "br, X-Gzip;q=0.1"),
+            header("accept-encoding", "br, gzip;q=2"),
+        ),
+        (
+            Encoding,
+            equals("zstd"),
+            changed(|sent| sent.fields = vec![("Accept-Encoding", "br"), ("accept-encoding", "zstd")]),
+            changed(|sent| sent.fields = vec![("Accept-Encoding", "br"), ("accept-encoding", "zstd;q=0")]),
         ),
         (QueryString, Test::Present, get("/p?"), get("/p")),
         (Http10, Test::Present, changed(|sent| sent.http_10 = true), get("/p")),

@@ -18,7 +18,7 @@ use osier_http::path::Path;
 use osier_http::{Headers, is_field};
 
 use crate::Request;
-use crate::compress::accept_encoding::weighted;
+use crate::compress::accept_encoding::{Coding, weighted};
 use crate::conn::ignoring_case::{begins, strip_prefix};
 
 /// Fields that some applications take for the host, the path, the scheme or the method. All fields `X-Forwarded-*` but
@@ -212,17 +212,16 @@ pub fn encodings(value: &[u8]) -> Option<&'static str> {
     ];
     let (mut named, mut refused, mut others) = (0, 0, None);
     for (name, weight) in value.split(|&byte| byte == b',').filter_map(weighted) {
-        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-        let bit = match () {
-            () if is(b"gzip") || is(b"x-gzip") => 1,
-            () if is(b"br") => 2,
-            () if is(b"zstd") => 4,
-            () if is(b"identity") && weight == 0 => return None,
-            () if is(b"*") => {
+        let bit = match Coding::named(name) {
+            Some(Coding::Gzip) => 1,
+            Some(Coding::Brotli) => 2,
+            Some(Coding::Zstd) => 4,
+            None if name.eq_ignore_ascii_case(b"identity") && weight == 0 => return None,
+            None if name == b"*" => {
                 others = Some(weight > 0);
                 continue;
             }
-            () => continue,
+            None => continue,
         };
         match weight {
             0 => refused |= bit,
