@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use osier_web::http::StatusCode;
 use osier_web::upstream::Upstream;
-use osier_web::{Request, Response};
+use osier_web::{Answer, Request, Response};
 use toml::de::DeValue;
 
+use crate::policy::path;
 use crate::reader::value::token;
 use crate::reader::{At, Section};
 
@@ -54,7 +55,8 @@ impl AsRef<str> for Change {
 
 /// A handler that gets requests with changed fields.
 pub struct Changed {
-    changes: RequestHeaders,
+    /// Shared with requests whose body is being received.
+    changes: Arc<RequestHeaders>,
     handler: Arc<dyn Handler>,
 }
 
@@ -114,22 +116,46 @@ impl RequestHeaders {
         }
         added
     }
+
+    /// Calls `run` with the changed fields.
+    fn apply<T: From<Response>>(
+        &self,
+        request: &mut Request<'_>,
+        path: &[u8],
+        run: impl FnOnce(&mut Request<'_>) -> T,
+    ) -> T {
+        let added = self.added(request, path);
+        // Only what the client has sent can be wrong.
+        let refuse = |error| Response::plain(StatusCode::BAD_REQUEST).because(error).into();
+        request.with_headers(&self.0, added, run).unwrap_or_else(refuse)
+    }
 }
 
 impl Changed {
     pub fn new(changes: RequestHeaders, handler: Arc<dyn Handler>) -> Changed {
-        Changed { changes, handler }
+        Changed {
+            changes: Arc::new(changes),
+            handler,
+        }
     }
 }
 
 impl Handler for Changed {
-    // The body is received here and not after this call, because the fields are changed during the call only.
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
-        let added = self.changes.added(request, path);
         let answer = |request: &mut Request<'_>| self.handler.answer(request, path);
-        let response = request.with_headers(&self.changes.0, added, answer);
-        // Only what the client has sent can be wrong.
-        response.unwrap_or_else(|error| Response::plain(StatusCode::BAD_REQUEST).because(error))
+        self.changes.apply(request, path, answer)
+    }
+
+    /// The fields change while the handler is called, and again while it makes its response from the body.
+    fn answer_after_body(&self, request: &mut Request<'_>, path: &[u8]) -> Answer {
+        let answer = |request: &mut Request<'_>| self.handler.answer_after_body(request, path);
+        let answer = self.changes.apply(request, path, answer);
+        let changes = Arc::clone(&self.changes);
+        answer.around(move |request, respond| {
+            // The site has read the path before, so this cannot fail.
+            let path = path::text(request.path());
+            changes.apply(request, path.as_deref().unwrap_or(b"/"), respond)
+        })
     }
 
     fn methods(&self) -> &'static str {

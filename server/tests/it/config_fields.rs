@@ -1,7 +1,8 @@
 //! `request_headers`: a backend gets the fields that the configuration sets, and everything else sees those of the client.
 
 use crate::config_check::run;
-use crate::support::sites::Sites;
+use crate::metrics::{admin_of, page_of};
+use crate::support::sites::{Sites, send, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -112,6 +113,36 @@ fn the_cache_sees_the_new_fields_and_compression_those_of_the_client() {
     let packed = sites.ask("GET", "x", "/stored", &["Accept-Encoding: gzip"]);
     assert_eq!(packed.field("content-encoding"), Some("gzip"));
     assert_eq!(count.load(Ordering::SeqCst), 1, "one response is for both");
+}
+
+#[test]
+fn a_slow_body_holds_no_stack_and_its_response_sees_the_fields_of_the_client() {
+    let (backend, _) = echo();
+    let sites = Sites::start(&format!(
+        "[admin]\naddress = \"127.0.0.1:0\"\n[[site]]\ndefault = true\ncompress = {{ min = 0 }}\n\
+         request_headers = {{ Accept-Encoding = false, X-Env = \"$path $header_x_a\", X-A = false }}\n\
+         [[site.route]]\nproxy = \"{backend}\"\n"
+    ));
+    let upload = |field: &str| {
+        let mut client = sites.connect();
+        send(&mut client, "POST", "x", "/a", &["Content-Length: 5", "X-A: b", field]);
+        client.send_raw(b"h");
+        client
+    };
+    let (mut plain, mut packed) = (upload("Y: z"), upload("Accept-Encoding: gzip"));
+    let admin = admin_of(&sites);
+    let resting = || {
+        let page = page_of(admin);
+        let of = |worker| page.value("osier_worker_resting_connections", &[("worker", worker)]);
+        ["0", "1"].into_iter().filter_map(of).sum::<f64>()
+    };
+    wait_for("both rest", || resting() >= 2.0);
+    plain.send_raw(b"ello");
+    let reply = plain.receive("POST");
+    assert_eq!(values(reply.text(), "x-env"), ["/a b"]);
+    assert!(values(reply.text(), "x-a").is_empty() && reply.text().ends_with("hello"));
+    packed.send_raw(b"ello");
+    assert_eq!(packed.receive("POST").field("content-encoding"), Some("gzip"));
 }
 
 #[test]

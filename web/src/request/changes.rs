@@ -1,9 +1,9 @@
 //! The changes of a request's head: targets and fields that code before the handler has set.
 //!
 //! The changes are a list, the oldest first. The request borrows from all of them, so none is dropped before the request. A new
-//! head is made from the one before it.
+//! head is made from the one before it. A change that holds for a part of the code only is undone after it, and counts no more.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use osier_http::{FieldLines, FieldList, Head, HeaderError, Reject};
 
@@ -27,6 +27,7 @@ struct Change<'a> {
     fields: OnceCell<FieldList<'a>>,
     /// The result. Empty after a refused change.
     head: OnceCell<Head<'a>>,
+    is_undone: Cell<bool>,
     /// The head before the change.
     before: &'a Head<'a>,
     next: Changes<'a>,
@@ -41,6 +42,13 @@ pub(crate) enum Texts {
         removed: Vec<String>,
         added: Vec<(String, Vec<u8>)>,
     },
+}
+
+impl<'a> Change<'a> {
+    /// Whether the request has this change.
+    fn holds(&self) -> bool {
+        self.head.get().is_some() && !self.is_undone.get()
+    }
 }
 
 impl<'a> Changes<'a> {
@@ -68,7 +76,7 @@ impl<'a> Changes<'a> {
     pub(crate) fn made(&self) -> Vec<Texts> {
         let (mut made, mut next) = (Vec::new(), self.0.get());
         while let Some(change) = next {
-            if change.head.get().is_some() {
+            if change.holds() {
                 made.push(change.texts.clone());
             }
             next = change.next.0.get();
@@ -104,7 +112,7 @@ impl<'a> Changes<'a> {
         let mut next = self.0.get();
         while let Some(change) = next {
             if let Texts::Fields { added, .. } = &change.texts
-                && change.head.get().is_some()
+                && change.holds()
                 && added.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
             {
                 return true;
@@ -120,7 +128,7 @@ impl<'a> Changes<'a> {
         let (mut all, mut next) = (Vec::new(), self.0.get());
         while let Some(change) = next {
             if let Texts::Fields { removed, added } = &change.texts
-                && change.head.get().is_some()
+                && change.holds()
             {
                 all.retain(|(name, _): &(String, _)| !removed.iter().any(|removed| is_same_name(name, removed)));
                 all.extend_from_slice(added);
@@ -128,6 +136,27 @@ impl<'a> Changes<'a> {
             next = change.next.0.get();
         }
         all
+    }
+
+    /// The number of changes.
+    pub(crate) fn count(&self) -> usize {
+        let (mut count, mut next) = (0, self.0.get());
+        while let Some(change) = next {
+            (count, next) = (count + 1, change.next.0.get());
+        }
+        count
+    }
+
+    /// Undoes all but the first `count` changes. The caller takes back the head.
+    pub(crate) fn undo_from(&self, mut count: usize) {
+        let mut next = self.0.get();
+        while let Some(change) = next {
+            match count.checked_sub(1) {
+                Some(less) => count = less,
+                None => change.is_undone.set(true),
+            }
+            next = change.next.0.get();
+        }
     }
 
     fn append(&'a self, before: &'a Head<'a>, texts: Texts) -> &'a Change<'a> {
@@ -140,6 +169,7 @@ impl<'a> Changes<'a> {
                 texts,
                 fields: OnceCell::new(),
                 head: OnceCell::new(),
+                is_undone: Cell::new(false),
                 before,
                 next: Changes::default(),
             })

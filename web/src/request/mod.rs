@@ -48,7 +48,7 @@ use crate::request::state::States;
 #[cfg(feature = "tls")]
 use crate::request::tls::Tls;
 use crate::request::trace::TraceContext;
-use crate::{Rejection, RequestBody, RequestId, Response};
+use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer and the log read: the request id, the application's
 /// label, and the client that a trusted proxy has named.
@@ -282,17 +282,18 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// Those of [`replace_headers`](Request::replace_headers). `run` is not called then.
-    pub fn with_headers<N: Into<String>, V: Into<Vec<u8>>>(
+    pub fn with_headers<T, N: Into<String>, V: Into<Vec<u8>>>(
         &mut self,
         removed: &[impl AsRef<str>],
         added: impl IntoIterator<Item = (N, V)>,
-        run: impl FnOnce(&mut Request<'a>) -> Response,
-    ) -> io::Result<Response> {
-        let (head, mount) = (self.head, self.mount);
+        run: impl FnOnce(&mut Request<'a>) -> T,
+    ) -> io::Result<T> {
+        let (head, mount, changes) = (self.head, self.mount, self.changes.count());
         self.replace_headers(removed, added)?;
-        let response = run(self);
+        let made = run(self);
         (self.head, self.mount) = (head, mount);
-        Ok(response)
+        self.changes.undo_from(changes);
+        Ok(made)
     }
 
     /// Checks that [`replace_headers`](Request::replace_headers) may add a field of this name.

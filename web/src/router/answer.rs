@@ -61,6 +61,30 @@ impl Answer {
         }
     }
 
+    /// Changes how the response is made from the body, if it is not there yet: `around` is called with the request and the function
+    /// that makes the response.
+    #[must_use]
+    #[cfg_attr(
+        not(any(feature = "fastcgi", feature = "proxy")),
+        expect(unused_variables, reason = "only gateways need the body first")
+    )]
+    pub fn around(
+        self,
+        around: impl FnOnce(&mut Request<'_>, &mut dyn FnMut(&mut Request<'_>) -> Response) -> Response + 'static,
+    ) -> Answer {
+        match self.0 {
+            now @ Kind::Now(_) => Answer(now),
+            #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+            Kind::AfterBody(AfterBody { limits, then }) => Answer::after_body(&limits, move |request, body| {
+                let mut then = Some((then, body));
+                around(request, &mut |request| match then.take() {
+                    Some((then, body)) => then(request, body),
+                    None => Response::internal_error("the response was made before"),
+                })
+            }),
+        }
+    }
+
     /// Returns the response.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use osier_web::http::StatusCode;
-use osier_web::{Handler, Next, Request, Response, Router, Server, Timeouts};
+use osier_web::{Answer, Handler, Next, Request, Response, Router, Server, Timeouts};
 
 use crate::common::backend::{Backend, options, pattern};
 use crate::common::{Client, Site, eventually, site_with, taken};
@@ -42,8 +42,23 @@ fn forward(proxy: Proxy) -> Handler {
                 .body(metrics.workers[0].resting.to_string())
                 .into();
         }
-        let answer = proxy.answer_after_body(request);
+        let answer = match request.path() {
+            "/with" => with_user(&proxy, request),
+            _ => proxy.answer_after_body(request),
+        };
         answer.map(request, |request, response| response.header("x-path", request.path()))
+    })
+}
+
+/// Forwards a request with another `X-User`, which code around it does not see.
+fn with_user(proxy: &Proxy, request: &mut Request<'_>) -> Answer {
+    let user = [("x-user", "ada")];
+    let answer = request.with_headers(&["x-user"], user, |request| proxy.answer_after_body(request));
+    let answer = answer
+        .unwrap()
+        .around(move |request, respond| request.with_headers(&["x-user"], user, respond).unwrap());
+    answer.map(request, |request, response| {
+        response.header("x-seen", request.header_str("x-user").unwrap_or("none"))
     })
 }
 
@@ -84,6 +99,32 @@ fn rests(site: &Site, client: &Client) {
     drop(asker);
     let mut asker = site.connect();
     eventually("the asker has left", || asker.get("/resting").text() == "2");
+}
+
+#[test]
+fn fields_that_a_part_of_the_code_has_changed_are_the_clients_outside_of_it() {
+    let backend = echo();
+    let (site, _) = site(backend.proxy());
+    for is_slow in [false, true] {
+        let mut client = site.connect();
+        let head = "POST /with HTTP/1.1\r\nHost: t\r\nX-User: eve\r\nContent-Length: 5\r\n\r\n";
+        match is_slow {
+            true => {
+                client.send(head);
+                rests(&site, &client);
+                client.send("hello");
+            }
+            false => client.send(format!("{head}hello")),
+        }
+        let reply = client.reply();
+        assert_eq!(
+            (reply.text(), reply.header("x-seen")),
+            ("/with hello", Some("eve")),
+            "{is_slow}"
+        );
+        let head = backend.heads.lock().unwrap().last().unwrap().to_lowercase();
+        assert!(head.contains("\nx-user: ada") && !head.contains("eve"), "{head}");
+    }
 }
 
 #[test]
