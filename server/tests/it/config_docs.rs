@@ -182,6 +182,29 @@ fn every_key_that_the_checker_knows_is_documented() {
 }
 
 #[test]
+fn each_number_of_the_reference_has_bounds_and_each_key_a_default() {
+    let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
+    let (mut columns, mut rows) = (None, 0);
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let column = |name| cells.iter().position(|cell| *cell == name);
+        if !line.starts_with('|') {
+            columns = None;
+        } else if cells[1] == "key" {
+            columns = column("type").zip(column("default"));
+        } else if let Some((kind, default)) = columns
+            && !cells[1].starts_with('-')
+            && !cells[kind].starts_with("as for ")
+        {
+            rows += 1;
+            let has_bounds = !["number", "integer"].contains(&cells[kind]);
+            assert!(has_bounds && !cells[default].is_empty(), "{line}");
+        }
+    }
+    assert!(rows > 150, "{rows}");
+}
+
+#[test]
 fn the_documentation_lists_every_handler() {
     let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
     let start = "A route has exactly one of the handlers ";
