@@ -48,7 +48,8 @@ struct Stock {
 ///
 /// If there is no memory or thread for donors, the count stays raised by the missing number.
 ///
-/// It must not be called from a panic hook.
+/// It must not be called from a panic hook. The count must be [`put`] back on the thread that goes on unwinding, before it catches a panic.
+/// Otherwise std's count falls below zero, and each later panic of the process aborts it.
 ///
 /// # Blocks the thread
 ///

@@ -35,6 +35,12 @@
 //! runs others. Once started, a fiber never leaves its thread, so `Rc`, `RefCell` and thread-locals are fine across a
 //! suspension.
 //!
+//! Two uses of [`std::thread_local!`] are **undefined behaviour** on fibers, and neither the compiler nor this crate can refuse them:
+//!
+//! - An initialiser that suspends. Another fiber of the thread may initialise the value meanwhile and use it. Then the first one replaces it.
+//! - A reference to the value, lent by `with`, in a fiber that ends after the thread has dropped the value. Only the fibers of an
+//!   [`embed::Local`] that is itself in a thread-local can.
+//!
 //! # Where a call may be made
 //!
 //! | caller | a call that has to wait |
@@ -42,6 +48,7 @@
 //! | fiber | suspends it |
 //! | plain thread, panic hook | blocks the thread |
 //! | worker, but not on a fiber (a callback, a waker) | fails with `WouldBlock`, or panics if it has no error |
+//! | [coroutine](coro::Coroutine) that a fiber resumes | the same: the coroutine may go on under another fiber |
 //!
 //! # Cancellation
 //!

@@ -24,25 +24,27 @@ impl<T: 'static> LocalKey<T> {
     /// The value stays while `with` runs, even if that suspends.
     pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
         let address = std::ptr::from_ref(self).addr();
-        let find = |locals: &RefCell<Locals>| {
-            let found = locals
-                .borrow()
-                .iter()
-                .find(|(key, _)| *key == address)
-                .map(|(_, value)| value.clone());
-            // The borrow has ended: the initial value may be made of other locals.
-            found.unwrap_or_else(|| {
-                let value: Rc<dyn Any> = Rc::new((self.init)());
-                locals.borrow_mut().push((address, value.clone()));
-                value
-            })
+        let find = |locals: &mut Locals| {
+            let found = locals.iter().find(|(key, _)| *key == address);
+            found.map(|(_, value)| value.clone())
         };
-        let value = context::core(|core| find(&core.extra().locals)).unwrap_or_else(|| OF_THREAD.with(find));
+        let value = with_locals(find).unwrap_or_else(|| {
+            // Outside of the borrow: the initial value may be made of other locals.
+            let value: Rc<dyn Any> = Rc::new((self.init)());
+            with_locals(|locals| locals.push((address, value.clone())));
+            value
+        });
         match value.downcast_ref() {
             Some(value) => with(value),
             None => unreachable!("an address is the key of one type"),
         }
     }
+}
+
+/// Runs `with` on the values of the fiber that runs, or of the thread.
+fn with_locals<R>(with: impl Fn(&mut Locals) -> R) -> R {
+    context::running(|core| with(&mut core.extra().locals.borrow_mut()))
+        .unwrap_or_else(|| OF_THREAD.with(|locals| with(&mut locals.borrow_mut())))
 }
 
 /// Declares fiber-locals, as [`std::thread_local!`] does thread-locals.

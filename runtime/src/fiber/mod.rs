@@ -39,7 +39,7 @@ use crate::worker::packet::{self, JoinHandle};
 /// assert!(osier::fiber::current().is_none());
 /// ```
 pub fn current() -> Option<Fiber> {
-    context::core(|core| core.fiber())
+    context::running(|core| core.fiber())
 }
 
 /// The [`id`](Fiber::id) of the calling fiber, or `None` outside of one. It is cheaper than [`current`].
@@ -50,7 +50,7 @@ pub fn current() -> Option<Fiber> {
 /// ```
 #[inline]
 pub fn id() -> Option<u64> {
-    context::core(|core| core.id())
+    context::running(|core| core.id())
 }
 
 /// Whether this fiber is cancelled: its next call that waits would return [`Cancelled`](crate::Cancelled) or unwind.
@@ -102,7 +102,7 @@ pub fn worker() -> Option<usize> {
 #[inline(always)]
 #[track_caller]
 pub fn yield_now() {
-    match context::here(&Anchor) {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
             if !core.is_plain(worker) || !core.hooks.is_empty() {
                 core.prepare_to_yield(worker);
@@ -147,7 +147,7 @@ pub fn yield_now() {
 ///
 /// As [`yield_now`].
 pub fn give_way() {
-    match context::here(&Anchor) {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
             core.prepare_to_yield(worker);
             worker.give_way(core);
@@ -176,7 +176,7 @@ pub fn give_way() {
 ///
 /// Never.
 pub fn shrink_stack() {
-    if let Caller::Fiber(_, worker) = context::here(&Anchor)
+    if let Caller::Fiber(_, worker) = context::here(&Anchor::new())
         && !worker.scheduler.measure_stacks
     {
         osier_coro::stack::shrink();

@@ -71,10 +71,16 @@ pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
 ///
 /// # Panics
 ///
-/// If the body does; if a child whose handle was not joined did; in a future or callback on a worker.
+/// If the body does; if a child whose handle was not joined did; in a future or callback on a worker; on the stack of a
+/// [coroutine](crate::coro::Coroutine).
 #[track_caller]
 pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
-    let may_wait = context::caller(|caller| !matches!(caller, Caller::Worker));
+    let may_wait = context::caller(|caller| match caller {
+        Caller::Fiber(..) => true,
+        // On the stack of a coroutine a child could borrow the coroutine's yielder, and suspend it while it does not run.
+        Caller::Thread => context::worker(|_| ()).is_some() || osier_coro::stack::extent().is_none(),
+        Caller::Worker => false,
+    });
     assert!(may_wait, "{NOT_HERE}");
     let scope = Scope {
         shared: Arc::default(),

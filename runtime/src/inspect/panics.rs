@@ -23,7 +23,7 @@ pub(crate) fn name_the_fiber() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             before(info);
-            if context::core(say).is_none() {
+            if context::running(say).is_none() {
                 say_task();
             }
         }));

@@ -153,7 +153,7 @@ fn note() {
     if has_room {
         trace(extent.map(|extent| extent.used_bytes));
         // The words are formatted only: `describe` asks for that. An error means that they were cut.
-        let _ = context::core(|core| write!(Text, "{}", Words(core)));
+        let _ = context::running(|core| write!(Text, "{}", Words(core)));
     }
     POST.done.store(true, Ordering::Release);
 }

@@ -53,7 +53,8 @@ const TIMER: Token = Token(FOREIGN | u32::MAX as u64);
 /// fiber that nobody runs (use [`run_until`](Local::run_until)). One thread may have several embedded runtimes.
 ///
 /// Dropping it cancels its fibers and runs them until they have ended, at most for the
-/// [`shutdown_timeout`](Builder::shutdown_timeout).
+/// [`shutdown_timeout`](Builder::shutdown_timeout). So do not keep it in a thread-local: its fibers would run when other thread-locals, to
+/// which they may hold references, are gone.
 ///
 /// ```
 /// use osier::embed::Local;
@@ -135,6 +136,9 @@ impl Local {
 
     /// Runs `body` as the code of a worker between two fibers: [`spawn_local`](crate::spawn_local) and
     /// [`fiber::Builder`](crate::fiber::Builder) start fibers here, and a call that would have to wait fails.
+    ///
+    /// A [coroutine](crate::coro::Coroutine) that suspends in `body` leaves the thread on this worker until it goes on. If other workers
+    /// are entered and left meanwhile in another order, the process is aborted.
     ///
     /// # Errors
     ///

@@ -133,7 +133,7 @@ pub(crate) enum Stop {
 
 /// The error text of a call that would have to wait on a worker but not on a fiber.
 pub(crate) const NOT_HERE: &str =
-    "blocking call inside a future or callback: await its _async twin, or spawn a fiber for it";
+    "blocking call inside a future, callback or coroutine: await its _async twin, or spawn a fiber for it";
 
 impl From<Stop> for io::Error {
     fn from(stop: Stop) -> io::Error {
@@ -154,7 +154,7 @@ pub(crate) fn wait<T>(
     on: Option<Socket<'_>>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    match context::here(&Anchor) {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on.map(On::Socket), poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
@@ -169,7 +169,7 @@ pub(crate) fn wait_without_grace<T>(
     on: Option<On<'_>>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    match context::here(&Anchor) {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, on, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
@@ -211,7 +211,8 @@ pub(crate) fn wait_for_permit<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) 
 #[inline(always)]
 #[cfg(feature = "sync")]
 pub(crate) fn at_once<T>(attempt: impl FnOnce() -> Option<T>) -> Option<T> {
-    let Caller::Fiber(core, worker) = context::here(&Anchor) else {
+    let anchor = Anchor::new();
+    let Caller::Fiber(core, worker) = context::here(&anchor) else {
         return attempt();
     };
     if !core.is_plain(worker) {
@@ -233,7 +234,7 @@ pub(crate) fn wait_until(deadline: Option<Instant>) {
 #[cfg(feature = "fs")]
 #[inline(always)]
 pub(crate) fn wait_for_disk<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
-    match context::here(&Anchor) {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, None, Grace::Ends, Some(On::Disk), poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(None, poll),

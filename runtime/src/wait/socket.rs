@@ -153,7 +153,7 @@ impl Watched {
         deadline: impl FnOnce() -> Option<Instant>,
         mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
-        let anchor = Anchor;
+        let anchor = Anchor::new();
         let Caller::Fiber(core, worker) = context::here(&anchor) else {
             let mut deadline = Some(deadline);
             let mut deadline = || deadline.take().and_then(|deadline| deadline());
@@ -220,7 +220,7 @@ impl Watched {
     ///
     /// The error of a cancelled call.
     pub(crate) fn count_call() -> io::Result<()> {
-        let anchor = Anchor;
+        let anchor = Anchor::new();
         if let Caller::Fiber(core, worker) = context::here(&anchor) {
             core.check(worker, Waiting::NotYet)?;
             worker.count_ready_call(core);
@@ -230,7 +230,7 @@ impl Watched {
 
     /// Gives way in a fiber, after a call that has taken long and before the next one.
     pub(crate) fn give_way() -> io::Result<()> {
-        let anchor = Anchor;
+        let anchor = Anchor::new();
         if let Caller::Fiber(core, worker) = context::here(&anchor) {
             core.check(worker, Waiting::NotYet)?;
             core.run_hooks();

@@ -11,16 +11,24 @@
 //! pointer when the switch comes back, and `Core::enter` when the fiber ends. `enter_worker` puts it aside and restores it.
 //! Nothing else writes it.
 //!
+//! A fiber may resume a coroutine of `osier_coro`. The frames of that coroutine lie on a stack of its own. They may suspend and go
+//! on under another fiber, after the first one has ended. So a fiber is found from its own stack alone ([`here`], [`core`]): what a
+//! frame keeps of the fiber, or links into it, is given up in the order of that stack. On the stack of the coroutine a call that must wait fails.
+//!
 //! # Safety
 //!
-//! This file may use `unsafe` to follow the pointers to the worker and to the core. The worker outlives its loop, which
-//! sets the pointer and clears it on its way out. The core lives in the first frame of the fiber's own stack, so it is
-//! alive whenever code of that fiber runs, and only then is the pointer set.
+//! This file may use `unsafe` to follow the pointers to the worker and to the core. The core lives in the first frame of the
+//! fiber's own stack, so it is alive whenever code of that fiber runs, and only then is the pointer set. Whoever keeps a reference
+//! to the core while foreign code runs is a frame of that same stack, which the core outlives. The caller of [`enter_worker`] keeps the
+//! worker alive until that call has returned and put the former pointer back. Such calls return in the order in which they were
+//! made, or the process ends.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ptr;
 use std::time::{Instant, SystemTime};
+
+use osier_coro::stack;
 
 use crate::wait::simulated;
 use crate::worker::Worker;
@@ -52,15 +60,23 @@ thread_local! {
 pub(crate) enum Caller<'a> {
     /// A fiber: a call that must wait suspends it.
     Fiber(&'a Core<'a>, &'a Worker),
-    /// A worker between fibers (a waker's code, a dormant hook), or a fiber that polls leaves for another driver: suspending
-    /// would leave that driver set for other fibers. A call that must wait fails.
+    /// A worker between fibers (a waker's code, a dormant hook); the stack of a coroutine that a fiber has resumed; or a fiber that
+    /// polls leaves for another driver: suspending would leave that driver set for other fibers. A call that must wait fails.
     Worker,
     /// Any other thread, and a panic hook wherever it runs. A call that must wait blocks the thread.
     Thread,
 }
 
 /// A local variable of the frame that calls [`here`]. The answer cannot outlive it.
-pub(crate) struct Anchor;
+pub(crate) struct Anchor(());
+
+impl Anchor {
+    /// Makes one. It is a call, because a reference to a constant would live for ever.
+    #[inline(always)]
+    pub(crate) fn new() -> Anchor {
+        Anchor(())
+    }
+}
 
 /// Tells the caller's kind.
 ///
@@ -83,15 +99,19 @@ pub(crate) fn here(_anchor: &Anchor) -> Caller<'_> {
         return Caller::Worker;
     }
     // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,
-    // and it cannot return while a frame of a fiber is on the CPU), and this is that fiber's stack, whose first frame owns
-    // the core. Neither reference outlives `_anchor`, a variable of a deeper frame of that stack.
-    unsafe { Caller::Fiber(&*fiber, &*worker) }
+    // and it cannot return while a frame of a fiber is on the CPU), and the fiber has not ended.
+    let (core, worker) = unsafe { (&*fiber, &*worker) };
+    // On the fiber's own stack neither reference outlives `_anchor`, a variable of a deeper frame than the one that owns the core.
+    match core.is_own_stack(stack::pointer()) {
+        true => Caller::Fiber(core, worker),
+        false => Caller::Worker,
+    }
 }
 
 /// Runs `with` on the caller's kind.
 #[inline]
 pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
-    with(here(&Anchor))
+    with(here(&Anchor::new()))
 }
 
 // The three pointers, each in a function of its own: an access to a thread-local is compiled again in each instance of a
@@ -132,14 +152,23 @@ pub(crate) fn timekeeper<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
     }
 }
 
-/// Runs `with` on the core of the current fiber, also inside the panic hook.
+/// Runs `with` on the core of the fiber on whose own stack this is, also inside the panic hook.
 #[inline]
 pub(crate) fn core<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
+    let here = stack::pointer();
+    running(|core| core.is_own_stack(here).then(|| with(core))).flatten()
+}
+
+/// Runs `with` on the core of the fiber that runs, also on the stack of a coroutine that it has resumed, and on a signal stack. `with`
+/// must not run code that could suspend that coroutine.
+#[inline]
+pub(crate) fn running<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
     let fiber = here_fiber();
     if fiber.is_null() {
         return None;
     }
-    // SAFETY: non-null only while that fiber's code runs on this thread, and the core is in its first frame.
+    // SAFETY: non-null only while that fiber's code runs on this thread, and the core is in its first frame. It runs until `with`
+    // has returned.
     Some(with(unsafe { &*fiber }))
 }
 
@@ -158,24 +187,41 @@ pub(crate) fn wake_here(word: Word) -> bool {
 
 /// Runs `run` with `worker` set as this thread's. It may be called on a fiber of another worker: that fiber, that
 /// worker and the driver that it polls for are put aside meanwhile.
+///
+/// A coroutine may suspend inside of `run` and leave the worker set. Where another worker is entered before it goes on, and left
+/// after that, the thread would end with a worker that may be gone. Then the process is aborted.
 pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
-    struct Reset(*const Worker, *const Core<'static>, Option<&'static Remote>);
+    struct Reset {
+        entered: *const Worker,
+        before: (*const Worker, *const Core<'static>, Option<&'static Remote>),
+    }
     impl Drop for Reset {
         fn drop(&mut self) {
-            HERE.with(|here| {
-                here.worker.set(self.0);
-                here.fiber.set(self.1);
-                here.driver.set(self.2);
+            let (worker, fiber, driver) = self.before;
+            let left = HERE.with(|here| {
+                here.fiber.set(fiber);
+                here.driver.set(driver);
+                here.worker.replace(worker)
             });
+            if left != self.entered {
+                eprintln!(
+                    "osier: a coroutine has left a worker that it had entered before another one, which is still entered"
+                );
+                std::process::abort();
+            }
         }
     }
-    let _reset = HERE.with(|here| {
-        Reset(
+    let before = HERE.with(|here| {
+        (
             here.worker.replace(worker),
             here.fiber.replace(ptr::null()),
             here.driver.take(),
         )
     });
+    let _reset = Reset {
+        entered: worker,
+        before,
+    };
     run()
 }
 
@@ -245,7 +291,7 @@ pub(crate) const THREAD: u64 = u64::MAX;
 #[cfg(all(feature = "inspect", feature = "sync"))]
 #[inline]
 pub(crate) fn running_id() -> u64 {
-    core(|core| core.id()).unwrap_or_else(running_task_id)
+    running(|core| core.id()).unwrap_or_else(running_task_id)
 }
 
 #[cfg(all(feature = "inspect", feature = "sync"))]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, io, thread};
 
-use osier_coro::{Yielder, panic_count};
+use osier_coro::{Yielder, panic_count, stack};
 use osier_queue::Cancellation;
 
 use crate::wait::alarm::Alarm;
@@ -122,6 +122,8 @@ pub(crate) struct Core<'a> {
     header: &'a Header,
     pub(crate) word: Word,
     id: u64,
+    /// Bytes of the fiber's stack without its guard.
+    stack_bytes: usize,
     /// The stack pointer at the last suspension, for the watchdog, and 0 before. The fiber's [`RemoteSlot`] says where it lies. It is
     /// here, beside what each suspension touches anyway.
     #[cfg(feature = "inspect")]
@@ -205,12 +207,12 @@ impl Extra {
 }
 
 impl<'a> Core<'a> {
-    /// Runs `body` as the fiber `word`, on the stack of `yielder`.
+    /// Runs `body` as the fiber `word`, on the stack of `yielder`, which has `stack_bytes`, its guard included.
     pub(crate) fn enter<T>(
         yielder: &'a Yielder<Resume, ()>,
+        stack_bytes: usize,
         header: &'a Header,
-        word: Word,
-        id: u64,
+        (word, id): (Word, u64),
         slot: &'static RemoteSlot,
         body: impl FnOnce() -> T,
     ) -> T {
@@ -221,6 +223,7 @@ impl<'a> Core<'a> {
             header,
             word,
             id,
+            stack_bytes: stack_bytes - stack::GUARD_BYTES,
             #[cfg(feature = "inspect")]
             suspended_at: AtomicUsize::new(0),
             hooks: Hooks::default(),
@@ -326,6 +329,12 @@ impl<'a> Core<'a> {
         if let Some(show) = SHOW.get() {
             show(self, waits);
         }
+    }
+
+    /// Whether `pointer`, the caller's stack pointer, is in the fiber's own stack. The core lies at its top.
+    #[inline(always)]
+    pub(crate) fn is_own_stack(&self, pointer: usize) -> bool {
+        std::ptr::from_ref(self).addr().wrapping_sub(pointer) < self.stack_bytes
     }
 
     /// Where the fiber was spawned.
@@ -444,7 +453,7 @@ pub(crate) fn describe_overflow(out: &mut dyn fmt::Write) -> fmt::Result {
         Some(work) => writeln!(out, "it was at work for: {work}"),
         None => Ok(()),
     };
-    context::core(write).unwrap_or(Ok(()))
+    context::running(write).unwrap_or(Ok(()))
 }
 
 /// A running fiber's identity: its id and its name.

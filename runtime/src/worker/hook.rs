@@ -8,13 +8,16 @@
 //! # Safety
 //!
 //! This file may use `unsafe` to forget and recover the lifetime of a node. [`with_hook`] links a node for as long as
-//! its own frame is alive; a guard unlinks the node however the frame is left. Only the fiber of that stack walks the
-//! list, from a deeper frame.
+//! its own frame is alive; a guard unlinks the node however the frame is left. All frames that do so are on the fiber's own
+//! stack ([`context::core`]), so the nodes are unlinked in order. The list is walked by the fiber, from a deeper frame, and by a signal
+//! handler that has interrupted the fiber (`inspect/stuck.rs`, the report of an overflow). So a node is complete before it is linked and
+//! until it is unlinked, in the compiler's order too.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::fmt;
 use std::ptr;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::worker::context;
 
@@ -154,14 +157,15 @@ struct Restore<'a>(&'a Hooks, *const Node<'static>);
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
         self.0.innermost.set(self.1);
+        compiler_fence(Ordering::SeqCst); // the node may go from here on
     }
 }
 
 /// Runs `body`. Each time this fiber is about to suspend inside it, for whatever reason, `hook` runs first.
 ///
 /// The hook may block. While it runs it is not called again, but it is called once more after a hook further out has
-/// blocked. Nested hooks run from the innermost to the outermost. On a plain thread nothing suspends, so the body just
-/// runs.
+/// blocked. Nested hooks run from the innermost to the outermost. On a plain thread, and in a
+/// [coroutine](crate::coro::Coroutine) that a fiber resumes, nothing suspends, so the body just runs.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -185,8 +189,8 @@ pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 /// [`before_suspend`]: what that hook has put away, this one fetches. So it also runs when the fiber does not suspend after all, because what
 /// it is about to wait for has come while the hooks ran.
 ///
-/// Nested hooks run from the outermost to the innermost. The hook should not wait. On a plain thread nothing suspends,
-/// so the body just runs.
+/// Nested hooks run from the outermost to the innermost. The hook should not wait. On a plain thread, and in a
+/// [coroutine](crate::coro::Coroutine) that a fiber resumes, nothing suspends, so the body just runs.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -242,6 +246,7 @@ fn with_hook<T>(hook: Hook<'_>, body: impl FnOnce() -> T) -> T {
     // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included.
     let hooks = unsafe { &*hooks };
     let _restore = Restore(hooks, outer);
+    compiler_fence(Ordering::SeqCst); // the node is complete
     hooks.innermost.set((&raw const node).cast::<Node<'static>>());
     body()
 }

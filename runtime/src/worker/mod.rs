@@ -495,7 +495,7 @@ impl Worker {
 
     /// The time of a wake-up that happens now. Wake-ups by the loop count from the beginning of its turn.
     fn time_of_wake(&self) -> Stamp {
-        match context::core(|_| ()) {
+        match context::running(|_| ()) {
             None => self.stamp(),
             Some(()) => self.clock.stamp(),
         }
@@ -630,11 +630,11 @@ impl Worker {
         let id = self.next_id();
         stack.label(job.header().place, job.header().name().map(|name| &**name));
         slot.set_tenant(id, stack.address());
-        let remote = slot.remote();
+        let (remote, stack_bytes) = (slot.remote(), stack.stack_bytes());
         let coroutine = Coroutine::new(stack, move |yielder, _| {
             let mut job = job;
             let live = job.start(word);
-            Core::enter(yielder, job.header(), word, id, remote, || match live {
+            Core::enter(yielder, stack_bytes, job.header(), (word, id), remote, || match live {
                 true => job.run(),
                 // What it captured ends on a fiber, so that a destructor may flush.
                 false => job.abandon(Box::new(Cancelled)),

@@ -92,7 +92,7 @@ pub enum AfterBurst {
 /// }).unwrap();
 /// ```
 pub trait Dormant: 'static {
-    /// The socket that the connection waits for; always the same one.
+    /// The socket that the connection waits for; always the same one. A panic ends the connection, which is dropped on a fiber.
     fn source(&self) -> &dyn Source;
 
     /// Polls with `cx` the leaves in the box that the connection waits for besides its socket, so that they wake the
@@ -213,7 +213,7 @@ impl Resting {
                 let waker = word.waker();
                 let connection = &mut self.connection;
                 let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
-                self.has_panicked = polled.is_none(); // gets a fiber, to be dropped there
+                self.has_panicked |= polled.is_none(); // gets a fiber, to be dropped there
                 self.woken = polled.is_none_or(|polled| polled.is_ready());
             }
             self.woken.then_some(Cause::Woken)
@@ -248,13 +248,19 @@ impl Resting {
 
     /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
-    pub(crate) fn listen(&self, worker: &Worker) {
+    pub(crate) fn listen(&mut self, worker: &Worker) {
         let Some(direction) = self.direction else { return };
         let is_reported =
             worker.remote.has_edges() && direction == Direction::Read && self.entry.is_reported_to(worker.remote.id);
-        if !is_reported && self.connection.source().watched().own(direction).is_err() {
+        if is_reported {
+            return;
+        }
+        match isolate(|| self.connection.source().watched().own(direction)) {
+            Some(Ok(_)) => {}
             // The burst meets the error.
-            self.entry.try_again(direction);
+            Some(Err(_)) => self.entry.try_again(direction),
+            // Gets a fiber, to be dropped there.
+            None => (self.has_panicked, self.woken) = (true, true),
         }
     }
 
@@ -336,36 +342,43 @@ impl Worker {
         stack.label(self.connection, None);
         let id = self.next_id();
         slot.set_tenant(id, stack.address());
-        let (place, remote) = (self.connection, slot.remote());
+        let (place, remote, stack_bytes) = (self.connection, slot.remote(), stack.stack_bytes());
         slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
             let mut resting = resting;
-            Core::enter(yielder, &Header::new(place), word, id, remote, move || {
-                let next = match resting.has_panicked {
-                    false => isolate(|| resting.connection.wake(cause)),
-                    true => None,
-                };
-                let rest = match next {
-                    Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), Deadline::At(deadline))),
-                    Some(AfterBurst::SleepFor(time)) => Some((Some(Direction::Read), Deadline::In(time))),
-                    Some(AfterBurst::SleepUntilWritable(deadline)) => {
-                        Some((Some(Direction::Write), Deadline::At(deadline)))
+            Core::enter(
+                yielder,
+                stack_bytes,
+                &Header::new(place),
+                (word, id),
+                remote,
+                move || {
+                    let next = match resting.has_panicked {
+                        false => isolate(|| resting.connection.wake(cause)),
+                        true => None,
+                    };
+                    let rest = match next {
+                        Some(AfterBurst::Sleep(deadline)) => Some((Some(Direction::Read), Deadline::At(deadline))),
+                        Some(AfterBurst::SleepFor(time)) => Some((Some(Direction::Read), Deadline::In(time))),
+                        Some(AfterBurst::SleepUntilWritable(deadline)) => {
+                            Some((Some(Direction::Write), Deadline::At(deadline)))
+                        }
+                        Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, Deadline::At(deadline))),
+                        Some(AfterBurst::End) | None => None,
+                    };
+                    match rest {
+                        // After the last call the connection does not rest again.
+                        Some((direction, deadline)) if cause != Cause::Shutdown => {
+                            context::worker(|worker| resting.wait_after(worker, direction, deadline));
+                            Some(resting)
+                        }
+                        _ => {
+                            // The destructor may do I/O, so it runs on this fiber.
+                            isolate(move || drop(resting));
+                            None
+                        }
                     }
-                    Some(AfterBurst::SleepUntilWoken(deadline)) => Some((None, Deadline::At(deadline))),
-                    Some(AfterBurst::End) | None => None,
-                };
-                match rest {
-                    // After the last call the connection does not rest again.
-                    Some((direction, deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.wait_after(worker, direction, deadline));
-                        Some(resting)
-                    }
-                    _ => {
-                        // The destructor may do I/O, so it runs on this fiber.
-                        isolate(move || drop(resting));
-                        None
-                    }
-                }
-            })
+                },
+            )
         }));
         self.switch_to(slot);
     }

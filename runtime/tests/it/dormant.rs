@@ -252,6 +252,42 @@ fn a_dormant_connection_that_panics_harms_nobody() {
     });
 }
 
+/// Its socket cannot be asked for: the worker asks between fibers.
+struct Unnamed(TcpStream, bool, Arc<Event>);
+
+impl Dormant for Unnamed {
+    fn source(&self) -> &dyn Source {
+        assert!(!self.1, "no source");
+        &self.0
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        assert_eq!(cause, Cause::Deadline, "no call after the panic");
+        self.1 = true;
+        AfterBurst::SleepUntilWritable(None)
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        osier::sleep(Duration::from_millis(1)); // on a fiber
+        self.2.set();
+    }
+}
+
+#[test]
+fn a_source_that_panics_ends_the_connection_and_nothing_else() {
+    let runtime = on(1);
+    runtime.run(|| {
+        let (_client, ours) = pair();
+        let gone = Arc::new(Event::new());
+        let connection = Unnamed(ours, false, Arc::clone(&gone));
+        park_local(Box::new(connection), Some(osier::time::now())).unwrap();
+        gone.wait();
+    });
+    assert_eq!(runtime.run(|| 7), 7, "the worker goes on");
+}
+
 #[test]
 fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber() {
     struct Slow(Arc<AtomicUsize>, Arc<AtomicUsize>);

@@ -385,7 +385,7 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
         error
             .as_deref()
             .unwrap()
-            .starts_with("blocking call inside a future or callback"),
+            .starts_with("blocking call inside a future, callback or coroutine"),
         "{error:?}"
     );
 }

@@ -309,7 +309,7 @@ fn between_fibers_nothing_waits() {
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         assert_eq!(
             error.to_string(),
-            "blocking call inside a future or callback: await its _async twin, or spawn a fiber for it"
+            "blocking call inside a future, callback or coroutine: await its _async twin, or spawn a fiber for it"
         );
     }
     drop(client);

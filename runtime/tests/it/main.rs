@@ -13,6 +13,7 @@ mod cancel;
 mod channels;
 mod clock;
 mod colours;
+mod coroutines;
 mod dns;
 mod dormant;
 mod dump;

@@ -157,7 +157,10 @@ fn a_blocking_call_inside_a_future_fails_instead_of_stopping_the_worker() {
         let task = spawn_future(async { osier::sleep(Duration::from_secs(60)) });
         let payload = task.join().unwrap_err();
         let text = payload.downcast_ref::<String>().unwrap();
-        assert!(text.contains("blocking call inside a future or callback"), "{text}");
+        assert!(
+            text.contains("blocking call inside a future, callback or coroutine"),
+            "{text}"
+        );
         let task = spawn_future(async {
             let (reader, _writer) = std::io::pipe().unwrap();
             osier::io::readable(&reader, None).unwrap_err().kind()
