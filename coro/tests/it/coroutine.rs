@@ -233,7 +233,7 @@ fn a_closure_with_a_large_alignment_is_not_stored_on_the_stack() {
     let make_all = || {
         let aligned = || {
             let captured = Aligned;
-            move |_: &osier_coro::Yielder<(), ()>, ()| drop(captured)
+            move |_: &osier_coro::Yielder<(), ()>, ()| (&raw const captured).is_aligned()
         };
         let coroutines: Vec<_> = (0..64).map(|_| Coroutine::new(stack(), aligned())).collect();
         coroutines.len()

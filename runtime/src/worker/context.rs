@@ -18,8 +18,8 @@
 //! # Safety
 //!
 //! This file may use `unsafe` to follow the pointers to the worker and to the core. The core lives in the first frame of the
-//! fiber's own stack, so it is alive whenever code of that fiber runs, and only then is the pointer set. Whoever keeps a reference
-//! to the core while foreign code runs is a frame of that same stack, which the core outlives. The caller of [`enter_worker`] keeps the
+//! fiber's own stack, so it is alive whenever code of that fiber runs, and only then is the pointer set. A frame that keeps a reference
+//! to the core while foreign code runs is on that same stack, and the core outlives it. The caller of [`enter_worker`] keeps the
 //! worker alive until that call has returned and put the former pointer back. Such calls return in the order in which they were
 //! made, or the process ends.
 #![allow(unsafe_code)]
