@@ -149,7 +149,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// # Panics
     ///
     /// With the panic of a destructor that panics while the coroutine is unwound, or while a closure that has never run is dropped. The
-    /// coroutine has then ended.
+    /// coroutine has then ended. If the value was one that the coroutine has yielded while it was unwound, it is still suspended.
     pub fn reset<F>(&mut self, f: F)
     where
         F: FnOnce(&Yielder<Input, Yield>, Input) -> Return + 'static,
@@ -157,10 +157,13 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         Yield: 'static,
         Return: 'static,
     {
+        let is_started = self.is_started();
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.raw.force_unwind())) {
-            // corosensei would drop a closure that has never run once more, after a panic of its destructor.
-            // SAFETY: nothing is left on the stack: it was unwound, or it held the closure alone, which is dropped.
-            unsafe { self.raw.force_reset() };
+            if !is_started {
+                // corosensei would drop the closure once more.
+                // SAFETY: the stack held the closure alone, which is dropped.
+                unsafe { self.raw.force_reset() };
+            }
             resume_unwind(payload);
         }
         // SAFETY: the coroutine is moved out and another one into its place. In between nothing unwinds: the coroutine has ended, so

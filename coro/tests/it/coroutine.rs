@@ -25,6 +25,15 @@ impl Drop for Note {
     }
 }
 
+/// Panics when dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a destructor");
+    }
+}
+
 // Nothing runs before the first resume.
 #[test]
 fn starts_at_the_first_resume() {
@@ -207,12 +216,6 @@ fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
 /// corosensei drops it again when it drops the coroutine.
 #[test]
 fn reset_drops_a_closure_that_never_ran_once_also_if_its_destructor_panics() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            panic!("a destructor");
-        }
-    }
     let log = Rc::default();
     let captured = (Bomb, Note(Rc::clone(&log), "dropped"));
     let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |_, ()| drop(captured));
@@ -222,6 +225,24 @@ fn reset_drops_a_closure_that_never_ran_once_also_if_its_destructor_panics() {
     coroutine.reset(|_, ()| ());
     assert_eq!(coroutine.resume(()), Return(()));
     assert_eq!(*log.borrow(), ["dropped"]);
+}
+
+/// The coroutine catches the unwinding and suspends once more, so its stack still holds values.
+#[test]
+fn reset_forgets_no_values_of_a_coroutine_that_suspends_while_it_is_unwound() {
+    let log = Rc::default();
+    let note = Note(Rc::clone(&log), "unwound");
+    let mut coroutine = Coroutine::new(stack(), move |y, ()| {
+        let _note = note;
+        drop(catch_unwind(AssertUnwindSafe(|| y.suspend(None))));
+        y.suspend(Some(Bomb));
+    });
+    assert!(matches!(coroutine.resume(()), Yield(None)));
+    assert!(catch_unwind(AssertUnwindSafe(|| coroutine.reset(|_, ()| ()))).is_err());
+    assert!(!coroutine.is_finished() && log.borrow().is_empty());
+    coroutine.reset(|_, ()| ());
+    assert_eq!(*log.borrow(), ["unwound"]);
+    assert!(matches!(coroutine.resume(()), Return(())));
 }
 
 /// corosensei would move down from the stack's end to such an address, into the guard or the stack below.
