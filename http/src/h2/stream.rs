@@ -207,6 +207,8 @@ pub(super) struct Forgotten {
     ids: [StreamId; 16],
     /// A bit for each place of `ids`: whether the stream is to be reset when its peer has read the response.
     waits: u16,
+    /// Answers that the peer still owes, at most 255: one for each stream that has ever waited.
+    due: u8,
     next: u8,
     /// The highest id that has left the ring. Below it, a stream may have been reset or not.
     below: StreamId,
@@ -224,9 +226,17 @@ impl Forgotten {
         waited.then_some(oldest)
     }
 
-    /// Notes that a stream of the ring waits for its reset.
+    /// Notes that a stream of the ring waits for its reset, until the peer answers.
     pub(super) fn wait(&mut self, id: StreamId) {
         self.waits |= self.bit_of(id);
+        self.due = self.due.saturating_add(1);
+    }
+
+    /// Notes that the peer has answered. Returns whether it owed an answer.
+    pub(super) fn takes_answer(&mut self) -> bool {
+        let due = self.due.checked_sub(1);
+        self.due = due.unwrap_or(0);
+        due.is_some()
     }
 
     /// Notes that a stream needs no reset any more. Returns whether it has waited for one.
@@ -294,7 +304,10 @@ mod tests {
             forgotten.wait(id);
         }
         forgotten.wait(99);
-        assert!(!forgotten.stop_waiting(99) && !forgotten.stop_waiting(0), "not in the ring");
+        assert!(
+            !forgotten.stop_waiting(99) && !forgotten.stop_waiting(0),
+            "not in the ring"
+        );
         assert_eq!(forgotten.waiting().count(), 16);
         assert!(forgotten.stop_waiting(1) && !forgotten.stop_waiting(1));
         assert_eq!(forgotten.push(33), None);

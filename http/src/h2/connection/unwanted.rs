@@ -37,14 +37,17 @@ impl Connection {
         frame::ping(self.output.frames(), payload(stream));
     }
 
-    /// The client has answered a PING. Returns whether the PING was one behind a response.
+    /// The client has answered a PING. Returns whether it was one behind a response. The reset may have become needless meanwhile.
     pub(super) fn has_read(&mut self, answered: [u8; 8]) -> bool {
+        if !answered.starts_with(READ) || !self.forgotten.takes_answer() {
+            return false;
+        }
         let stream = self.forgotten.waiting().find(|&stream| payload(stream) == answered);
         if let Some(stream) = stream {
             self.forgotten.stop_waiting(stream);
         }
         self.reset_unwanted(stream);
-        stream.is_some()
+        true
     }
 
     /// Sends all resets that wait.
@@ -64,6 +67,11 @@ impl Connection {
 
 /// The payload of the PING behind the response of a stream.
 fn payload(stream: StreamId) -> [u8; 8] {
-    let [a, b, c, d] = stream.to_be_bytes();
-    [b'r', b'e', b'a', b'd', a, b, c, d]
+    let mut payload = [0; 8];
+    payload[..4].copy_from_slice(READ);
+    payload[4..].copy_from_slice(&stream.to_be_bytes());
+    payload
 }
+
+/// The beginning of such a payload.
+const READ: &[u8; 4] = b"read";

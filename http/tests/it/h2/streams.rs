@@ -156,6 +156,26 @@ fn a_client_that_ends_a_body_which_nobody_reads_gets_no_reset() {
 }
 
 #[test]
+fn answers_to_the_pings_behind_responses_cost_nothing_however_late_they_are() {
+    let mut peer = Peer::server();
+    let answer = |stream: u32| raw(PING, ACK, 0, &[&b"read"[..], &stream.to_be_bytes()].concat());
+    // A client may end its body or reset the stream before it answers, as Go does. And the ring may have lost a stream.
+    for round in 0..200 {
+        let streams = || (0..20).map(|n| 2 * (20 * round + n) + 1);
+        streams().for_each(|stream| answer_early(&mut peer, stream));
+        assert_eq!(peer.frames().iter().filter(|frame| frame.kind == PING).count(), 20);
+        let resets = streams().skip(10).flat_map(|stream| reset(stream, ErrorCode::NO_ERROR));
+        let bytes: Vec<u8> = resets.chain(streams().flat_map(answer)).collect();
+        assert_eq!(peer.feed(&bytes), []);
+        // Four have left the ring, and six have waited for the answer.
+        assert_eq!(peer.resets().len(), 6);
+    }
+    assert!(peer.connection.is_idle());
+    // Answers to no PING cost as any others.
+    assert_eq!(peer.fails(&answer(1).repeat(1001)), ErrorCode::ENHANCE_YOUR_CALM);
+}
+
+#[test]
 fn resets_that_wait_for_a_client_are_few_and_wait_for_no_end() {
     // A client that never answers.
     let mut peer = Peer::server();
