@@ -213,7 +213,8 @@ pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 ///
 /// `text` must only format values that do not change: it may be called at any point of `body`, also while the fiber
 /// panics, and in a signal handler when the watchdog finds the fiber stuck. So it must not allocate, lock, borrow a
-/// `RefCell` or panic. On a plain thread the body just runs.
+/// `RefCell` or panic. A text that allocates, or that changes a `Cell` which the body uses, can hang the worker or corrupt its memory
+/// there: the compiler does not refuse it. On a plain thread the body just runs.
 ///
 /// ```
 /// osier::run(|| {
