@@ -1,6 +1,6 @@
 //! Values of keys that name files and folders.
 //!
-//! A missing file may still be there when it is needed, so most absences are warnings.
+//! A missing file may appear before it is needed, so most missing files are warnings.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

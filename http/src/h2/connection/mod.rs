@@ -372,7 +372,7 @@ impl Connection {
     /// A stream whose response has not ended is reset with INTERNAL_ERROR, or CANCEL at a client. A request whose body has not
     /// ended is reset with NO_ERROR (RFC 9113 8.1) when the client has answered a PING behind the response: by then, clients that take
     /// a reset for a failure (curl 7.88) have seen the response. It is not reset if the client can send all that Content-Length
-    /// announces as it is: the bytes are ignored then.
+    /// announces without a larger window: the bytes are ignored then.
     pub fn finish(&mut self, stream: StreamId) {
         let Some(state) = self.streams.get(stream) else {
             return;
