@@ -20,8 +20,10 @@ thread_local! {
 fn misuse<T>(body: impl FnOnce() -> T) -> String {
     static SET: Once = Once::new();
     SET.call_once(|| {
-        // The first runtime sets a hook too. Two threads that do so at once lose one of the hooks.
-        Runtime::builder().workers(1).build().unwrap().run(|| ());
+        // The first runtime sets a hook too. Two threads that do so at once lose one of the hooks. This may be a worker, which must
+        // not run a runtime.
+        let first = || Runtime::builder().workers(1).build().unwrap().run(|| ());
+        std::thread::spawn(first).join().unwrap();
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
             let place = info.location().map(ToString::to_string).unwrap_or_default();

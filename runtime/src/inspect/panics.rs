@@ -10,6 +10,7 @@ use std::thread;
 use crate::worker::context;
 use crate::worker::core::{Core, ShortId};
 use crate::worker::running::{RUNNING, VALUES};
+use crate::worker::threads::lock_panic_hook;
 
 static INSTALLED: Once = Once::new();
 
@@ -20,6 +21,7 @@ pub(crate) fn name_the_fiber() {
         return;
     }
     INSTALLED.call_once(|| {
+        let _alone = lock_panic_hook();
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             before(info);

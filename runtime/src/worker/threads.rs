@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
 
@@ -336,6 +336,7 @@ impl Drop for Claim {
 fn wrap_panic_hook() {
     static WRAPPED: Once = Once::new();
     WRAPPED.call_once(|| {
+        let _alone = lock_panic_hook();
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
             if context::is_quiet() {
@@ -349,4 +350,10 @@ fn wrap_panic_hook() {
             }
         }));
     });
+}
+
+/// Keeps other threads of this crate from the panic hook: two threads that take and set it at once lose one of their hooks.
+pub(crate) fn lock_panic_hook() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
