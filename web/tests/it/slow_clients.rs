@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::backend::{Backend, options};
-use crate::common::{Client, Site, eventually, site};
+use crate::common::{Client, Site, eventually, site, site_with};
 use crate::responder::{Folder, Responder, answer, folder, upstream_builder};
-use osier_web::Handler;
 use osier_web::fastcgi::FastCgi;
 use osier_web::proxy::Proxy;
+use osier_web::{Handler, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
 
@@ -128,7 +128,12 @@ fn drip(handler: Handler, framing: &str) {
 
 /// Reads nothing of large responses while honest clients ask.
 fn stall(handler: Handler) {
-    let site = site(handler);
+    // Two of the clients read nothing while another reads all. A busy machine takes more than the usual 30 s for that.
+    let server = Server::new(handler).timeouts(Timeouts {
+        write: Duration::from_secs(600),
+        ..Timeouts::default()
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     let mut slow: Vec<Client> = (0..SLOW).map(|_| slow_reader(&site)).collect();
     for client in &mut slow {
         client.send("GET /a.php?/large HTTP/1.1\r\nHost: test\r\n\r\n");
