@@ -1,5 +1,6 @@
-//! A lingering close: after the last response, the server reads and discards the client's bytes, so that no reset overtakes
-//! the response (RFC 9112 section 9.6).
+//! A lingering close: after its last bytes, such as a response or the close frame of a WebSocket, the server reads and discards the
+//! client's bytes, so that no reset overtakes its own (RFC 9112 section 9.6). A reset also stops a client that is still writing, and many
+//! clients read nothing more then.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +21,22 @@ const LINGER_BYTES: u64 = 1 << 30;
 /// or never will.
 const LINGER_QUIET: Duration = Duration::from_secs(5);
 
+/// The longest time for which a client that has left HTTP may go on sending during a graceful shutdown of the server.
+const LINGER_DRAIN: Duration = Duration::from_secs(2);
+
+/// Longest silence of such a client if its reading direction is shut down. No event tells of its end, so each such connection lasts for
+/// that long.
+const BLIND_QUIET: Duration = Duration::from_millis(250);
+
+/// The time between two reads of such a client: no event tells of its bytes either.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// The bounds of one lingering close.
 pub(super) struct Linger {
     left: u64,
     deadline: Option<Instant>,
+    /// When the client has last sent something, if this end has shut its reading direction down.
+    blind: Option<Instant>,
 }
 
 impl Linger {
@@ -31,19 +44,60 @@ impl Linger {
         Linger {
             left: LINGER_BYTES,
             deadline: after(LINGER),
+            blind: None,
         }
     }
 
-    /// Counts discarded bytes. Returns false if the client has sent enough, or has ended.
-    pub(super) fn goes_on(&mut self, count: usize) -> bool {
+    /// Begins during a graceful shutdown of the server.
+    pub(super) fn begin_in_drain() -> Linger {
+        Linger {
+            deadline: after(LINGER_DRAIN),
+            ..Linger::begin()
+        }
+    }
+
+    /// Same as [`begin_in_drain`](Linger::begin_in_drain), where this end has shut its reading direction down. Reads return what has
+    /// arrived, and then the end. The sending direction stays open meanwhile: Linux answers bytes by a reset once both are shut down.
+    pub(super) fn begin_blind() -> Linger {
+        Linger {
+            blind: Some(osier::time::coarse_now()),
+            ..Linger::begin_in_drain()
+        }
+    }
+
+    /// Counts discarded bytes. Returns what is next: a rest until bytes arrive or time is over, or the end.
+    pub(super) fn goes_on(&mut self, count: usize) -> AfterBurst {
         let left = self.left.checked_sub(count as u64);
         self.left = left.unwrap_or(0);
-        count > 0 && left.is_some()
+        match (self.blind, count) {
+            _ if left.is_none() => AfterBurst::End,
+            (None, 0) => AfterBurst::End,
+            (None, _) => self.sleep(),
+            (Some(heard), 0) => self.look_later(heard),
+            (Some(_), _) => {
+                self.blind = Some(osier::time::coarse_now());
+                self.sleep()
+            }
+        }
     }
 
     /// Rests until bytes arrive or time is over.
     pub(super) fn sleep(&self) -> AfterBurst {
         AfterBurst::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
+    }
+
+    /// Whether it reads again after a rest without an event.
+    pub(super) fn looks_again(&self) -> bool {
+        self.blind.is_some()
+    }
+
+    fn look_later(&self, heard: Instant) -> AfterBurst {
+        let now = osier::time::coarse_now();
+        let is_quiet = now.saturating_duration_since(heard) >= BLIND_QUIET;
+        match is_quiet || self.deadline.is_some_and(|deadline| deadline <= now) {
+            true => AfterBurst::End,
+            false => AfterBurst::SleepUntilWoken(after(LOOK)),
+        }
     }
 }
 
@@ -55,8 +109,20 @@ mod tests {
     fn a_lingering_close_reads_a_gibibyte_at_most() {
         let mut linger = Linger::begin();
         let piece = 64 << 10;
-        let pieces = (0..).take_while(|_| linger.goes_on(piece)).count();
+        let pieces = (0..).take_while(|_| linger.goes_on(piece) != AfterBurst::End).count();
         assert_eq!(pieces * piece, 1 << 30);
-        assert!(!Linger::begin().goes_on(0), "the client has ended");
+        assert_eq!(Linger::begin().goes_on(0), AfterBurst::End, "the client has ended");
+    }
+
+    #[test]
+    fn an_end_that_is_the_server_s_own_is_not_taken_for_the_client_s() {
+        let mut linger = Linger::begin_blind();
+        assert!(matches!(linger.goes_on(0), AfterBurst::SleepUntilWoken(Some(_))));
+        assert!(matches!(linger.goes_on(1), AfterBurst::Sleep(Some(_))));
+        linger.blind = osier::time::coarse_now().checked_sub(BLIND_QUIET);
+        assert_eq!(linger.goes_on(0), AfterBurst::End, "it has been silent");
+        let mut linger = Linger::begin_blind();
+        linger.deadline = Some(osier::time::coarse_now());
+        assert_eq!(linger.goes_on(0), AfterBurst::End, "time is over");
     }
 }

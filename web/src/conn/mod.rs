@@ -8,7 +8,8 @@
 //!    └─── all served ──┘                             └─┘
 //!                      ├─ a handler that wants the whole body ─▶ Awaiting (no stack) ─▶ burst
 //!                      ├─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
-//!                      └─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
+//!                      ├─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
+//!                      └─ another protocol, such as WebSocket ─▶ its end ─▶ Linger ─▶ gone
 //! ```
 //!
 //! A connection of a trusted balancer begins as `Announced` instead. It becomes idle, or runs a
@@ -77,7 +78,7 @@ pub(crate) mod worker;
 #[cfg(feature = "h2")]
 pub(crate) mod written;
 
-use std::io::{self, Read};
+use std::io;
 use std::mem;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
@@ -403,27 +404,35 @@ impl Conn {
         }
     }
 
-    /// Hands the connection to its new protocol. During a drain, its reading direction is shut
-    /// down, as for an idle connection.
+    /// Hands the connection to its new protocol. A drain shuts the reading direction of a closure down, which may be waiting to read. A
+    /// session is woken, and reads the end once nothing more has arrived.
     fn take_over(&mut self, takeover: Takeover, extensions: Extensions, unread: Vec<u8>) -> AfterBurst {
         let link = self.link.clone();
         link.ends(CloseReason::Upgraded);
-        if link.worker.draining.get() {
-            let _ = link.socket().shutdown(Shutdown::Read);
+        let is_draining = link.worker.draining.get();
+        match takeover {
+            Takeover::Rest(_) => link.reads_on(),
+            Takeover::Run(_) if is_draining => drop(link.socket().shutdown(Shutdown::Read)),
+            Takeover::Run(_) => {}
         }
-        let ready = !unread.is_empty();
+        let ready = is_draining || !unread.is_empty();
         let mut io = Upgraded::new(link, unread);
         match takeover {
             Takeover::Run(run) => {
                 if io.stream().set_read_timeout(None).is_ok() {
                     run(&mut io);
                 }
-                AfterBurst::End
+                drop(io);
+                self.leave_protocol()
             }
             Takeover::Rest(mut session) => {
                 let mut next = session.open(&mut io);
                 if ready && next != AfterBurst::End {
                     next = session.wake(&mut io, Cause::Readable);
+                }
+                if next == AfterBurst::End {
+                    drop((session, io));
+                    return self.leave_protocol();
                 }
                 self.set_stage(Stage::Session(Taken {
                     session,
@@ -456,6 +465,7 @@ impl Conn {
     /// closes too.
     fn linger(&mut self, reason: CloseReason) -> AfterBurst {
         self.link.ends(reason);
+        self.link.reads_on();
         if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
@@ -465,18 +475,37 @@ impl Conn {
         next
     }
 
+    /// Begins a lingering close at the end of a protocol that is not HTTP. Its code may have read the client's end, which no event
+    /// announces again, so this reads at once.
+    fn leave_protocol(&mut self) -> AfterBurst {
+        self.link.ends(CloseReason::Upgraded);
+        // The client may have taken less than was written. Nobody waits for that here.
+        self.link.transport.say_goodbye();
+        let linger = match (self.link.worker.draining.get(), self.link.is_read_on()) {
+            (false, _) => Linger::begin(),
+            (true, true) => Linger::begin_in_drain(),
+            (true, false) => return self.throw_away(Linger::begin_blind()),
+        };
+        self.link.reads_on();
+        match self.link.socket().shutdown(Shutdown::Write) {
+            Ok(()) => self.throw_away(linger),
+            Err(_) => AfterBurst::End,
+        }
+    }
+
     fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
         // Nobody reads the bytes, so nobody decrypts them.
-        let read = self.link.socket().read(&mut buffers.input);
+        let read = self.link.socket().try_read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
-        match read {
-            Ok(count) if linger.goes_on(count) => {}
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            _ => return AfterBurst::End,
+        let next = match read {
+            Ok(count) => linger.goes_on(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => linger.sleep(),
+            Err(_) => AfterBurst::End,
+        };
+        if next != AfterBurst::End {
+            self.set_stage(Stage::Linger(linger));
         }
-        let next = linger.sleep();
-        self.set_stage(Stage::Linger(linger));
         next
     }
 
@@ -565,6 +594,7 @@ impl Conn {
     fn goes_on_at_deadline(&self) -> bool {
         match self.stage.as_deref() {
             Some(Stage::Begins(..) | Stage::Awaiting(..)) => true,
+            Some(Stage::Linger(linger)) => linger.looks_again(),
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(handshake)) => handshake.tries_again(),
             _ => false,
@@ -573,7 +603,13 @@ impl Conn {
 
     fn wake_once(&mut self, cause: Cause) -> AfterBurst {
         if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
-            return taken.session.wake(&mut taken.io, cause);
+            return match taken.session.wake(&mut taken.io, cause) {
+                AfterBurst::End if cause != Cause::Shutdown => {
+                    self.stage = None;
+                    self.leave_protocol()
+                }
+                next => next,
+            };
         }
         #[cfg(feature = "h2")]
         if let Some(Stage::Streams(streams)) = self.stage.as_deref_mut() {

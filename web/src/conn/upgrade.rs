@@ -146,8 +146,13 @@ impl Read for Upgraded {
         self.has_read = true;
         if self.buffered().is_empty() {
             return match (&self.link.transport).read(into) {
-                // A drain ends the reading direction without a word of the client's.
+                // A drain ends the reading direction without a word of the client's, or lets a session read what has arrived.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.is_draining() => Ok(0),
+                Err(error)
+                    if error.kind() == io::ErrorKind::TimedOut && self.is_draining() && self.link.is_read_on() =>
+                {
+                    Ok(0)
+                }
                 read => read,
             };
         }

@@ -313,7 +313,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     service.state.shutdown.set();
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
-        match link.is_busy() || link.is_without_streams() {
+        match link.is_busy() || link.is_without_streams() || link.is_read_on() {
             // HTTP/2 knows of the shutdown already, unless it waited for an upgrade that is over.
             true => osier::dormant::wake(link.socket()),
             false => drop(link.socket().shutdown(Shutdown::Read)),

@@ -33,10 +33,6 @@ use crate::conn::handover::record::Saved;
 /// Maximum frames taken from the queue for one write.
 const BATCH: usize = 32;
 
-/// Bytes that are read and discarded after a client has violated the protocol. Without this a reset
-/// could overtake the close frame.
-const LINGER_BYTES: usize = 256 << 10;
-
 /// Callbacks of a WebSocket in callback style: see
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
@@ -134,10 +130,15 @@ impl Sender {
 
     /// Closes the connection with this code and reason, after the queued frames are written.
     pub fn close(&self, code: u16, reason: &str) {
-        let frame = Frame::close(code, reason);
+        self.close_by(Frame::close(code, reason), |frame| {
+            self.0.inlet.push(frame);
+        });
+    }
+
+    fn close_by(&self, frame: Frame, push: impl FnOnce(Frame)) {
         // Set first: a queue that is full now will be emptied by somebody who looks here before.
         let _ = self.0.last.set(frame.clone());
-        self.0.inlet.push(frame);
+        push(frame);
     }
 
     /// Subscribes the client to `topic`, until it [leaves](Sender::leave) or the connection ends.
@@ -203,9 +204,6 @@ enum Stage {
     Pinged,
     /// A close frame was sent; the client's close frame is awaited.
     Closing,
-    /// The client has violated the protocol and a close frame was sent. Up to this many more bytes
-    /// are read and discarded.
-    Failed(usize),
 }
 
 /// The connection has ended.
@@ -298,13 +296,8 @@ impl<C: Callbacks> Session<C> {
 
     /// Decodes received bytes and calls the callback for each message.
     fn take(&mut self, io: &mut Upgraded, mut bytes: &[u8]) -> Result<(), Over> {
-        match &mut self.stage {
-            Stage::Failed(left) => {
-                *left = left.checked_sub(bytes.len()).ok_or(Over)?;
-                return Ok(());
-            }
-            Stage::Closing => {}
-            Stage::Open | Stage::Pinged => self.enter(Stage::Open, self.timing.ping_after),
+        if self.stage != Stage::Closing {
+            self.enter(Stage::Open, self.timing.ping_after);
         }
         let mut decoder = self.decoder.take().unwrap_or_default();
         loop {
@@ -323,7 +316,10 @@ impl<C: Callbacks> Session<C> {
                     self.report_close(Some(&close));
                     return Err(Over);
                 }
-                Err(failure) => return self.fail(io, failure),
+                Err(failure) => {
+                    self.fail(io, failure);
+                    return Err(Over);
+                }
             }
             if self.sender.len() >= self.write_at {
                 self.send(io)?;
@@ -335,58 +331,51 @@ impl<C: Callbacks> Session<C> {
         Ok(())
     }
 
-    fn fail(&mut self, io: &mut Upgraded, failure: Failure) -> Result<(), Over> {
+    /// Sends the client a close frame with the protocol violation.
+    fn fail(&mut self, io: &mut Upgraded, failure: Failure) {
         if self.stage != Stage::Closing {
             self.sender.close(failure.code, failure.reason);
-            self.send(io)?;
+            let _ = self.send(io);
         }
-        self.report_close(None);
-        io.shutdown_write().map_err(|_| Over)?;
-        self.enter(Stage::Failed(LINGER_BYTES), self.timing.close_within);
-        Ok(())
     }
 
     /// Writes the queued frames.
     fn send(&mut self, io: &mut Upgraded) -> Result<(), Over> {
-        let mut batch = Outbox::default();
-        loop {
-            let mut is_last = matches!(self.stage, Stage::Closing | Stage::Failed(_));
-            let mut is_too_slow = false;
-            // Before the queue: what was pushed before the close frame is found there.
-            let close = self.sender.0.last.get();
-            while !is_last && batch.len() < BATCH {
-                match self.queue.try_recv() {
-                    Ok(frame) => {
-                        is_last = frame.is_close();
-                        batch.push(frame);
-                    }
-                    Err(TryRecvError::Ended(RecvError::TooSlow)) => {
-                        is_too_slow = true;
-                        break;
-                    }
-                    Err(_) => break,
-                }
-            }
-            if batch.len() < BATCH && !is_last {
-                let close = match is_too_slow {
-                    true => Some(Frame::close(Close::TRY_AGAIN, "too slow")),
-                    false => close.cloned(),
-                };
-                if let Some(frame) = close {
-                    is_last = true;
-                    batch.push(frame);
-                }
-            }
+        while self.stage != Stage::Closing {
+            let (mut batch, is_last) = next_batch(&self.sender.0.last, || self.queue.try_recv());
             if batch.is_empty() {
-                return Ok(());
+                break;
             }
             batch.flush(io).map_err(|_| Over)?;
             if is_last {
                 self.enter(Stage::Closing, self.timing.close_within);
-                return Ok(());
             }
         }
+        Ok(())
     }
+}
+
+/// Takes the frames of one write with `next`, which takes one of the queue. Returns whether a close frame is the last of them.
+fn next_batch(close: &OnceLock<Frame>, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> (Outbox, bool) {
+    let mut batch = Outbox::default();
+    // Before the queue: what was pushed before the close frame is found there.
+    let close = close.get();
+    while batch.len() < BATCH {
+        let frame = match next() {
+            Ok(frame) => frame,
+            Err(TryRecvError::Ended(RecvError::TooSlow)) => Frame::close(Close::TRY_AGAIN, "too slow"),
+            Err(_) => match close {
+                Some(close) => close.clone(),
+                None => break,
+            },
+        };
+        let is_last = frame.is_close();
+        batch.push(frame);
+        if is_last {
+            return (batch, true);
+        }
+    }
+    (batch, false)
 }
 
 impl<C: Callbacks> crate::Session for Session<C> {
@@ -450,7 +439,7 @@ impl<C: Callbacks> crate::Session for Session<C> {
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if matches!(self.stage, Stage::Closing | Stage::Failed(_)) {
+        if self.stage == Stage::Closing {
             return Poll::Pending; // nothing more is sent
         }
         self.are_callbacks_ready = self.callbacks.poll_woken(cx).is_ready();
@@ -467,5 +456,55 @@ impl<C: Callbacks> Drop for Session<C> {
         // again, for example at a poisoned lock, and a second panic would abort the process. The
         // panic hook has printed the second one, so its payload is ignored.
         let _ = catch_unwind(AssertUnwindSafe(|| self.report_close(None)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue with room for one frame, which is full.
+    fn full() -> (Sender, Subscriber<Frame>) {
+        let queue = Subscriber::new(1, Policy::DropNewest);
+        let frames = FrameQueue {
+            inlet: queue.inlet(),
+            last: OnceLock::new(),
+        };
+        let sender = Sender(Arc::new(frames));
+        sender.send("full");
+        (sender, queue)
+    }
+
+    /// Takes batches as `send` does. Returns whether a close frame is the last of them, and nothing is left that would wake the reader.
+    fn is_closed(sender: &Sender, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> bool {
+        loop {
+            let (batch, is_last) = next_batch(&sender.0.last, &mut next);
+            if is_last || batch.is_empty() {
+                return is_last && sender.is_empty();
+            }
+        }
+    }
+
+    #[test]
+    fn a_close_frame_is_sent_whose_queue_is_emptied_while_it_finds_no_room() {
+        // The reader empties the queue between two steps of the sender.
+        let (sender, mut queue) = full();
+        sender.close_by(Frame::close(1000, "bye"), |frame| {
+            sender.send(frame);
+            assert_eq!((sender.len(), sender.dropped()), (1, 1), "the queue was full");
+            assert!(is_closed(&sender, || queue.try_recv()));
+        });
+
+        // The sender closes between two steps of the reader.
+        let (sender, mut queue) = full();
+        let mut closes = true;
+        let closed = is_closed(&sender, || {
+            if std::mem::take(&mut closes) {
+                sender.close(1000, "bye");
+                assert_eq!((sender.len(), sender.dropped()), (1, 1), "the queue was full");
+            }
+            queue.try_recv()
+        });
+        assert!(closed);
     }
 }

@@ -28,10 +28,6 @@ use crate::conn::polled::Polled;
 /// frame is decoded.
 const UNSENT_MAX: usize = 64;
 
-/// Bytes that are read and discarded after the connection has failed. Without this a reset could
-/// overtake the close frame.
-const LINGER_BYTES: usize = 256 << 10;
-
 /// A WebSocket in blocking style: see [`upgrade`](super::upgrade).
 pub struct WebSocket<'a> {
     io: &'a mut Upgraded,
@@ -452,33 +448,12 @@ impl<'a> WebSocket<'a> {
         .await
     }
 
-    /// Sends the client a close frame with the protocol violation and ends the connection.
+    /// Sends the client a close frame with the protocol violation. The connection ends when the closure that owns the socket returns.
     async fn fail(&mut self, failure: Failure) -> io::Error {
         self.closed = Some(Close::abnormal());
         self.start_close(failure.code, failure.reason);
-        if self.flush_async().await.is_ok() && self.io.shutdown_write().is_ok() {
-            self.linger().await;
-        }
+        let _ = self.flush_async().await;
         failure.into()
-    }
-
-    /// Reads and discards bytes, so that no reset overtakes the close frame.
-    async fn linger(&mut self) {
-        let mut left = LINGER_BYTES;
-        let mut late = Sleep::new(self.timing.close_within);
-        let mut read = self.io.transport().polled();
-        let mut buffer = buffers::take(Size::K16);
-        poll_fn(|cx| {
-            while let Poll::Ready(read) = read.poll_read(cx, &mut buffer) {
-                match read {
-                    Ok(count @ 1..) if count <= left => left -= count,
-                    _ => return Poll::Ready(()),
-                }
-            }
-            Pin::new(&mut late).poll(cx)
-        })
-        .await;
-        buffers::give(buffer);
     }
 
     /// Completes the closing handshake after the closure has returned.

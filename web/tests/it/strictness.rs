@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use crate::common::{Client, site, site_with};
+use crate::common::{Client, site, site_with, taken};
 use osier_web::{Limits, Request, Route, Router, Server};
 
 fn read_all(request: &mut Request<'_>) -> std::io::Result<String> {
@@ -147,5 +147,20 @@ fn a_client_that_goes_on_sending_gets_the_refusal_and_a_clean_end() {
         client.send([b'x'; 1000]);
     }
     // A clean end, not a reset, which could have overtaken the response.
+    assert_eq!(client.stream.read(&mut [0]).expect("a clean end"), 0);
+}
+
+#[test]
+fn a_refusal_reaches_a_client_that_is_sending_when_the_server_stops() {
+    let site = site(Router::new().post("/", read_all));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000000\r\n\r\n");
+    client.stream.peek(&mut [0]).unwrap();
+    site.stop.shutdown();
+    for _ in 0..3 {
+        client.send([b'x'; 1000]);
+        taken(&client.stream);
+    }
+    assert_eq!(client.reply().status, 413);
     assert_eq!(client.stream.read(&mut [0]).expect("a clean end"), 0);
 }

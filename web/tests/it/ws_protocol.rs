@@ -3,7 +3,7 @@
 //! to 7 and 9 of the Autobahn suite, written anew. Each row is what a client sends and what it must
 //! get.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use crate::common::{Site, site};
@@ -114,6 +114,21 @@ fn what_comes_behind_the_handshake_is_not_lost() {
         peer.expect_text("early");
         peer.text("later");
         peer.expect_text("later");
+    }
+}
+
+/// A reset would stop its writes, and many clients read nothing more then: they would not see the close frame.
+#[test]
+fn a_client_may_send_a_message_beyond_the_limit_to_its_end() {
+    let site = echoes();
+    for style in STYLES {
+        let mut peer = Peer::open(site.addr, style);
+        let length: u64 = 16 << 20;
+        peer.send(&join(&[vec![0x82, 0xff], length.to_be_bytes().to_vec(), vec![0; 4]]));
+        peer.send(&vec![b'x'; length as usize]);
+        let got = peer.frame().expect("a close frame");
+        assert_eq!(got.1[..2], 1009_u16.to_be_bytes(), "{style}");
+        assert_eq!(peer.stream.read(&mut [0]).expect("a clean end"), 0, "{style}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The two styles of WebSocket session beside the protocol: waiting for other events, pings,
 //! backpressure, ends, and low use of memory.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
@@ -226,6 +226,24 @@ fn a_server_that_stops_says_goodbye_in_both_styles() {
     assert_eq!(peer.frame().unwrap().0, 0x8A);
     site.stop.shutdown();
     assert_eq!(peer.frame().unwrap().1[..2], 1001_u16.to_be_bytes());
+}
+
+/// A reset would stop its writes, and many clients read nothing more then.
+#[test]
+fn a_client_that_is_sending_when_the_server_stops_gets_its_goodbye_and_a_clean_end() {
+    struct Rests;
+    impl ws::Callbacks for Rests {
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    let site = site(Router::new().get("/", |request: &mut Request<'_>| quick().upgrade_dormant(request, Rests)));
+    let mut peer = Peer::open(site.addr, "/");
+    let message = masked(0x82, &[0; 1000]);
+    peer.send(&message[..500]);
+    site.stop.shutdown();
+    assert_eq!(peer.frame().unwrap().1[..2], 1001_u16.to_be_bytes());
+    peer.send(&message[500..]);
+    (0..10_000).for_each(|_| peer.send(&message));
+    assert_eq!(peer.stream.read(&mut [0]).expect("a clean end"), 0);
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Link {
     pub(super) streams: Cell<u16>,
     /// When it began to wait for a request, in the time of [`Worker::now`].
     pub(super) idle_since: Cell<Millis>,
+    /// Whether a graceful shutdown leaves its reading direction open, and only wakes it.
+    pub(super) is_read_on: Cell<bool>,
     /// When it began, in that time.
     pub(super) began: u32,
     /// Index in `Worker::links`. Only the owner of that list writes it.
@@ -113,6 +115,17 @@ impl Link {
         if !matches!(self.phase.get(), Phase::Ended(_)) {
             self.phase.set(Phase::Ended(reason));
         }
+    }
+
+    /// Notes that the client is read on during a graceful shutdown: Linux answers its bytes by a reset once both directions are shut down,
+    /// and opens no window for them once the reading direction is.
+    pub(crate) fn reads_on(&self) {
+        self.is_read_on.set(true);
+    }
+
+    /// Whether a graceful shutdown leaves its reading direction open, and only wakes it.
+    pub(crate) fn is_read_on(&self) -> bool {
+        self.is_read_on.get()
     }
 
     /// Whether it ends with all that the client should get.

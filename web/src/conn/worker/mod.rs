@@ -227,6 +227,7 @@ impl Worker {
             phase: Cell::new(Phase::Fresh),
             streams: Cell::new(0),
             idle_since: Cell::new(Millis::of(now)),
+            is_read_on: Cell::new(false),
             began: now,
             protocol: Cell::new(protocol),
             place: Cell::new(place),
