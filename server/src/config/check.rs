@@ -190,13 +190,12 @@ fn check_routes(source: &Source<'_>, folders: &mut Folders, routes: &[RouteAt]) 
 /// Warns of routes that accept longer request bodies than their handler can store.
 fn bodies(source: &Source<'_>, site: &Policies, routes: &[RouteAt]) {
     for RouteAt { route, at, .. } in routes {
-        let own = route.policies.limits.body.or(site.limits.body);
-        if let Some(most) = own
-            && let Some(longest) = route.handler.spools().filter(|longest| *longest < most)
-        {
+        let most = route.policies.limits.body.or(site.limits.body);
+        let most = most.unwrap_or(BODY_BYTES);
+        if let Some(longest) = route.handler.spools().filter(|longest| *longest < most) {
             let text = format!(
-                "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {longest}: longer bodies get 413; \
-                 raise 'buffer_total', or lower 'limits.body'"
+                "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {longest}: a longer body that has to be stored \
+                 gets 413; raise 'buffer_total', or lower 'limits.body'"
             );
             source.warning(at, text);
         }

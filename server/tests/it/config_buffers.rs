@@ -129,6 +129,19 @@ fn a_limit_of_bodies_beyond_the_space_for_them_is_a_warning() {
     let (status, said) = check(&folder, &["--strict", "site.toml"]);
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("'buffer_total' has room for 2147483648"), "{said}");
+    // The default of `limits.body` is 2 MiB.
+    let default = |total: &str| {
+        format!("[[site]]\n[[site.route]]\nproxy = {{ to = \"127.0.0.1:3000\", buffer_total = \"{total}\" }}\n")
+    };
+    folder.write("site.toml", default("2MiB"));
+    assert_eq!(check(&folder, &["--strict", "site.toml"]).0, Some(0));
+    folder.write("site.toml", default("1MiB"));
+    let (status, said) = check(&folder, &["--strict", "site.toml"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(
+        said.contains("'limits.body' allows 2097152 bytes here, but 'buffer_total' has room for 1048576"),
+        "{said}"
+    );
     folder.write(
         "site.toml",
         text("3GiB").replace("\"127.0.0.1:3000\"", "{ to = \"127.0.0.1:3000\", buffer = false }"),
