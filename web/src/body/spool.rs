@@ -418,15 +418,21 @@ mod tests {
         });
     }
 
-    /// The bound is that of a process, so the test has one of its own: the files of other tests would take the space.
-    #[test]
-    fn the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space() {
-        let name = "body::spool::tests::the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space";
-        if let Some(child) = testkit::in_a_child(name, fill_all_space) {
+    /// Runs `test` in a process of its own. The bounds are those of a process, and other tests would take a part.
+    fn apart(name: &str, test: fn()) {
+        if let Some(child) = testkit::in_a_child(&format!("body::spool::tests::{name}"), test) {
             let said = String::from_utf8_lossy(&child.stdout);
             let stderr = String::from_utf8_lossy(&child.stderr);
             assert!(said.contains("1 passed"), "{said}{stderr}");
         }
+    }
+
+    #[test]
+    fn the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space() {
+        apart(
+            "the_files_of_all_bodies_stay_within_their_bound_and_give_back_their_space",
+            fill_all_space,
+        );
     }
 
     fn fill_all_space() {
@@ -478,9 +484,12 @@ mod tests {
         osier::run(|| assert!(matches!(Spool::fill(&mut Broken, &limits), Err(Failed::Client(_)))));
     }
 
-    /// The other tests hold little beside these bodies.
     #[test]
     fn bodies_that_together_hold_too_much_go_to_files() {
+        apart("bodies_that_together_hold_too_much_go_to_files", fill_all_memory);
+    }
+
+    fn fill_all_memory() {
         let limits = Limits {
             memory: 1_000_000,
             shared: 1_500_000,
