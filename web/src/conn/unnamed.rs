@@ -4,7 +4,7 @@
 //! of clients may leave at once, and the worker goes on with those that stay.
 //!
 //! A file owns [`Space`], a part of a sum that is bounded: [`Claimed`]. Space is claimed before the bytes are written, and given
-//! back when the file is dropped.
+//! back when the file is dropped. The pool frees the blocks a moment later, so the disk may hold more than the sum for that long.
 
 use std::fs::{File, OpenOptions};
 use std::io;
