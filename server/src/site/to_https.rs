@@ -23,7 +23,7 @@ impl ToHttps {
                 .body("this site is served over https, and the request names no host\n")
                 .because("a redirect to https needs a host");
         };
-        Response::moved(request, &self.target(host, request.path(), request.query()))
+        Response::moved(request.method(), &self.target(host, request.path(), request.query()))
     }
 
     fn target(self, host: &str, path: &str, query: Option<&str>) -> String {

@@ -397,7 +397,7 @@ impl FastCgi {
             Ok((Found::FolderWithoutSlash, ..)) => {
                 let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
                 let to = path.folder_url() + &query;
-                Err(Response::moved(request, &to).into())
+                Err(Response::moved(request.method(), &to).into())
             }
             Ok((Found::Index, ..)) => Err(self.no_script(request).into()),
             Ok((Found::Nothing, root, _)) => match &self.front {

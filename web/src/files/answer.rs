@@ -162,7 +162,7 @@ fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Requ
                 location.push('?');
                 location.push_str(query);
             }
-            Response::moved(request, &location)
+            Response::moved(request.method(), &location)
         }
         Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST).because("the path cannot be read"),
         Ok(Lookup::Forbidden(reason)) => Response::plain(StatusCode::FORBIDDEN).because(reason),

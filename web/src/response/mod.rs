@@ -197,11 +197,11 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
-    /// Makes the response to a request whose resource has moved to `location` for good: 301 for `GET` and `HEAD`, which every
-    /// client knows, and 308 for other methods. After a 301 a client may make a `GET` of them, without the body (RFC 9110
-    /// section 15.4.2).
-    pub fn moved(request: &crate::Request<'_>, location: &str) -> Self {
-        let status = match request.method() {
+    /// Makes the response to a request with this method, whose resource has moved to `location` for good: 301 for `GET` and
+    /// `HEAD`, which every client knows, and 308 for other methods. After a 301 a client may make a `GET` of them, without the
+    /// body (RFC 9110 section 15.4.2).
+    pub fn moved(method: &str, location: &str) -> Self {
+        let status = match method {
             "GET" | "HEAD" => StatusCode::MOVED_PERMANENTLY,
             _ => StatusCode::PERMANENT_REDIRECT,
         };
