@@ -164,7 +164,7 @@ fn the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber() {
     if std::env::var_os(CHILD).is_some() {
         let runtime = Runtime::builder().workers(1).build().unwrap();
         runtime.run(|| {
-            osier::fiber::describe(&|f| f.write_str("imports a.csv"), || {
+            osier::fiber::describe(&[osier::fiber::Part::Text("imports a.csv")], || {
                 // The block that the watchdog reports: a real one.
                 thread::sleep(Duration::from_millis(1500));
             });

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 
 pub use crate::worker::core::Fiber;
-pub use crate::worker::hook::{after_resume, before_suspend, describe};
+pub use crate::worker::hook::{Part, after_resume, before_suspend, describe};
 pub use crate::worker::meter::{Activity, Meter};
 pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]

@@ -16,6 +16,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -32,7 +33,7 @@ pub(crate) struct Hooks {
 enum Hook<'a> {
     BeforeSuspend(&'a dyn Fn()),
     AfterResume(&'a dyn Fn()),
-    Describe(&'a dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result),
+    Describe(&'a [Part<'a>]),
 }
 
 struct Node<'a> {
@@ -89,13 +90,13 @@ impl Hooks {
     }
 
     /// The innermost [`describe`], as a value to be shown. `None` if there is none.
-    pub(crate) fn description(&self) -> Option<impl fmt::Display + '_> {
+    pub(crate) fn description(&self) -> Option<Description<'_>> {
         let mut node = self.innermost.get();
         while !node.is_null() {
             // SAFETY: as in `run_one`.
             let Node { hook, outer } = unsafe { &*node };
-            if let Hook::Describe(describe) = hook {
-                return Some(fmt::from_fn(describe));
+            if let Hook::Describe(parts) = hook {
+                return Some(Description(parts));
             }
             node = *outer;
         }
@@ -208,18 +209,45 @@ pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     with_hook(Hook::AfterResume(hook), body)
 }
 
-/// Runs `body`, and says meanwhile in words what this fiber does. A [dump](crate::dump), the watchdog and a panic name
-/// the fiber by the text of the innermost call.
+/// A part of the text of [`describe`].
 ///
-/// `text` must only format values that do not change: it may be called at any point of `body`, also while the fiber
-/// panics, and in a signal handler when the watchdog finds the fiber stuck. So it must not allocate, lock, borrow a
-/// `RefCell` or panic. A text that allocates, or that changes a `Cell` which the body uses, can hang the worker or corrupt its memory
-/// there: the compiler does not refuse it. On a plain thread the body just runs.
+/// It is data and no code, because the watchdog shows it in a signal handler that interrupts the fiber anywhere.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Part<'a> {
+    /// Shown as it is.
+    Text(&'a str),
+    /// Shown in decimal digits.
+    Number(u64),
+    /// Shown as `192.0.2.1:443` or `[2001:db8::1]:443`.
+    Address(&'a SocketAddr),
+}
+
+/// The text of a [`describe`].
+pub(crate) struct Description<'a>(&'a [Part<'a>]);
+
+/// It may be called in a signal handler: it allocates nothing and takes no lock.
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|part| match part {
+            Part::Text(text) => f.write_str(text),
+            Part::Number(number) => write!(f, "{number}"),
+            Part::Address(address) => write!(f, "{address}"),
+        })
+    }
+}
+
+/// Runs `body`, and says meanwhile in words what this fiber does. A [dump](crate::dump), the watchdog and a panic name
+/// the fiber by the text of the innermost call: its parts, one behind the other.
+///
+/// On a plain thread, and in a [coroutine](crate::coro::Coroutine) that a fiber resumes, the body just runs.
 ///
 /// ```
+/// use osier::fiber::Part;
+///
 /// osier::run(|| {
 ///     let worker = osier::fiber::Builder::new().spawn_local(|| {
-///         osier::fiber::describe(&|f| f.write_str("imports row 7"), || {
+///         osier::fiber::describe(&[Part::Text("imports row "), Part::Number(7)], || {
 ///             osier::sleep(std::time::Duration::from_secs(3600));
 ///         });
 ///     });
@@ -232,7 +260,7 @@ pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 /// # Suspends
 ///
 /// Only where `body` does.
-pub fn describe<T>(text: &dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result, body: impl FnOnce() -> T) -> T {
+pub fn describe<T>(text: &[Part<'_>], body: impl FnOnce() -> T) -> T {
     with_hook(Hook::Describe(text), body)
 }
 

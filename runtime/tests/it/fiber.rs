@@ -7,6 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::given::{forever, on, pass, settle, timeless};
+use osier::fiber::Part;
 use osier::time::now;
 use osier::{JoinHandle, Runtime, fiber};
 
@@ -607,8 +608,8 @@ fn a_fiber_is_named_by_what_it_does() {
         let started = std::rc::Rc::new(osier::sync::Event::new());
         let signal = started.clone();
         let busy = fiber::Builder::new().spawn_local(move || {
-            fiber::describe(&|f| f.write_str("imports a.csv"), || {
-                fiber::describe(&|f| f.write_str("row 7"), || signal.set());
+            fiber::describe(&[Part::Text("imports a.csv")], || {
+                fiber::describe(&[Part::Text("row "), Part::Number(7)], || signal.set());
                 osier::sleep(std::time::Duration::from_secs(3600));
             });
         });

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use osier::fiber::{self, Activity, Meter};
+use osier::fiber::{self, Activity, Meter, Part};
 use osier::net::{TcpListener, TcpStream};
 use osier::sync::{Event, Mutex, Semaphore};
 use osier::time::{Stamp, VirtualClock};
@@ -175,7 +175,7 @@ fn one_fiber_of_many_is_shown() {
                         if number == 7 {
                             sender.send(fiber::id().unwrap()).unwrap();
                         }
-                        fiber::describe(&|f| write!(f, "sleeper {number}"), || osier::sleep(SECOND));
+                        fiber::describe(&[Part::Text("sleeper "), Part::Number(number)], || osier::sleep(SECOND));
                     })
                 })
                 .collect();
