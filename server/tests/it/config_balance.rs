@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
+use testkit::nobody;
+
 use crate::support::sites::{Sites, wait_for};
 
 /// An application that answers by its name. Ends with the test's process.
@@ -35,12 +37,6 @@ fn serve(mut stream: TcpStream, name: &str) {
             );
         }
     }
-}
-
-/// An address without a listener.
-fn nobody() -> SocketAddr {
-    // The servers of the tests listen on another address, so none of them gets this port meanwhile.
-    TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap()
 }
 
 fn file(to: &str, keys: &str, more: &str) -> String {

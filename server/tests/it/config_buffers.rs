@@ -7,6 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 
+use testkit::nobody;
+
 use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{Client, check, pattern};
 
@@ -16,11 +18,6 @@ fn file(backend: SocketAddr, keys: &str) -> String {
         "[[site]]\ndefault = true\n[[site.route]]\npath = \"/script.php\"\nfastcgi = {{ root = \"www\", to = \"{backend}\", {keys} }}\n\
          [[site.route]]\nproxy = {{ to = \"{backend}\", {keys} }}\n"
     )
-}
-
-/// An address where nobody listens. A request that reaches its backend gets 502.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A client that has sent the first bytes of a body.

@@ -106,7 +106,7 @@ fn requests_reach_the_application() {
     let below = sites.get("x.example", "/api/a%2fb");
     assert_eq!(below.text(), "GET /a%2fb HTTP/1.1|host: api.internal");
     assert_eq!(sites.get("x.example", "/fixed").text(), "@");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = testkit::nobody();
     let sites = Sites::start(&file(nobody, ""));
     let reply = sites.get("x.example", "/a");
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));

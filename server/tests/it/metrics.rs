@@ -10,6 +10,7 @@ use std::thread;
 use osier::memory::BATCH_BYTES;
 use serde_json::Value;
 use testkit::exposition::{Labels, Page};
+use testkit::nobody;
 
 use crate::cage::half_a_handshake;
 use crate::support::Client;
@@ -94,11 +95,6 @@ fn backend() -> SocketAddr {
         }
     });
     address
-}
-
-/// An address that refuses connections.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A server with a sample in every family.

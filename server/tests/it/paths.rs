@@ -133,7 +133,7 @@ fn mirror() -> SocketAddr {
 
 #[test]
 fn every_spelling_has_one_meaning() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = testkit::nobody();
     let folder = Sites::folder();
     folder.write("tree/admin/x.txt", "the secret");
     folder.write("tree/index.html", "the index");

@@ -14,6 +14,7 @@ use osier_web::fastcgi::{self, Options};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::{BackendOptions, Balance, Builder, Check, HashKey, Sticky, Unavailable, Upstream};
 use osier_web::{Address, Router, Server};
+use testkit::nobody;
 
 /// Answers every request by its name.
 fn named(name: &'static str) -> Backend {
@@ -29,11 +30,6 @@ fn named_on(listener: TcpListener, name: &'static str) -> Backend {
             ));
         }
     })
-}
-
-/// An address without a listener.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn address(addr: SocketAddr) -> Address {

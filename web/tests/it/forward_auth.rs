@@ -1,7 +1,7 @@
 //! Forward authentication: what the authentication server is asked, what its answer does, and that its failure opens nothing.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -291,7 +291,7 @@ fn connections_are_kept_and_a_stale_one_is_replaced() {
 
 #[test]
 fn without_an_answer_nobody_passes() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = testkit::nobody();
     let reply = ask(&site(app(nobody, |_| {})), "");
     assert_eq!(reply.status, 502, "nobody listens");
     let long = format!("403 No\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));

@@ -2,7 +2,6 @@
 //! leave.
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -223,7 +222,7 @@ fn continue_is_answered_here_once_there_is_a_backend() {
     client.send("hello");
     assert_eq!(client.reply().text(), "5");
 
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = testkit::nobody();
     let site = serve(Proxy::with(
         backend::upstream(&[nobody]).build().unwrap(),
         options(|to| to.buffer = false),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENCE, eventually, eventually_on_fiber};
 use osier_web::http::StatusCode;
 use osier_web::upstream::{Builder, Check, Lease, Unavailable, Upstream};
+use testkit::nobody;
 
 /// Returns every byte, on any number of connections.
 struct Backend {
@@ -72,11 +73,6 @@ impl Backend {
     fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
-}
-
-/// An address without a listener.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn group(addrs: &[SocketAddr]) -> Builder {
