@@ -341,8 +341,9 @@ impl<C: Callbacks> Session<C> {
 
     /// Writes the queued frames.
     fn send(&mut self, io: &mut Upgraded) -> Result<(), Over> {
+        let mut batch = Outbox::default();
         while self.stage != Stage::Closing {
-            let (mut batch, is_last) = next_batch(&self.sender.0.last, || self.queue.try_recv());
+            let is_last = fill(&mut batch, &self.sender.0.last, || self.queue.try_recv());
             if batch.is_empty() {
                 break;
             }
@@ -355,9 +356,9 @@ impl<C: Callbacks> Session<C> {
     }
 }
 
-/// Takes the frames of one write with `next`, which takes one of the queue. Returns whether a close frame is the last of them.
-fn next_batch(close: &OnceLock<Frame>, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> (Outbox, bool) {
-    let mut batch = Outbox::default();
+/// Fills the batch with the frames of one write by `next`, which takes one of the queue. Returns whether a close frame is the last of them.
+#[inline]
+fn fill(batch: &mut Outbox, close: &OnceLock<Frame>, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> bool {
     // Before the queue: what was pushed before the close frame is found there.
     let close = close.get();
     while batch.len() < BATCH {
@@ -372,10 +373,10 @@ fn next_batch(close: &OnceLock<Frame>, mut next: impl FnMut() -> Result<Frame, T
         let is_last = frame.is_close();
         batch.push(frame);
         if is_last {
-            return (batch, true);
+            return true;
         }
     }
-    (batch, false)
+    false
 }
 
 impl<C: Callbacks> crate::Session for Session<C> {
@@ -478,7 +479,8 @@ mod tests {
     /// Takes batches as `send` does. Returns whether a close frame is the last of them, and nothing is left that would wake the reader.
     fn is_closed(sender: &Sender, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> bool {
         loop {
-            let (batch, is_last) = next_batch(&sender.0.last, &mut next);
+            let mut batch = Outbox::default();
+            let is_last = fill(&mut batch, &sender.0.last, &mut next);
             if is_last || batch.is_empty() {
                 return is_last && sender.is_empty();
             }
