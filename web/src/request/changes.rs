@@ -44,7 +44,8 @@ pub(crate) enum Texts {
     },
 }
 
-impl<'a> Change<'a> {
+#[cfg(any(feature = "cache", feature = "fastcgi", feature = "proxy"))]
+impl Change<'_> {
     /// Whether the request has this change.
     fn holds(&self) -> bool {
         self.head.get().is_some() && !self.is_undone.get()

@@ -16,6 +16,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
+use std::fmt;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,7 +26,6 @@ use std::rc::Rc;
 use http::{Extensions, StatusCode};
 use matchit::Params;
 use osier::Cancelled;
-use osier::fiber::Part;
 use osier::io::HalfClose;
 use osier::memory::{self, Account, Charge, Pressure};
 use osier_http::path::Path;
@@ -567,24 +567,18 @@ impl<'b> Burst<'b> {
         if received.is_none() {
             self.begin_timing(self.peer.worker.take_age());
         }
-        let peer = self.peer.peer();
-        let (method, target) = (Part::Text(head.method().as_str()), Part::Text(head.target()));
-        let words: &[Part<'_>] = match found.pattern.contains('{') {
-            true => &[
-                method,
-                Part::Text(" "),
-                target,
-                Part::Text(" (route "),
-                Part::Text(found.pattern),
-                Part::Text("), "),
-                Part::Address(&peer),
-            ],
-            false => &[method, Part::Text(" "), target, Part::Text(", "), Part::Address(&peer)],
+        let peer = self.peer;
+        let describe = |f: &mut fmt::Formatter<'_>| {
+            write!(f, "{} {}", head.method(), head.target())?;
+            if found.pattern.contains('{') {
+                write!(f, " (route {})", found.pattern)?;
+            }
+            write!(f, ", {}", peer.peer())
         };
         let done = match route.and_then(|route| route.stack_bytes) {
-            None => osier::fiber::describe(words, || self.handle(&mut request, found, received)),
+            None => osier::fiber::describe_by(&describe, || self.handle(&mut request, found, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
-                osier::fiber::describe(words, || self.handle(&mut request, found, None))
+                osier::fiber::describe_by(&describe, || self.handle(&mut request, found, None))
             }),
         };
 
