@@ -25,9 +25,9 @@
 //! # Threads
 //!
 //! A coroutine stays on the thread that first resumed it: neither it nor its [`Yielder`] is `Send`. A [`Stack`] without a coroutine may
-//! go to any thread. A coroutine may suspend in the middle of any call: so it must not suspend in the initialiser of a thread-local, nor use
-//! a reference that `LocalKey::with` lends after its thread has dropped the value. std relies on both. Every thread that runs coroutines needs [`overflow::install_for_thread`]; [`stack::Pool::new`] and
-//! [`Stack::new`] call it for their thread.
+//! go to any thread. A coroutine may suspend in the middle of any call: so it must not suspend in the initialiser of a thread-local, nor
+//! use a reference that `LocalKey::with` lends after its thread has dropped the value. std relies on both. Every thread that runs
+//! coroutines needs [`overflow::install_for_thread`]; [`stack::Pool::new`] and [`Stack::new`] call it for their thread.
 #![deny(unsafe_code)]
 
 #[cfg(not(panic = "unwind"))]

@@ -624,6 +624,32 @@ fn a_fiber_is_named_by_what_it_does() {
     });
 }
 
+#[test]
+fn every_kind_of_part_is_shown() {
+    osier::run(|| {
+        let clients = ["192.0.2.1:443", "[2001:db8::1]:443"].map(|client| client.parse().unwrap());
+        let busy = fiber::Builder::new().spawn_local(move || {
+            let [old, new] = clients.each_ref().map(Part::Address);
+            let text = [
+                Part::Text("row "),
+                Part::Number(7),
+                Part::Text(" for "),
+                old,
+                Part::Text(", "),
+                new,
+            ];
+            fiber::describe(&text, || osier::sleep(std::time::Duration::from_secs(3600)));
+        });
+        osier::yield_now();
+        let dump = osier::dump().to_string();
+        assert!(
+            dump.contains(" (row 7 for 192.0.2.1:443, [2001:db8::1]:443) spawned at "),
+            "{dump}"
+        );
+        busy.cancel();
+    });
+}
+
 /// Takes two seconds of the machine's time, after which the worker looks at pools.
 #[test]
 fn pools_are_trimmed_after_fibers_have_ended_until_nothing_is_left() {
