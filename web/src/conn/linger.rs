@@ -2,11 +2,14 @@
 //! client's bytes, so that no reset overtakes its own (RFC 9112 section 9.6). A reset also stops a client that is still writing, and many
 //! clients read nothing more then.
 
+use std::io;
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use osier::dormant::AfterBurst;
 
-use super::after;
+use crate::conn::close::CloseReason;
+use crate::conn::{Conn, Stage, after};
 
 /// The longest time for which a client may go on sending, at most [`LINGER_BYTES`]. An early 413 or 403 thus
 /// reaches a client that sends 100 MB at 3 MB/s before it reads. Meanwhile the connection counts in
@@ -98,6 +101,57 @@ impl Linger {
             true => AfterBurst::End,
             false => AfterBurst::SleepUntilWoken(after(LOOK)),
         }
+    }
+}
+
+impl Conn {
+    /// Begins a lingering close: ends the sending direction, then only reads until the client
+    /// closes too.
+    pub(super) fn linger(&mut self, reason: CloseReason) -> AfterBurst {
+        self.link.ends(reason);
+        self.link.reads_on();
+        if self.link.transport.shutdown_write().is_err() {
+            return AfterBurst::End;
+        }
+        let linger = Linger::begin();
+        let next = linger.sleep();
+        self.set_stage(Stage::Linger(linger));
+        next
+    }
+
+    /// Begins a lingering close at the end of a protocol that is not HTTP. Its code may have read the client's end, which no event
+    /// announces again, so this reads at once.
+    pub(super) fn leave_protocol(&mut self) -> AfterBurst {
+        self.link.ends(CloseReason::Upgraded);
+        // The client may have taken less than was written. Nobody waits for that here.
+        self.link.transport.say_goodbye();
+        let linger = match (self.link.worker.draining.get(), self.link.is_read_on()) {
+            (false, _) => Linger::begin(),
+            (true, true) => Linger::begin_in_drain(),
+            (true, false) => return self.throw_away(Linger::begin_blind()),
+        };
+        self.link.reads_on();
+        match self.link.socket().shutdown(Shutdown::Write) {
+            Ok(()) => self.throw_away(linger),
+            Err(_) => AfterBurst::End,
+        }
+    }
+
+    /// Reads and discards what has arrived.
+    pub(super) fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
+        let mut buffers = self.link.worker.take_buffers();
+        // Nobody reads the bytes, so nobody decrypts them.
+        let read = self.link.socket().try_read(&mut buffers.input);
+        self.link.worker.give_buffers(buffers);
+        let next = match read {
+            Ok(count) => linger.goes_on(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => linger.sleep(),
+            Err(_) => AfterBurst::End,
+        };
+        if next != AfterBurst::End {
+            self.set_stage(Stage::Linger(linger));
+        }
+        next
     }
 }
 

@@ -461,54 +461,6 @@ impl Conn {
         AfterBurst::End
     }
 
-    /// Begins a lingering close: ends the sending direction, then only reads until the client
-    /// closes too.
-    fn linger(&mut self, reason: CloseReason) -> AfterBurst {
-        self.link.ends(reason);
-        self.link.reads_on();
-        if self.link.transport.shutdown_write().is_err() {
-            return AfterBurst::End;
-        }
-        let linger = Linger::begin();
-        let next = linger.sleep();
-        self.set_stage(Stage::Linger(linger));
-        next
-    }
-
-    /// Begins a lingering close at the end of a protocol that is not HTTP. Its code may have read the client's end, which no event
-    /// announces again, so this reads at once.
-    fn leave_protocol(&mut self) -> AfterBurst {
-        self.link.ends(CloseReason::Upgraded);
-        // The client may have taken less than was written. Nobody waits for that here.
-        self.link.transport.say_goodbye();
-        let linger = match (self.link.worker.draining.get(), self.link.is_read_on()) {
-            (false, _) => Linger::begin(),
-            (true, true) => Linger::begin_in_drain(),
-            (true, false) => return self.throw_away(Linger::begin_blind()),
-        };
-        self.link.reads_on();
-        match self.link.socket().shutdown(Shutdown::Write) {
-            Ok(()) => self.throw_away(linger),
-            Err(_) => AfterBurst::End,
-        }
-    }
-
-    fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
-        let mut buffers = self.link.worker.take_buffers();
-        // Nobody reads the bytes, so nobody decrypts them.
-        let read = self.link.socket().try_read(&mut buffers.input);
-        self.link.worker.give_buffers(buffers);
-        let next = match read {
-            Ok(count) => linger.goes_on(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => linger.sleep(),
-            Err(_) => AfterBurst::End,
-        };
-        if next != AfterBurst::End {
-            self.set_stage(Stage::Linger(linger));
-        }
-        next
-    }
-
     /// Ends a stage whose time is over.
     fn expire(&mut self) -> AfterBurst {
         match self.stage.as_deref() {
