@@ -32,7 +32,7 @@ const PRINTED: &[Step] = &[Step {
     work: Work::Both(test::workspace, Lane::Tests, package::check_texts),
 }];
 
-/// Steps that compile and run nothing.
+/// Steps that run nothing. The lints are those of the tests' build.
 const LINTS: &[Step] = &[
     Step {
         name: "clippy",
@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
     let left_out = unchanged::left_out();
     steps.retain(|step| left_out.steps.iter().all(|outcome| outcome.name != step.name));
     test::leave_out(left_out.tests);
+    test::linted::ask();
     let mut outcomes = test::run(&steps);
     outcomes.extend(left_out.steps);
     step::report(&outcomes, start.elapsed())
@@ -88,16 +89,12 @@ pub fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    linted("clippy", cargo().args(["clippy", "--workspace"]).args(test::FEATURES))
+    test::WORKSPACE.lints("clippy")
 }
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
-    let mut command = cargo();
-    command.args(["clippy", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
-    command.args(["--features", "osier-tracing/otlp"]);
-    command.env("CARGO_TARGET_DIR", test::target_dir());
-    linted("clippy-mixing", &mut command)
+    test::MIXING.lints("clippy-mixing")
 }
 
 pub fn linted(name: &str, command: &mut Command) -> Outcome {
@@ -126,12 +123,8 @@ pub fn compiled(name: &str, command: &mut Command) -> Outcome {
     let mut complaints = vec![];
     let ok = step::run(command, LIMIT, |line| {
         let artifact = line.starts_with('{');
-        let ours = line.contains(r#""reason":"compiler-artifact""#) && line.contains(r#""package_id":"path+file:"#);
-        targets += usize::from(artifact && ours);
-        if ["error", "warning", "--> "]
-            .iter()
-            .any(|said| line.trim_start().starts_with(said))
-        {
+        targets += usize::from(artifact && test::is_own_target(line));
+        if test::is_complaint(line) {
             complaints.push(line.to_string());
         }
         !artifact

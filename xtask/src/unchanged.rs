@@ -21,24 +21,10 @@ struct Rule {
     packages: &'static [&'static str],
     /// Folders and files that are inputs, too.
     paths: &'static [&'static str],
-    /// The part of the packages that the step can notice.
-    notices: Notices,
-}
-
-#[derive(PartialEq)]
-enum Notices {
-    Everything,
-    /// The public API: its lists ([`API`]), and the lines with [`ATTRIBUTES`], which the lists leave out.
-    Api,
 }
 
 const fn rule(step: &'static str, packages: &'static [&'static str], paths: &'static [&'static str]) -> Rule {
-    Rule {
-        step,
-        packages,
-        paths,
-        notices: Notices::Everything,
-    }
+    Rule { step, packages, paths }
 }
 
 const RULES: &[Rule] = &[
@@ -71,11 +57,7 @@ const RULES: &[Rule] = &[
     ),
     rule("mixing", &["osier-web"], MIXING),
     rule("mixing-docs", &["osier-web"], MIXING),
-    // It lints the code of mixing/. That this code still compiles with the crates below is shown by `mixing`.
-    Rule {
-        notices: Notices::Api,
-        ..rule("clippy-mixing", &["osier-web"], CLIPPY_MIXING)
-    },
+    rule("clippy-mixing", &["osier-web"], MIXING),
     rule("features-poll", &["osier-poll"], FEATURES),
     rule("features-http", &["osier-http"], FEATURES),
     rule("features-osier", &["osier"], FEATURES),
@@ -91,22 +73,6 @@ const MIXING: &[&str] = &[
     "mixing",
     "xtask/src/ci.rs",
 ];
-// The lists of the API have no procedural macros.
-const CLIPPY_MIXING: &[&str] = &[
-    "docs/mixing.md",
-    "examples/arena",
-    "integrations",
-    "macros",
-    "mixing",
-    "xtask/src/ci.rs",
-];
-
-/// The lists that the step `api` compares with the source.
-const API: &str = "docs/internal/api";
-
-/// Attributes of public items that make a compiler complain about the code that uses them.
-const ATTRIBUTES: &str = r"#!?\[.*(must_use|deprecated|diagnostic)";
-
 const FEATURES: &[&str] = &["xtask/src/test/features.rs"];
 
 /// The tests of single crates, which are left out too. The tests of all other crates always run: those crates are at the top, and most
@@ -122,12 +88,13 @@ const TESTED: &[Rule] = &[
 ];
 
 /// Inputs of every step: the manifest of the workspace, and the commands of the steps.
-const ALWAYS: [&str; 6] = [
+const ALWAYS: [&str; 7] = [
     ".cargo",
     "Cargo.toml",
     "xtask/src/peers.rs",
     "xtask/src/step",
     "xtask/src/test/executables.rs",
+    "xtask/src/test/linted.rs",
     "xtask/src/test/mod.rs",
 ];
 
@@ -152,16 +119,11 @@ pub fn left_out() -> LeftOut {
     let folders = folders();
     let is_same = |rule: &Rule| {
         let inputs = below(&now, rule.packages);
-        let packages: Vec<&str> = of(&folders, &inputs).collect();
-        let others = ALWAYS.into_iter().chain(rule.paths.iter().copied());
-        below(&before, rule.packages) == inputs
-            && match rule.notices {
-                Notices::Everything => are_unchanged(&base, &packages.into_iter().chain(others).collect::<Vec<_>>()),
-                Notices::Api => {
-                    let is_api_unchanged = are_unchanged(&base, &others.chain([API]).collect::<Vec<_>>());
-                    is_api_unchanged && !changes_lines_with(&base, ATTRIBUTES, &packages)
-                }
-            }
+        let paths: Vec<&str> = of(&folders, &inputs)
+            .chain(ALWAYS)
+            .chain(rule.paths.iter().copied())
+            .collect();
+        below(&before, rule.packages) == inputs && are_unchanged(&base, &paths)
     };
     let skipped = |name: &str, packages: &str| {
         let why = format!("{packages} and all below as in {base} (OSIER_CI_BASE=none runs all steps)");
@@ -176,13 +138,7 @@ pub fn left_out() -> LeftOut {
     let mut steps: Vec<Outcome> = RULES
         .iter()
         .filter(|rule| is_same(rule))
-        .map(|rule| {
-            let packages = rule.packages.join(", ");
-            match rule.notices {
-                Notices::Everything => skipped(rule.step, &packages),
-                Notices::Api => skipped(rule.step, &format!("the API of {packages}")),
-            }
-        })
+        .map(|rule| skipped(rule.step, &rule.packages.join(", ")))
         .collect();
     if !tests.is_empty() {
         steps.push(skipped("tests of some", &tests.join(", ")));
@@ -198,14 +154,6 @@ fn are_unchanged(base: &str, paths: &[&str]) -> bool {
     new.args(["ls-files", "--others", "--exclude-standard", "--"])
         .args(paths);
     step::succeeds(&mut diff) && step::output(&mut new).trim().is_empty()
-}
-
-/// Whether a line that matches this expression is new, gone or changed since `base`.
-fn changes_lines_with(base: &str, expression: &str, paths: &[&str]) -> bool {
-    let mut diff = Command::new("git");
-    diff.args(["diff", "--name-only", "-G", expression, base, "--"])
-        .args(paths);
-    !step::output(&mut diff).trim().is_empty()
 }
 
 /// The folders of the crates of this repository, by name.
@@ -343,22 +291,6 @@ mod tests {
             }
         }
         assert!(taken_by_all > 10, "{taken_by_all}");
-    }
-
-    #[test]
-    fn a_list_of_the_api_exists_for_each_crate_whose_api_is_an_input() {
-        let lists = std::fs::read_dir(root().join(API)).unwrap();
-        let lists: BTreeSet<_> = lists
-            .map(|list| list.unwrap().file_name().into_string().unwrap())
-            .collect();
-        let mut packages = RULES
-            .iter()
-            .filter(|rule| rule.notices == Notices::Api)
-            .flat_map(|rule| rule.packages);
-        assert!(
-            packages.all(|package| lists.contains(&format!("{package}.txt"))),
-            "{lists:?}"
-        );
     }
 
     #[test]

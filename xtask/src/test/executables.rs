@@ -62,30 +62,60 @@ fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
 /// The executables of a step, or its outcome if they could not be built.
 pub type Built = Result<Vec<Executable>, Box<Outcome>>;
 
+/// The result of a build.
+#[derive(Clone, Default)]
+pub struct Made {
+    pub executables: Vec<Executable>,
+    /// How many targets of this repository cargo went through.
+    pub targets: usize,
+    /// The first lines of the compiler's warnings, and their places.
+    pub warnings: Vec<String>,
+}
+
 /// Builds executables. `command` is `cargo test`, whose tests it returns, or `cargo build`.
 pub fn build(name: &str, command: &mut Command, limit: Duration) -> Built {
+    Ok(make(name, command, limit)?.executables)
+}
+
+/// As [`build`], with more of the result.
+pub fn make(name: &str, command: &mut Command, limit: Duration) -> Result<Made, Box<Outcome>> {
     let is_test = command.get_args().any(|arg| arg == "test");
     if is_test {
         command.arg("--no-run");
     }
     command.args(["--locked", "--message-format=json-render-diagnostics"]);
-    let (mut found, mut complaints) = (vec![], vec![]);
+    let mut made = Made::default();
+    let mut complaints = vec![];
     let ok = step::run(command, limit, |line| {
         if line.starts_with('{') {
-            found.extend(Executable::read(line, !is_test));
+            made.executables.extend(Executable::read(line, !is_test));
+            made.targets += usize::from(is_own_target(line));
             return false;
         }
-        if line.starts_with("error") || line.trim_start().starts_with("--> ") {
+        if is_complaint(line) {
             complaints.push(line.to_string());
         }
         true
     });
-    if ok && !found.is_empty() {
-        return Ok(found);
+    if ok && !made.executables.is_empty() {
+        made.warnings = complaints;
+        return Ok(made);
     }
     complaints.push("it did not build".into());
     let outcome = Outcome::one_check(name, false, 0, "tests", Duration::ZERO);
     Err(Box::new(Outcome { complaints, ..outcome }))
+}
+
+/// Whether a message of cargo says that a target of this repository is done.
+pub fn is_own_target(message: &str) -> bool {
+    message.contains(r#""reason":"compiler-artifact""#) && message.contains(r#""package_id":"path+file:"#)
+}
+
+/// Whether a line of the compiler is the first one of an error or of a warning, or names its place.
+pub fn is_complaint(line: &str) -> bool {
+    ["error", "warning", "--> "]
+        .iter()
+        .any(|start| line.trim_start().starts_with(start))
 }
 
 /// How executables run.

@@ -9,10 +9,11 @@ mod features;
 mod fuzz;
 pub mod instructions;
 mod lanes;
+pub mod linted;
 mod miri;
 mod targets;
 
-pub use executables::{Built, Executable};
+pub use executables::{Built, Executable, is_complaint, is_own_target};
 pub use lanes::{Lane, Step, Work, run};
 
 use crate::step::{self, Outcome, cargo};
@@ -20,7 +21,7 @@ use crate::{peers, root};
 use executables::Plan;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The steps, in the order in which they compile. The longest computations come first.
@@ -125,17 +126,16 @@ fn excluded() -> impl Iterator<Item = String> {
     left_out.map(|name| format!("--exclude={name}"))
 }
 
-/// Builds the tests of the workspace, once for all steps that run them.
+/// The tests of the workspace.
+pub static WORKSPACE: linted::Tests = linted::Tests::new("tests", || {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--all-targets"]).args(FEATURES);
+    command.args(excluded());
+    command
+});
+
 pub fn workspace() -> Built {
-    static BUILT: Mutex<Vec<Executable>> = Mutex::new(vec![]);
-    let mut built = BUILT.lock().expect("building does not panic");
-    if built.is_empty() {
-        let mut command = cargo();
-        command.args(["test", "--workspace", "--all-targets"]).args(FEATURES);
-        command.args(excluded());
-        *built = executables::build("tests", &mut command, LIMIT)?;
-    }
-    Ok(built.clone())
+    WORKSPACE.executables()
 }
 
 fn workspace_tests(built: Vec<Executable>) -> Outcome {
@@ -146,6 +146,7 @@ fn doc_tests() -> Outcome {
     let mut command = cargo();
     command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
     command.args(FEATURES).args(excluded()).args(["--", "--show-output"]);
+    linted::compiler(&mut command);
     step::tests("docs", &mut command, LIMIT)
 }
 
@@ -213,13 +214,23 @@ fn floor_of_the_bench(built: Vec<Executable>) -> Outcome {
     executables::run("bench", built, &Plan::default(), LIMIT)
 }
 
-/// Builds the tests that mix Osier with other libraries, and those of `integrations/`. Clippy compiles the examples.
-fn build_mixing() -> Built {
+/// The tests that mix Osier with other libraries, those of `integrations/`, and its examples.
+pub static MIXING: linted::Tests = linted::Tests::new("mixing", || {
     let mut command = cargo();
-    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--workspace", "--tests"]);
+    command.args([
+        "test",
+        "--manifest-path",
+        "mixing/Cargo.toml",
+        "--workspace",
+        "--all-targets",
+    ]);
     command.args(["--features", "osier-tracing/otlp"]);
     command.env("CARGO_TARGET_DIR", target_dir());
-    executables::build("mixing", &mut command, LIMIT)
+    command
+});
+
+fn build_mixing() -> Built {
+    MIXING.executables()
 }
 
 fn other_libraries(built: Vec<Executable>) -> Outcome {
@@ -239,6 +250,7 @@ fn mixing_docs() -> Outcome {
     ]);
     command.args(["--", "--show-output"]);
     command.env("CARGO_TARGET_DIR", target_dir());
+    linted::compiler(&mut command);
     step::tests("mixing-docs", &mut command, LIMIT)
 }
 
