@@ -194,5 +194,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn rooms_of_processes_lose_order_for_nobody_and_deliver_nothing_twice() {
-    super::check(&[], 150, scenario);
+    super::check(&[], 60, scenario);
 }
