@@ -124,6 +124,10 @@ impl Configured for Fastcgi {
         Some(self.options.buffer_total.max(self.options.spool_memory as u64))
     }
 
+    fn script_suffixes(&self) -> &[String] {
+        &self.options.suffixes
+    }
+
     fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let cannot = |error| cannot_serve(&self.root, &error);
         let upstream = self.backends.build(resources, |name| fastcgi::upstream(name, []));

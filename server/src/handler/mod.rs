@@ -73,6 +73,11 @@ pub trait Configured: Sized {
         None
     }
 
+    /// How the names of scripts end that the handler runs, also with more segments behind them (PATH_INFO).
+    fn script_suffixes(&self) -> &[String] {
+        &[]
+    }
+
     /// Opens the handler.
     ///
     /// # Errors
@@ -248,6 +253,13 @@ macro_rules! handlers {
             pub fn spools(&self) -> Option<u64> {
                 match self {
                     $(HandlerSettings::$kind(settings) => settings.spools(),)*
+                }
+            }
+
+            /// See [`Configured::script_suffixes`].
+            pub fn script_suffixes(&self) -> &[String] {
+                match self {
+                    $(HandlerSettings::$kind(settings) => settings.script_suffixes(),)*
                 }
             }
 

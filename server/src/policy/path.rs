@@ -67,6 +67,13 @@ fn without_parameters(text: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
+/// The prefixes of a path that end with the name of a script and have more segments behind them, the shortest first.
+pub fn scripts<'p>(path: &'p [u8], suffixes: &[Box<str>]) -> impl Iterator<Item = &'p [u8]> {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let prefixes = ends.map(move |(at, _)| &path[..at]);
+    prefixes.filter(move |prefix| suffixes.iter().any(|suffix| prefix.ends_with(suffix.as_bytes())))
+}
+
 /// Whether `path` is `prefix`, or lies below it. `prefix` does not end with a slash.
 #[inline]
 pub fn is_below(path: &[u8], prefix: &str) -> bool {

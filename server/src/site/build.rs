@@ -264,7 +264,15 @@ impl Builder<'_> {
                 ..scope.clone()
             };
             let guards = self.guards(&scope, &route.policies, &shared, &say)?;
-            routes.push(self.route(config, site, route, &scope, guards, &error_pages)?);
+            let has_globs = routes.iter().any(|earlier: &Route| earlier.globs.is_some());
+            let suffixes = match has_globs {
+                true => route.handler.script_suffixes(),
+                false => &[],
+            };
+            routes.push(Route {
+                script_suffixes: suffixes.iter().map(|suffix| suffix.as_str().into()).collect(),
+                ..self.route(config, site, route, &scope, guards, &error_pages)?
+            });
         }
         let mut policies = self.policies(config, &site.policies, &Policies::default(), &error_pages)?;
         policies.label |= self.series(&scope, None);
@@ -325,6 +333,7 @@ impl Builder<'_> {
         Ok(Route {
             path: matches.path.as_deref().map(Box::from),
             globs: globs(&matches.globs)?,
+            script_suffixes: Box::default(),
             methods: matches.methods.iter().map(|method| method.as_str().into()).collect(),
             handler,
             policies: Arc::new(policies.settle()),

@@ -100,6 +100,8 @@ struct Site {
 struct Route {
     path: Option<Box<str>>,
     globs: Option<GlobSet>,
+    /// How the names of scripts end, if the handler runs scripts and an earlier route has globs.
+    script_suffixes: Box<[Box<str>]>,
     /// Methods that match. Empty for all methods.
     methods: Box<[Box<str>]>,
     handler: Opened,
@@ -280,10 +282,15 @@ impl Site {
         if request.method() == TRACE && !self.candidates(&path).any(|route| route.takes(TRACE, &path)) {
             return Routed::Answer(self.refuse_trace(request, &path).into());
         }
-        for route in self.candidates(&path) {
+        for number in self.by_path.of(&path) {
+            let route = &self.routes[number];
             if !route.takes(request.method(), &path) {
                 continue;
             }
+            let route = match route.script_suffixes.is_empty() {
+                true => route,
+                false => self.route_of_script(number, request.method(), &path).unwrap_or(route),
+            };
             let rules = match &route.handler {
                 Opened::Answers(handler) => {
                     return Routed::Answer(match route.policies.passes(request) {
@@ -347,6 +354,18 @@ impl Site {
             }
         }
         false
+    }
+
+    /// The earlier route that takes the script before the PATH_INFO of a path. A glob such as `*.php` does not match the
+    /// whole path, which leads to the same script, so its policies would be bypassed.
+    fn route_of_script(&self, number: usize, method: &str, path: &[u8]) -> Option<&Route> {
+        let suffixes = &self.routes[number].script_suffixes;
+        path::scripts(path, suffixes).find_map(|script| {
+            let earlier = self.routes[..number].iter();
+            earlier
+                .filter(|route| matches!(route.handler, Opened::Answers(_)) && route.globs.is_some())
+                .find(|route| route.takes(method, script))
+        })
     }
 
     /// Refuses TRACE where no route names it. Its response would show scripts the fields that the browser hides from

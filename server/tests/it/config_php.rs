@@ -222,3 +222,41 @@ fn a_script_gets_the_fields_that_the_route_sets() {
     let reply = sites.ask("GET", "x", "/fields.php", &fields);
     assert_eq!(reply.text(), "production|127.0.0.1|-|text/css|");
 }
+
+#[test]
+fn a_glob_for_scripts_takes_what_follows_them() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write("app/uploads/own.php", "<?php echo 'run';");
+    folder.write("app/uploads/cat.php.jpg", "a picture");
+    let text = route(&fpm, "files = true, front = \"/index.php\"").replacen(
+        "[[site.route]]\nfastcgi",
+        "[[site.route]]\nglob = \"/uploads/**.php\"\nrespond = 403\n\
+         [[site.route]]\npath = \"/info.php/free\"\nrespond = \"free\"\n\
+         [[site.route]]\nglob = \"/info.php\"\nmethods = \"GET\"\ndeny = \"0.0.0.0/0\"\nfiles = \"app\"\n\
+         [[site.route]]\nfastcgi",
+        1,
+    );
+    let sites = Sites::start_in(folder, &text);
+    for (path, status, body) in [
+        ("/uploads/own.php", 403, "403 Forbidden"),
+        ("/uploads/own.php/x", 403, "403 Forbidden"),
+        ("/uploads/own.php/", 403, "403 Forbidden"),
+        ("/uploads//own%2Ephp/x/y.jpg", 403, "403 Forbidden"),
+        ("/info.php/x", 403, "403: your address is not allowed"),
+        // An earlier route for what follows a script has it.
+        ("/info.php/free", 200, "free"),
+        // No script is run.
+        ("/uploads/cat.php.jpg", 200, "a picture"),
+        ("/uploads/own.phpx/y", 200, "front /uploads/own.phpx/y"),
+        ("/index.php/page", 200, "front /index.php/page"),
+    ] {
+        let reply = sites.get("x", path);
+        assert_eq!((reply.status, reply.text().trim()), (status, body), "{path}");
+    }
+    // The route of the script takes one method only.
+    assert_eq!(
+        sites.ask("POST", "x", "/info.php/x", &["content-length: 0"]).text(),
+        "/info.php /x "
+    );
+}
