@@ -207,6 +207,31 @@ fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
 }
 
 #[test]
+fn idle_connections_give_way_when_no_more_files_may_be_open() {
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\" 2>stderr"]);
+    command
+        .current_dir(folder.path())
+        .arg(osier().get_program())
+        .args([".", "-l", "127.0.0.1:0", "-w", "2"]);
+    let server = Server::spawn(command);
+    // Twice as many as there are descriptors. The earlier ones stay open on this side.
+    let mut clients: Vec<_> = Vec::new();
+    for _ in 0..128 {
+        let mut client = server.connect();
+        client.send("GET", "/a.txt", &[]);
+        assert_eq!(client.receive("GET").text(), "a");
+        clients.push(client);
+    }
+    let said = std::fs::read_to_string(folder.join("stderr")).unwrap();
+    let remedy = "the connections that are idle longest are closed for new ones; raise the limit of open files \
+                  (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
+    assert!(said.contains(remedy), "{said}");
+}
+
+#[test]
 fn a_file_is_a_configuration_whatever_its_name() {
     let folder = Folder::new();
     folder.write("www/a.txt", "a");

@@ -37,6 +37,9 @@ const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// Time for evicted connections to close before more are evicted.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
 
+/// Most idle connections that a worker closes at a time for descriptors.
+const EVICTED_FOR_DESCRIPTORS: usize = 8;
+
 /// Connections with TLS that a worker accepts in a row. A handshake costs as much as many requests, and those that have been accepted
 /// run before the next look at the other connections.
 #[cfg(feature = "tls")]
@@ -100,16 +103,9 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             }
             Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, &local, listener),
             Err(error) if is_of_one_client(&error) => {}
+            Err(error) if lacks_descriptors(&error) => make_descriptors(service, &local.worker, &error, &mut say),
             Err(error) => {
-                let remedy = match lacks_descriptors(&error) {
-                    true => {
-                        "; raise the limit of open files (LimitNOFILE=, ulimit -n), or set one for connections below it"
-                    }
-                    false => "",
-                };
-                say(format_args!(
-                    "cannot accept: {error}; trying again every {BACK_OFF:?}{remedy}"
-                ));
+                say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
                 osier::sleep(BACK_OFF);
             }
         }
@@ -269,14 +265,37 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
             // Each worker knows its own idle connections alone, so the others are asked in turn.
             asked = (asked + 1) % shared.connections.len();
             if asked != worker.index {
-                let service = service.clone();
-                drop(on_worker(asked, "evict", move || {
-                    Local::here(&service).worker.evict(few)
-                }));
+                evict_on(service, asked, few);
             }
         }
         osier::sleep(EVICTION_TICK);
     }
+}
+
+/// Has another worker close up to `count` idle connections.
+fn evict_on(service: &Service, worker: usize, count: usize) {
+    let service = service.clone();
+    drop(on_worker(worker, "evict", move || {
+        Local::here(&service).worker.evict(count)
+    }));
+}
+
+/// Closes connections that are idle, and waits a moment, because no more descriptors may be open. Otherwise one client with
+/// idle connections would keep all others out.
+fn make_descriptors(service: &Service, worker: &Worker, error: &io::Error, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
+    let remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
+    if worker.evict(EVICTED_FOR_DESCRIPTORS) > 0 {
+        say(format_args!(
+            "cannot accept: {error}; the connections that are idle longest are closed for new ones; {remedy}"
+        ));
+        return osier::sleep(EVICTION_TICK);
+    }
+    say(format_args!(
+        "cannot accept: {error}; trying again every {BACK_OFF:?}; {remedy}"
+    ));
+    let others = (0..service.state.connections.len()).filter(|other| *other != worker.index);
+    others.for_each(|other| evict_on(service, other, EVICTED_FOR_DESCRIPTORS));
+    osier::sleep(BACK_OFF);
 }
 
 fn hand_off(mut hand_off: HandOff) {
