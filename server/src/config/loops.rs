@@ -1,8 +1,9 @@
 //! Warns of rewrite rules that send a request through the routes again and again, until it gets a 500.
 //!
 //! The routes of a site are followed from paths that rules make, as long as no request is needed to tell where a path
-//! goes. It is needed at a rule with conditions and at a route with globs or methods. So every warning has a path whose
-//! requests do loop, and a loop without a warning is possible.
+//! goes. It is needed at a rule with conditions and at a route with globs or methods. The conditions of the rule that made
+//! the first path are known, if they do not depend on the path: who was sent there meets them again. So every warning has
+//! a path whose requests do loop, and a loop without a warning is possible.
 
 use std::ops::Range;
 
@@ -21,12 +22,12 @@ pub fn check(source: &Source<'_>, routes: &[(&Route, &Range<usize>)]) {
         return;
     }
     let site = Routes::new(routes);
-    for ((_, at), rules) in routes.iter().zip(&site.rules) {
+    for (number, ((_, at), rules)) in routes.iter().zip(&site.rules).enumerate() {
         let mut products = rules.iter().flat_map(Rewrite::products);
-        if let Some(path) = products.find(|path| site.loops(path)) {
+        if let Some((_, path)) = products.find(|(rule, path)| site.loops(path, (number, *rule))) {
             let text = format!(
-                "a rewrite loop: requests for '{path}' are rewritten more than {RESTARTS} times and get 500; narrow the pattern, or \
-                 exclude what the rule makes by a condition"
+                "a rewrite loop: requests for '{path}' are rewritten more than {RESTARTS} times and get 500; narrow the pattern, \
+                 exclude what the rule makes by a condition, or put the route that answers '{path}' first"
             );
             source.warning(at, text);
         }
@@ -59,10 +60,11 @@ impl<'r> Routes<'r> {
         }
     }
 
-    /// Whether a request for a path is rewritten more often than it may be.
-    fn loops(&self, path: &str) -> bool {
+    /// Whether a request for a path is rewritten more often than it may be. `met` is the rule whose conditions hold: the
+    /// numbers of its route and in it.
+    fn loops(&self, path: &str, met: (usize, usize)) -> bool {
         let mut target = path.to_owned();
-        (0..=RESTARTS).all(|_| match self.next(&target) {
+        (0..=RESTARTS).all(|_| match self.next(&target, met) {
             Some(next) => {
                 target = next;
                 true
@@ -72,7 +74,7 @@ impl<'r> Routes<'r> {
     }
 
     /// The target that a request for `target` is rewritten to. None if it is not, or if that depends on the request.
-    fn next(&self, target: &str) -> Option<String> {
+    fn next(&self, target: &str, met: (usize, usize)) -> Option<String> {
         let text = path::text(target.split('?').next().unwrap_or_default()).ok()?;
         for number in self.by_path.of(&text) {
             let matches = &self.routes[number].matches;
@@ -86,7 +88,8 @@ impl<'r> Routes<'r> {
             if !matches.globs.is_empty() || !matches.methods.is_empty() {
                 return None;
             }
-            match self.rules[number].as_ref()?.foresee(&text)? {
+            let met = (met.0 == number).then_some(met.1);
+            match self.rules[number].as_ref()?.foresee(&text, met)? {
                 Verdict::Nothing => {}
                 Verdict::Again(target) => return Some(target),
                 Verdict::Redirect(..) => return None,

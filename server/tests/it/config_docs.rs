@@ -65,6 +65,14 @@ fn the_examples_of_the_documentation() {
 fn the_examples_of_rules() {
     let text = std::fs::read_to_string(project().join("docs/rewrite.md")).unwrap();
     let folder = Sites::folder();
+    let blocks = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap());
+    for block in blocks.filter(|block| block.contains("[[site.route]]")) {
+        folder.write("routes.toml", format!("[[site]]\n{block}"));
+        check(&folder, "routes.toml").unwrap_or_else(|why| panic!("{block}\n{why}"));
+    }
     let examples = text.rsplit("```toml\n").next().unwrap().split("```").next().unwrap();
     let rules: Vec<&str> = examples.split("\n\n").collect();
     assert!(rules.len() >= 5, "{}", rules.len());

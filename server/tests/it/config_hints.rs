@@ -512,7 +512,23 @@ fn a_rewrite_loop_is_a_warning() {
             r#"[{ pattern = "^/a$", to = "/b" }, { pattern = "^/b$", to = "/a" }]"#,
             Some("/b"),
         ),
+        // Where this file is, and for clients over https, each pass finds the same.
+        (
+            "",
+            r#"{ pattern = "^", to = "/maintenance.html", if = [{ of = "exists", name = "/srv/maintenance.on" }] }"#,
+            Some("/maintenance.html"),
+        ),
+        (
+            "",
+            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "https" }, { of = "host", is = "a", not = true }] }"#,
+            Some("/new/a"),
+        ),
         // Another route, another rule or a condition may end it, and a redirect is a new request.
+        (
+            "[[site.route]]\npath = \"/maintenance.html\"\nrespond = 503\n",
+            r#"{ pattern = "^", to = "/maintenance.html", if = [{ of = "exists", name = "/srv/maintenance.on" }] }"#,
+            None,
+        ),
         (app, r#"{ pattern = "^/(.*)$", to = "/new/$1" }"#, None),
         ("", r#"{ pattern = "^/old/(.*)$", to = "/new/$1" }"#, None),
         (
@@ -522,7 +538,17 @@ fn a_rewrite_loop_is_a_warning() {
         ),
         (
             "",
-            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "https" }] }"#,
+            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "path", matches = "^/new", not = true }] }"#,
+            None,
+        ),
+        (
+            "",
+            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "file", name = "/srv/$1" }] }"#,
+            None,
+        ),
+        (
+            "",
+            r#"{ pattern = "^/(.*)$", to = "/new/$1", if = [{ of = "host", is = "$1" }] }"#,
             None,
         ),
         ("", r#"{ pattern = "^/(.*)$", to = "/new/$1", redirect = 302 }"#, None),

@@ -213,6 +213,22 @@ impl Check {
         matches!(&self.look, Look::Of(Subject::Post(_)))
     }
 
+    /// Whether the condition has the same outcome when a rule has given the request another path and query.
+    pub fn lasts(&self) -> bool {
+        let is_fixed = |parts: &[Part]| parts.iter().all(|part| matches!(part, Part::Text(_)));
+        let is_fixed_subject = match &self.look {
+            Look::Of(subject) => !matches!(subject, Subject::Path | Subject::Query(_) | Subject::QueryString),
+            Look::Known(_) => true,
+            Look::Capture(_) => false,
+            Look::Stat(parts, _) => is_fixed(parts),
+        };
+        let is_fixed_value = match &self.expected {
+            Expected::Equal(parts) => is_fixed(parts),
+            Expected::Present | Expected::Fits(_) | Expected::Among(_) => true,
+        };
+        is_fixed_subject && is_fixed_value
+    }
+
     /// Whether the condition holds for a request.
     ///
     /// # Suspends
