@@ -133,10 +133,11 @@ impl AccessLog {
     /// While the file is opened.
     ///
     /// # Errors
-    /// When the file cannot be opened. The log then continues in the old file.
-    pub fn reopen(&self) -> io::Result<()> {
+    /// One line: why the file cannot be opened. The log then continues in the old file.
+    pub fn reopen(&self) -> Result<(), String> {
         if let Some(path) = &self.path {
-            self.writer.replace(writer::file(path)?);
+            let file = writer::file(path).map_err(|error| format!("'{}': {error}", path.display()))?;
+            self.writer.replace(file);
         }
         Ok(())
     }
@@ -279,7 +280,7 @@ mod tests {
         // If the file cannot be opened again, the log continues in the old one.
         let gone = json_file(&path);
         std::fs::rename(&folder, folder.with_extension("moved")).unwrap();
-        assert_eq!(gone.reopen().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(gone.reopen().unwrap_err().contains("No such file"));
         gone.record(&Entry { bytes: 9999, ..ENTRY });
         gone.finish();
         let moved = folder.with_extension("moved");

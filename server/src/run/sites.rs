@@ -162,7 +162,7 @@ impl Sites {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
                 self.process.say.error(format_args!(
-                    "cannot reopen the access log: {error}; it continues in the old file"
+                    "cannot reopen the access log {error}; it continues in the old file"
                 ));
             }
         }

@@ -335,7 +335,7 @@ fn a_syslog_daemon_that_takes_nothing_holds_up_nobody() {
 
 #[test]
 fn the_reason_of_a_refusal_is_logged_and_not_sent() {
-    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = { header = \"200ms\" }\nhead = { bytes = \"2KiB\", request_line = \"1KiB\", fields = 20 }\n\
+    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = { header = \"200ms\", body = \"300ms\" }\nhead = { bytes = \"2KiB\", request_line = \"1KiB\", fields = 20 }\n\
          [[site]]\nhost = \"a.example\"\n\
          [[site.route]]\npath = \"/files\"\nfiles = \"www\"\n\
          [[site.route]]\npath = \"/small\"\nlimits = { body = 4 }\nproxy = \"127.0.0.1:1\"\n\
@@ -398,7 +398,12 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
         (
             "GET / HTTP/1.1\r\nHo".to_owned(),
             408,
-            "a request was refused with 408: its head did not arrive in time",
+            "a request was refused with 408: its head did not arrive in time ('timeouts.header' or 'rates.head')",
+        ),
+        (
+            format!("POST / HTTP/1.1\r\n{head}Content-Length: 5\r\n\r\nx"),
+            408,
+            "POST / was refused with 408: the request's body timed out ('timeouts.body' or 'rates.body')",
         ),
     ] {
         let mut client = sites.connect();
@@ -406,7 +411,9 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
         let reply = client.receive("GET");
         assert_eq!(reply.status, status, "{request:?}: {}", sites.said());
         assert!(
-            !reply.text().contains("127.0.0.1") && !reply.text().contains("no site has"),
+            ["127.0.0.1", "no site has", "timeouts."]
+                .iter()
+                .all(|text| !reply.text().contains(text)),
             "{}",
             reply.text()
         );
@@ -422,6 +429,17 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
 }
 
 // ---- the access log ----
+
+#[test]
+fn a_log_that_cannot_be_opened_again_is_named() {
+    let folder = Sites::folder();
+    folder.write("logs/access", "");
+    let sites = Sites::start_in(folder, &format!("log = {{ file = \"logs/access\" }}\n{SITE}{FILES}"));
+    std::fs::remove_dir_all(sites.folder.join("logs")).unwrap();
+    sites.server.signal(Signal::USR1);
+    let line = line_with(&sites, "stderr", "cannot reopen the access log");
+    assert!(line.contains("/logs/access': No such file or directory"), "{line}");
+}
 
 /// A request with fields that would break out of their places.
 const HOSTILE: &[&str] = &[

@@ -63,7 +63,7 @@ impl Clients {
             drop(said);
             let (most, ip) = (self.most, client.ip());
             log(format_args!(
-                "{most} connections of one client, {ip}: further ones are reset"
+                "{most} connections of one client, {ip}: further ones are reset ('max_connections_per_client')"
             ));
         }
     }

@@ -205,6 +205,13 @@ impl Burst<'_> {
                     let text = format_args!("{method} {target} was refused with {status}: {reason}");
                     self.log_refused(Some(head), text, *reject);
                 }
+                // The client is told less.
+                Some(BodyError::TimedOut) => log(
+                    Level::Info,
+                    format_args!(
+                        "{method} {target} was refused with {status}: {cause} ('timeouts.body' or 'rates.body')"
+                    ),
+                ),
                 _ => log(
                     Level::Info,
                     format_args!("{method} {target} was refused with {status}: {cause}"),
@@ -312,7 +319,9 @@ impl Burst<'_> {
         self.log(
             Level::Info,
             None,
-            format_args!("a request was refused with 408: its head did not arrive in time"),
+            format_args!(
+                "a request was refused with 408: its head did not arrive in time ('timeouts.header' or 'rates.head')"
+            ),
         );
         let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not arrive in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
