@@ -45,7 +45,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     };
     let error_log = log::errors(&top);
     let state = top.writable_folder("state");
-    let pid_file = pid_file(&top);
+    let pid_file = pid_file(&top, user.is_some());
     let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
     let shared = top.section("shared").and_then(shared::read);
@@ -135,8 +135,9 @@ fn admin(section: Section<'_>) -> Option<At<Bind>> {
     bind
 }
 
-/// Reads `pid_file`. A missing folder is only a warning: a service manager may make it right before the start.
-fn pid_file(top: &Section<'_>) -> Option<PathBuf> {
+/// Reads `pid_file`. A missing folder is only a warning: a service manager may make it right before the start. With
+/// `user`, root opens the file, whoever reads this.
+fn pid_file(top: &Section<'_>, is_opened_by_root: bool) -> Option<PathBuf> {
     let (source, text) = (top.source(), top.string("pid_file")?);
     let path = source.named(&text.value);
     // The file is opened before the root folder changes, and stays open. Afterwards its folder may be out of sight.
@@ -151,7 +152,7 @@ fn pid_file(top: &Section<'_>) -> Option<PathBuf> {
     } else if !folder.is_dir() {
         let text_of = format!("there is no folder '{}'; {unless}", source.shown(folder));
         source.warning(&text.span, text_of);
-    } else {
+    } else if !is_opened_by_root {
         top.expect_writable(&text.span, &path, unless);
     }
     Some(path)

@@ -334,6 +334,16 @@ fn uids(sites: &Sites) -> Vec<String> {
     status.map(line).collect()
 }
 
+/// Root has opened the file, and a reload opens no other.
+#[test]
+fn a_reload_as_somebody_else_does_not_miss_the_pid_file() {
+    let Some(sites) = as_nobody("pid_file = \"HERE/pid\"\n") else {
+        return;
+    };
+    let said = sites.hang_up();
+    assert!(said.contains("reloaded") && !said.contains("pid"), "{said}");
+}
+
 #[test]
 fn every_thread_is_somebody_else_once_it_listens() {
     let Some(sites) = as_nobody("") else { return };
