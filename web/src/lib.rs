@@ -148,6 +148,8 @@ pub mod wrap;
 #[cfg(feature = "ws")]
 pub mod ws;
 
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub use body::Spooled;
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
 pub use conn::close::{CloseReason, ConnectionEvent};

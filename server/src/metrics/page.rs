@@ -7,7 +7,7 @@ use std::time::Duration;
 use osier::inspect::WorkerMetrics;
 use osier::memory;
 use osier_web::upstream::{BackendStats, Latency};
-use osier_web::{CloseReason, Phase};
+use osier_web::{CloseReason, Phase, Spooled};
 
 use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;
@@ -48,6 +48,7 @@ impl Numbers<'_> {
         self.backends(&mut text);
         caches::write(self.shown, &mut text);
         memory(&mut text);
+        spooled(&mut text);
         self.workers(&mut text);
         self.process(&mut text);
         text.finish()
@@ -423,6 +424,20 @@ fn memory(text: &mut Text) {
         "0: below 80 % of the limit. 1: caches shrink, and idle connections close. 2: from 95 % on, new requests get 503.",
     );
     text.sample("", &[], memory::pressure() as u8);
+}
+
+/// Writes the family of temporary files.
+fn spooled(text: &mut Text) {
+    text.family(
+        "osier_spool_bytes",
+        "gauge",
+        "Bytes in temporary files of proxy and fastcgi for slow clients.",
+    );
+    let Spooled {
+        requests, responses, ..
+    } = Spooled::now();
+    text.sample("", &[("body", "request")], requests);
+    text.sample("", &[("body", "response")], responses);
 }
 
 /// Writes a histogram. `counts` has the number in each bucket alone, which Prometheus wants cumulated.

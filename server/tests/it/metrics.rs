@@ -434,6 +434,37 @@ fn caches_are_counted_and_stay_so_over_a_reload() {
 }
 
 #[test]
+fn the_files_for_slow_clients_are_counted() {
+    const LENGTH: usize = 1_000_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // A backend that sends more than the client takes.
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+        let _ = stream.write_all(&vec![b'x'; 100_000_000]);
+    });
+    let sites = Sites::start(&format!(
+        "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nproxy = \"{address}\"\n"
+    ));
+    let admin = admin_of(&sites);
+    let bytes = |body: &str| page_of(admin).value("osier_spool_bytes", &[("body", body)]);
+    assert_eq!((bytes("request"), bytes("response")), (Some(0.0), Some(0.0)));
+    let mut upload = sites.connect();
+    send(&mut upload, "POST", "x", "/", &[&format!("Content-Length: {LENGTH}")]);
+    upload.send_raw(&vec![b'x'; LENGTH - 1]);
+    wait_for("the file of the request", || bytes("request") > Some(500_000.0));
+    drop(upload);
+    wait_for("its end", || bytes("request") == Some(0.0));
+    let mut reader = sites.connect();
+    send(&mut reader, "GET", "x", "/", &[]);
+    wait_for("the file of the response", || bytes("response") > Some(1e6));
+    drop(reader);
+    wait_for("its end", || bytes("response") == Some(0.0));
+}
+
+#[test]
 fn the_documentation_lists_every_metric_as_it_is() {
     let (_sites, admin) = busy();
     let page = page_of(admin);

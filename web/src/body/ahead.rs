@@ -47,6 +47,11 @@ pub(crate) const PIECE: usize = Size::K64.bytes();
 /// The space of the files of all responses.
 static FILES: Claimed = Claimed::new();
 
+/// The bytes of the files of all responses.
+pub(super) fn file_bytes() -> u64 {
+    FILES.bytes()
+}
+
 /// The time in which the lack of space is logged once: it concerns each response of a busy time.
 const REPORTED_FOR: Duration = Duration::from_secs(60);
 

@@ -28,6 +28,11 @@ use crate::conn::unnamed::{Claimed, Unnamed, in_folder};
 /// The space of the files of all request bodies.
 static FILES: Claimed = Claimed::new();
 
+/// The bytes of the files of all request bodies.
+pub(super) fn file_bytes() -> u64 {
+    FILES.bytes()
+}
+
 /// The limits and the folder of a spool.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {

@@ -32,7 +32,6 @@ impl Claimed {
     }
 
     /// The bytes that are claimed.
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Relaxed)
     }
