@@ -7,8 +7,8 @@ use super::{Ready, Rewrite, Verdict};
 const SAMPLES: [&str; 3] = ["a", "1", ""];
 
 impl Rewrite {
-    /// Paths that rules make of other paths, each with the number of its rule. Each stands for many. Whoever is sent to one
-    /// by a rule with conditions meets the same conditions there.
+    /// Paths that rules make of other paths, each with the number of its rule. Each stands for many. The conditions of
+    /// such a rule hold for the path that it makes, too.
     pub fn products(&self) -> impl Iterator<Item = (usize, String)> {
         let lasting = self.rules.iter().enumerate().filter(|(_, rule)| rule.lasts());
         lasting.flat_map(|(number, rule)| SAMPLES.map(|sample| (number, rule.url.path_of(sample))))
