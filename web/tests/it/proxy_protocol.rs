@@ -62,7 +62,9 @@ fn the_told_client_counts_for_the_limit_of_connections() {
         assert_eq!(client.reply().status, 200);
     }
     ended(open("192.0.2.7"));
-    assert!(site.logged("2 connections of one client, 192.0.2.7: further ones are reset"));
+    eventually("the line", || {
+        site.logged("2 connections of one client, 192.0.2.7: further ones are reset")
+    });
     assert_eq!(open("192.0.2.8").reply().status, 200, "another client");
     drop(held);
     eventually("the places are free again", || {
