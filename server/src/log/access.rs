@@ -96,8 +96,12 @@ impl AccessLog {
                 Box::new(syslog::Socket::new(syslog.to.clone()))
             }
         };
-        let say = say.clone();
-        let report: Report = Box::new(move |text| say.warning(format_args!("access log: {text}")));
+        let (say, name) = (
+            say.clone(),
+            path.as_ref()
+                .map_or_else(String::new, |path| format!(" '{}'", path.display())),
+        );
+        let report: Report = Box::new(move |text| say.warning(format_args!("access log{name}: {text}")));
         let log = AccessLog::start(settings.format.clone(), out, report);
         let log = log.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Some(AccessLog {

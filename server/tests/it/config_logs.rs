@@ -298,7 +298,7 @@ fn a_log_whose_reader_is_missing_waits_for_it() {
     message_with(|piece| socket.recv(piece).unwrap(), "/dead failed");
     message_with(
         |piece| socket.recv(piece).unwrap(),
-        "access log: it is a pipe that nobody reads",
+        "/pipe': it is a pipe that nobody reads",
     );
     let mut pipe = std::fs::File::open(sites.folder.join("pipe")).unwrap();
     let mut seen = Vec::new();
