@@ -9,7 +9,7 @@ use osier_web::{Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::reader::{Reason, Section};
+use crate::reader::{Reason, Section, is_withheld};
 
 use super::template::{Escape, Template, is_script};
 use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form};
@@ -141,7 +141,7 @@ impl Configured for Respond {
 
     fn open(&self, _: &Route<'_>, _: &Resources) -> Result<Opened, Reason> {
         match &self.body {
-            Body::File(path) if is_missing(path) => Respond::status(503).ready(),
+            Body::File(path) if is_withheld(path) => Respond::status(503).ready(),
             _ => self.ready(),
         }
         .map(Opened::answers)

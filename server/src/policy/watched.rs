@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::log::operator::Say;
-use crate::reader::Reason;
+use crate::reader::{Reason, is_withheld};
 
 /// Bytes of the largest accepted file: some 100,000 users.
 const FILE_MAX: u64 = 8 << 20;
@@ -42,7 +42,7 @@ struct State<T> {
 }
 
 impl<T: Send + Sync + 'static> Watched<T> {
-    /// Reads the file, and parses its text whenever it has changed. A file that does not exist yet is no error. `what`
+    /// Reads the file, and parses its text whenever it has changed. A file that [`if_there`] does not read is no error. `what`
     /// is the name of such files in messages: "key file".
     ///
     /// # Errors
@@ -144,15 +144,12 @@ impl<T: Send + Sync + 'static> Watched<T> {
     }
 }
 
-/// Calls `read` for a file that exists.
+/// Calls `read` for a file that exists and that this user may read.
 ///
 /// # Blocks the thread
 /// While the file is read.
 pub fn if_there<T, E>(path: &Path, read: impl FnOnce(&Path) -> Result<T, E>) -> Result<Option<T>, E> {
-    let is_missing = path
-        .metadata()
-        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    match is_missing {
+    match is_withheld(path) {
         true => Ok(None),
         false => read(path).map(Some),
     }

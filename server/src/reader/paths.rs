@@ -52,7 +52,8 @@ impl Section<'_> {
         None
     }
 
-    /// Reads the path of a readable file. A file that does not exist yet is a warning, which says `meanwhile`.
+    /// Reads the path of a readable file. A file that does not exist yet, or that this user may not read, is a warning, which
+    /// says `meanwhile`.
     pub fn file(&self, key: &'static str, meanwhile: &str) -> Option<PathBuf> {
         let text = self.string(key)?;
         self.as_file(&text, meanwhile)
@@ -64,17 +65,21 @@ impl Section<'_> {
         if self.is_missing(&text.span, &path, "file", meanwhile) {
             return Some(path);
         }
-        match path.metadata() {
-            Ok(found) if found.is_file() => match std::fs::File::open(&path) {
-                Ok(_) => return Some(path),
-                Err(error) => self.unusable(&text.span, &path, "file", &error),
-            },
-            Ok(_) => self
-                .source
-                .problem(&text.span, format!("'{}' is not a file", self.source.shown(&path))),
-            Err(error) => self.unusable(&text.span, &path, "file", &error),
+        let (found, shown) = (path.metadata(), self.source.shown(&path));
+        if found.as_ref().is_ok_and(|found| !found.is_file()) {
+            self.source.problem(&text.span, format!("'{shown}' is not a file"));
+            return None;
         }
-        None
+        if is_withheld(&path) {
+            let warning = format!("this user may not read the file '{shown}', so it counts as missing; {meanwhile}");
+            self.source.warning(&text.span, warning);
+            return Some(path);
+        }
+        if let Err(error) = found.and_then(|_| std::fs::File::open(&path)) {
+            self.unusable(&text.span, &path, "file", &error);
+            return None;
+        }
+        Some(path)
     }
 
     /// Reads the path of a file, and the file itself. A file that cannot be read is a mistake.
@@ -191,6 +196,15 @@ impl Section<'_> {
         };
         self.source.problem(at, Reason::of(error, text));
     }
+}
+
+/// Whether nothing is at `path`, or permissions keep this user from reading it. Its users wait for such a file. Landlock does not
+/// count: no change of the file helps there.
+pub fn is_withheld(path: &Path) -> bool {
+    matches!(
+        rustix::fs::access(path, Access::READ_OK),
+        Err(Errno::NOENT | Errno::ACCESS | Errno::PERM)
+    )
 }
 
 /// Whether the system refuses to this user what `access` says.

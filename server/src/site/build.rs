@@ -2,8 +2,9 @@
 //!
 //! A handler is kept when its settings are equal and, for files, its folder is still the same folder. The best
 //! candidate is the handler at the same route of the same site. Each old handler is taken at most once, so two routes
-//! with separate chat rooms or connection pools never share them later. Rates are kept by the same rule. Parts that are
-//! cheap to make, or that read a file (passwords, error pages, fixed responses, rewrites), are made again.
+//! with separate chat rooms or connection pools never share them later. Rates are kept by the same rule, and so are passwords
+//! and keys whose file cannot be read. Parts that are cheap to make, or that read a file (passwords, error pages, fixed
+//! responses, rewrites), are made again.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use osier_web::compress::{self, Compress};
 use osier_web::wrap::cache::{Store, StoreOptions};
 use osier_web::wrap::forward_auth::ForwardAuth;
 use osier_web::wrap::queue::Queue;
+use rustix::fs::Access as FileAccess;
 
 use crate::certificates::Certificates;
 use crate::config::{self, Bind, Config, Log, Policies, Setting};
@@ -24,15 +26,15 @@ use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
 use crate::policy::access::Access;
-use crate::policy::auth::{Auth, Trouble};
+use crate::policy::auth::{self, Auth, Trouble};
 use crate::policy::cache;
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
-use crate::policy::jwt::Tokens;
+use crate::policy::jwt::{self, Tokens};
 use crate::policy::prefixes::Prefixes;
 use crate::policy::rate::{self, Rate};
 use crate::policy::real_ip::RealIp;
-use crate::reader::Reason;
+use crate::reader::{Reason, is_refused, is_withheld};
 
 use super::cached::Cached;
 use super::hosts::Hosts;
@@ -45,6 +47,8 @@ use super::{LOG_BITS, Route, Site, Snapshot};
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
     rates: Vec<Part<rate::Options, Arc<Rate>>>,
+    auths: Vec<Part<auth::Settings, Arc<Auth>>>,
+    tokens: Vec<Part<jwt::Settings, Arc<Tokens>>>,
     /// Open stores of caches.
     stores: Vec<(StoreOptions, Arc<Store>)>,
     /// Open logs with their settings and the label that requests carry.
@@ -75,6 +79,29 @@ struct Part<K, V> {
     scope: Scope,
     key: K,
     value: V,
+}
+
+impl<K: Clone, V: Clone> Part<K, V> {
+    fn new(scope: &Scope, key: &K, value: &V) -> Part<K, V> {
+        Part {
+            scope: scope.clone(),
+            key: key.clone(),
+            value: value.clone(),
+        }
+    }
+}
+
+/// Opens a guard. While permissions keep this user from its file, the guard of the old snapshot is kept, as if there were no
+/// reload.
+fn unless_refused<V>(
+    file: Option<&Path>,
+    kept: Option<Arc<V>>,
+    open: impl FnOnce() -> Result<V, Reason>,
+) -> Result<Arc<V>, Reason> {
+    match kept {
+        Some(kept) if file.is_some_and(|file| is_refused(file, FileAccess::READ_OK)) => Ok(kept),
+        _ => open().map(Arc::new),
+    }
 }
 
 /// The owner of a part: a site, or one of its routes.
@@ -129,6 +156,8 @@ struct Builder<'o> {
     old: &'o Parts,
     old_handlers: Kept<'o, HandlerKey, Opened>,
     old_rates: Kept<'o, rate::Options, Arc<Rate>>,
+    old_auths: Kept<'o, auth::Settings, Arc<Auth>>,
+    old_tokens: Kept<'o, jwt::Settings, Arc<Tokens>>,
     new: Parts,
     resources: &'o Resources,
     /// The routes of the old snapshot in the metrics.
@@ -157,6 +186,8 @@ pub fn build(
         old,
         old_handlers: Kept::new(&old.handlers),
         old_rates: Kept::new(&old.rates),
+        old_auths: Kept::new(&old.auths),
+        old_tokens: Kept::new(&old.tokens),
         new: Parts {
             next_label: old.next_label,
             ..Parts::default()
@@ -238,7 +269,7 @@ fn logs(new: &Parts, old: &Parts, default: u32) -> Vec<(u32, Option<Arc<AccessLo
 impl Builder<'_> {
     /// Builds a site and its routes.
     fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, Reason> {
-        let pages = site.error_pages.iter().filter(|(_, path)| !handler::is_missing(path));
+        let pages = site.error_pages.iter().filter(|(_, path)| !is_withheld(path));
         let pages = pages.map(|(status, path)| {
             let (body, content_type) = handler::read_file(path)?;
             Ok(ErrorPage {
@@ -347,15 +378,22 @@ impl Builder<'_> {
                 .rate
                 .open(inherited.rate.as_ref(), |settings| Ok(self.rate(scope, settings)))?,
             auth: own.auth.open(inherited.auth.as_ref(), |settings| {
-                Auth::open(settings, say.clone())
-                    .map(Arc::new)
-                    .map_err(|troubles| Trouble::line_of(&troubles))
+                let kept = self.old_auths.take(scope, settings);
+                let file = settings.password_file.as_deref();
+                let value = unless_refused(file, kept, || {
+                    Auth::open(settings, say.clone()).map_err(|troubles| Trouble::line_of(&troubles))
+                })?;
+                self.new.auths.push(Part::new(scope, settings, &value));
+                Ok(value)
             })?,
             forward_auth: own.forward_auth.open(inherited.forward_auth.as_ref(), |settings| {
                 Ok(forward_auth::open(settings, say.clone())?)
             })?,
             jwt: own.jwt.open(inherited.jwt.as_ref(), |settings| {
-                Tokens::open(settings, say.clone()).map(Arc::new)
+                let kept = self.old_tokens.take(scope, settings);
+                let value = unless_refused(Some(&settings.keys), kept, || Tokens::open(settings, say.clone()))?;
+                self.new.tokens.push(Part::new(scope, settings, &value));
+                Ok(value)
             })?,
         })
     }

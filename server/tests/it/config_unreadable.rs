@@ -239,3 +239,67 @@ fn a_password_file_that_is_no_text_shuts_out_everybody_and_stops_nothing_else() 
     fs::write(sites.folder.join("users"), format!("ada:{HASH}\n")).unwrap();
     wait_for("the password file", || ask("/in") == 200);
 }
+
+#[test]
+fn an_unreadable_file_stops_only_its_route() {
+    let folder = open_folder();
+    folder.write("users", format!("ada:{HASH}\n"));
+    folder.write(
+        "keys.json",
+        "{\"kty\":\"oct\",\"k\":\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"}",
+    );
+    folder.write("down.html", "down");
+    let file = "[[site]]\ndefault = true\nerror_pages = { 404 = \"404.html\" }\n\
+                [[site.route]]\npath = \"/in\"\nauth = { file = \"users\" }\nrespond = \"in\"\n\
+                [[site.route]]\npath = \"/api\"\njwt = { keys = \"keys.json\" }\nrespond = \"api\"\n\
+                [[site.route]]\npath = \"/down\"\nrespond = { file = \"down.html\" }\n\
+                [[site.route]]\nfiles = \"www\"\n";
+    let files = ["users", "keys.json", "down.html", "404.html"];
+    for file in files {
+        lock(&folder.join(file));
+    }
+    let (status, said) = check(&folder, file);
+    assert_eq!(status, Some(0), "{said}");
+    for file in files {
+        assert!(said.contains(&format!("/{file}'")), "{file}: {said}");
+    }
+    assert_eq!(said.matches("warning: ").count(), 4, "{said}");
+    assert_eq!(
+        said.matches("warning: this user may not read the file '").count(),
+        4,
+        "{said}"
+    );
+    let sites = Sites::start_with(folder, file, without_rights);
+    let ask = |path: &str| sites.ask("GET", "x", path, &[ADA]).status;
+    let all = || ["/in", "/api", "/down", "/none", "/a.txt"].map(ask);
+    assert_eq!(all(), [503, 503, 503, 404, 200]);
+    assert!(sites.hang_up().contains("osier: reloaded "));
+    assert_eq!(all(), [503, 503, 503, 404, 200]);
+    for file in files {
+        fs::set_permissions(sites.folder.join(file), Permissions::from_mode(0o644)).unwrap();
+    }
+    wait_for("the passwords and the keys", || (ask("/in"), ask("/api")) == (200, 401));
+    assert!(sites.hang_up().contains("osier: reloaded "));
+    assert_eq!(all(), [200, 401, 200, 404, 200]);
+    assert_eq!(sites.get("x", "/none").text(), "<h1>lost</h1>");
+}
+
+/// As while no reload comes.
+#[test]
+fn a_reload_keeps_the_passwords_that_the_server_may_no_longer_read() {
+    let folder = open_folder();
+    folder.write("users", format!("ada:{HASH}\n"));
+    let file = "[[site]]\ndefault = true\n\
+                [[site.route]]\npath = \"/in\"\nauth = { file = \"users\" }\nrespond = \"in\"\n\
+                [[site.route]]\npath = \"/more\"\nrespond = \"@\"\n";
+    let sites = Sites::start_with(folder, file, without_rights);
+    let ask = || sites.ask("GET", "x", "/in", &[ADA]).status;
+    assert_eq!(ask(), 200);
+    lock(&sites.folder.join("users"));
+    let said = sites.reload(&file.replace('@', "new"));
+    assert!(
+        said.contains("osier: reloaded ") && said.contains("this user may not read the file '"),
+        "{said}"
+    );
+    assert_eq!((ask(), sites.get("x", "/more").text()), (200, "new"));
+}
