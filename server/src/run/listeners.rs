@@ -25,6 +25,7 @@ use osier_web::{
 
 use crate::certificates::challenges::PROTOCOL;
 use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
+use crate::log::operator::Say;
 use crate::process::root::inside;
 use crate::reader::Reason;
 use crate::site::live::Live;
@@ -314,6 +315,23 @@ impl Running {
         drop(self.file);
         self.servers.into_iter().map(Serving::end)
     }
+
+    /// Same as [`end`](Running::end), while the process goes on: connections that have to be cut are logged at that moment, and
+    /// counted nowhere else.
+    pub fn end_logged(self, say: &Say) -> impl Iterator<Item = Ending> {
+        let (bind, drain, say) = (self.settings.bind.clone(), self.drain, say.clone());
+        self.end().map(move |ending| {
+            let (fiber, to, say) = (ending.fiber, format!(" to {bind}"), say.clone());
+            let logged = move || {
+                log_cut(fiber.join().unwrap_or(0), &to, drain, "'drain'", &say);
+                0
+            };
+            Ending {
+                fiber: osier::spawn(logged),
+                ..ending
+            }
+        })
+    }
 }
 
 impl Serving {
@@ -324,6 +342,17 @@ impl Serving {
             fiber: self.fiber,
             connections: Some(self.connections),
         }
+    }
+}
+
+/// Logs how many connections were closed at the end of a drain. `to` names their listener, after a space. `key` sets the time.
+pub fn log_cut(cut: usize, to: &str, drain: Duration, key: &str, say: &Say) {
+    let (plural, were) = if cut == 1 { ("", "was") } else { ("s", "were") };
+    if cut > 0 {
+        let seconds = drain.as_secs_f64();
+        say.warning(format_args!(
+            "{cut} connection{plural}{to} {were} closed, still busy after {seconds} s ({key})"
+        ));
     }
 }
 

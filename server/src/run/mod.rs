@@ -168,13 +168,7 @@ fn finish(end: End, spelling: &Spelling, say: &Say) {
         // Drop does not wait for the last lines.
         access_log.finish();
     }
-    if cut > 0 {
-        let (seconds, were) = (drain.as_secs_f64(), if cut == 1 { " was" } else { "s were" });
-        say.warning(format_args!(
-            "{cut} connection{were} closed, still busy after {seconds} s ({})",
-            spelling.drain
-        ));
-    }
+    listeners::log_cut(cut, "", drain, spelling.drain, say);
 }
 
 /// Accepts connections, and starts what goes on beside them.

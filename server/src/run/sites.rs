@@ -411,7 +411,7 @@ impl Sites {
                 .info(format_args!("no longer listening on {}", running.bind()));
             let bind = running.bind().clone();
             let file = running.take_file().map(|file| (bind.clone(), file));
-            let endings = running.end();
+            let endings = running.end_logged(&self.process.say);
             match has_moved(&bind) {
                 true => moving.extend(endings),
                 false => self.draining.extend(endings),

@@ -1,7 +1,7 @@
 //! SIGHUP: a new configuration replaces the old one, and unchanged parts keep running.
 
-use crate::support::Client;
 use crate::support::sites::{Sites, send, wait_for};
+use crate::support::{Client, Signal};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -172,6 +172,25 @@ fn listeners_come_stay_and_go() {
     // The other listener is the one it has been.
     send(&mut stays, "GET", "x", "/fixed", &[]);
     assert_eq!(stays.receive("GET").text(), "3");
+}
+
+#[test]
+fn connections_that_a_removed_listener_cuts_are_logged() {
+    let [first, second] = [free_port(), free_port()];
+    let folder = Sites::folder();
+    folder.write("www/large.bin", vec![0; 32 << 20]);
+    let file = |ports: &[u16]| listeners(ports, "1").replace("\"20s\"", "\"300ms\"");
+    let mut sites = Sites::start_in(folder, &file(&[first, second]));
+    let mut busy = Client::new(std::net::SocketAddr::from(([127, 0, 0, 1], second)));
+    send(&mut busy, "GET", "x", "/large.bin", &[]);
+    assert_eq!(busy.receive_head().status, 200);
+    sites.reload(&file(&[first]));
+    let line = format!("1 connection to 127.0.0.1:{second} was closed, still busy after 0.3 s ('drain')");
+    sites.wait_until_said(&line);
+    // The end of the server does not count it again.
+    sites.server.signal(Signal::TERM);
+    assert_eq!(sites.server.wait().code(), Some(0));
+    assert_eq!(sites.said().matches("still busy").count(), 1, "{}", sites.said());
 }
 
 #[test]
