@@ -4,6 +4,7 @@
 //! Values that wait are in one list, under a lock. One job of the pool drops them, the oldest first, and ends when it finds the list
 //! empty. `has_job` is set from the push that begins a job until then. The lock is not held while a value is dropped.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +13,19 @@ use async_task::Task;
 
 use crate::wait::{pool, simulated};
 use crate::worker::context::{self, Caller};
+use crate::worker::isolate::isolate;
 
 /// The most values that wait. Those beyond it are dropped at once: they come faster than one thread drops them, and a file keeps
 /// its space on the disk while it waits.
 const MOST: usize = 16 << 10;
 
-static LATER: Later<OwnedFd> = Later::new();
+static LATER: Later<Closing> = Later::new();
+
+/// A descriptor and what goes after it: the fields are dropped in this order.
+struct Closing {
+    _descriptor: OwnedFd,
+    _kept: Option<Box<dyn Any + Send>>,
+}
 
 /// Closes a descriptor on the pool for blocking work, and does not wait for that.
 ///
@@ -42,10 +50,29 @@ static LATER: Later<OwnedFd> = Later::new();
 ///
 /// Never. It may be called anywhere, also in a destructor while a fiber unwinds.
 pub fn close_later(descriptor: impl Into<OwnedFd>) {
-    let descriptor = descriptor.into();
+    close(descriptor.into(), None);
+}
+
+/// Closes a descriptor as [`close_later`] does, and then drops `kept`.
+///
+/// So a count of the space on the disk goes down once the space is free. `kept` is dropped on the thread that closes the
+/// descriptor.
+///
+/// # Suspends
+///
+/// Never, as [`close_later`].
+pub fn close_later_with(descriptor: impl Into<OwnedFd>, kept: impl Send + 'static) {
+    close(descriptor.into(), Some(Box::new(kept)));
+}
+
+fn close(descriptor: OwnedFd, kept: Option<Box<dyn Any + Send>>) {
+    let closing = Closing {
+        _descriptor: descriptor,
+        _kept: kept,
+    };
     let may_block = context::caller(|caller| matches!(caller, Caller::Thread));
     if !may_block && !simulated::is_here() {
-        LATER.push(descriptor);
+        LATER.push(closing);
     }
 }
 
@@ -85,7 +112,8 @@ impl<T: Send + 'static> Later<T> {
 
     fn drop_all(&self) {
         while let Some(value) = self.next() {
-            drop(value);
+            // What is kept for a descriptor may panic as it is dropped; the others are still closed.
+            isolate(|| drop(value));
         }
     }
 
@@ -152,6 +180,31 @@ mod tests {
         for _ in 0..=MOST {
             assert_eq!(told.recv().unwrap().as_deref(), Some("osier-pool"));
         }
+    }
+
+    /// Panics as it is dropped.
+    struct Broken;
+
+    impl Drop for Broken {
+        fn drop(&mut self) {
+            panic!("at the drop of a value (a test)");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_dropped_after_its_descriptor_is_closed() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (tell, told) = channel();
+        let (go, wait) = channel();
+        crate::run(|| {
+            close_later_with(std::io::pipe().unwrap().0, Broken);
+            close_later_with(writer, Observed(tell, Some(wait)));
+        });
+        // The pipe ends once its writer is closed, while the value waits.
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "");
+        assert!(told.try_recv().is_err());
+        go.send(()).unwrap();
+        assert_eq!(told.recv().unwrap().as_deref(), Some("osier-pool"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use crate::net::stream::FileSink;
 pub use crate::wait::socket::Source;
 #[cfg(feature = "descriptors")]
 pub use async_fd::Async;
-pub use close::close_later;
+pub use close::{close_later, close_later_with};
 pub use connected::{Disconnected, HalfClose, while_connected};
 #[cfg(feature = "fs")]
 pub use read_at::read_at;
