@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use osier_web::wrap::cache::StoreOptions;
 
 use crate::certificates::acme::settings as acme;
-use crate::handler::{HandlerSettings, Match};
+use crate::handler::{HandlerSettings, Match, Spools};
 use crate::policy::prefixes::Prefixes;
 use crate::reader::{At, Source, nearest};
 
@@ -192,10 +192,17 @@ fn bodies(source: &Source<'_>, site: &Policies, routes: &[RouteAt]) {
     for RouteAt { route, at, .. } in routes {
         let most = route.policies.limits.body.or(site.limits.body);
         let most = most.unwrap_or(BODY_BYTES);
-        if let Some(longest) = route.handler.spools().filter(|longest| *longest < most) {
+        let Some(Spools { memory, files }) = route.handler.spools() else {
+            continue;
+        };
+        if files.max(memory) < most {
+            let in_memory = match files < memory {
+                true => format!(" in files, and memory for {memory}"),
+                false => String::new(),
+            };
             let text = format!(
-                "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {longest}: a longer body that has to be stored \
-                 gets 413; raise 'buffer_total', or lower 'limits.body'"
+                "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {files}{in_memory}: a longer body that has to be \
+                 stored gets 413; raise 'buffer_total', or lower 'limits.body'"
             );
             source.warning(at, text);
         }

@@ -14,7 +14,7 @@ use crate::reader::{At, Reason, Section, values};
 
 use super::files::{SYMLINKS, cannot_serve};
 use super::upstream::{Backends, timeouts};
-use super::{Configured, Handler, Match, Opened, Resources, Route, Touch};
+use super::{Configured, Handler, Match, Opened, Resources, Route, Spools, Touch};
 
 /// The settings of FastCGI scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,9 +119,12 @@ impl Configured for Fastcgi {
         self.options.application_root.get_or_insert_with(|| self.root.clone());
     }
 
-    fn spools(&self) -> Option<u64> {
+    fn spools(&self) -> Option<Spools> {
         // Without `buffer`, those of unknown length.
-        Some(self.options.buffer_total.max(self.options.spool_memory as u64))
+        Some(Spools {
+            memory: self.options.spool_memory as u64,
+            files: self.options.buffer_total,
+        })
     }
 
     fn script_suffixes(&self) -> &[String] {

@@ -68,8 +68,8 @@ pub trait Configured: Sized {
     /// not change.
     fn before_chroot(&mut self) {}
 
-    /// The longest request body that there is room for, if bodies may have to be stored in temporary files.
-    fn spools(&self) -> Option<u64> {
+    /// The bounds of request bodies that may have to be stored in temporary files.
+    fn spools(&self) -> Option<Spools> {
         None
     }
 
@@ -83,6 +83,15 @@ pub trait Configured: Sized {
     /// # Errors
     /// One line: what cannot be opened, and why.
     fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason>;
+}
+
+/// How long a request body can be that is received before a backend is asked, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Spools {
+    /// The longest body that stays in memory.
+    pub memory: u64,
+    /// The room in temporary files: the key `buffer_total`.
+    pub files: u64,
 }
 
 /// The methods in `Allow` for a handler that takes any.
@@ -250,7 +259,7 @@ macro_rules! handlers {
             }
 
             /// See [`Configured::spools`].
-            pub fn spools(&self) -> Option<u64> {
+            pub fn spools(&self) -> Option<Spools> {
                 match self {
                     $(HandlerSettings::$kind(settings) => settings.spools(),)*
                 }

@@ -14,7 +14,7 @@ use crate::policy::client::net;
 use crate::reader::{Reason, Section, values};
 
 use super::upstream::{Backends, backend_address, timeouts, warn_if_missing};
-use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form, strip};
+use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Spools, Touch, form, strip};
 
 /// The settings of a proxy.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,9 +104,12 @@ impl Configured for Proxy {
         self.backends.sockets().collect()
     }
 
-    fn spools(&self) -> Option<u64> {
-        let longest = self.options.buffer_total.max(self.options.spool_memory as u64);
-        self.options.buffer.then_some(longest)
+    fn spools(&self) -> Option<Spools> {
+        let spools = Spools {
+            memory: self.options.spool_memory as u64,
+            files: self.options.buffer_total,
+        };
+        self.options.buffer.then_some(spools)
     }
 
     fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   client ─▶ piece ─▶ memory, at most `Limits::memory`, and `Limits::shared` of all spools
-//!               └────▶ file, with the bytes that were in memory, as soon as the body does not fit
+//!               └────▶ file, with the bytes that were in memory, as soon as the body does not fit, or memory is short
 //!                      at most `Limits::files` of all spools
 //! ```
 //!
@@ -23,7 +23,7 @@ use osier::sync::Semaphore;
 
 use crate::RequestBody;
 use crate::conn::buffers::{self, Size};
-use crate::conn::unnamed::{Claimed, Unnamed, in_folder};
+use crate::conn::unnamed::{Claimed, Space, Unnamed, in_folder};
 
 /// The space of the files of all request bodies.
 static FILES: Claimed = Claimed::new();
@@ -51,6 +51,14 @@ impl Limits {
     fn longest(&self) -> u64 {
         self.files.max(self.memory as u64)
     }
+
+    /// The failure of a body that is longer than [`longest`](Limits::longest).
+    fn too_long(&self) -> Failed {
+        Failed::TooLong {
+            memory: self.memory,
+            files: self.files,
+        }
+    }
 }
 
 /// A body of known length.
@@ -60,7 +68,21 @@ pub(crate) struct Spool {
     memory: Vec<u8>,
     held: Held,
     file: Option<Arc<Unnamed>>,
+    /// Why there is a file.
+    spilled: Spilled,
     len: u64,
+}
+
+/// Why a body is not in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Spilled {
+    /// It is longer than [`Limits::memory`].
+    #[default]
+    Long,
+    /// All gateways together would hold more than [`Limits::shared`] bytes, which are these.
+    Shared(usize),
+    /// The process is short of memory; see [`Pressure`].
+    Pressure,
 }
 
 /// Why a body could not be kept.
@@ -68,10 +90,10 @@ pub(crate) struct Spool {
 pub(crate) enum Failed {
     /// The client did not send its body; see [`RequestBody`].
     Client(io::Error),
-    /// The body is longer than this, and can never be kept.
-    TooLong(u64),
-    /// The files of all bodies together have [`Limits::files`] bytes, which are these.
-    NoSpace(u64),
+    /// The body is longer than [`Limits::memory`] and [`Limits::files`], which are these, and can never be kept.
+    TooLong { memory: usize, files: u64 },
+    /// The body has to leave memory, and [`Limits::files`], which is this, leaves no space.
+    NoSpace { files: u64, spilled: Spilled },
     /// The file could not be made or written.
     File(io::Error),
 }
@@ -138,7 +160,7 @@ impl Spool {
     pub(crate) fn read_arrived(&mut self, body: &mut dyn Arriving, limits: &Limits) -> Result<bool, Failed> {
         // Such a body would take the space of others until it fails.
         if self.len == 0 && body.announced().is_some_and(|length| length > limits.longest()) {
-            return Err(Failed::TooLong(limits.longest()));
+            return Err(limits.too_long());
         }
         loop {
             let mut piece = buffers::take(Size::K64);
@@ -169,17 +191,13 @@ impl Spool {
     fn add(&mut self, piece: Box<[u8]>, filled: usize, limits: &Limits) -> Result<Box<[u8]>, Failed> {
         let (at, end) = (self.len, self.len + filled as u64);
         if end > limits.longest() {
-            return Err(Failed::TooLong(limits.longest()));
+            return Err(limits.too_long());
         }
         self.len = end;
-        let is_short = memory::pressure() >= Pressure::High;
-        if self.file.is_none() && !is_short && end <= limits.memory as u64 && self.held.grow(filled, limits.shared) {
+        let Some(space) = self.claim(filled, limits)? else {
             self.memory.extend_from_slice(&piece[..filled]);
             return Ok(piece);
-        }
-        let to_write = if self.file.is_some() { filled as u64 } else { end };
-        let space = FILES.claim(to_write, limits.files);
-        let space = space.ok_or(Failed::NoSpace(limits.files))?;
+        };
         let (file, folder, memory) = (
             self.file.take(),
             limits.folder.clone(),
@@ -204,6 +222,33 @@ impl Spool {
         let (file, piece) = written.map_err(Failed::File)?;
         self.file = Some(file);
         Ok(piece)
+    }
+
+    /// Claims space in the file for the last `filled` bytes, and for those that go there with them. `None` if they stay in memory.
+    fn claim(&mut self, filled: usize, limits: &Limits) -> Result<Option<Space>, Failed> {
+        let pressure = memory::pressure();
+        let may_stay = self.file.is_none() && self.len <= limits.memory as u64;
+        if may_stay && pressure == Pressure::Normal && self.held.grow(filled, limits.shared) {
+            return Ok(None);
+        }
+        if self.len > limits.memory as u64 {
+            self.spilled = Spilled::Long;
+        } else if self.file.is_none() {
+            self.spilled = match pressure {
+                Pressure::Normal => Spilled::Shared(limits.shared),
+                _ => Spilled::Pressure,
+            };
+        }
+        let to_write = if self.file.is_some() { filled as u64 } else { self.len };
+        match FILES.claim(to_write, limits.files) {
+            Some(space) => Ok(Some(space)),
+            // Files relieve the memory. Near its limit, and not before, requests fail for the lack of it.
+            None if may_stay && pressure == Pressure::High && self.held.grow(filled, limits.shared) => Ok(None),
+            None => Err(Failed::NoSpace {
+                files: limits.files,
+                spilled: self.spilled,
+            }),
+        }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -440,6 +485,59 @@ mod tests {
         );
     }
 
+    /// The files are closed on the pool, and give back their space then.
+    fn wait_until_claimed(bytes: u64) {
+        testkit::eventually("the space is free", || FILES.bytes() == bytes);
+    }
+
+    fn refusal(filled: Result<Spool, Failed>) -> (u64, Spilled) {
+        match filled {
+            Err(Failed::NoSpace { files, spilled }) => (files, spilled),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Bodies that would stay in memory if there were enough, without space for files.
+    #[test]
+    fn a_body_without_space_is_refused_for_the_bound_that_it_met_first() {
+        apart(
+            "a_body_without_space_is_refused_for_the_bound_that_it_met_first",
+            refuse_for_memory,
+        );
+    }
+
+    fn refuse_for_memory() {
+        let limits = Limits {
+            files: 0,
+            shared: 1500,
+            ..limits(&std::env::temp_dir())
+        };
+        let fill = |length: usize| Spool::fill(&mut bytes(&vec![7; length], 300), &limits);
+        osier::run(|| {
+            let first = fill(900).unwrap();
+            assert_eq!(refusal(fill(900)), (0, Spilled::Shared(1500)));
+            drop(first);
+            // Twice the bytes of a piece are charged beside the bodies.
+            let limit = 100 * PIECE;
+            memory::set_limit(Some(limit));
+            let high = Account::named("high").charge(limit * 9 / 10);
+            assert_eq!(memory::pressure(), Pressure::High);
+            assert!(fill(900).unwrap().is_in_memory(), "a file is better, and not necessary");
+            let critical = Account::named("critical").charge(limit);
+            assert_eq!(memory::pressure(), Pressure::Critical);
+            assert_eq!(refusal(fill(900)), (0, Spilled::Pressure));
+            drop((high, critical));
+            // A short body that memory has sent to a file is refused for memory.
+            let limits = Limits {
+                files: 500,
+                ..limits.clone()
+            };
+            memory::set_limit(Some(1));
+            let filled = Spool::fill(&mut bytes(&[7; 900], 300), &limits);
+            assert_eq!(refusal(filled), (500, Spilled::Pressure));
+        });
+    }
+
     fn fill_all_space() {
         let limits = Limits {
             files: 10_000,
@@ -451,14 +549,29 @@ mod tests {
             assert!(!first.is_in_memory() && FILES.bytes() == 6000, "{}", FILES.bytes());
             assert!(fill(1000).unwrap().is_in_memory(), "a body in memory needs no space");
             let second = fill(4000).unwrap();
-            assert!(matches!(fill(1001), Err(Failed::NoSpace(10_000))));
+            assert_eq!(refusal(fill(1001)), (10_000, Spilled::Long));
             assert_eq!(FILES.bytes(), 10_000);
             drop(first);
-            assert!(matches!(fill(6001), Err(Failed::NoSpace(10_000))));
-            assert_eq!(FILES.bytes(), 4000, "what a refused body had is free");
+            wait_until_claimed(4000);
+            assert_eq!(refusal(fill(6001)), (10_000, Spilled::Long));
+            // What the refused body had is free again.
+            wait_until_claimed(4000);
             drop(second);
-            assert!(matches!(fill(10_001), Err(Failed::TooLong(10_000))));
+            wait_until_claimed(0);
+            let too_long = fill(10_001).unwrap_err();
+            assert!(
+                matches!(
+                    too_long,
+                    Failed::TooLong {
+                        memory: 1000,
+                        files: 10_000
+                    }
+                ),
+                "{too_long:?}"
+            );
+            wait_until_claimed(0);
             assert_eq!(fill(10_000).unwrap().len(), 10_000);
+            wait_until_claimed(0);
             let nowhere = Limits {
                 folder: "/nowhere".into(),
                 ..limits.clone()

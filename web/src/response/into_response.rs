@@ -137,7 +137,7 @@ impl<const N: usize> IntoResponse for &'static [u8; N] {
     }
 }
 
-/// The error response for a body that could not be kept. Its cause is for the log, and names the option that the operator may
+/// The error response for a body that could not be kept. Its cause is for the log, and names the options that the operator may
 /// raise.
 ///
 /// Files of other bodies end soon, so their lack of space is 503, and the client may try again. 507 is a full disk, which waits for
@@ -147,15 +147,31 @@ impl IntoResponse for crate::body::spool::Failed {
     fn into_response(self) -> Response {
         use std::io::ErrorKind;
 
-        use crate::body::spool::Failed;
+        use crate::body::spool::{Failed, Spilled};
         match self {
             Failed::Client(error) => error.into_response(),
-            Failed::TooLong(most) => Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close().because(format!(
-                "the body is longer than the files of all request bodies may be ('buffer_total', {most} bytes)"
-            )),
-            Failed::NoSpace(most) => Response::overloaded().because(format!(
-                "the files of other request bodies leave no space for this one ('buffer_total', {most} bytes)"
-            )),
+            Failed::TooLong { memory, files } => {
+                let in_memory = match files < memory as u64 {
+                    true => format!("a body in memory may be ({memory} bytes), and longer than "),
+                    false => String::new(),
+                };
+                Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close().because(format!(
+                    "the body is longer than {in_memory}the files of all request bodies may be ('buffer_total', {files} bytes)"
+                ))
+            }
+            Failed::NoSpace { files, spilled } => {
+                let bound = format!("'buffer_total', {files} bytes");
+                Response::overloaded().because(match spilled {
+                    Spilled::Long => format!("the files of other request bodies leave no space for this one ({bound})"),
+                    Spilled::Shared(most) => format!(
+                        "bodies hold all memory for them ('shared_memory', {most} bytes), and their files leave no space for this one \
+                         ({bound})"
+                    ),
+                    Spilled::Pressure => format!(
+                        "the process is short of memory ('memory'), and the files of request bodies leave no space for this one ({bound})"
+                    ),
+                })
+            }
             Failed::File(error) => {
                 let mut response = Response::plain(match error.kind() {
                     ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
