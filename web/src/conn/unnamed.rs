@@ -4,7 +4,7 @@
 //! of clients may leave at once, and the worker goes on with those that stay.
 //!
 //! A file owns [`Space`], a part of a sum that is bounded: [`Claimed`]. Space is claimed before the bytes are written, and given
-//! back when the file is dropped. The pool frees the blocks a moment later, so the disk may hold more than the sum for that long.
+//! back once the file is closed. So the disk never holds more than the sum.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -45,6 +45,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// Takes all of it, and leaves nothing.
+    fn take(&mut self) -> Space {
+        let bytes = std::mem::take(&mut self.bytes);
+        Space { bytes, of: self.of }
+    }
+
     /// Gives back all but `bytes`.
     fn shrink_to(&mut self, bytes: u64) {
         let excess = self.bytes.saturating_sub(bytes);
@@ -118,8 +124,9 @@ impl Deref for Unnamed {
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
+        let space = self.space().take();
         if let Some(file) = self.file.take() {
-            osier::io::close_later(file);
+            osier::io::close_later_with(file, space);
         }
     }
 }
@@ -140,7 +147,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    static NONE: Claimed = Claimed::new();
+    static FILES: Claimed = Claimed::new();
 
     /// The descriptors of unnamed files in `folder`.
     fn open_files(folder: &Path) -> usize {
@@ -168,7 +175,7 @@ mod tests {
         let folder = testkit::Folder::new();
         let folder = folder.path().canonicalize().unwrap();
         let (socket, peer) = lingering();
-        let new = || Unnamed::new(&folder, NONE.claim(0, 0).unwrap()).unwrap();
+        let new = || Unnamed::new(&folder, FILES.claim(7, 140).unwrap()).unwrap();
         osier::run(|| {
             osier::io::close_later(socket);
             let files: Vec<_> = (0..20).map(|_| Arc::new(new())).collect();
@@ -177,11 +184,16 @@ mod tests {
             assert_eq!(open_files(&folder), 20);
             drop(again);
             assert_eq!(open_files(&folder), 20, "the worker has closed a file");
+            assert!(
+                FILES.claim(1, 140).is_none(),
+                "files that are open have given back their space"
+            );
         });
         drop(peer);
         testkit::eventually("all files are closed", || open_files(&folder) == 0);
+        testkit::eventually("their space is free", || FILES.bytes() == 0);
         // A plain thread closes its file itself.
         drop(new());
-        assert_eq!(open_files(&folder), 0);
+        assert_eq!((open_files(&folder), FILES.bytes()), (0, 0));
     }
 }
