@@ -39,6 +39,9 @@ use crate::worker::threads::{Settings, Threads};
 /// thread or computes, is waited for one second longer; then it is reported, and its thread is left behind. (The threads
 /// of the process-wide pool behind [`unblock`](crate::unblock) end when they have been idle for a while.)
 ///
+/// If the poller of a worker fails, which takes a program that closes descriptors of others or a filter of system calls, a line on
+/// stderr says so, and all workers shut down as they do when the runtime is dropped. Whatever is spawned then is cancelled.
+///
 /// ```
 /// let runtime = osier::Runtime::builder().workers(2).build()?;
 /// let greeting = runtime.run(|| String::from("hello"));
@@ -73,8 +76,8 @@ impl Runtime {
     ///
     /// # Panics
     ///
-    /// If `body` does, with the same payload. On a worker of any runtime, which must not block: use
-    /// [`spawn`](crate::spawn) and join there.
+    /// If `body` does, with the same payload. With that of a [cancellation](crate::Cancelled), without a message, if the poller of a
+    /// worker fails. On a worker of any runtime, which must not block: use [`spawn`](crate::spawn) and join there.
     #[track_caller]
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         assert!(
@@ -165,7 +168,8 @@ osier_queue::impl_debug!(Runtime, self => { workers: self.workers() });
 ///
 /// # Panics
 ///
-/// If the runtime cannot be built (use [`Runtime::builder`] to handle that). If `body` panics, with the same payload.
+/// If the runtime cannot be built (use [`Runtime::builder`] to handle that). If `body` panics, with the same payload. As
+/// [`Runtime::run`] does if the poller of a worker fails.
 #[track_caller]
 pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     match Runtime::new() {

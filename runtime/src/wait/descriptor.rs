@@ -21,6 +21,7 @@ use osier_poll::{Interest, Mode, Poller, Ready, Token};
 use smallvec::SmallVec;
 
 use crate::wait::driver::{self, wake_each};
+use crate::worker::faults::{self, Call};
 use crate::worker::remote::Remote;
 
 /// The bit of a token that belongs to a driver's table of descriptors. Other tokens are those of our sockets.
@@ -303,6 +304,7 @@ impl Entry {
         if self.registered && self.armed.contains(interest) && !self.armed.is_empty() {
             return Ok(());
         }
+        faults::check(Call::Register)?;
         let token = Token(FOREIGN | u64::from(self.generation) << 32 | u64::from(fd.as_raw_fd() as u32));
         let known_as = self.double.as_ref().map_or(fd, |double| double.as_fd());
         if self.registered {

@@ -218,7 +218,7 @@ pub(crate) fn current() -> io::Result<&'static Remote> {
 fn outside() -> io::Result<&'static Remote> {
     static THREADS: OnceLock<Threads> = OnceLock::new();
     if let Some(threads) = THREADS.get() {
-        return Ok(threads.scheduler.remote(0));
+        return of_outside(threads);
     }
     static STARTING: Mutex<()> = Mutex::new(());
     let _starting = STARTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -236,5 +236,14 @@ fn outside() -> io::Result<&'static Remote> {
             })?;
         let _ = THREADS.set(threads);
     }
-    Ok(THREADS.get().expect("set under the lock").scheduler.remote(0))
+    of_outside(THREADS.get().expect("set under the lock"))
+}
+
+fn of_outside(threads: &Threads) -> io::Result<&'static Remote> {
+    match threads.scheduler.failed.load(Ordering::Acquire) {
+        true => Err(io::Error::other(
+            "the driver of futures outside of a runtime has ended: its poller failed",
+        )),
+        false => Ok(threads.scheduler.remote(0)),
+    }
 }

@@ -24,6 +24,7 @@ use crate::wait::entry::{Entry, FREE, at, interest_in, token};
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
+use crate::worker::faults::{self, Call as PollerCall};
 use crate::worker::remote;
 use crate::worker::remote::Remote;
 use crate::worker::waker::Word;
@@ -522,6 +523,7 @@ impl Watched {
             Fd::System(fd) => fd,
             Fd::Simulated(socket) => return socket.register(token, interest),
         };
+        faults::check(PollerCall::Register)?;
         let registered = driver.with_poller(|poller| {
             if how.again {
                 return poller.modify(fd, token, interest, mode);

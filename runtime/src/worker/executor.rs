@@ -537,8 +537,7 @@ impl Scheduler {
             }
         });
         if let Some(task) = task {
-            self.tasks.push(task);
-            self.wake_one();
+            self.inject_task(task);
         } else if self.workers() > 1 {
             self.wake_one();
         }
@@ -576,8 +575,7 @@ fn schedule(task: Runnable) {
     if let Some(task) = task {
         // A queued task may be gone at once.
         let scheduler = Arc::clone(task.metadata().scheduler());
-        scheduler.tasks.push(task);
-        scheduler.wake_one();
+        scheduler.inject_task(task);
     }
 }
 

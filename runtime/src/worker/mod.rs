@@ -25,6 +25,7 @@ pub(crate) mod context;
 pub(crate) mod core;
 pub(crate) mod desk;
 pub(crate) mod executor;
+pub(crate) mod faults;
 pub(crate) mod heap;
 pub(crate) mod hook;
 pub(crate) mod isolate;
@@ -67,6 +68,7 @@ use crate::wait::entry;
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, Show, cannot_start};
 use crate::worker::desk::Load;
+use crate::worker::faults::Call;
 use crate::worker::heap::Heap;
 use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
@@ -91,6 +93,8 @@ const FRESH_EVERY: u32 = 8;
 const FEWEST: u32 = 2;
 /// The pool of stacks is looked through this long after fibers have ended.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// The time between two turns of a loop whose poller has failed.
+const WITHOUT_POLLER: Duration = Duration::from_millis(1);
 /// One poll takes at most this many events.
 const EVENTS: usize = 1024;
 
@@ -199,12 +203,26 @@ impl Worker {
         while !self.is_done() {
             self.run_ready();
             if let Err(error) = self.poll(&mut events, None) {
-                panic!("worker {}: its poller failed: {error}", self.index);
+                self.poller_failed(&error);
             }
             self.take_inbox();
             self.fire_timers();
         }
         self.abandon();
+    }
+
+    /// Ends the runtime: no event and no wake-up reaches this worker in time any more. The loop goes on without its poller until the
+    /// shutdown is over.
+    #[cold]
+    fn poller_failed(&self, error: &io::Error) {
+        if self.scheduler.fail() {
+            let owner = self.remote.desk.owner();
+            let name = owner.as_ref().map_or("unnamed", |owner| &owner.name);
+            eprintln!(
+                "osier: worker '{name}': its poller failed: {error}; the runtime shuts down and cancels what it runs"
+            );
+        }
+        std::thread::sleep(WITHOUT_POLLER);
     }
 
     /// Runs fibers and tasks in turn, until none is ready, either kind has had its share, or the time is over. Then runs one fiber that had given
@@ -324,7 +342,7 @@ impl Worker {
         }
         self.heap.note(self.slots.live(), self.fibers());
         desk.turn_ends(&self.load(), asleep_at.is_some());
-        let polled = self.poller.wait(events, timeout);
+        let polled = faults::check(Call::Wait).and_then(|()| self.poller.wait(events, timeout));
         if asleep_at.is_some() {
             self.remote.parker.unprepare();
             if self.scheduler.idle.leave_sleep(self.index) {

@@ -9,7 +9,7 @@
 //!
 //! `worker/executor.rs` has the queues of tasks.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
@@ -17,6 +17,7 @@ use osier_coro::stack;
 use osier_queue::Idle;
 
 use crate::worker::executor::{self, Runnable};
+use crate::worker::isolate::isolate;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 
@@ -29,6 +30,8 @@ pub(crate) struct Scheduler {
     pub(crate) idle: Idle,
     /// Set once, then every worker is rung.
     pub(crate) stopping: AtomicBool,
+    /// Set once, when the poller of a worker has failed: the workers end, although the runtime is still there.
+    pub(crate) failed: AtomicBool,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) stacks: stack::Config,
     pub(crate) measure_stacks: bool,
@@ -62,7 +65,48 @@ impl Scheduler {
     /// Queues a job for any worker, from outside.
     pub(crate) fn inject(&self, job: Job) {
         self.injector.push(job);
+        self.queued_outside();
+    }
+
+    /// Queues a task for any worker, from outside.
+    pub(crate) fn inject_task(&self, task: Runnable) {
+        self.tasks.push(task);
+        self.queued_outside();
+    }
+
+    fn queued_outside(&self) {
         self.wake_one();
+        // Pairs with the fence in `fail`: the worker that has failed sees what was queued before, or this look sees the failure.
+        fence(Ordering::SeqCst);
+        if self.failed.load(Ordering::Relaxed) {
+            self.cancel_queued();
+        }
+    }
+
+    /// Tells all workers to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.remotes().for_each(Remote::ring);
+    }
+
+    /// Stops the runtime because a worker cannot go on. Returns whether it is the first.
+    pub(crate) fn fail(&self) -> bool {
+        let is_first = !self.failed.swap(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if is_first {
+            self.stop();
+        }
+        is_first
+    }
+
+    /// Drops the jobs and tasks from outside that nobody has taken, and so cancels them.
+    pub(crate) fn cancel_queued(&self) {
+        while !self.injector.is_empty() {
+            drop(self.injector.steal());
+        }
+        while !self.tasks.is_empty() {
+            isolate(|| drop(self.tasks.steal()));
+        }
     }
 
     /// Wakes a sleeper to look for queued jobs, unless a worker is looking already.

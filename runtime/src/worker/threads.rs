@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
@@ -23,7 +23,6 @@ use crate::worker::clock::{Clock, VirtualClock};
 use crate::worker::context;
 use crate::worker::desk::{self, WorkerIdentity};
 use crate::worker::executor;
-use crate::worker::isolate::isolate;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::scheduler::{Scheduler, WorkerQueues};
@@ -187,8 +186,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.scheduler.stopping.store(true, Ordering::SeqCst);
-        self.scheduler.queues.iter().for_each(|worker| worker.remote.ring());
+        self.scheduler.stop();
         // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
         let limit = self.scheduler.shutdown_timeout.saturating_add(Duration::from_secs(1));
         let deadline = Instant::now().checked_add(limit);
@@ -211,12 +209,7 @@ impl Drop for Threads {
             }
         }
         // Jobs that were queued too late to start are dropped here, and so cancelled.
-        while !self.scheduler.injector.is_empty() {
-            drop(self.scheduler.injector.steal());
-        }
-        while !self.scheduler.tasks.is_empty() {
-            isolate(|| drop(self.scheduler.tasks.steal()));
-        }
+        self.scheduler.cancel_queued();
         // A task that did not end in time may be dropped on its own thread alone, which is gone.
         for worker in &self.scheduler.queues {
             while let Steal::Success(task) = worker.local_tasks.steal() {
@@ -282,6 +275,7 @@ pub(crate) fn prepare(
         tasks: Injector::new(),
         idle: Idle::new(vacancies.len()),
         stopping: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
         shutdown_timeout: settings.shutdown_timeout,
         stacks: settings.stacks.clone(),
         measure_stacks: settings.measure_stacks,

@@ -1,0 +1,167 @@
+//! Calls of the poller that fail, for the tests of this crate: no program can make the kernel refuse them. In every other build
+//! there is nothing here.
+
+#[cfg(not(test))]
+use std::io;
+
+/// A call of the poller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    Wait,
+    Register,
+}
+
+/// Fails if a test has asked for it on this thread.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn check(_: Call) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use injected::{check, set};
+
+#[cfg(test)]
+mod injected {
+    use std::cell::Cell;
+    use std::io;
+
+    use super::Call;
+
+    thread_local! {
+        /// The error codes of the two calls.
+        static FAULTS: [Cell<Option<i32>>; 2] = const { [const { Cell::new(None) }; 2] };
+    }
+
+    /// Makes the call fail on this thread from now on, with this error of the system.
+    pub(crate) fn set(call: Call, code: Option<i32>) {
+        FAULTS.with(|faults| faults[call as usize].set(code));
+    }
+
+    pub(crate) fn check(call: Call) -> io::Result<()> {
+        match FAULTS.with(|faults| faults[call as usize].get()) {
+            Some(code) => Err(io::Error::from_raw_os_error(code)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Read};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+
+    use super::{Call, set};
+    use crate::Cancelled;
+    use crate::io::Interest;
+    use crate::net::{TcpListener, TcpStream, UdpSocket};
+    use crate::wait::driver;
+
+    fn fail(call: Call, code: Errno) {
+        set(call, Some(code.raw_os_error()));
+    }
+
+    fn is_cancelled<T>(outcome: std::thread::Result<T>) -> bool {
+        outcome.is_err_and(|payload| Cancelled::is_payload(&*payload))
+    }
+
+    /// Runs `body` in a child, whose process loses a poller, and returns the lines of its stderr.
+    fn lines_of_child(name: &str, body: fn()) -> Option<Vec<String>> {
+        let child = testkit::in_a_child(&format!("worker::faults::tests::{name}"), body)?;
+        let said = String::from_utf8_lossy(&child.stderr).into_owned();
+        assert!(
+            child.status.success(),
+            "{said}{}",
+            String::from_utf8_lossy(&child.stdout)
+        );
+        Some(said.lines().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_runtime_ends_in_order_when_a_poller_fails() {
+        let lines = lines_of_child("a_runtime_ends_in_order_when_a_poller_fails", || {
+            let runtime = crate::Runtime::builder().workers(3).name("three").build().unwrap();
+            let for_ever = || crate::sleep(Duration::from_secs(3600));
+            let fibers: Vec<_> = (0..30).map(|_| runtime.spawn(for_ever)).collect();
+            let task = runtime.spawn_future(std::future::pending::<()>());
+            let body = || {
+                runtime.run(|| {
+                    fail(Call::Wait, Errno::BADF);
+                    for_ever();
+                })
+            };
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            assert!(is_cancelled(outcome));
+            assert!(fibers.into_iter().all(|fiber| is_cancelled(fiber.join())));
+            assert!(is_cancelled(task.join()));
+            // Nothing runs any more, and nobody waits for it.
+            assert!(is_cancelled(runtime.spawn(|| ()).join()));
+            assert!(is_cancelled(runtime.spawn_future(async {}).join()));
+        });
+        if let Some(lines) = lines {
+            let text = "osier: worker 'three-";
+            let failure = ": its poller failed: Bad file descriptor (os error 9); the runtime shuts down and cancels what it runs";
+            assert!(
+                matches!(&lines[..], [line] if line.starts_with(text) && line.ends_with(failure)),
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_driver_the_leaves_outside_of_a_runtime_fail() {
+        /// Breaks the poller of the thread that wakes it.
+        struct Breaks;
+
+        impl Wake for Breaks {
+            fn wake(self: Arc<Self>) {
+                fail(Call::Wait, Errno::BADF);
+            }
+        }
+
+        let lines = lines_of_child("without_a_driver_the_leaves_outside_of_a_runtime_fail", || {
+            let waker = Waker::from(Arc::new(Breaks));
+            let mut soon = pin!(crate::time::Sleep::new(Duration::from_millis(1)));
+            assert!(soon.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            testkit::eventually("the driver ends", || driver::current().is_err());
+        });
+        if let Some(lines) = lines {
+            assert!(
+                matches!(&lines[..], [line] if line.starts_with("osier: worker 'osier-driver-0': its poller failed")),
+                "{lines:?}"
+            );
+        }
+    }
+
+    /// The errors of epoll_ctl that a program can meet: no memory, and too many watches of this user.
+    #[test]
+    fn what_the_poller_refuses_is_the_error_of_the_call_that_waits() {
+        for code in [Errno::NOMEM, Errno::NOSPC, Errno::INTR] {
+            let runtime = crate::Runtime::builder().workers(1).build().unwrap();
+            runtime.run(|| {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+                let (pipe, _writer) = io::pipe().unwrap();
+                drop(listener.accept().unwrap());
+                fail(Call::Register, code);
+                let refused = |error: Option<io::Error>| {
+                    assert_eq!(error.and_then(|error| error.raw_os_error()), Some(code.raw_os_error()));
+                };
+                let other = TcpListener::bind("127.0.0.1:0").unwrap();
+                refused(other.accept().err());
+                refused(udp.recv(&mut [0]).err());
+                refused(crate::io::readable(&pipe, None).err());
+                refused(crate::io::ready(&pipe, Interest::READABLE, None).err());
+                refused(crate::block_on(udp.recv_async(&mut [0])).err());
+                set(Call::Register, None);
+                assert_eq!(client.read(&mut [0]).unwrap(), 0, "the worker goes on");
+            });
+        }
+    }
+}
