@@ -508,5 +508,18 @@ mod tests {
             queue.try_recv()
         });
         assert!(closed);
+
+        // The sender sends and closes when the reader has found the queue empty: the last frame is not left behind.
+        let (sender, mut queue) = full();
+        let closed = is_closed(&sender, || {
+            let taken = queue.try_recv();
+            if taken.is_err() && sender.0.last.get().is_none() {
+                sender.send("last");
+                sender.close(1000, "bye");
+                assert_eq!((sender.len(), sender.dropped()), (1, 1), "the queue was full");
+            }
+            taken
+        });
+        assert!(closed);
     }
 }
