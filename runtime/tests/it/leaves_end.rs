@@ -229,27 +229,35 @@ fn callbacks_run_at_once_where_there_are_threads_for_them() {
     });
 }
 
+/// Sets a hook that makes a dump of each panic.
+fn dump_panics() -> mpsc::Receiver<osier::inspect::Dump> {
+    let (sender, receiver) = mpsc::channel();
+    std::panic::set_hook(Box::new(move |_| sender.send(osier::dump()).unwrap()));
+    receiver
+}
+
+/// In a child: the hook is the whole process's, and another test would build the first runtime.
 #[test]
 fn a_panic_hook_may_dump_on_a_fiber() {
-    on(1).run(|| {
-        let sleeper = osier::spawn(crate::given::forever);
-        osier::yield_now();
-        let (sender, receiver) = mpsc::channel();
-        let before = std::panic::take_hook();
-        let here = std::thread::current().id();
-        std::panic::set_hook(Box::new(move |info| {
-            if std::thread::current().id() == here && info.to_string().contains("of which a dump is made") {
-                sender.send(osier::dump()).unwrap();
-            } else {
-                before(info);
-            }
-        }));
-        let panics = osier::spawn_local(|| panic!("of which a dump is made"));
-        assert!(panics.join().is_err());
-        let dump = receiver.try_recv().unwrap();
-        assert!(dump.workers.iter().any(|worker| !worker.fibers.is_empty()), "{dump}");
-        sleeper.cancel();
+    let child = testkit::in_a_child("leaves_end::a_panic_hook_may_dump_on_a_fiber", || {
+        let check = |dumps: mpsc::Receiver<osier::inspect::Dump>| {
+            on(1).run(move || {
+                let sleeper = osier::spawn(crate::given::forever);
+                osier::yield_now();
+                assert!(osier::spawn_local(|| panic!("of which a dump is made")).join().is_err());
+                let dump = dumps.try_recv().unwrap();
+                assert!(dump.workers.iter().any(|worker| !worker.fibers.is_empty()), "{dump}");
+                sleeper.cancel();
+            });
+        };
+        // The hook of the first runtime calls this one: a dump blocks the thread.
+        check(dump_panics());
+        // This one replaces that hook: a dump suspends the fiber.
+        check(dump_panics());
     });
+    if let Some(child) = child {
+        assert!(child.status.success(), "{child:?}");
+    }
 }
 
 #[test]
