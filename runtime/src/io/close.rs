@@ -204,7 +204,10 @@ mod tests {
         assert_eq!(std::io::read_to_string(reader).unwrap(), "");
         assert!(told.try_recv().is_err());
         go.send(()).unwrap();
-        assert_eq!(told.recv().unwrap().as_deref(), Some("osier-pool"));
+        let thread = told
+            .recv_timeout(testkit::DEADLINE)
+            .expect("a drop after that of `Broken`");
+        assert_eq!(thread.as_deref(), Some("osier-pool"));
     }
 
     #[test]
