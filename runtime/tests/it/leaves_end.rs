@@ -236,7 +236,7 @@ fn dump_panics() -> mpsc::Receiver<osier::inspect::Dump> {
     receiver
 }
 
-/// In a child: the hook is the whole process's, and another test would build the first runtime.
+/// It runs in a child: the hook is the whole process's, and another test would build the first runtime.
 #[test]
 fn a_panic_hook_may_dump_on_a_fiber() {
     let child = testkit::in_a_child("leaves_end::a_panic_hook_may_dump_on_a_fiber", || {
