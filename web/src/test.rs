@@ -33,6 +33,7 @@ use std::sync::OnceLock;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use osier::Runtime;
+use osier::net::PackedAddr;
 use osier_http::{BodyDecoder, Limits, Method, ReplyScanner, Slots};
 #[cfg(any(feature = "forms", feature = "json"))]
 use serde::Serialize;
@@ -339,8 +340,7 @@ fn exchange(
     let local = Local::alone(service, 0);
     let memory = Memory {
         worker: local.worker.clone(),
-        peer,
-        is_proxied: false,
+        peer: PackedAddr::new(peer, false),
         is_encrypted: false,
         local: None,
         body: RefCell::new(body),

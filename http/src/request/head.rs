@@ -29,6 +29,8 @@ use crate::message::{Exchange, FieldList, Fields, Headers, Limits, Method, Rejec
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     pub(crate) method: Method<'a>,
+    /// The method, and the target, as they were sent.
+    token: &'a str,
     raw_target: &'a str,
     target: Target<'a>,
     version: Version,
@@ -87,11 +89,12 @@ impl<'a> Head<'a> {
         version: Version,
         fields: Fields<'a>,
     ) -> Result<Head<'a>, Reject> {
-        let method = Method::new(method);
+        let (token, method) = (method, Method::new(method));
         let target = target::parse(method, raw_target)?;
         let framing = Framing::of(Headers(fields), version)?;
         Ok(Head {
             method,
+            token,
             raw_target,
             target,
             version,
@@ -109,6 +112,13 @@ impl<'a> Head<'a> {
     /// The request target, as it was sent.
     pub fn target(&self) -> &'a str {
         self.raw_target
+    }
+
+    /// The method and the target, as they were sent, by their places in the head.
+    #[doc(hidden)]
+    #[inline]
+    pub fn line(&self) -> (&&'a str, &&'a str) {
+        (&self.token, &self.raw_target)
     }
 
     /// Returns the same head with another target, in origin form, and the same host. A server uses it to rewrite a request.

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::thread;
 
 pub use crate::worker::core::Fiber;
-#[doc(hidden)]
-pub use crate::worker::hook::describe_by;
 pub use crate::worker::hook::{Part, after_resume, before_suspend, describe};
+#[doc(hidden)]
+pub use crate::worker::hook::{RequestWords, describe_request};
 pub use crate::worker::meter::{Activity, Meter};
 pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]

@@ -152,7 +152,7 @@ fn note() {
     POST.texted.store(0, Ordering::Relaxed);
     if has_room {
         trace(extent.map(|extent| extent.used_bytes));
-        // The words of `describe` are data, and `describe_by` asks for code that only formats. An error means that they were cut.
+        // The words are data, so none of the application's code runs here. An error means that they were cut.
         let _ = context::running(|core| write!(Text, "{}", Words(core)));
     }
     POST.done.store(true, Ordering::Release);

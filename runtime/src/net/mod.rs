@@ -39,6 +39,8 @@ mod unix;
 
 pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+#[doc(hidden)]
+pub use crate::worker::packed::PackedAddr;
 pub use addr::ToSocketAddrs;
 pub use any::Stream;
 pub use inherited::{Inherited, inherited};

@@ -21,6 +21,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::worker::context;
+use crate::worker::packed::PackedAddr;
 
 /// The hooks of one fiber.
 pub(crate) struct Hooks {
@@ -33,7 +34,8 @@ pub(crate) struct Hooks {
 enum Hook<'a> {
     BeforeSuspend(&'a dyn Fn()),
     AfterResume(&'a dyn Fn()),
-    Describe(&'a dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result),
+    Describe(&'a [Part<'a>]),
+    DescribeRequest(&'a RequestWords<'a>),
 }
 
 struct Node<'a> {
@@ -90,15 +92,16 @@ impl Hooks {
     }
 
     /// The innermost [`describe`], as a value to be shown. `None` if there is none.
-    pub(crate) fn description(&self) -> Option<impl fmt::Display + '_> {
+    pub(crate) fn description(&self) -> Option<Description<'_>> {
         let mut node = self.innermost.get();
         while !node.is_null() {
             // SAFETY: as in `run_one`.
             let Node { hook, outer } = unsafe { &*node };
-            if let Hook::Describe(describe) = hook {
-                return Some(fmt::from_fn(describe));
+            match hook {
+                Hook::Describe(parts) => return Some(Description::Parts(parts)),
+                Hook::DescribeRequest(words) => return Some(Description::Request(words)),
+                Hook::BeforeSuspend(_) | Hook::AfterResume(_) => node = *outer,
             }
-            node = *outer;
         }
         None
     }
@@ -234,6 +237,44 @@ impl Part<'_> {
     }
 }
 
+/// The words of a request: `GET /users/7 (route /users/{id}), 192.0.2.1:443`. It is for the crates of this repository alone: parts made
+/// for each request cost a server 115 instructions. These are data, too, each a reference to where the server has it.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct RequestWords<'a> {
+    pub method: &'a &'a str,
+    pub target: &'a &'a str,
+    /// Shown only if it has parameters.
+    pub route: &'a &'a str,
+    pub peer: &'a PackedAddr,
+}
+
+impl RequestWords<'_> {
+    /// It may be called in a signal handler, as [`Part::show`].
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.target)?;
+        if self.route.contains('{') {
+            write!(f, " (route {})", self.route)?;
+        }
+        write!(f, ", {}", self.peer.get())
+    }
+}
+
+/// The text of a [`describe`] or a [`describe_request`].
+pub(crate) enum Description<'a> {
+    Parts(&'a [Part<'a>]),
+    Request(&'a RequestWords<'a>),
+}
+
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Description::Parts(parts) => parts.iter().try_for_each(|part| part.show(f)),
+            Description::Request(words) => words.show(f),
+        }
+    }
+}
+
 /// Runs `body`, and says meanwhile in words what this fiber does. A [dump](crate::dump), the watchdog and a panic name
 /// the fiber by the text of the innermost call: its parts, one behind the other.
 ///
@@ -258,17 +299,14 @@ impl Part<'_> {
 ///
 /// Only where `body` does.
 pub fn describe<T>(text: &[Part<'_>], body: impl FnOnce() -> T) -> T {
-    describe_by(&|f| text.iter().try_for_each(|part| part.show(f)), body)
+    with_hook(Hook::Describe(text), body)
 }
 
-/// Same as [`describe`], by code in place of data. It is for the crates of this repository alone: parts made for each request cost
-/// 115 instructions, and this one costs two stores.
-///
-/// `text` runs in a signal handler that interrupts the fiber anywhere. It must only format values that do not change, and must not
-/// allocate, lock, borrow a `RefCell` or panic.
+/// Same as [`describe`], with the words of a request.
 #[doc(hidden)]
-pub fn describe_by<T>(text: &dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result, body: impl FnOnce() -> T) -> T {
-    with_hook(Hook::Describe(text), body)
+#[inline]
+pub fn describe_request<T>(words: &RequestWords<'_>, body: impl FnOnce() -> T) -> T {
+    with_hook(Hook::DescribeRequest(words), body)
 }
 
 #[inline]

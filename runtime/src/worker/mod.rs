@@ -31,6 +31,7 @@ pub(crate) mod hook;
 pub(crate) mod isolate;
 pub(crate) mod linger;
 pub(crate) mod meter;
+pub(crate) mod packed;
 pub(crate) mod packet;
 pub(crate) mod random;
 pub(crate) mod remote;

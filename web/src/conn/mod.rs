@@ -28,7 +28,6 @@ pub(crate) mod awaiting;
     allow(dead_code, reason = "only the proxy keeps buffers for heads")
 )]
 pub(crate) mod buffers;
-mod client_addr;
 pub(crate) mod clients;
 pub(crate) mod close;
 pub(crate) mod date;

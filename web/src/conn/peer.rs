@@ -15,6 +15,7 @@ use osier::fiber::{Activity, waits_for};
 use osier::io::{HalfClose, while_connected};
 #[cfg(feature = "sendfile")]
 use osier::memory::Account;
+use osier::net::PackedAddr;
 
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
@@ -43,9 +44,8 @@ enum End<'w> {
 /// The client's side of a request that does not come over a connection.
 pub(crate) struct Memory {
     pub(crate) worker: Rc<Worker>,
-    pub(crate) peer: SocketAddr,
-    /// Whether a trusted proxy has named the address.
-    pub(crate) is_proxied: bool,
+    /// Marked if a trusted proxy has named the address.
+    pub(crate) peer: PackedAddr,
     /// Whether the client of the request that this one is made for uses TLS.
     pub(crate) is_encrypted: bool,
     /// The address at which the client reached the server.
@@ -81,19 +81,21 @@ impl<'w> From<&'w Memory> for Peer<'w> {
 
 impl<'w> Peer<'w> {
     pub(crate) fn peer(self) -> SocketAddr {
+        self.packed_addr().get()
+    }
+
+    /// The client's address, marked if a trusted proxy has named it.
+    #[inline]
+    pub(crate) fn packed_addr(self) -> &'w PackedAddr {
         match self.end {
-            End::Link(link) => link.peer(),
-            End::Stream(stream) => stream.link().peer(),
-            End::Memory(memory) => memory.peer,
+            End::Link(link) => link.packed_addr(),
+            End::Stream(stream) => stream.link().packed_addr(),
+            End::Memory(memory) => &memory.peer,
         }
     }
 
     pub(crate) fn is_proxied(self) -> bool {
-        match self.end {
-            End::Link(link) => link.is_proxied(),
-            End::Stream(stream) => stream.link().is_proxied(),
-            End::Memory(memory) => memory.is_proxied,
-        }
+        self.packed_addr().is_marked()
     }
 
     /// The connection, which HTTP/2 streams share. `None` for a test.

@@ -16,7 +16,6 @@
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
-use std::fmt;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -26,6 +25,7 @@ use std::rc::Rc;
 use http::{Extensions, StatusCode};
 use matchit::Params;
 use osier::Cancelled;
+use osier::fiber::RequestWords;
 use osier::io::HalfClose;
 use osier::memory::{self, Account, Charge, Pressure};
 use osier_http::path::Path;
@@ -567,18 +567,17 @@ impl<'b> Burst<'b> {
         if received.is_none() {
             self.begin_timing(self.peer.worker.take_age());
         }
-        let peer = self.peer;
-        let describe = |f: &mut fmt::Formatter<'_>| {
-            write!(f, "{} {}", head.method(), head.target())?;
-            if found.pattern.contains('{') {
-                write!(f, " (route {})", found.pattern)?;
-            }
-            write!(f, ", {}", peer.peer())
+        let (method, target) = head.line();
+        let words = RequestWords {
+            method,
+            target,
+            route: &found.pattern,
+            peer: self.peer.packed_addr(),
         };
         let done = match route.and_then(|route| route.stack_bytes) {
-            None => osier::fiber::describe_by(&describe, || self.handle(&mut request, found, received)),
+            None => osier::fiber::describe_request(&words, || self.handle(&mut request, found, received)),
             Some(bytes) => self.on_stack(bytes, gone, || {
-                osier::fiber::describe_by(&describe, || self.handle(&mut request, found, None))
+                osier::fiber::describe_request(&words, || self.handle(&mut request, found, None))
             }),
         };
 

@@ -9,10 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use osier::memory::Account;
-use osier::net::Stream;
+use osier::net::{PackedAddr, Stream};
 
 use crate::ClientNetwork;
-use crate::conn::client_addr::ClientAddr;
 use crate::conn::close::CloseReason;
 use crate::conn::listed::{ConnectionInfo, ConnectionState};
 use crate::conn::log::record::{Level, Record};
@@ -33,8 +32,8 @@ const TLS_BYTES: usize = 1400;
 pub(crate) struct Link {
     pub(crate) transport: Transport,
     pub(crate) worker: Rc<Worker>,
-    /// The client's address. Until the PROXY header has arrived it is the balancer's.
-    pub(super) peer: Cell<ClientAddr>,
+    /// The client's address, marked if a balancer has named it. Until the PROXY header has arrived it is the balancer's.
+    pub(super) peer: PackedAddr,
     pub(super) phase: Cell<Phase>,
     pub(super) protocol: Cell<Protocol>,
     /// Streams of HTTP/2 that have begun and not ended.
@@ -156,7 +155,12 @@ impl Link {
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer.get().unpack()
+        self.peer.get()
+    }
+
+    #[inline]
+    pub(crate) fn packed_addr(&self) -> &PackedAddr {
+        &self.peer
     }
 
     /// Notes how many streams have begun and not ended.
@@ -210,8 +214,7 @@ impl Link {
             self.worker.server.complain_of(client);
             return false;
         }
-        let proxied = ClientAddr::pack(client, true);
-        self.peer.set(proxied);
+        self.peer.set(client, true);
         true
     }
 
@@ -233,7 +236,7 @@ impl Link {
 
     /// Whether a balancer has named the client.
     pub(crate) fn is_proxied(&self) -> bool {
-        self.peer.get().is_proxied
+        self.peer.is_marked()
     }
 }
 

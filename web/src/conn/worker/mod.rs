@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use osier::fiber::Trimmed;
 use osier::memory::Account;
+use osier::net::PackedAddr;
 use osier::time::Stamp;
 
-use crate::conn::client_addr::ClientAddr;
 use crate::conn::close::CloseReason;
 use crate::conn::date::DateCache;
 #[cfg(feature = "upgrade")]
@@ -223,7 +223,7 @@ impl Worker {
         let link = Rc::new(Link {
             transport,
             worker: self.clone(),
-            peer: Cell::new(ClientAddr::pack(peer, false)),
+            peer: PackedAddr::new(peer, false),
             phase: Cell::new(Phase::Fresh),
             streams: Cell::new(0),
             idle_since: Cell::new(Millis::of(now)),
@@ -245,7 +245,7 @@ impl Worker {
         record: &crate::conn::handover::record::Record,
     ) -> Rc<Link> {
         let link = self.link(transport, record.peer);
-        link.peer.set(ClientAddr::pack(record.peer, record.is_proxied));
+        link.peer.set(record.peer, record.is_proxied);
         if !record.is_fresh {
             link.end();
             if record.received.is_empty() {

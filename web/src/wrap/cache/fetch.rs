@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{Extensions, StatusCode};
+use osier::net::PackedAddr;
 use osier_http::{BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots};
 
 use super::asked::has_credentials;
@@ -228,8 +229,7 @@ impl Job {
     fn client(&self) -> Memory {
         Memory {
             worker: Rc::clone(&self.worker),
-            peer: self.peer,
-            is_proxied: self.is_proxied,
+            peer: PackedAddr::new(self.peer, self.is_proxied),
             is_encrypted: self.is_encrypted,
             local: self.local,
             body: RefCell::new(Box::new(io::empty())),
