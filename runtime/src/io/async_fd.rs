@@ -24,7 +24,7 @@ use crate::wait::socket::attempt;
 use crate::worker::context::{self, Caller};
 
 /// A descriptor of somebody else's type. Blocking calls on it suspend the fiber, and it has `futures_io`'s traits if it
-/// has std's.
+/// has std's. `&Async<T>` reads and writes if `&T` does.
 ///
 /// It is made non-blocking, and stays so. Any descriptor that can be polled will do: a socket of another library, a
 /// pipe, a terminal, a timer, an eventfd.
@@ -324,15 +324,12 @@ impl<T: AsFd + Read> Read for Async<T> {
     }
 }
 
-impl<T: AsFd> Read for &Async<T>
-where
-    for<'a> &'a T: Read,
-{
+impl<T: AsFd + ReadShared> Read for &Async<T> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.read_with(|mut io| io.read(buf))
+        self.read_with(|io| io.read_shared(buf))
     }
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.read_with(|mut io| io.read_vectored(bufs))
+        self.read_with(|io| io.read_vectored_shared(bufs))
     }
 }
 
@@ -348,18 +345,15 @@ impl<T: AsFd + Write> Write for Async<T> {
     }
 }
 
-impl<T: AsFd> Write for &Async<T>
-where
-    for<'a> &'a T: Write,
-{
+impl<T: AsFd + WriteShared> Write for &Async<T> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.write_with(|mut io| io.write(buf))
+        self.write_with(|io| io.write_shared(buf))
     }
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.write_with(|mut io| io.write_vectored(bufs))
+        self.write_with(|io| io.write_vectored_shared(bufs))
     }
     fn flush(&mut self) -> io::Result<()> {
-        self.write_with(|mut io| io.flush())
+        self.write_with(WriteShared::flush_shared)
     }
 }
 
@@ -393,5 +387,51 @@ impl<T: AsFd + Write> AsyncWrite for Async<T> {
     }
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(cx)
+    }
+}
+
+/// Types that can be read through a shared reference, such as sockets and pipes.
+///
+/// The traits here and in [`WriteShared`] keep a bound on `&T` out of the impls for `&Async<T>`. With that bound, the
+/// compiler would look for a reader in `&Async<_>`, then in `&Async<Async<_>>`, and so on, in every program that uses this
+/// crate and is generic over `&T: Read`, and give up with E0275.
+#[doc(hidden)]
+pub trait ReadShared {
+    fn read_shared(&self, buf: &mut [u8]) -> io::Result<usize>;
+    fn read_vectored_shared(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+}
+
+impl<T> ReadShared for T
+where
+    for<'a> &'a T: Read,
+{
+    fn read_shared(mut self: &Self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read(buf)
+    }
+    fn read_vectored_shared(mut self: &Self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_vectored(bufs)
+    }
+}
+
+/// Types that can be written to through a shared reference. See [`ReadShared`].
+#[doc(hidden)]
+pub trait WriteShared {
+    fn write_shared(&self, buf: &[u8]) -> io::Result<usize>;
+    fn write_vectored_shared(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+    fn flush_shared(&self) -> io::Result<()>;
+}
+
+impl<T> WriteShared for T
+where
+    for<'a> &'a T: Write,
+{
+    fn write_shared(mut self: &Self, buf: &[u8]) -> io::Result<usize> {
+        self.write(buf)
+    }
+    fn write_vectored_shared(mut self: &Self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_vectored(bufs)
+    }
+    fn flush_shared(mut self: &Self) -> io::Result<()> {
+        self.flush()
     }
 }

@@ -50,6 +50,40 @@ fn stds_sockets_join_in_every_colour() {
     });
 }
 
+/// A library of somebody else's, whose bound leaves the compiler to find `S`.
+fn ask<S>(stream: &S) -> std::io::Result<u8>
+where
+    for<'a> &'a S: std::io::Read + std::io::Write,
+{
+    use std::io::{Read as _, Write as _};
+    let (mut reader, mut writer) = (stream, stream);
+    writer.write_all(b"?")?;
+    let mut reply = [0];
+    reader.read_exact(&mut reply)?;
+    Ok(reply[0])
+}
+
+/// That these calls compile is the test: the impls of `&Async<T>` must not send the compiler round in circles.
+#[test]
+fn a_library_over_shared_references_takes_every_stream() {
+    use std::io::{Read as _, Write as _};
+    let (near, far) = UnixStream::pair().unwrap();
+    (&far).write_all(b"!").unwrap();
+    assert_eq!(ask(&near).unwrap(), b'!');
+    osier::run(|| {
+        let (near, far) = pair();
+        let reply = osier::spawn(move || {
+            (&far).read_exact(&mut [0])?;
+            (&far).write_all(b"!")
+        });
+        assert_eq!(ask(&near).unwrap(), b'!');
+        reply.join().unwrap().unwrap();
+        let (near, far) = osier::net::UnixStream::pair().unwrap();
+        (&far).write_all(b"!").unwrap();
+        assert_eq!(ask(&near).unwrap(), b'!');
+    });
+}
+
 #[test]
 fn pipes_join_and_block_fibers_and_threads() {
     use std::io::{Read as _, Write as _};
