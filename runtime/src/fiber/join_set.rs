@@ -83,18 +83,38 @@ impl<T: Send + 'static> JoinSet<T> {
     /// Same as [`spawn`](JoinSet::spawn), for a fiber with settings: a name, a larger stack, a worker.
     #[track_caller]
     pub fn spawn_with(&mut self, builder: Builder, body: impl FnOnce() -> T + Send + 'static) {
-        let id = self.next;
-        self.next += 1;
+        let body = self.reporting(body);
+        self.add(builder.spawn(body));
+    }
+
+    /// Spawns a fiber of this worker as [`spawn_local`](crate::spawn_local) does, and puts it into the set. The function need
+    /// not be `Send`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_local(&mut self, body: impl FnOnce() -> T + 'static) {
+        let body = self.reporting(body);
+        self.add(Builder::new().spawn_local(body));
+    }
+
+    /// `body`, for the next fiber, with a report of its outcome.
+    fn reporting<F: FnOnce() -> T>(&self, body: F) -> impl FnOnce() + use<T, F> {
         let report = Report {
-            id,
+            id: self.next,
             outcome: None,
             sender: self.sender.clone(),
         };
-        let handle = builder.spawn(move || {
+        move || {
             let mut report = report;
             report.outcome = Some(catch_unwind(AssertUnwindSafe(body)));
-        });
-        self.running.insert(id, handle);
+        }
+    }
+
+    fn add(&mut self, handle: JoinHandle<()>) {
+        self.running.insert(self.next, handle);
+        self.next += 1;
     }
 
     /// Waits for the next fiber to end, and takes its value out of the set. `None` if the set is empty.
@@ -133,6 +153,20 @@ impl<T: Send + 'static> JoinSet<T> {
             }
         }
         None
+    }
+
+    /// Takes the value of a fiber that has ended out of the set. `None` if none has. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`join_next`](JoinSet::join_next).
+    pub fn try_join_next(&mut self) -> Option<thread::Result<T>> {
+        loop {
+            let ended = self.receiver.try_recv().ok()?;
+            if let Some(outcome) = self.ended(ended) {
+                return Some(outcome);
+            }
+        }
     }
 
     /// Takes a fiber out of the set. `None` if it was detached: nobody wants its outcome.

@@ -235,29 +235,33 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        // A closure has no caller: a panic in one would point here. What panics looks before the packet is made, so that the
-        // caller's place need not outlast the calls below.
         let place = Location::caller();
+        self.check_worker();
         let spawned = context::worker(|here| {
             let worker = self.worker;
-            if let Some(index) = worker
-                && index >= here.scheduler.workers()
-            {
-                return Err((index, here.scheduler.workers()));
-            }
             let (job, handle) = packet::packet(self.header(place), body);
             match worker {
                 None => here.spawn(job),
                 Some(index) => here.scheduler.spawn_on(index, job),
             }
-            Ok(handle)
+            handle
         });
         match spawned {
-            Some(Ok(handle)) => handle,
-            Some(Err((index, workers))) => {
-                panic!("spawn on worker {index}: the runtime has workers 0 to {}", workers - 1)
-            }
+            Some(handle) => handle,
             None => no_runtime("osier::spawn"),
+        }
+    }
+
+    /// Panics at the caller if the runtime has no such worker as the settings name.
+    #[track_caller]
+    #[inline]
+    fn check_worker(&self) {
+        let Some(index) = self.worker else { return };
+        // A closure has no caller: a panic in one would point here.
+        if let Some(workers) = context::worker(|here| here.scheduler.workers())
+            && index >= workers
+        {
+            panic!("spawn on worker {index}: the runtime has workers 0 to {}", workers - 1);
         }
     }
 

@@ -126,15 +126,39 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        let place = Location::caller();
-        let spawned = context::worker(|worker| {
-            let (job, handle) = self.packet(Header::new(place), body);
-            worker.spawn(job);
-            handle
-        });
-        match spawned {
+        match self.spawn_on(None, Header::new(Location::caller()), body) {
             Some(handle) => handle,
             None => no_runtime("Scope::spawn"),
+        }
+    }
+
+    /// Spawns as [`spawn`](Scope::spawn) does, a fiber with settings: a name, a larger stack, a worker. It corresponds to
+    /// [`std::thread::Builder::spawn_scoped`].
+    ///
+    /// ```
+    /// let words = ["one", "two"];
+    /// osier::run(|| {
+    ///     osier::scope(|s| {
+    ///         for word in &words {
+    ///             s.spawn_with(osier::fiber::Builder::new().name(*word), move || println!("{word}"));
+    ///         }
+    ///     });
+    /// });
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no such worker. Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_with<F, T>(&'scope self, builder: Builder, body: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        builder.check_worker();
+        match self.spawn_on(builder.worker, builder.header(Location::caller()), body) {
+            Some(handle) => handle,
+            None => no_runtime("Scope::spawn_with"),
         }
     }
 
@@ -188,6 +212,28 @@ impl<'scope> Scope<'scope, '_> {
     /// The state that the scope shares with its children.
     pub(super) fn children(&self) -> Arc<Children> {
         Arc::clone(&self.shared)
+    }
+
+    /// Spawns on this worker of the runtime, or on one that has time. `None` outside of a runtime.
+    #[inline]
+    fn spawn_on<F, T>(
+        &'scope self,
+        worker: Option<usize>,
+        header: Header,
+        body: F,
+    ) -> Option<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        context::worker(|here| {
+            let (job, handle) = self.packet(header, body);
+            match worker {
+                None => here.spawn(job),
+                Some(index) => here.scheduler.spawn_on(index, job),
+            }
+            handle
+        })
     }
 
     /// Spawns on this worker. `None` outside of a runtime.

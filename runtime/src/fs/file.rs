@@ -416,6 +416,24 @@ impl File {
         File::options().write(true).create(true).truncate(true).open_async(path)
     }
 
+    /// Creates a file for reading and writing. Fails if there is one already.
+    ///
+    /// # Suspends
+    ///
+    /// Until it is open. Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists`; the errors of [`open`](File::open).
+    pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
+        File::create_new_async(path).block()
+    }
+
+    /// [`create_new`](File::create_new) as a future, which borrows nothing.
+    pub fn create_new_async(path: impl AsRef<Path>) -> Operation<File> {
+        File::options().read(true).write(true).create_new(true).open_async(path)
+    }
+
     /// Options that say how to open a file.
     pub fn options() -> OpenOptions {
         OpenOptions::new()

@@ -15,7 +15,9 @@ use queue::channel::{Channel, Drained};
 use queue::{OwnedWaiter, Waiter};
 
 use super::mpsc::with_bound;
-pub use super::mpsc::{Permit, RecvError, RecvTimeoutError, SendError, Sender, Sending, TryRecvError, TrySendError};
+pub use super::mpsc::{
+    Permit, RecvError, RecvTimeoutError, SendError, SendTimeoutError, Sender, Sending, TryRecvError, TrySendError,
+};
 use super::receiver::{receiver, try_receive};
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.

@@ -8,11 +8,13 @@
 //!
 //! [`mpmc`](super::mpmc) is the same channel, with the same senders and several receivers.
 
+use std::fmt;
 use std::future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_core::Stream;
 use osier_queue as queue;
@@ -21,7 +23,7 @@ use queue::channel::{Channel, Closed, Drained, Refused};
 use queue::{OwnedWaiter, Waiter};
 
 use super::receiver::{receiver, try_receive};
-use super::{Semaphore, block};
+use super::{Semaphore, block, block_for};
 use crate::wait::at_once;
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
@@ -144,6 +146,43 @@ impl<T> Sender<T> {
         })
     }
 
+    /// Sends a value as [`send`](Sender::send) does, and waits for room for at most `timeout`.
+    ///
+    /// ```
+    /// use osier::sync::mpsc::{SendTimeoutError, channel};
+    /// use std::time::Duration;
+    ///
+    /// let (sender, _receiver) = channel(1);
+    /// sender.send_timeout("first", Duration::from_millis(1)).unwrap();
+    /// let full = sender.send_timeout("second", Duration::from_millis(1));
+    /// assert_eq!(full, Err(SendTimeoutError::Timeout("second")));
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// The same as for [`send`](Sender::send).
+    ///
+    /// # Cancellation
+    ///
+    /// The same as for [`send`](Sender::send).
+    ///
+    /// # Errors
+    ///
+    /// The error holds the value: `Timeout`, or `Disconnected` if the receiver is gone or has closed the channel.
+    ///
+    /// # Panics
+    ///
+    /// The panics of [`send`](Sender::send).
+    pub fn send_timeout(&self, value: T, timeout: Duration) -> Result<(), SendTimeoutError<T>> {
+        match block_for(timeout, self.reserve_async()) {
+            Some(Ok(room)) => room
+                .send(value)
+                .map_err(|SendError(value)| SendTimeoutError::Disconnected(value)),
+            Some(Err(SendError(()))) => Err(SendTimeoutError::Disconnected(value)),
+            None => Err(SendTimeoutError::Timeout(value)),
+        }
+    }
+
     /// Waits for room for one value, and reserves it.
     ///
     /// ```
@@ -242,6 +281,45 @@ impl<T> Drop for Sender<T> {
 }
 
 osier_queue::impl_debug!(Sender<T>, self => { capacity: self.capacity(), closed: self.is_closed() });
+
+/// The reason why [`Sender::send_timeout`] has not sent the value, and the value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SendTimeoutError<T> {
+    /// The channel was full for all of the time.
+    Timeout(T),
+    /// The receiver is gone or has closed the channel.
+    Disconnected(T),
+}
+
+impl<T> SendTimeoutError<T> {
+    /// The value that was not sent.
+    pub fn into_inner(self) -> T {
+        match self {
+            SendTimeoutError::Timeout(value) | SendTimeoutError::Disconnected(value) => value,
+        }
+    }
+}
+
+/// As std's errors of this kind: without the value.
+impl<T> fmt::Debug for SendTimeoutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendTimeoutError::Timeout(_) => "Timeout(..)",
+            SendTimeoutError::Disconnected(_) => "Disconnected(..)",
+        })
+    }
+}
+
+impl<T> fmt::Display for SendTimeoutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendTimeoutError::Timeout(_) => "the channel was full for too long",
+            SendTimeoutError::Disconnected(_) => "the channel has no receiver",
+        })
+    }
+}
+
+impl<T> std::error::Error for SendTimeoutError<T> {}
 
 pin_project! {
     /// The future of [`Sender::send_async`], which waits for room and sends the value.

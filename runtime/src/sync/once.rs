@@ -119,6 +119,23 @@ impl<T> OnceCell<T> {
         self.value.get_or_init(|| value)
     }
 
+    /// Same as [`get_or_init_async`](OnceCell::get_or_init_async), for a future that may fail. The cell then stays empty.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `init`.
+    pub async fn get_or_try_init_async<E>(&self, init: impl Future<Output = Result<T, E>>) -> Result<&T, E> {
+        if let Some(value) = self.get() {
+            return Ok(value);
+        }
+        let _turn = self.turn.lock_async().await;
+        if let Some(value) = self.get() {
+            return Ok(value);
+        }
+        let value = init.await?;
+        Ok(self.value.get_or_init(|| value))
+    }
+
     /// Sets the value.
     ///
     /// # Suspends

@@ -75,6 +75,33 @@ impl<T> Sender<T> {
     pub fn receiver_count(&self) -> usize {
         self.0.receiver_count()
     }
+
+    /// Whether there is no receiver at this moment. [`subscribe`](Sender::subscribe) makes one.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Waits until there is no receiver: nobody wants the value.
+    ///
+    /// # Suspends
+    ///
+    /// Until then. Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds.
+    ///
+    /// # Panics
+    ///
+    /// In a future or callback on a worker, if it would have to wait: use [`closed_async`](Sender::closed_async) there.
+    pub fn closed(&self) {
+        block(self.closed_async());
+    }
+
+    /// Waits as [`closed`](Sender::closed) does, in a future.
+    pub async fn closed_async(&self) {
+        self.0.closed().await;
+    }
 }
 
 /// The half that watches the value. A clone has seen the same state.

@@ -363,6 +363,31 @@ fn ten_thousand_calls_that_need_not_wait_do_not_stall() {
 }
 
 #[test]
+fn a_send_gives_up_after_its_time_and_keeps_the_value() {
+    use mpsc::SendTimeoutError::{Disconnected, Timeout};
+    let short = Duration::from_millis(1);
+    let body = || {
+        let (sender, mut receiver) = mpsc::channel(1);
+        assert_eq!(sender.send_timeout(1, Duration::ZERO), Ok(()));
+        assert_eq!(sender.send_timeout(2, short), Err(Timeout(2)));
+        assert_eq!(receiver.recv(), Ok(1));
+        // The room that it gave up waiting for is not lost.
+        assert_eq!(sender.send_timeout(3, LONG), Ok(()));
+        let waiting = thread::spawn(move || sender.send_timeout(4, LONG));
+        assert_eq!((receiver.recv(), receiver.recv()), (Ok(3), Ok(4)));
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+
+        let (sender, receiver) = mpsc::unbounded();
+        assert_eq!(sender.send_timeout(1, Duration::ZERO), Ok(()));
+        drop(receiver);
+        let error = sender.send_timeout(2, LONG).unwrap_err();
+        assert_eq!((error, error.into_inner()), (Disconnected(2), 2));
+    };
+    body();
+    on(1).run(body);
+}
+
+#[test]
 fn a_oneshot_gives_its_value_once() {
     let (sender, mut receiver) = oneshot::channel();
     assert_eq!(receiver.try_recv(), Err(oneshot::TryRecvError::Empty));

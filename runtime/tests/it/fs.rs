@@ -101,6 +101,7 @@ fn a_call_whose_thread_does_not_start_is_an_error_and_the_next_one_works() {
 
 #[test]
 fn every_function_does_what_stds_does() {
+    use std::io::{Seek as _, Write as _};
     let all = || {
         let dir = Dir::new();
         let (one, two, deep) = (dir.path("one"), dir.path("two"), dir.path("a/b/c"));
@@ -131,6 +132,11 @@ fn every_function_does_what_stds_does() {
         names.sort();
         assert_eq!(names, ["link", "three", "two"]);
         assert_eq!(fs::read(&one).unwrap_err().kind(), ErrorKind::NotFound);
+        let mut new = fs::File::create_new(&one)?;
+        new.write_all(b"new")?;
+        new.rewind()?;
+        assert_eq!(std::io::read_to_string(new)?, "new");
+        assert_eq!(fs::File::create_new(&one).unwrap_err().kind(), ErrorKind::AlreadyExists);
         Result::Ok(())
     };
     all().unwrap();

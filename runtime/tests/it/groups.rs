@@ -21,6 +21,52 @@ impl Drop for Counts {
 }
 
 #[test]
+fn a_set_tries_without_waiting_and_takes_fibers_of_its_worker() {
+    on(1).run(|| {
+        let mut set = JoinSet::new();
+        assert!(set.try_join_next().is_none());
+        let shared = std::rc::Rc::new(3);
+        let theirs = std::rc::Rc::clone(&shared);
+        set.spawn_local(move || *theirs);
+        set.spawn(|| {
+            osier::sleep(Duration::from_secs(3600));
+            0
+        });
+        assert!(set.try_join_next().is_none(), "neither has run");
+        osier::yield_now();
+        assert_eq!(set.try_join_next().unwrap().unwrap(), 3);
+        assert!(set.try_join_next().is_none());
+        set.spawn_local(|| panic!("on purpose"));
+        set.cancel_all();
+        let mut cancelled = 0;
+        while let Some(outcome) = set.join_next() {
+            cancelled += usize::from(Cancelled::is_payload(&*outcome.unwrap_err()));
+        }
+        assert_eq!((cancelled, std::rc::Rc::strong_count(&shared)), (2, 1));
+    });
+}
+
+#[test]
+fn a_sender_of_states_waits_until_nobody_watches() {
+    on(2).run(|| {
+        let (sender, receiver) = watch::channel(0);
+        let other = sender.subscribe();
+        let watching = osier::spawn(move || {
+            sender.closed();
+            sender
+        });
+        drop(receiver);
+        osier::sleep(Duration::from_millis(1));
+        assert!(!watching.is_finished());
+        drop(other);
+        let sender = watching.join().unwrap();
+        assert!(sender.is_closed());
+        let _receiver = sender.subscribe();
+        assert!(!sender.is_closed());
+    });
+}
+
+#[test]
 fn a_set_gives_values_as_they_come_panics_and_cancellations_included() {
     osier::run(|| {
         let mut set = JoinSet::new();

@@ -28,6 +28,33 @@ fn a_scope_joins_its_children_and_lends_them_its_variables() {
 }
 
 #[test]
+fn a_fiber_of_a_scope_may_have_settings() {
+    on(2).run(|| {
+        let names = [String::from("ada"), String::from("bob")];
+        let found = osier::scope(|s| {
+            let spawn = |(index, name): (usize, &'static str)| {
+                let builder = fiber::Builder::new().name(name).worker(index).stack_bytes(1 << 20);
+                s.spawn_with(builder, || {
+                    let large = std::hint::black_box([1_u8; 300 << 10]);
+                    let name = fiber::current().and_then(|fiber| fiber.name().map(String::from));
+                    assert!(names.contains(name.as_ref().unwrap()) && large.len() == 300 << 10);
+                    (fiber::worker(), name)
+                })
+            };
+            let fibers: Vec<_> = ["ada", "bob"].into_iter().enumerate().map(spawn).collect();
+            fibers
+                .into_iter()
+                .map(|fiber| fiber.join().unwrap())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(
+            found,
+            [(Some(0), Some(names[0].clone())), (Some(1), Some(names[1].clone()))]
+        );
+    });
+}
+
+#[test]
 fn a_scope_cancels_its_children_when_its_body_unwinds() {
     timeless(2).run(|| {
         let ended = AtomicUsize::new(0);
