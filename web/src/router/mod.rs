@@ -87,7 +87,8 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// Panics if the pattern is malformed, conflicts with a known one, or does not begin with `/`.
+    /// Panics if the pattern is malformed, conflicts with a known one, does not begin with `/`, or has a handler for a method
+    /// of the new route already.
     pub fn route(mut self, path: &str, route: Route) -> Self {
         self.insert(path.to_owned(), route);
         self
@@ -274,7 +275,9 @@ impl Router {
             endpoint.around.put_inside(&self.around);
         }
         if let Some((_, there)) = self.routes.iter_mut().find(|(known, _)| *known == path) {
-            there.merge(route);
+            if let Err(method) = there.merge(route) {
+                panic!("route {path:?} cannot be added: it has a handler for {method} already");
+            }
             return;
         }
         if let Err(error) = self.tree.insert(path.as_str(), self.routes.len()) {

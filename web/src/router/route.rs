@@ -171,14 +171,22 @@ impl Route {
     pub(super) fn set(mut self, method: &str, handler: Erased) -> Self {
         let around = self.around.clone();
         let endpoint = Endpoint { handler, around };
-        self.endpoints.retain(|(known, _)| **known != *method);
+        let is_new = self.endpoints.iter().all(|(known, _)| **known != *method);
+        assert!(is_new, "a route has a handler for {method} already");
         self.endpoints.push((method.into(), endpoint));
         self
     }
 
-    pub(super) fn merge(&mut self, later: Route) {
+    /// Adds the methods of `later`, and the options that it sets.
+    ///
+    /// # Errors
+    ///
+    /// A method that has a handler already.
+    pub(super) fn merge(&mut self, later: Route) -> Result<(), Box<str>> {
         for (method, endpoint) in later.endpoints {
-            self.endpoints.retain(|(known, _)| *known != method);
+            if self.endpoints.iter().any(|(known, _)| *known == method) {
+                return Err(method);
+            }
             self.endpoints.push((method, endpoint));
         }
         if later.gone != Gone::Default {
@@ -186,6 +194,7 @@ impl Route {
         }
         self.body_limit = later.body_limit.or(self.body_limit);
         self.stack_bytes = later.stack_bytes.or(self.stack_bytes);
+        Ok(())
     }
 
     #[inline]
@@ -226,6 +235,10 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:literal)*) => {
         impl Route {
             $($(#[$doc])*
+            ///
+            /// # Panics
+            ///
+            /// Panics if the route has a handler for this method already.
             pub fn $name<F, R>(self, handler: F) -> Self
             where
                 F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -240,7 +253,7 @@ macro_rules! methods {
             ///
             /// # Panics
             ///
-            /// Panics if the pattern is malformed or conflicts with a known one.
+            /// Panics if the pattern is malformed, conflicts with a known one, or has a handler for this method already.
             pub fn $name<F, R>(self, path: &str, handler: F) -> Self
             where
                 F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,

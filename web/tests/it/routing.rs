@@ -130,6 +130,19 @@ fn a_pattern_with_an_escape_that_is_none_is_named() {
 }
 
 #[test]
+#[should_panic(expected = "route \"/x\" cannot be added: it has a handler for GET already")]
+fn a_second_handler_for_a_method_of_a_path_is_refused() {
+    let inner = Router::new().get("/x", |_| "hidden");
+    let _ = Router::new().get("/x", |_| "x").post("/x", |_| "").nest("", inner);
+}
+
+#[test]
+#[should_panic(expected = "a route has a handler for PUT already")]
+fn a_second_handler_for_a_method_of_a_route_is_refused() {
+    let _ = Route::new().put(|_| "x").get(|_| "").put(|_| "hidden");
+}
+
+#[test]
 fn requests_convert_to_http_types() {
     let router = Router::new().get("/{*any}", |request: &mut Request<'_>| {
         let converted = request.to_http().expect("a request");
