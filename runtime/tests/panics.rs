@@ -57,6 +57,7 @@ fn a_call_outside_of_a_runtime_points_at_the_caller() {
         for text in [
             misuse(|| s.spawn(|| ())),
             misuse(|| s.spawn_local(|| ())),
+            misuse(|| s.spawn_with(fiber::Builder::new(), || ())),
             misuse(|| s.spawn_local_with(fiber::Builder::new(), || ())),
         ] {
             assert!(
@@ -72,8 +73,12 @@ fn a_call_outside_of_a_runtime_points_at_the_caller() {
 #[test]
 fn a_worker_that_is_not_there_points_at_the_caller() {
     Runtime::builder().workers(2).build().unwrap().run(|| {
-        let text = misuse(|| fiber::Builder::new().worker(99).spawn(|| ()));
-        assert!(text.contains("worker 99") && text.contains("0 to 1"), "{text}");
+        for text in [
+            misuse(|| fiber::Builder::new().worker(99).spawn(|| ())),
+            misuse(|| osier::scope(|s| drop(s.spawn_with(fiber::Builder::new().worker(99), || ())))),
+        ] {
+            assert!(text.contains("worker 99") && text.contains("0 to 1"), "{text}");
+        }
         let elsewhere = 1 - fiber::worker().unwrap();
         let text = misuse(|| fiber::Builder::new().worker(elsewhere).spawn_local(|| ()));
         assert!(
@@ -175,4 +180,38 @@ fn a_task_that_panics_is_named() {
     );
     assert_eq!(*unnamed, format!("osier: in task {id}"));
     assert!(fiber.starts_with("osier: in fiber "), "{fiber}");
+    assert!(fiber.contains(&format!(", spawned at {}:", file!())), "{fiber}");
+}
+
+/// std's short backtraces end at a function that the runtime calls for this. Below it are some forty frames of the worker.
+#[test]
+fn the_backtrace_of_a_panic_ends_at_the_fibers_function() {
+    const CHILD: &str = "OSIER_TEST_CHILD";
+    let test = "the_backtrace_of_a_panic_ends_at_the_fibers_function";
+    if std::env::var_os(CHILD).is_some() {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            assert!(osier::spawn(panics_here).join().is_err());
+        });
+        return;
+    }
+    let output = testkit::this_test()
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    if !text.contains("panics_here") {
+        println!("skipped: no names of functions in backtraces here");
+        return;
+    }
+    for below in ["Coroutine", "run_fibers", "enter_worker"] {
+        assert!(!text.contains(below), "{below} in {text}");
+    }
+}
+
+#[inline(never)]
+fn panics_here() {
+    panic!("on purpose");
 }

@@ -1,4 +1,5 @@
-//! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing, or the task.
+//! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing or where it was
+//! spawned, or the task.
 //!
 //! A destructor that panics while its fiber unwinds aborts the process. The line comes before that, and says who had
 //! cancelled the fiber.
@@ -6,6 +7,8 @@
 use std::panic;
 use std::sync::Once;
 use std::thread;
+
+use osier_coro::stack::{self, Label};
 
 use crate::worker::context;
 use crate::worker::core::{Core, ShortId};
@@ -45,7 +48,11 @@ fn say_task() {
 fn say(core: &Core<'_>) {
     let fiber = core.fiber();
     let name = fiber.name().map(|name| format!(" '{name}'")).unwrap_or_default();
-    let doing = core.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
+    let doing = match (core.doing(), Label::at(stack::pointer()).and_then(Label::place)) {
+        (Some(doing), _) => format!(" ({doing})"),
+        (None, Some(place)) => format!(", spawned at {place}"),
+        (None, None) => String::new(),
+    };
     let id = ShortId(fiber.id());
     match core.extra_if_any().and_then(|extra| extra.frames.unwinds()) {
         Some(reason) => eprintln!("osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"),

@@ -233,7 +233,7 @@ impl<'a> Core<'a> {
         #[cfg(feature = "inspect")]
         slot.set_place(&core.suspended_at);
         context::enter_fiber(&core);
-        let value = body();
+        let value = __rust_begin_short_backtrace(body);
         // Locals end as the fiber's last code: their destructors may block.
         if let Some(extra) = core.extra.get() {
             extra.end_locals();
@@ -445,6 +445,16 @@ impl<'a> Core<'a> {
     pub(crate) fn unwind(&self, worker: &Worker) -> ! {
         self.extra().frames.unwind(self.root_requested(worker), worker)
     }
+}
+
+/// Runs the function of a fiber. std's short backtraces end at a function of this name, so that of a panic has the frames
+/// of the program and not those of the worker.
+#[inline(never)]
+fn __rust_begin_short_backtrace<T>(body: impl FnOnce() -> T) -> T {
+    let value = body();
+    // Not a tail call: this frame is to be found.
+    std::hint::black_box(());
+    value
 }
 
 /// Writes what the fiber of this thread is doing, after its stack has overflowed.
