@@ -30,6 +30,9 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// Bytes that the handler needs on a signal stack besides the kernel's own frame.
 const HANDLER_BYTES: usize = 12 * 1024;
 
+const RAISE: &str =
+    "raise stack_bytes: of this fiber's builder, of the route of a request, or of the runtime for all fibers";
+
 /// The previous action of each of `SIGNALS`. It is set before the handler is installed, so the handler finds it.
 static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
@@ -113,21 +116,16 @@ fn report(top: usize, stack_bytes: usize) -> ! {
         len: 0,
     };
     // Formatting integers and strings neither locks nor allocates. A text that is too long is cut.
-    let _ = match str::from_utf8(label.name(&mut name)) {
-        Ok(name) if !name.is_empty() => write!(text, "\nfiber '{name}'"),
-        _ => write!(text, "\nunnamed fiber"),
-    };
-    let _ = match label.place() {
-        Some(place) => write!(text, ", spawned at {place},"),
-        None => Ok(()),
+    let name = str::from_utf8(label.name(&mut name)).unwrap_or_default();
+    // A runtime labels the stacks of its fibers.
+    let (_, remedy) = match (label.place(), name) {
+        (None, _) => (write!(text, "\na coroutine"), "give its Stack::new more bytes"),
+        (Some(place), "") => (write!(text, "\nunnamed fiber, spawned at {place},"), RAISE),
+        (Some(place), name) => (write!(text, "\nfiber '{name}', spawned at {place},"), RAISE),
     };
     let _ = writeln!(
         text,
-        " has overflowed its stack of {stack_bytes} bytes, {GUARD_BYTES} of them guard"
-    );
-    let _ = writeln!(
-        text,
-        "raise stack_bytes: of this fiber's builder, of the route of a request, or of the runtime for all fibers"
+        " has overflowed its stack of {stack_bytes} bytes, {GUARD_BYTES} of them guard\n{remedy}"
     );
     text.print();
     if let Some(describe) = DESCRIBE.get() {

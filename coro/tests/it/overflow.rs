@@ -94,6 +94,21 @@ fn an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported() {
     );
 }
 
+/// A generator outside of a runtime has no builder, whose setting could be raised.
+#[test]
+fn a_coroutine_without_a_label_is_not_called_a_fiber() {
+    if child::is_child("generator") {
+        let stack = Stack::new(MIN_STACK_BYTES).unwrap();
+        let mut generator = Coroutine::<(), usize, ()>::new(stack, |y, ()| y.suspend(recurse(0)));
+        eprintln!("returned {:?}", generator.next());
+    }
+    let (signal, err, out) = end_of("a_coroutine_without_a_label_is_not_called_a_fiber", "generator");
+    assert_eq!(signal, Some(libc::SIGABRT), "{out:?}");
+    let report =
+        "a coroutine has overflowed its stack of 131072 bytes, 65536 of them guard\ngive its Stack::new more bytes\n";
+    assert!(err.contains(report) && !err.contains("fiber"), "{err}");
+}
+
 /// A recursive function with a large array, as a C compiler makes it: it moves the stack pointer at once and touches the
 /// low end first, without a probe in between. It is assembly, so the test needs no C compiler.
 #[cfg(target_arch = "x86_64")]
