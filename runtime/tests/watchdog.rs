@@ -192,6 +192,24 @@ fn the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber() {
 }
 
 #[test]
+fn a_limit_of_the_environment_that_cannot_be_read_is_reported_once() {
+    let test = "a_limit_of_the_environment_that_cannot_be_read_is_reported_once";
+    if std::env::var_os(CHILD).is_some() {
+        let _ = (Runtime::builder(), Runtime::builder());
+        return;
+    }
+    let output = testkit::this_test()
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .env("OSIER_WATCHDOG", "1min")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line = "osier: OSIER_WATCHDOG is \"1min\", which is ignored: write 1s, 500ms or off";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+}
+
+#[test]
 fn a_fiber_that_swallows_its_cancellation_is_told() {
     let Some(text) = stderr_of("a_fiber_that_swallows_its_cancellation_is_told", || {
         watched(Duration::from_secs(5)).run(|| {

@@ -5,7 +5,7 @@
 //! continues is not late.
 
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use osier_coro::stack::Label;
@@ -46,10 +46,16 @@ struct Watched {
     looks: u32,
 }
 
-/// The limit that the environment variable `OSIER_WATCHDOG` sets: `1s`, `500ms`, or `off`. `None` if it says nothing
-/// that can be read.
+/// The limit that the environment variable `OSIER_WATCHDOG` sets: `1s`, `500ms`, or `off`. `None` if it is not set, or says
+/// something else, which a line reports once.
 pub(crate) fn limit_of_environment() -> Option<Option<Duration>> {
-    read_limit(std::env::var("OSIER_WATCHDOG").ok()?.trim())
+    static REPORTED: Once = Once::new();
+    let text = std::env::var_os("OSIER_WATCHDOG")?;
+    let limit = text.to_str().and_then(|text| read_limit(text.trim()));
+    if limit.is_none() {
+        REPORTED.call_once(|| eprintln!("osier: OSIER_WATCHDOG is {text:?}, which is ignored: write 1s, 500ms or off"));
+    }
+    limit
 }
 
 fn read_limit(text: &str) -> Option<Option<Duration>> {
