@@ -43,7 +43,7 @@ impl Timeout {
 
     pub(crate) fn set(&self, limit: Option<Duration>) -> io::Result<()> {
         if limit == Some(Duration::ZERO) {
-            return Err(zero_timeout());
+            return Err(zero_timeout("use None for no timeout, or a longer one"));
         }
         self.0.store(limit.map_or(0, nanos), Ordering::Relaxed);
         Ok(())
@@ -67,11 +67,9 @@ fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn zero_timeout() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "a timeout of zero: use None for no timeout, or a longer one",
-    )
+/// The error of a limit that would end every call at once. std's sockets refuse it, too.
+pub(crate) fn zero_timeout(remedy: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("a timeout of zero: {remedy}"))
 }
 
 /// A stream of this crate, which [`sendfile`](crate::io::sendfile) can send to and [`splice`](crate::io::splice) can

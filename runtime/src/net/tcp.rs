@@ -88,7 +88,7 @@ impl TcpStream {
     /// `InvalidInput` for a timeout of zero; `TimedOut`; the system's error.
     pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         if timeout.is_zero() {
-            return Err(zero_timeout());
+            return Err(zero_timeout("use a longer one, or TcpStream::connect for no timeout"));
         }
         TcpStream::connect_until(*addr, now().checked_add(timeout))
     }

@@ -559,8 +559,10 @@ fn the_first_address_that_answers_is_taken() {
 #[test]
 fn a_connection_that_nobody_takes_times_out() {
     on(1).run(|| {
-        let zero = TcpStream::connect_timeout(&([127, 0, 0, 1], 1).into(), Duration::ZERO);
-        assert_eq!(zero.unwrap_err().kind(), ErrorKind::InvalidInput);
+        let zero = TcpStream::connect_timeout(&([127, 0, 0, 1], 1).into(), Duration::ZERO).unwrap_err();
+        assert_eq!(zero.kind(), ErrorKind::InvalidInput);
+        // This call takes no `None`.
+        assert!(zero.to_string().contains("TcpStream::connect for no timeout"), "{zero}");
         // A listener whose queue is full drops what comes.
         let fd = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         fd.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
