@@ -57,6 +57,10 @@ impl Address {
     /// # Errors
     ///
     /// `TimedOut`, or the system's error for the last address tried.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a fiber.
     pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
         let connect = || match self {
             Address::Tcp(host) => {

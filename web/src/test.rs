@@ -310,6 +310,10 @@ impl RequestBuilder<'_> {
         };
         let reply = Reply::read(&bytes, Method::new(&method)).unwrap_or_else(|why| {
             let text = String::from_utf8_lossy(&bytes);
+            assert!(
+                bytes.len() < bound,
+                "the client left after {bound} bytes, in the head of the response: leave_after counts the head; got {text:?}"
+            );
             panic!("no response ({why}) but {text:?}")
         });
         (reply, connection)

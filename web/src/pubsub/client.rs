@@ -64,6 +64,10 @@ impl Client {
     /// # Cancellation
     ///
     /// Unwinds, and closes the connection. The server may still execute the commands.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a fiber, if it has to connect.
     pub fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let kept = self.idle().pop();
         if let Some(connection) = kept {
@@ -73,7 +77,11 @@ impl Client {
                 outcome => return outcome,
             }
         }
-        let connection = Connection::open(&self.address, self.password.as_deref(), &self.tls)?;
+        let connection = Connection::open(&self.address, self.password.as_deref(), &self.tls);
+        let connection = connection.map_err(|error| match osier::Cancelled::is(&error) {
+            true => error,
+            false => io::Error::new(error.kind(), format!("Redis at {}: {error}", self.address)),
+        })?;
         self.call_on(connection, commands)
     }
 
@@ -93,3 +101,23 @@ impl Client {
 }
 
 osier_queue::impl_debug!(Client, self => { address: self.address, .. });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        osier::run(|| {
+            let gone = osier::net::TcpListener::bind("127.0.0.1:0")
+                .and_then(|listener| listener.local_addr())
+                .unwrap();
+            let error = Client::new(gone.to_string().parse().unwrap())
+                .call(&[&[b"PING"]])
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("Redis at {gone}: ")), "{text}");
+        });
+    }
+}

@@ -339,7 +339,7 @@ fn an_upgrade_is_answered_and_ends_there() {
 }
 
 #[test]
-#[should_panic(expected = "no response")]
+#[should_panic(expected = "the client left after 5 bytes, in the head of the response")]
 fn a_client_that_leaves_at_once_has_no_reply() {
     let _ = Client::new(Router::new().get("/", |_| "x"))
         .get("/")
