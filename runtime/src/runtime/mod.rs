@@ -162,6 +162,18 @@ osier_queue::impl_debug!(Runtime, self => { workers: self.workers() });
 /// }
 /// ```
 ///
+/// `body` runs on another thread, so its value must be `Send`. `Box<dyn Error>` is not; `Box<dyn Error + Send + Sync>` is, and
+/// `main` may return it as well:
+///
+/// ```
+/// # fn number() -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+/// osier::run(|| {
+///     let text = osier::fs::read_to_string("/proc/sys/net/core/somaxconn")?;
+///     Ok(text.trim().parse()?)
+/// })
+/// # }
+/// ```
+///
 /// # Blocks the thread
 ///
 /// Until `body` has returned and every other fiber has ended.

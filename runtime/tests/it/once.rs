@@ -57,7 +57,12 @@ fn an_initialiser_that_fails_panics_or_is_cancelled_leaves_the_cell_empty() {
         waits.cancel();
         assert!(waits.join().is_err());
         assert_eq!(cell.get(), None);
+        assert_eq!(
+            osier::block_on(cell.get_or_try_init_async(async { Err("no") })),
+            Err("no")
+        );
         assert_eq!(cell.get_or_try_init(|| Ok::<_, ()>(7)), Ok(&7));
+        assert_eq!(osier::block_on(cell.get_or_try_init_async(async { Err("no") })), Ok(&7));
         assert_eq!(osier::block_on(cell.get_or_init_async(async { 8 })), &7);
     });
 }
@@ -84,6 +89,7 @@ const BLOCKS: &str = "
 pub fn handler() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     let _stream = std::net::TcpStream::connect((\"127.0.0.1\", 1));
+    let _line = std::io::stdin().lines().next();
     let _lock = std::sync::Mutex::new(());
     static VALUE: std::sync::LazyLock<u8> = std::sync::LazyLock::new(|| 7);
     let _copy = *VALUE;
@@ -124,6 +130,7 @@ fn the_lints_to_copy_name_what_exists_and_find_what_blocks() {
         "osier::net::TcpStream",
         "osier::sync::Mutex",
         "osier::sync::Lazy",
+        "reading it blocks",
     ] {
         assert!(text.contains(part), "no {part} in {text}");
     }
