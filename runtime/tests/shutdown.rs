@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use osier::net::{TcpListener, TcpStream, UdpSocket};
 use osier::{Runtime, fiber};
 
+const LONG: Duration = Duration::from_secs(3600);
+
 /// These tests count what the whole process holds, so they take turns.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -57,6 +59,35 @@ fn no_descriptor_and_no_thread_is_left() {
     }
     assert_eq!(entries("/proc/self/fd"), before);
     assert_eq!(threads_called("counted-"), 0);
+}
+
+/// The last of several owners may be a fiber. It must not wait for its own end.
+#[test]
+fn a_runtime_may_be_dropped_on_a_fiber_of_its_own() {
+    let _alone = ALONE.lock();
+    let builder = Runtime::builder().workers(2).name("own").shutdown_timeout(LONG);
+    let runtime = Arc::new(builder.build().unwrap());
+    let gate = Arc::new(osier::sync::Event::new());
+    let (theirs, opened) = (Arc::clone(&runtime), Arc::clone(&gate));
+    let (sender, dropped) = std::sync::mpsc::channel();
+    let fiber = runtime.spawn(move || {
+        opened.wait();
+        drop(theirs);
+        sender.send(()).unwrap();
+        osier::sleep(LONG);
+    });
+    drop(runtime);
+    gate.set();
+    dropped
+        .recv_timeout(Duration::from_secs(30))
+        .expect("the drop does not wait for the fiber");
+    let payload = fiber.join().unwrap_err();
+    assert!(osier::Cancelled::is_payload(&*payload));
+    let late = Instant::now() + Duration::from_secs(30);
+    while threads_called("own-") > 0 {
+        assert!(Instant::now() < late, "the workers have not ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

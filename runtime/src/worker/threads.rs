@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
 
@@ -187,6 +187,9 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.scheduler.stop();
+        if self.runs_this_code() && self.leave_to_a_thread() {
+            return;
+        }
         // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
         let limit = self.scheduler.shutdown_timeout.saturating_add(Duration::from_secs(1));
         let deadline = Instant::now().checked_add(limit);
@@ -216,6 +219,28 @@ impl Drop for Threads {
                 std::mem::forget(task);
             }
         }
+    }
+}
+
+impl Threads {
+    /// Whether this is code of a worker of this runtime, which would wait for itself.
+    fn runs_this_code(&self) -> bool {
+        context::worker(|here| Arc::ptr_eq(&here.scheduler, &self.scheduler)).unwrap_or(false)
+    }
+
+    /// Lets another thread wait for the workers. Returns false if the system starts none.
+    fn leave_to_a_thread(&mut self) -> bool {
+        let (sender, threads) = mpsc::channel::<Threads>();
+        if start_thread("osier-shutdown", move || drop(threads.recv())).is_err() {
+            return false;
+        }
+        let theirs = Threads {
+            scheduler: Arc::clone(&self.scheduler),
+            threads: std::mem::take(&mut self.threads),
+            progress: Arc::clone(&self.progress),
+            describe: self.describe,
+        };
+        sender.send(theirs).is_ok()
     }
 }
 
