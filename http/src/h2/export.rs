@@ -99,6 +99,12 @@ impl<'a> Reader<'a> {
         Some(number as i64)
     }
 
+    /// A window, which may be negative.
+    pub(super) fn window(&mut self) -> Option<i64> {
+        let most = i64::from(MAX_WINDOW);
+        self.signed().filter(|window| (-most..=most).contains(window))
+    }
+
     pub(super) fn stream(&mut self) -> Option<u32> {
         self.number().filter(|id| *id <= MAX_WINDOW)
     }

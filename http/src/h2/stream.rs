@@ -200,36 +200,53 @@ impl Streams {
     }
 }
 
-/// The last ids that this endpoint has dropped before their peer ended them, most with a reset. The peer may still send frames for
+/// The last streams that this endpoint has dropped before their peer ended them, most with a reset. The peer may still send frames for
 /// them, which are ignored (RFC 9113 5.1, "closed").
 #[derive(Debug, Default)]
 pub(super) struct Forgotten {
-    ids: [StreamId; 16],
-    /// A bit for each place of `ids`: whether the stream is to be reset when its peer has read the response.
-    waits: u16,
+    /// At most [`FORGOTTEN`], the oldest first.
+    streams: Vec<Dropped>,
     /// Answers that the peer still owes, at most 255: one for each stream that has ever waited.
     due: u8,
-    next: u8,
-    /// The highest id that has left the ring. Below it, a stream may have been reset or not.
+    /// The highest id that is remembered no more. Below it, a stream may have been dropped or not.
     below: StreamId,
 }
 
+/// The most streams that are remembered.
+const FORGOTTEN: usize = 16;
+
+/// A stream that this endpoint has dropped.
+#[derive(Debug)]
+struct Dropped {
+    id: StreamId,
+    /// The bytes that the peer may send without a larger window. Negative as that of a [`ReceiveWindow`].
+    window: i64,
+    /// Whether the peer has not ended the stream, as far as this endpoint knows.
+    is_open: bool,
+    /// Whether the stream is to be reset when its peer has read the response. It is open then.
+    waits: bool,
+}
+
 impl Forgotten {
-    /// Adds an id. Returns the one that leaves the ring, if it waits for its reset.
-    pub(super) fn push(&mut self, id: StreamId) -> Option<StreamId> {
-        let place = usize::from(self.next);
-        let oldest = self.ids[place];
-        let waited = self.stop_waiting(oldest);
-        self.ids[place] = id;
-        self.below = self.below.max(oldest);
-        self.next = (self.next + 1) % 16;
-        waited.then_some(oldest)
+    /// Adds a stream with the window that its peer has. Returns the one that is remembered no more, if it waits for its reset.
+    pub(super) fn push(&mut self, id: StreamId, window: i64) -> Option<StreamId> {
+        let oldest = (self.streams.len() == FORGOTTEN).then(|| self.streams.remove(0));
+        self.below = self.below.max(oldest.as_ref().map_or(0, |oldest| oldest.id));
+        self.streams.push(Dropped {
+            id,
+            window,
+            is_open: true,
+            waits: false,
+        });
+        oldest.filter(|oldest| oldest.waits).map(|oldest| oldest.id)
     }
 
-    /// Notes that a stream of the ring waits for its reset, until the peer answers.
+    /// Notes that a stream waits for its reset, until the peer answers.
     pub(super) fn wait(&mut self, id: StreamId) {
-        self.waits |= self.bit_of(id);
-        self.due = self.due.saturating_add(1);
+        if let Some(stream) = self.open(id) {
+            stream.waits = true;
+            self.due = self.due.saturating_add(1);
+        }
     }
 
     /// Notes that the peer has answered. Returns whether it owed an answer.
@@ -239,44 +256,92 @@ impl Forgotten {
         due.is_some()
     }
 
-    /// Notes that a stream needs no reset any more. Returns whether it has waited for one.
-    pub(super) fn stop_waiting(&mut self, id: StreamId) -> bool {
-        let bit = self.waits & self.bit_of(id);
-        self.waits &= !bit;
-        bit != 0
+    /// Notes that a stream waits no more.
+    pub(super) fn stop_waiting(&mut self, id: StreamId) {
+        if let Some(stream) = self.open(id) {
+            stream.waits = false;
+        }
     }
 
     /// The streams that wait for their reset.
     pub(super) fn waiting(&self) -> impl Iterator<Item = StreamId> {
-        let places = (0..16).filter(|place| self.waits & (1 << place) != 0);
-        places.map(|place| self.ids[place])
+        self.streams
+            .iter()
+            .filter(|stream| stream.waits)
+            .map(|stream| stream.id)
     }
 
-    /// The bit of an id in `waits`. 0 if the ring does not hold it.
-    fn bit_of(&self, id: StreamId) -> u16 {
-        let place = self.ids.iter().position(|&known| known == id);
-        place.map_or(0, |place| 1 << place)
+    /// A DATA frame has arrived. Returns whether its peer had a window for it, and had not ended the stream.
+    pub(super) fn expects(&mut self, id: StreamId, length: u32) -> bool {
+        let stream = self.open(id).filter(|stream| stream.window >= i64::from(length));
+        stream.map(|stream| stream.window -= i64::from(length)).is_some()
+    }
+
+    /// Notes that the peer has ended or reset a stream, which needs no reset then. Returns whether it was open.
+    pub(super) fn peer_ends(&mut self, id: StreamId) -> bool {
+        let stream = self.open(id);
+        stream
+            .map(|stream| (stream.is_open, stream.waits) = (false, false))
+            .is_some()
+    }
+
+    /// Whether the peer may still be sending a body of one of these streams.
+    pub(super) fn has_open(&self) -> bool {
+        self.streams.iter().any(|stream| stream.is_open)
+    }
+
+    /// The peer has learned of a setting that makes the windows larger or smaller by `by` bytes.
+    pub(super) fn adjust(&mut self, by: i64) {
+        self.streams.iter_mut().for_each(|stream| stream.window += by);
+    }
+
+    /// Frees memory that nothing needs.
+    pub(super) fn rest(&mut self) {
+        self.streams.shrink_to_fit();
+    }
+
+    fn open(&mut self, id: StreamId) -> Option<&mut Dropped> {
+        self.streams.iter_mut().find(|stream| stream.id == id && stream.is_open)
     }
 
     pub(super) fn export(&self, to: &mut Writer) {
-        self.ids.iter().for_each(|&id| to.number(id));
-        to.number(self.next);
+        to.number(self.due);
         to.number(self.below);
+        to.number(self.streams.len() as u64);
+        for stream in &self.streams {
+            let Dropped {
+                id,
+                window,
+                is_open,
+                waits,
+            } = *stream;
+            to.number(id);
+            to.number(window as u64);
+            to.number(is_open);
+            to.number(waits);
+        }
     }
 
     pub(super) fn import(from: &mut Reader<'_>) -> Option<Forgotten> {
-        let mut forgotten = Forgotten::default();
-        for id in &mut forgotten.ids {
-            *id = from.stream()?;
+        let (due, below) = (from.number()?, from.stream()?);
+        let count = from.number().filter(|count| *count <= FORGOTTEN)?;
+        let mut streams = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (id, window) = (from.stream()?, from.window()?);
+            let (is_open, waits) = (from.flag()?, from.flag()?);
+            streams.push(Dropped {
+                id,
+                window,
+                is_open,
+                waits: waits && is_open,
+            });
         }
-        forgotten.next = from.number().filter(|next| *next < 16)?;
-        forgotten.below = from.stream()?;
-        Some(forgotten)
+        Some(Forgotten { streams, due, below })
     }
 
     /// Whether this endpoint may have dropped the stream.
     pub(super) fn may_hold(&self, id: StreamId) -> bool {
-        id <= self.below || self.ids.contains(&id)
+        id <= self.below || self.streams.iter().any(|stream| stream.id == id)
     }
 }
 
@@ -288,30 +353,39 @@ mod tests {
     fn resets_are_remembered_exactly_until_there_are_many() {
         let mut forgotten = Forgotten::default();
         assert!(!forgotten.may_hold(1));
-        (0..16).for_each(|n| assert_eq!(forgotten.push(4 * n + 1), None));
+        (0..16).for_each(|n| assert_eq!(forgotten.push(4 * n + 1, 0), None));
         assert!(forgotten.may_hold(1) && forgotten.may_hold(61) && !forgotten.may_hold(3));
-        forgotten.push(65);
+        forgotten.push(65, 0);
         assert!(forgotten.may_hold(1) && forgotten.may_hold(65) && !forgotten.may_hold(3));
-        forgotten.push(69);
+        forgotten.push(69, 0);
         assert!(forgotten.may_hold(3) && forgotten.may_hold(5) && !forgotten.may_hold(7));
     }
 
     #[test]
-    fn a_stream_that_waits_is_reported_when_it_leaves_the_ring() {
+    fn a_stream_that_waits_is_reported_when_it_is_remembered_no_more() {
         let mut forgotten = Forgotten::default();
         for id in (0..16).map(|n| 2 * n + 1) {
-            assert_eq!(forgotten.push(id), None);
+            assert_eq!(forgotten.push(id, 0), None);
             forgotten.wait(id);
         }
         forgotten.wait(99);
-        assert!(
-            !forgotten.stop_waiting(99) && !forgotten.stop_waiting(0),
-            "not in the ring"
-        );
-        assert_eq!(forgotten.waiting().count(), 16);
-        assert!(forgotten.stop_waiting(1) && !forgotten.stop_waiting(1));
-        assert_eq!(forgotten.push(33), None);
-        assert_eq!(forgotten.push(35), Some(3));
+        assert_eq!((forgotten.waiting().count(), forgotten.due), (16, 16), "99 is unknown");
+        assert!(forgotten.peer_ends(1) && !forgotten.peer_ends(1) && !forgotten.peer_ends(0));
+        assert_eq!(forgotten.push(33, 0), None);
+        assert_eq!(forgotten.push(35, 0), Some(3));
         assert!(!forgotten.waiting().any(|id| [1, 3, 33, 35].contains(&id)));
+    }
+
+    #[test]
+    fn the_window_of_a_dropped_stream_is_known_until_its_end() {
+        let mut forgotten = Forgotten::default();
+        forgotten.push(1, 10);
+        assert!(forgotten.expects(1, 9) && !forgotten.expects(1, 2) && !forgotten.expects(3, 0));
+        forgotten.adjust(1);
+        assert!(forgotten.expects(1, 2) && forgotten.expects(1, 0));
+        forgotten.adjust(-1);
+        assert!(!forgotten.expects(1, 0), "below zero");
+        forgotten.adjust(1);
+        assert!(forgotten.peer_ends(1) && !forgotten.expects(1, 0) && !forgotten.has_open());
     }
 }

@@ -32,18 +32,21 @@ impl ReceiveWindow {
 
     pub(super) fn import(from: &mut Reader<'_>) -> Option<ReceiveWindow> {
         let window = ReceiveWindow {
-            left: from.signed()?,
+            left: from.window()?,
             credit: from.number()?,
             target: from.number()?,
         };
-        let most = i64::from(MAX_WINDOW);
-        let is_possible = (-most..=most).contains(&window.left) && window.credit.max(window.target) <= MAX_WINDOW;
-        is_possible.then_some(window)
+        (window.credit.max(window.target) <= MAX_WINDOW).then_some(window)
     }
 
     /// The bytes that the peer may send now.
     pub(super) fn left(&self) -> u64 {
         u64::try_from(self.left).unwrap_or(0)
+    }
+
+    /// The size as the peer counts it, which may be negative.
+    pub(super) fn size(&self) -> i64 {
+        self.left
     }
 
     /// Takes a frame of `length` bytes. False: the peer has sent more than the window.

@@ -61,6 +61,7 @@ impl Connection {
         for stream in self.streams.iter_mut() {
             stream.receive_window.adjust(by);
         }
+        self.forgotten.adjust(by);
         Ok(None)
     }
 
@@ -119,7 +120,7 @@ impl Connection {
             return Err(Error::protocol("RST_STREAM for an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_closed()) else {
-            return match self.forgotten.stop_waiting(id) {
+            return match self.forgotten.peer_ends(id) {
                 true => Ok(None),
                 false => self.spend(CLOSED_COST, now).map(|()| None),
             };

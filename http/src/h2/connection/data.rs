@@ -35,7 +35,10 @@ impl Connection {
         }
         self.give_back(padding);
         let Some(stream) = self.streams.get_mut(id) else {
-            return self.closed_frame(id, now).map(|()| None);
+            return match self.forgotten.expects(id, length) {
+                true => Ok(None),
+                false => self.closed_frame(id, now).map(|()| None),
+            };
         };
         let code = match (stream.reset, stream.receiving) {
             (Some(ResetBy::Peer), _) => return Err(CLOSED),
@@ -74,8 +77,8 @@ impl Connection {
         let Some(stream) = stream.filter(|_| self.delivers) else {
             // Nobody will read these bytes.
             self.give_back(bytes.len() as u32);
-            if end {
-                self.forgotten.stop_waiting(id);
+            if end && self.forgotten.peer_ends(id) {
+                self.frames.earn(EMPTY_COST);
             }
             return Ok(None);
         };

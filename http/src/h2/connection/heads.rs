@@ -28,7 +28,7 @@ impl Connection {
             None => (self.closed_frame(id, now).map(|()| Purpose::Discard)?, None),
         };
         if ended && purpose == Purpose::Discard {
-            self.forgotten.stop_waiting(id);
+            self.forgotten.peer_ends(id);
         }
         let is_new = purpose == Purpose::Request;
         let is_refused = is_new && self.is_full();
@@ -287,7 +287,7 @@ impl Connection {
     fn refuse(&mut self, stream: StreamId, code: ErrorCode, ended: bool, now: Instant) -> Result<(), Error> {
         self.output.answer(|out| frame::reset(out, stream, code));
         if !ended {
-            self.forget(stream);
+            self.forget(stream, self.first_window().into());
         }
         self.spend_reset(now)
     }
@@ -308,7 +308,7 @@ impl Connection {
             headers.finish(out, stream, true, max_frame);
         });
         if !ended {
-            self.reset_when_read(stream);
+            self.reset_when_read(stream, self.first_window().into());
         }
         self.spend_reset(now)?;
         Ok(Some(Event::Refused { stream, reject }))

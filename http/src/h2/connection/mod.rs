@@ -280,14 +280,13 @@ impl Connection {
         self.streams.len()
     }
 
-    /// Whether nothing is in progress: no stream, no incomplete frame, no output, and no reset that waits for the client.
+    /// Whether nothing is in progress: no stream, no incomplete frame, and no output.
     pub fn is_idle(&self) -> bool {
         self.streams.is_empty()
             && self.output.len() == 0
             && self.held.is_empty()
             && self.incoming.is_none()
             && self.events.is_empty()
-            && self.forgotten.waiting().next().is_none()
             && self.reader.is_between_frames()
     }
 
@@ -295,6 +294,7 @@ impl Connection {
     pub fn rest(&mut self) {
         self.decoder.rest();
         self.streams.rest();
+        self.forgotten.rest();
         self.received = None;
         self.sent = None;
         if self.held.is_empty() {
@@ -388,10 +388,11 @@ impl Connection {
         if let Some(state) = self.streams.remove(stream) {
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
+            let window = state.receive_window.size();
             if is_unwanted {
-                self.reset_when_read(stream);
+                self.reset_when_read(stream, window);
             } else if state.receiving != Direction::Ended && state.reset != Some(ResetBy::Peer) {
-                self.forget(stream);
+                self.forget(stream, window);
             }
             if state.reset.is_none() && !is_unwanted {
                 self.resets.earn(1);
@@ -465,16 +466,19 @@ const LEAST_CONTINUATIONS: u16 = 6;
 impl Connection {
     /// Makes the state of a new stream.
     fn open(&mut self, id: StreamId, receiving: Direction, sending: Direction) -> Stream {
-        // RFC 9113 6.9.2: the peer's streams have the initial window until it knows our settings.
-        let granted = match self.acknowledgement {
-            Some(_) => INITIAL_WINDOW,
-            None => self.limits.stream_window,
-        };
         Stream::new(
             id,
             (receiving, sending),
             SendWindow::new(self.peer.initial_window_size),
-            ReceiveWindow::new(granted, self.limits.stream_window),
+            ReceiveWindow::new(self.first_window(), self.limits.stream_window),
         )
+    }
+
+    /// The window of a new stream. The peer's streams have the initial one until it knows our settings (RFC 9113 6.9.2).
+    fn first_window(&self) -> u32 {
+        match self.acknowledgement {
+            Some(_) => INITIAL_WINDOW,
+            None => self.limits.stream_window,
+        }
     }
 }

@@ -10,8 +10,11 @@
 //! reset waits until the client has answered a PING behind the response. There is no deadline: a client that reads answers, and one
 //! that does not read would not read the reset either. No reset follows if the client ends the body or resets the stream before.
 //!
-//! The streams that wait are marked among the [forgotten](crate::h2::stream::Forgotten) ones. One that leaves their ring is reset
-//! at once.
+//! The streams that wait are marked among the [forgotten](crate::h2::stream::Forgotten) ones. One that is remembered no more is reset
+//! at once. A stream that waits is over for everything else: it keeps no connection from being idle, from ending or from moving to
+//! another process, which sends the reset then.
+//!
+//! What the client sends within the window of a forgotten stream costs no more than what a handler reads. It could not know.
 
 use super::Connection;
 use super::ending::Ending;
@@ -20,16 +23,16 @@ use crate::h2::frame;
 use crate::h2::stream::StreamId;
 
 impl Connection {
-    /// Drops a stream whose body the client may still be sending.
-    pub(super) fn forget(&mut self, stream: StreamId) {
-        let oldest = self.forgotten.push(stream);
+    /// Drops a stream whose body the client may still be sending, as far as `window` allows.
+    pub(super) fn forget(&mut self, stream: StreamId, window: i64) {
+        let oldest = self.forgotten.push(stream, window);
         self.reset_unwanted(oldest);
     }
 
     /// Drops a stream as [`forget`](Self::forget) does, and resets it when the client has read the response. At once if the connection
     /// may end before that.
-    pub(super) fn reset_when_read(&mut self, stream: StreamId) {
-        self.forget(stream);
+    pub(super) fn reset_when_read(&mut self, stream: StreamId, window: i64) {
+        self.forget(stream, window);
         if matches!(self.ending, Ending::Final(_)) || self.peer_goes_away || self.failed.is_some() {
             return self.reset_unwanted(Some(stream));
         }
@@ -56,6 +59,12 @@ impl Connection {
             self.forgotten.stop_waiting(stream);
             self.reset_unwanted(Some(stream));
         }
+    }
+
+    /// Whether the peer may still be sending bodies of streams that this endpoint has dropped. An owner that closes the transport then
+    /// reads on for a while: a transport that is closed before all is read may discard what was written.
+    pub fn has_unread_bodies(&self) -> bool {
+        self.forgotten.has_open()
     }
 
     fn reset_unwanted(&mut self, stream: Option<StreamId>) {

@@ -215,19 +215,82 @@ fn floods_of_data_end_at_frame_burst() {
 
 #[test]
 fn frames_for_closed_streams_cost() {
-    let mut peer = Peer::server();
-    peer.feed(&post(1));
-    peer.connection.reset(1, ErrorCode::CANCEL);
-    peer.connection.finish(1);
     for bytes in [data(1, &[0; 100], false), get(1), reset(1, ErrorCode::CANCEL)] {
         let mut peer = Peer::server();
         peer.feed(&post(1));
         peer.connection.reset(1, ErrorCode::CANCEL);
         peer.connection.finish(1);
+        // The window of the stream is used up.
+        let most = [
+            &data(1, &[0; 16_384], false).repeat(3)[..],
+            &data(1, &[0; 16_383], false),
+        ]
+        .concat();
+        assert_eq!(peer.feed(&most), []);
         let (frames, code) = until_error(&mut peer, 20_000, |_| bytes.clone()).unwrap();
         assert_eq!(code, CALM);
-        assert!((1990..=2000).contains(&frames), "{frames}");
+        assert!((1990..=2001).contains(&frames), "{frames}");
     }
+}
+
+#[test]
+fn data_that_nobody_reads_costs_what_read_data_costs_within_its_window() {
+    type Drop = fn(&mut Peer, u32);
+    let ways: [Drop; 3] = [
+        // The reset waits for the answer to a PING, or has been sent.
+        |peer, stream| {
+            peer.connection.send_head(stream, 413, [], true);
+            peer.connection.finish(stream);
+        },
+        |peer, stream| {
+            peer.connection.send_head(stream, 413, [], true);
+            peer.connection.finish(stream);
+            assert_eq!(peer.resets_when_read(), [(stream, ErrorCode::NO_ERROR)]);
+        },
+        |peer, stream| peer.connection.finish(stream),
+    ];
+    for way in ways {
+        let limits = Limits {
+            frame_rate: 0,
+            ..Limits::default()
+        };
+        let mut peer = Peer::server_with(&limits);
+        // Four streams at a time, whose clients send their windows in frames of 100 bytes, while a handler reads a fifth one.
+        for round in 0..10 {
+            let first = 10 * round + 1;
+            (0..5).for_each(|n| drop(peer.feed(&post(first + 2 * n))));
+            (0..4).for_each(|n| way(&mut peer, first + 2 * n));
+            for _ in 0..655 {
+                let frames: Vec<u8> = (0..4).flat_map(|n| data(first + 2 * n, &[0; 100], false)).collect();
+                assert_eq!(peer.feed(&frames), []);
+                peer.feed(&data(first + 8, &[0; 100], false));
+                peer.connection.consumed(first + 8, 100);
+                peer.frames();
+            }
+            // Half of them end; the others are left as they are.
+            (0..2).for_each(|n| assert_eq!(peer.feed(&data(first + 2 * n, b"", true)), []));
+            peer.connection.send_head(first + 8, 200, [], true);
+            assert_eq!(peer.feed(&data(first + 8, b"", true)).len(), 1);
+            peer.connection.finish(first + 8);
+        }
+        // Beyond the window, a frame costs five units: nothing but the SETTINGS frame of the start has cost any so far.
+        let most = |_| data(97, &[0; 100], false);
+        let (frames, code) = until_error(&mut peer, 20_000, most).unwrap();
+        assert_eq!((frames, code), (1998, CALM));
+    }
+}
+
+#[test]
+fn tiny_data_that_nobody_reads_is_a_flood_as_any_other() {
+    let mut peer = Peer::server_with(&Limits {
+        frame_rate: 0,
+        ..Limits::default()
+    });
+    peer.feed(&post(1));
+    peer.connection.send_head(1, 413, [], true);
+    peer.connection.finish(1);
+    let (frames, code) = until_error(&mut peer, 20_000, |_| data(1, b"x", false)).unwrap();
+    assert_eq!((frames, code), (9_990, CALM));
 }
 
 #[test]

@@ -82,6 +82,27 @@ fn windows_and_resets_are_remembered() {
 }
 
 #[test]
+fn a_reset_that_waits_for_the_client_is_sent_by_the_other_process() {
+    let mut peer = Peer::server();
+    for stream in [1, 3, 5] {
+        peer.feed(&post(stream));
+        peer.connection.send_head(stream, 413, [], true);
+        peer.connection.finish(stream);
+    }
+    let pings: Vec<_> = peer.frames().into_iter().filter(|frame| frame.kind == PING).collect();
+    // A client that answers late, or never, does not keep the connection from moving.
+    let mut peer = moved(peer);
+    let answer = |n: usize| raw(PING, ACK, 0, &pings[n].payload);
+    assert_eq!(peer.feed(&answer(0)), []);
+    assert_eq!(peer.resets(), [(1, ErrorCode::NO_ERROR)]);
+    assert_eq!(peer.feed(&[data(3, &[0; 9], true), answer(1)].concat()), []);
+    assert_eq!(peer.resets(), [], "the client has ended the body");
+    let mut peer = moved(peer);
+    assert_eq!(peer.feed(&answer(2)), []);
+    assert_eq!(peer.resets(), [(5, ErrorCode::NO_ERROR)]);
+}
+
+#[test]
 fn limits_that_the_peer_knows_hold() {
     let peer = Peer::server_with(&Limits {
         max_streams: 2,
@@ -117,8 +138,11 @@ fn what_cannot_move_says_why() {
 #[test]
 fn bytes_that_are_no_connection_are_refused() {
     let mut peer = Peer::server();
-    exchange(&mut peer, 1);
+    peer.feed(&post(1));
     exchange(&mut peer, 3);
+    peer.connection.send_head(1, 413, [], true);
+    peer.connection.finish(1);
+    peer.frames();
     let exported = peer.connection.export().unwrap();
     let import = |bytes: &[u8]| Connection::import(&Limits::default(), bytes, peer.now);
     for length in 0..exported.len() {

@@ -1,7 +1,7 @@
 //! Encodes numbers, texts and lists as bytes, and decodes them. The decoder trusts no length and no count.
 
 /// The version of the messages, raised with every change of their layout.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

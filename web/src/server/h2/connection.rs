@@ -177,7 +177,7 @@ impl Connection {
         shared.flush();
         match reason {
             // The client has answered the first GOAWAY, or sent its own.
-            CloseReason::Shutdown | CloseReason::Client if !shared.is_read_on.get() => Next::Close(reason),
+            CloseReason::Shutdown | CloseReason::Client if !shared.has_to_read_on() => Next::Close(reason),
             _ => Next::Linger(reason),
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub(super) is_ending: Cell<bool>,
     /// Whether a stream has ended since. The client may still read its response, and send updates of windows: if they met a closed socket,
     /// the reset in answer would discard the rest.
-    pub(super) is_read_on: Cell<bool>,
+    is_read_on: Cell<bool>,
     /// Wakes the box.
     pub(super) waker: RefCell<Option<Waker>>,
 }
@@ -234,6 +234,11 @@ impl Shared {
         let at = place(&streams, id)?;
         let inlet = &mut streams.get_mut(at)?.1;
         Some(inlet.get_or_insert_with(|| Rc::new(Inlet::new(has_ended))).clone())
+    }
+
+    /// Whether the client may still be reading the last response, or sending the body of an earlier request.
+    pub(super) fn has_to_read_on(&self) -> bool {
+        self.is_read_on.get() || self.machine.borrow().has_unread_bodies()
     }
 
     /// Makes the runtime poll the box.

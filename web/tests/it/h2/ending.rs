@@ -93,6 +93,68 @@ fn a_shutdown_ends_an_idle_connection_at_once() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
+/// A client of which a response to a body that nobody reads has come, with the PING behind it. It answers no PING, and may go on sending.
+fn silent(site: &Site) -> TcpStream {
+    let mut client = TcpStream::connect(site.addr).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let settings = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";
+    let post = b"\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x41\x01a";
+    let hello = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], settings, post].concat();
+    client.write_all(&hello).unwrap();
+    until_arrived(&client, b"\0\0\x08\x06\0\0\0\0\0read");
+    client
+}
+
+/// Waits until these bytes have arrived, and leaves all bytes in the socket.
+fn until_arrived(client: &TcpStream, bytes: &[u8]) {
+    let mut arrived = vec![0; 4096];
+    eventually("the bytes arrive", || {
+        let count = client.peek(&mut arrived).unwrap();
+        arrived[..count].windows(bytes.len()).any(|window| window == bytes)
+    });
+}
+
+#[test]
+fn a_client_that_never_answers_the_ping_behind_a_response_is_closed_as_any_other() {
+    let (site, reasons) = with_timeouts(Timeouts {
+        idle: Duration::from_millis(100),
+        ..Timeouts::default()
+    });
+    let mut client = silent(&site);
+    client.read_to_end(&mut Vec::new()).unwrap();
+    drop(client);
+    eventually("the reason", || *reasons.lock().unwrap() == [CloseReason::IdleTimeout]);
+    drop(site);
+
+    // A shutdown waits a second for the answer to its own PING.
+    let site = self::site(router());
+    let mut client = silent(&site);
+    site.stop.shutdown();
+    client.read_to_end(&mut Vec::new()).unwrap();
+    drop(client);
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0), "no connection was cut");
+}
+
+#[test]
+fn a_shutdown_reads_on_while_a_client_may_send_a_body_that_nobody_reads() {
+    let site = site(router());
+    let mut client = silent(&site);
+    site.stop.shutdown();
+    until_arrived(&client, b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\0");
+    // The client has read nothing yet. It sends what the window lets through, and a closed socket would answer by a reset.
+    let data = [&b"\0\x04\0\0\0\0\0\0\x01"[..], &[0; 1024]].concat();
+    for _ in 0..10 {
+        client.write_all(&data).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).expect("no reset of the connection");
+    let reset = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0";
+    assert!(received.windows(13).any(|window| window == reset));
+    drop(client);
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0), "no connection was cut");
+}
+
 #[test]
 fn an_idle_connection_is_told_and_closed() {
     let idle = Duration::from_millis(100);
