@@ -1,4 +1,5 @@
-//! Deadlines: for the greeting, for a head, for the acknowledgement of settings, and for bodies that wait for windows.
+//! Deadlines: for the greeting, for a head, for the acknowledgement of settings, for the last answers of a peer, and for bodies that wait
+//! for windows.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ impl Connection {
             self.greeting,
             self.acknowledgement,
             announced,
+            self.answers_deadline(),
             self.head_deadline(),
             stalled,
         ]
@@ -62,6 +64,7 @@ impl Connection {
         if matches!(self.ending, Ending::Announced(at) if at <= now) {
             self.end_finally();
         }
+        self.expire_answers(now);
         self.expire_stalled(now).map_err(|error| self.fail(error))
     }
 

@@ -47,7 +47,6 @@ impl Connection {
 
     /// Sends the last GOAWAY.
     pub(super) fn end_finally(&mut self) {
-        self.reset_all_unwanted();
         let last = self.last_read();
         frame::go_away(self.output.frames(), last, ErrorCode::NO_ERROR, b"");
         self.ending = Ending::Final(if self.role == Role::Server { last } else { MAX_WINDOW });
@@ -60,11 +59,16 @@ impl Connection {
         }
     }
 
-    /// Whether nothing more will happen: the connection has failed, or it is ending and its last stream has ended. The owner writes
-    /// the output and closes the transport.
+    /// Whether nothing more will happen: the connection has failed, or it is ending, its last stream has ended, and no reset waits for
+    /// the client. The owner writes the output and closes the transport.
     pub fn is_done(&self) -> bool {
-        self.failed.is_some()
-            || (self.streams.is_empty() && (matches!(self.ending, Ending::Final(_)) || self.peer_goes_away))
+        self.failed.is_some() || (self.is_over() && !self.is_over_but_for_resets())
+    }
+
+    /// Whether the last stream has ended.
+    pub(super) fn is_over(&self) -> bool {
+        let is_last = matches!(self.ending, Ending::Final(_)) || self.peer_goes_away;
+        self.streams.is_empty() && is_last
     }
 
     /// Notes an error of the connection and sends GOAWAY.
@@ -91,5 +95,5 @@ impl Connection {
 /// The payload of the PING whose answer tells that the client has read the first GOAWAY.
 pub(super) const LAST_PING: [u8; 8] = *b"goaway-1";
 
-/// The longest time between the two GOAWAY frames.
-const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// The longest time between the two GOAWAY frames, and for the last answers to PINGs behind responses.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(1);

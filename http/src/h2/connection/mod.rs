@@ -118,6 +118,8 @@ pub struct Connection {
     pings: u32,
     ending: Ending,
     peer_goes_away: bool,
+    /// The deadline for the last answers to PINGs behind responses, once the connection is over.
+    answers_until: Option<Instant>,
     /// The deadline for the peer's first settings.
     greeting: Option<Instant>,
     /// The deadline for the acknowledgement of our settings.
@@ -188,6 +190,7 @@ impl Connection {
             pings: 0,
             ending: Ending::Not,
             peer_goes_away: false,
+            answers_until: None,
             greeting: Some(now + limits.head_timeout),
             acknowledgement: Some(now + limits.stall_timeout),
             failed: None,

@@ -9,15 +9,18 @@
 //! A client that gets the reset together with the response may take it for a failure and drop the response, as curl 7.88 does. So the
 //! reset waits until the client has answered a PING behind the response. There is no deadline: a client that reads answers, and one
 //! that does not read would not read the reset either. No reset follows if the client ends the body or resets the stream before.
+//! Only a connection that is over but for such resets waits no longer than a second for the answers.
 //!
 //! The streams that wait are marked among the [forgotten](crate::h2::stream::Forgotten) ones. One that is remembered no more is reset
-//! at once. A stream that waits is over for everything else: it keeps no connection from being idle, from ending or from moving to
-//! another process, which sends the reset then.
+//! at once. A stream that waits is over for everything else: it keeps no connection from being idle or from moving to another process,
+//! which sends the reset then.
 //!
 //! What the client sends within the window of a forgotten stream costs no more than what a handler reads. It could not know.
 
+use std::time::Instant;
+
 use super::Connection;
-use super::ending::Ending;
+use super::ending::ANSWER_TIME;
 use crate::h2::ErrorCode;
 use crate::h2::frame;
 use crate::h2::stream::StreamId;
@@ -29,15 +32,13 @@ impl Connection {
         self.reset_unwanted(oldest);
     }
 
-    /// Drops a stream as [`forget`](Self::forget) does, and resets it when the client has read the response. At once if the connection
-    /// may end before that.
+    /// Drops a stream as [`forget`](Self::forget) does, and resets it when the client has read the response.
     pub(super) fn reset_when_read(&mut self, stream: StreamId, window: i64) {
         self.forget(stream, window);
-        if matches!(self.ending, Ending::Final(_)) || self.peer_goes_away || self.failed.is_some() {
-            return self.reset_unwanted(Some(stream));
+        if self.failed.is_none() {
+            self.forgotten.wait(stream);
+            frame::ping(self.output.frames(), payload(stream));
         }
-        self.forgotten.wait(stream);
-        frame::ping(self.output.frames(), payload(stream));
     }
 
     /// The client has answered a PING. Returns whether it was one behind a response. The reset may have become needless meanwhile.
@@ -53,8 +54,26 @@ impl Connection {
         true
     }
 
-    /// Sends all resets that wait.
-    pub(super) fn reset_all_unwanted(&mut self) {
+    /// Whether the connection is over but for resets that wait.
+    pub(super) fn is_over_but_for_resets(&self) -> bool {
+        self.is_over() && self.forgotten.waiting().next().is_some()
+    }
+
+    /// The time at which a connection that is over sends the resets that wait. Its owner calls [`expire`](Self::expire) at once to begin
+    /// the time: the end of the last stream has no time of its own.
+    pub(super) fn answers_deadline(&self) -> Option<Instant> {
+        let deadline = self.answers_until.unwrap_or(self.progress.0);
+        self.is_over_but_for_resets().then_some(deadline)
+    }
+
+    /// Begins that time, or sends the resets if it has passed.
+    pub(super) fn expire_answers(&mut self, now: Instant) {
+        if !self.is_over_but_for_resets() {
+            return;
+        }
+        if *self.answers_until.get_or_insert(now + ANSWER_TIME) > now {
+            return;
+        }
         for stream in self.forgotten.waiting().collect::<Vec<_>>() {
             self.forgotten.stop_waiting(stream);
             self.reset_unwanted(Some(stream));

@@ -177,24 +177,24 @@ fn answers_to_the_pings_behind_responses_cost_nothing_however_late_they_are() {
 }
 
 #[test]
-fn resets_that_wait_for_a_client_are_few_and_wait_for_no_end() {
+fn resets_that_wait_for_a_client_are_few_and_end_with_the_connection() {
     // A client that never answers.
     let mut peer = Peer::server();
     (0..16).for_each(|n| answer_early(&mut peer, 2 * n + 1));
     assert_eq!(peer.resets(), []);
     answer_early(&mut peer, 33);
     assert_eq!(peer.resets(), [(1, ErrorCode::NO_ERROR)]);
-    // The last GOAWAY comes behind all of them.
+    // The connection is over but for them. From then on they wait for a second.
     peer.connection.shutdown(peer.now);
     peer.frames();
     peer.feed(&raw(PING, ACK, 0, b"goaway-1"));
-    let sent = kinds(&mut peer);
-    assert_eq!(sent, [[RST_STREAM; 16].as_slice(), &[GOAWAY]].concat());
+    assert_eq!(kinds(&mut peer), [GOAWAY]);
+    assert_resets_end_in_a_second(&mut peer, 16);
 
-    // The connection ends with the stream, so nothing more can wait.
+    // Also where the last GOAWAY, of either side, has come before the response.
     for go_away in [true, false] {
         let mut peer = Peer::server();
-        peer.feed(&post(1));
+        peer.feed(&[post(1), post(3)].concat());
         match go_away {
             true => drop(peer.feed(&raw(GOAWAY, 0, 0, &[0; 8]))),
             false => {
@@ -203,11 +203,40 @@ fn resets_that_wait_for_a_client_are_few_and_wait_for_no_end() {
             }
         }
         peer.frames();
-        peer.connection.send_head(1, 413, [], true);
-        peer.connection.finish(1);
-        assert_eq!(kinds(&mut peer), [HEADERS, RST_STREAM]);
-        assert!(peer.connection.is_done());
+        for stream in [1, 3] {
+            peer.connection.send_head(stream, 413, [], true);
+            peer.connection.finish(stream);
+        }
+        let sent = peer.frames();
+        assert_eq!(
+            sent.iter().map(|frame| frame.kind).collect::<Vec<_>>(),
+            [HEADERS, PING].repeat(2)
+        );
+        assert_eq!(peer.feed(&raw(PING, ACK, 0, &sent[1].payload)), []);
+        assert_eq!(peer.resets(), [(1, ErrorCode::NO_ERROR)]);
+        assert_resets_end_in_a_second(&mut peer, 1);
     }
+}
+
+/// The connection is over but for resets that wait. The client answers no more.
+fn assert_resets_end_in_a_second(peer: &mut Peer, resets: usize) {
+    assert!(!peer.connection.is_done());
+    // The owner is called at once, and then in a second, whenever that is.
+    peer.now += Duration::from_secs(60);
+    assert!(peer.connection.next_deadline().is_some_and(|due| due <= peer.now));
+    assert!(peer.connection.expire(peer.now).unwrap().is_none());
+    let due = peer.now + Duration::from_secs(1);
+    assert_eq!(peer.connection.next_deadline(), Some(due));
+    assert!(
+        peer.connection
+            .expire(due - Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
+    assert!(!peer.connection.is_done());
+    assert!(peer.connection.expire(due).unwrap().is_none());
+    assert_eq!(kinds(peer), [RST_STREAM].repeat(resets));
+    assert!(peer.connection.is_done());
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use osier::sync::Event;
 use osier_web::files::Files;
 use osier_web::tls::Acceptor;
 use osier_web::{Body, Limits, Request, Response, Router, Server, http::StatusCode};
@@ -10,15 +13,15 @@ use testkit::Folder;
 
 use super::router;
 use crate::common::folder::prose;
-use crate::common::{Site, site_with};
+use crate::common::{PATIENCE, Site, site_with};
 use crate::tls::LOCALHOST;
 
-fn started() -> Site {
+fn started(router: Router) -> Site {
     let limits = Limits {
         body: 16 << 20,
         ..Limits::default()
     };
-    let server = Server::new(router()).limits(limits);
+    let server = Server::new(router).limits(limits);
     site_with(2, server, |server| server.bind("127.0.0.1:0"))
 }
 
@@ -63,7 +66,7 @@ fn curl(args: &[&str], stdin: &[u8]) -> Option<String> {
 
 #[test]
 fn curl_with_prior_knowledge_is_served() {
-    let site = started();
+    let site = started(router());
     let url = |path: &str| format!("http://{}{path}", site.addr);
     let Some(text) = curl(&["-w", " %{http_version}", &url("/")], b"") else {
         return;
@@ -95,7 +98,7 @@ fn curl_with_prior_knowledge_is_served() {
 
 #[test]
 fn nghttp_is_served() {
-    let site = started();
+    let site = started(router());
     let url = |path: &str| format!("http://{}{path}", site.addr);
     let Some(said) = run(
         "nghttp",
@@ -251,7 +254,7 @@ fn curl_shows_the_answer_to_an_upload_beyond_the_limit() {
     folder.write("body", vec![b'x'; 40 << 20]);
     let file = folder.join("body").display().to_string();
     let site = started_with_tls(router());
-    let clear = started();
+    let clear = started(router());
     let urls = [
         format!("https://127.0.0.1:{}/count", site.addr.port()),
         format!("http://{}/count", clear.addr),
@@ -273,6 +276,56 @@ fn curl_shows_the_answer_to_an_upload_beyond_the_limit() {
         }
     }
 }
+
+/// The answer comes before the body has, and the server ends its connections about then. After a GOAWAY, this curl shows the answer, but
+/// may take the end of the stream for a transfer that is cut (error 18): nothing that the server can send then helps.
+#[test]
+fn curl_shows_an_early_answer_during_a_graceful_shutdown() {
+    let folder = Folder::new();
+    folder.write("body", vec![b'x'; 8 << 20]);
+    let body = folder.join("body").display().to_string();
+    // When the handler answers: before the shutdown, with it, or after the last GOAWAY.
+    let waits = [None, Some(Duration::ZERO), Some(Duration::from_millis(200))];
+    for protocol in ["--http2", "--http2-prior-knowledge"] {
+        for (wait, length) in waits.into_iter().flat_map(|wait| LENGTHS.map(|length| (wait, length))) {
+            let (begun, go_on) = (Arc::new(Event::new()), Arc::new(Event::new()));
+            let (begins, goes_on) = (begun.clone(), go_on.clone());
+            let router = router().post("/early", move |_| {
+                begins.set();
+                goes_on.wait();
+                StatusCode::FORBIDDEN
+            });
+            let (scheme, site) = match protocol {
+                "--http2" => ("https", started_with_tls(router)),
+                _ => ("http", started(router)),
+            };
+            let url = format!("{scheme}://127.0.0.1:{}/early", site.addr.port());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begun.wait_timeout(PATIENCE);
+                    if let Some(wait) = wait {
+                        site.stop.shutdown();
+                        std::thread::sleep(wait);
+                    }
+                    go_on.set();
+                    site.stop.shutdown();
+                });
+                let usual = [protocol, "-sSk", "--max-time", "20", "--noproxy", "*", "-X", "POST"];
+                let rest = ["-T", &body, "-H", length, "-o", "/dev/null", "-w", "%{http_code}", &url];
+                let output = Command::new("curl").args(usual).args(rest).output();
+                let Ok(output) = output.inspect_err(|error| println!("skipped: curl cannot be started: {error}"))
+                else {
+                    return;
+                };
+                let status = String::from_utf8_lossy(&output.stdout);
+                assert_eq!(status, "403", "{protocol} {wait:?} {length}: {output:?}");
+            });
+        }
+    }
+}
+
+/// The length of the body, and none.
+const LENGTHS: [&str; 2] = ["Content-Length: 8388608", "Content-Length:"];
 
 const GO: &str = r#"
 package main
@@ -464,7 +517,7 @@ print("ok", checks)
 
 #[test]
 fn python_h2_agrees() {
-    let site = started();
+    let site = started(router());
     let script = PYTHON.replace("PORT", &site.addr.port().to_string());
     // Debian's own Python has Debian's packages.
     let starts = |program: &&str| Command::new(program).arg("-V").output().is_ok();
