@@ -20,7 +20,8 @@ pub struct Limits {
     /// The most concurrent streams of the peer. A stream that is reset counts until its handler has ended. A stream beyond the limit
     /// is refused. Default: 100.
     pub max_streams: u32,
-    /// The most bytes of the heads of all streams, in memory. A stream beyond it is refused. Default: 512 KiB.
+    /// The most bytes of the heads and trailers of all streams, in memory. A stream beyond it is refused, or reset if it is the trailer.
+    /// Default: 512 KiB.
     pub heads_bytes: usize,
     /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
     /// `grown_window`. At most 2^31 - 1. Default: 65,535.
@@ -62,7 +63,8 @@ pub struct Limits {
     pub reset_rate: u32,
     /// The work without progress that a peer may cause at once, in units: a PING, SETTINGS or unknown frame, or an empty DATA frame
     /// costs 10, a PRIORITY or PRIORITY_UPDATE frame 5, a frame of a closed stream 5 unless it is DATA within the window that the
-    /// stream had, a tiny DATA frame 1, and a WINDOW_UPDATE frame that nothing sent explains 1. Default: 10,000.
+    /// stream had, a tiny DATA frame 1, a WINDOW_UPDATE frame that nothing sent explains 1, and a small DATA frame that the peer's
+    /// windows have cut 1. Default: 10,000.
     pub frame_burst: u32,
     /// The units of such work in a second, after the burst. Default: 10,000.
     pub frame_rate: u32,

@@ -58,7 +58,7 @@ pub(super) struct Stream {
     pub(super) held: u32,
     /// Bytes that Content-Length still announces.
     pub(super) length_left: Option<u64>,
-    /// Bytes of memory that the head of the request takes.
+    /// Bytes of memory that the head of the request and the received trailer take.
     pub(super) head_bytes: u32,
     pub(super) priority: Priority,
     pub(super) turn: Turn,

@@ -23,6 +23,7 @@ impl Connection {
         self.spend(1, now)?;
         match setting {
             Setting::InitialWindowSize(size) => {
+                self.pay_crumbs(now)?;
                 let by = i64::from(size) - i64::from(self.peer.initial_window_size);
                 for stream in self.streams.iter_mut() {
                     stream.send_window.add(by).map_err(|_| WINDOW_OVERFLOW)?;
@@ -96,6 +97,7 @@ impl Connection {
             Some(due) => self.updates_due = due,
             None => self.spend(1, now)?,
         }
+        self.pay_crumbs(now)?;
         if id == 0 {
             self.send_window
                 .add(i64::from(increment))
@@ -112,6 +114,15 @@ impl Connection {
             },
             // RFC 9113 5.1: such a frame may arrive for a while after the end of a stream.
             _ => Ok(None),
+        }
+    }
+
+    /// Each small DATA frame that the peer's windows have cut costs a unit when the peer opens a window again: a peer that opens windows
+    /// byte by byte makes more work than it has.
+    fn pay_crumbs(&mut self, now: Instant) -> Result<(), Error> {
+        match std::mem::take(&mut self.crumbs) {
+            0 => Ok(()),
+            crumbs => self.spend(crumbs, now),
         }
     }
 

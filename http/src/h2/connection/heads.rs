@@ -201,6 +201,12 @@ impl Connection {
                 if state.length_left.is_some_and(|left| left > 0) {
                     return self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now);
                 }
+                let bytes = fields.memory();
+                if self.heads + bytes > self.limits.heads_bytes {
+                    return self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now);
+                }
+                self.heads += bytes;
+                state.head_bytes += bytes as u32;
                 state.receiving = Direction::Ended;
                 Ok(Some(Event::Trailers { stream, fields }))
             }

@@ -93,7 +93,7 @@ pub struct Connection {
     highest: StreamId,
     /// A bit for each stream from `highest` downwards: whether the client has used the id.
     used: u64,
-    /// Bytes of the heads of all streams in the table.
+    /// Bytes of the heads and trailers of all streams in the table.
     heads: usize,
     /// Streams that wait for room, in the order in which they began to wait.
     queue: Vec<StreamId>,
@@ -115,6 +115,8 @@ pub struct Connection {
     frames: Budget,
     /// WINDOW_UPDATE frames that sent DATA frames explain.
     updates_due: u32,
+    /// Small DATA frames that the peer's windows have cut, and that have not been paid.
+    crumbs: u32,
     pings: u32,
     ending: Ending,
     peer_goes_away: bool,
@@ -187,6 +189,7 @@ impl Connection {
             resets: Budget::new(limits.reset_burst, limits.reset_rate, now),
             frames: Budget::new(limits.frame_burst, limits.frame_rate, now),
             updates_due: 0,
+            crumbs: 0,
             pings: 0,
             ending: Ending::Not,
             peer_goes_away: false,

@@ -167,6 +167,9 @@ impl Connection {
             }
             return count;
         }
+        if (1..CRUMB).contains(&count) {
+            self.crumbs = self.crumbs.saturating_add(1);
+        }
         if count > 0 || state.held_since.is_none() {
             state.held_since = Some(now);
         }
@@ -289,6 +292,10 @@ fn encode<'f>(encoder: &mut Encoder, out: &mut Vec<u8>, fields: impl IntoIterato
         }
     }
 }
+
+/// A DATA frame with fewer bytes is a crumb if the peer's windows have cut it: the frame and the wake-up of its owner cost more than its
+/// bytes.
+const CRUMB: usize = 256;
 
 /// Sent bytes that explain one more WINDOW_UPDATE frame: a client may open each window again for every KiB that it reads.
 const UPDATE_BYTES: u32 = 512;

@@ -90,6 +90,26 @@ fn made_you_reset_ends_at_reset_burst_whatever_makes_the_reset() {
 }
 
 #[test]
+fn made_you_reset_with_handlers_that_still_run_is_refused() {
+    let mut peer = Peer::server();
+    let mut started = 0;
+    for n in 0..150 {
+        let stream = 2 * n + 1;
+        let events = peer.feed(&[post(stream), window(stream, 0)].concat());
+        started += events.iter().filter(|event| matches!(event, Seen::Request(..))).count();
+    }
+    assert_eq!((started, peer.connection.streams()), (100, 100));
+    let refused = peer
+        .resets()
+        .into_iter()
+        .filter(|(_, code)| *code == ErrorCode::REFUSED_STREAM);
+    assert_eq!(refused.count(), 50);
+    // When a handler ends, there is room for one more.
+    peer.connection.finish(1);
+    assert_eq!(peer.feed(&get(301)).len(), 1);
+}
+
+#[test]
 fn malformed_and_refused_requests_end_at_reset_burst() {
     let malformed = |n: u32| headers(2 * n + 1, &GET[..2], true);
     assert_eq!(until_error(&mut Peer::server(), 10_000, malformed), Some((400, CALM)));
@@ -312,6 +332,46 @@ fn a_reader_of_bodies_may_update_its_windows_for_each_frame() {
     }
 }
 
+/// Sends what the windows let through, as an owner does whose streams have long bodies. Returns the number of DATA frames.
+fn send_on(peer: &mut Peer) -> usize {
+    let (body, now) = ([0; 1 << 10], peer.now);
+    while let Some(stream) = peer.connection.next_writable() {
+        peer.connection.send_data(stream, &body, false, now);
+    }
+    peer.frames().iter().filter(|frame| frame.kind == DATA).count()
+}
+
+#[test]
+fn a_response_in_crumbs_ends_at_frame_burst() {
+    type Opens = fn(u32) -> Vec<u8>;
+    let ways: [(&str, Opens); 3] = [
+        ("the windows of all streams at once", |n| settings(&[(4, n + 1)])),
+        ("the window of one stream", |n| window(2 * (n % 100) + 1, 1)),
+        ("255 bytes at a time", |n| window(2 * (n % 100) + 1, 255)),
+    ];
+    for (name, way) in ways {
+        let mut peer = Peer::server_with(&Limits {
+            frame_rate: 0,
+            ..Limits::default()
+        });
+        peer.feed(&[settings(&[(4, 0)]), window(0, 1 << 30)].concat());
+        for stream in (0..100).map(|n| 2 * n + 1) {
+            peer.feed(&get(stream));
+            peer.connection.send_head(stream, 200, [], false);
+            assert_eq!(peer.connection.send_data(stream, &[0; 1 << 10], false, peer.now), 0);
+        }
+        peer.frames();
+        let mut crumbs = 0;
+        let error = (0..100_000).find_map(|n| {
+            let error = peer.try_feed(&way(n)).1;
+            crumbs += send_on(&mut peer);
+            error
+        });
+        assert_eq!(error.map(|error| error.code), Some(CALM), "{name}: {crumbs}");
+        assert!((9_000..=10_100).contains(&crumbs), "{name}: {crumbs}");
+    }
+}
+
 #[test]
 fn answers_to_a_peer_that_does_not_read_are_bounded() {
     let limits = Limits {
@@ -414,6 +474,32 @@ fn large_heads_of_many_streams_are_refused_at_heads_bytes() {
     assert!(refused.iter().all(|(_, code)| *code == ErrorCode::REFUSED_STREAM));
     (0..100).for_each(|n| peer.connection.finish(2 * n + 1));
     assert_eq!(peer.feed(&headers(201, &fields, true)).len(), 1);
+}
+
+#[test]
+fn large_trailers_of_many_streams_count_for_heads_bytes() {
+    let mut peer = Peer::server();
+    // An entry of the table that each trailer names again and again.
+    let value = "v".repeat(3_900);
+    let mut first = [block(&GET), block(&[("x", &value)])];
+    first[1][0] = 0x40;
+    peer.feed(&raw(HEADERS, END_HEADERS | END_STREAM, 1, &first.concat()));
+    peer.connection.finish(1);
+    let streams = || (1..=90).map(|n| 2 * n + 1);
+    streams().for_each(|stream| drop(peer.feed(&post(stream))));
+    let mut trailers = 0;
+    for stream in streams() {
+        match &peer.feed(&raw(HEADERS, END_HEADERS | END_STREAM, stream, &[0xbe; 8]))[..] {
+            [Seen::Trailers(..)] => trailers += 1,
+            seen => assert_eq!(seen, [Seen::Reset(stream, CALM, false)]),
+        }
+    }
+    // 512 KiB, less the heads of the requests.
+    assert!((14..=16).contains(&trailers), "{trailers}");
+    // They count until their handlers end.
+    streams().for_each(|stream| peer.connection.finish(stream));
+    peer.feed(&[post(183), raw(HEADERS, END_HEADERS | END_STREAM, 183, &[0xbe; 8])].concat());
+    assert!(!peer.connection.is_reset(183));
 }
 
 #[test]
