@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Connection;
 use super::ending::Ending;
-use crate::h2::fields::{Outgoing, is_connection_field};
+use crate::h2::fields::{Outgoing, is_connection_field, is_sendable};
 use crate::h2::frame::{self, HeadersWriter, Role};
 use crate::h2::hpack::Encoder;
 use crate::h2::limits::MAX_WINDOW;
@@ -36,7 +36,8 @@ impl Connection {
     /// Sends the head of a response. A status below 200 is an interim response, and `end` has no effect then.
     ///
     /// Names are sent in lower case. Fields of HTTP/1.1 connections, such as Connection, are left out, for HTTP/2 does not have
-    /// them. Nothing is sent if the stream is reset or its response has begun.
+    /// them, and so are fields with a name that is no token or with control characters in their value: behind a gateway to HTTP/1.1
+    /// they could split the response. Nothing is sent if the stream is reset or its response has begun.
     pub fn send_head<'f>(
         &mut self,
         stream: StreamId,
@@ -273,12 +274,12 @@ impl Connection {
 /// The longest text of a head that is kept.
 const TEXT_MAX: usize = 1 << 10;
 
-/// Encodes fields with their names in lower case.
+/// Encodes fields with their names in lower case, and without those that a message cannot have.
 fn encode<'f>(encoder: &mut Encoder, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) {
     let mut lower = [0; 64];
     for (name, value) in fields {
-        let name = name.as_bytes();
-        if is_connection_field(name) {
+        let (name, value) = (name.as_bytes(), value.trim_ascii());
+        if is_connection_field(name) || !is_sendable(name, value) {
             continue;
         }
         if !name.iter().any(u8::is_ascii_uppercase) {

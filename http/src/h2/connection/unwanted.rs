@@ -15,7 +15,7 @@
 //! at once. A stream that waits is over for everything else: it keeps no connection from being idle or from moving to another process,
 //! which sends the reset then.
 //!
-//! What the client sends within the window of a forgotten stream costs no more than what a handler reads. It could not know.
+//! DATA within the window of a forgotten stream costs no more than DATA that a handler reads: the client could not know.
 
 use std::time::Instant;
 

@@ -7,4 +7,4 @@ mod usual;
 
 pub(super) use block::{Block, Built, Malformed, Purpose};
 pub use head::{Outgoing, RequestHead, ResponseHead};
-pub(super) use rules::is_connection_field;
+pub(super) use rules::{is_connection_field, is_sendable};

@@ -14,6 +14,12 @@ pub(super) fn is_field_value(value: &[u8]) -> bool {
     value.iter().fold(true, |good, &byte| good & is_value(byte)) && !is_space(value.first()) && !is_space(value.last())
 }
 
+/// Whether a message can have the field, once its name is in lower case.
+pub(in crate::h2) fn is_sendable(name: &[u8], value: &[u8]) -> bool {
+    let is_valued = value.iter().fold(true, |good, &byte| good & is_value(byte));
+    is_valued && !name.is_empty() && name.iter().fold(true, |good, &byte| good & is_token(byte))
+}
+
 /// Whether the field belongs to an HTTP/1.1 connection (RFC 9113 8.2.2). The length is compared first. `name` may have any case.
 pub(in crate::h2) fn is_connection_field(name: &[u8]) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());

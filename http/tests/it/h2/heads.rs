@@ -175,6 +175,36 @@ fn fields_are_sent_in_lower_case_and_without_those_of_connections() {
 }
 
 #[test]
+fn fields_that_could_split_a_message_are_left_out() {
+    let mut peer = Peer::server();
+    peer.feed(&get(1));
+    let fields = [
+        ("location", &b"/a\r\nset-cookie: b=c"[..]),
+        ("x", b"a\nb"),
+        ("x", b"a\0b"),
+        ("x\r\ny", b"z"),
+        ("x: y", b"z"),
+        (":status", b"500"),
+        ("", b"z"),
+        ("\u{e9}", b"z"),
+        ("kept", b" a\tb\xff "),
+    ];
+    peer.connection.send_head(1, 200, fields, false);
+    peer.connection.send_trailers(1, fields);
+    let sent = peer.frames();
+    assert_eq!(peer.fields(&sent[0]), ":status=200 kept=a\\tb\\xff");
+    assert_eq!(peer.fields(&sent[1]), "kept=a\\tb\\xff");
+    let mut client = Peer::client();
+    client.connection.request(&super::target("GET"), fields, true).unwrap();
+    let sent = client.frames();
+    let line = client.fields(&sent[0]);
+    assert!(
+        line.ends_with(" kept=a\\tb\\xff") && line.matches('=').count() == 5,
+        "{line}"
+    );
+}
+
+#[test]
 fn a_head_longer_than_a_frame_is_continued() {
     let mut peer = Peer::server();
     peer.feed(&get(1));

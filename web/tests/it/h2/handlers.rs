@@ -172,6 +172,51 @@ fn a_response_as_to_a_get_does_not_accept_a_websocket() {
     assert_eq!(client.get("/").text(), "hello");
 }
 
+/// CONNECT without a protocol is for proxies, and an extended one may end at once, be reset, or come with bytes of any kind.
+#[test]
+fn connect_requests_of_every_kind_leave_the_connection_as_it_is() {
+    let router = router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| {
+            while socket.read()?.is_some() {}
+            Ok(())
+        })
+    });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let tunnel = Outgoing {
+        method: "CONNECT",
+        scheme: "http",
+        authority: "test:1",
+        path: "",
+        protocol: None,
+    };
+    for bytes in [&b""[..], b"bytes of a tunnel"] {
+        let stream = client.open(&tunnel, &[], false);
+        client.body(stream, bytes, false);
+        assert_eq!(client.reply(stream).status, 501);
+    }
+    for end in [
+        // The client ends its direction, sends what is no WebSocket, or leaves.
+        |client: &mut Client, stream| client.body(stream, b"", true),
+        |client: &mut Client, stream| client.body(stream, &[0xff; 20_000], true),
+        |client: &mut Client, stream| client.machine.reset(stream, ErrorCode::CANCEL),
+    ] {
+        for path in ["/ws", "/", "/none"] {
+            let stream = open_websocket(&mut client, path);
+            end(&mut client, stream);
+            client.until("the end", |client| {
+                client.replies[&stream].is_over() || client.machine.is_reset(stream)
+            });
+            client.machine.finish(stream);
+            assert_eq!(client.get("/").text(), "hello");
+        }
+    }
+    let stream = open_protocol(&mut client, "/ws", "h2c");
+    assert_eq!(client.reply(stream).status, 400);
+    drop(client);
+    eventually("no stream is left", || site.connections.count() == 0);
+}
+
 #[test]
 fn a_websocket_in_a_stream_is_a_connection_of_its_client() {
     let server = Server::new(router().get("/ws", |request: &mut Request<'_>| {
