@@ -26,7 +26,7 @@ const PATHS: [(&str, &str); 6] = [
 
 /// Messages of an upgrade: heads without their checksums, which the target sets, and contents.
 const UPGRADE: [(&str, [&[u8]; 2]); 4] = [
-    ("hello", [b"\x0e\0\0\0\x01\0\0\0\0\0\0\0", b"osier-up\x01\0\x2a\0\0\0"]),
+    ("hello", [b"\x0e\0\0\0\x01\0\0\0\0\0\0\0", b"osier-up\x02\0\x2a\0\0\0"]),
     (
         "item",
         [b"\x0d\0\0\0\x02\x02\0\0\0\0\0\0", b"\x03\0\0\0web\x02\0\0\0ab"],
