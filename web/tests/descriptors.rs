@@ -5,10 +5,12 @@
 mod common;
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::backend::{self, Backend};
 use common::{eventually, site};
+use osier::sync::Event;
 use osier_web::Router;
 use osier_web::proxy::Proxy;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -20,10 +22,20 @@ fn accepting_waits_for_descriptors() {
     let backends = [Backend::answering(HELLO), Backend::answering(HELLO)];
     let upstream = backend::upstream(&backends.each_ref().map(|backend| backend.addr));
     let proxy = Proxy::new(upstream.keep(0).build().expect("two backends"));
-    let site = site(Router::new().get("/", |_| "hi").get("/proxied", proxy.handler()));
-    // Stays open, so that the server frees no descriptor in the middle of the test.
-    let mut first = site.connect();
-    assert_eq!(first.get("/").text(), "hi");
+    let open = Arc::new(Event::new());
+    let gate = open.clone();
+    let router = Router::new()
+        .get("/", |_| "hi")
+        .get("/proxied", proxy.handler())
+        .get("/held", move |_| {
+            gate.wait();
+            "held"
+        });
+    let site = site(router);
+    // It is in the middle of a request and then of the next ones, so it is never idle, and the server frees no descriptor.
+    let mut busy = site.connect();
+    assert_eq!(busy.get("/").text(), "hi");
+    busy.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
 
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(limit.current.unwrap_or(1024).min(256));
@@ -40,12 +52,18 @@ fn accepting_waits_for_descriptors() {
     assert!(client.is_quiet_for(Duration::from_millis(250)));
     assert_eq!(site.log.lock().unwrap().len(), 1, "it says so once, not at every try");
 
-    assert_eq!(first.get("/").text(), "hi");
-    // The backends have done nothing wrong: they are not left alone afterwards.
+    busy.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    busy.send("GET /proxied HTTP/1.1\r\nHost: t\r\n\r\n".repeat(8));
+    open.set();
+    assert_eq!(busy.reply().text(), "held");
+    assert_eq!(busy.reply().text(), "hi");
     for _ in 0..8 {
-        assert_eq!(first.get("/proxied").status, 502);
+        assert_eq!(busy.reply().status, 502);
     }
-    drop(filling);
-    assert_eq!(first.get("/proxied").text(), "hello");
+    // It is idle now, so it makes room.
     assert_eq!(client.reply().text(), "hi");
+    busy.expect_end();
+    // The backends have done nothing wrong: they are not left alone afterwards.
+    drop(filling);
+    assert_eq!(client.get("/proxied").text(), "hello");
 }

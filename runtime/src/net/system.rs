@@ -2,14 +2,40 @@
 //! make a new socket non-blocking and close-on-exec in the same call, to keep a send from raising SIGPIPE, and to
 //! report a half-close.
 
-use rustix::event::PollFlags;
-use rustix::net::SendFlags;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrAny};
 
 #[cfg(not(target_vendor = "apple"))]
-pub(crate) use linux::{accept, pair, socket};
+use linux as here;
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) use linux::{pair, socket};
 
 #[cfg(target_vendor = "apple")]
-pub(crate) use apple::{accept, pair, socket};
+use apple as here;
+#[cfg(target_vendor = "apple")]
+pub(crate) use apple::{pair, socket};
+
+/// Accepts a connection. It lacks a descriptor only for a connection that is there.
+#[inline]
+pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
+    here::accept(fd).map_err(|error| not_accepted(fd, error))
+}
+
+/// The error of a listener. The kernel takes a descriptor before it looks for a connection, so it may lack one for nobody. Then there is
+/// nothing to accept yet.
+#[cold]
+fn not_accepted(fd: BorrowedFd<'_>, error: io::Error) -> io::Error {
+    let lacks_one = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
+    let mut listener = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match lacks_one && poll(&mut listener, Some(&Timespec::default())) == Ok(0) {
+        true => Errno::WOULDBLOCK.into(),
+        false => error,
+    }
+}
 
 /// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
 #[cfg(not(target_vendor = "apple"))]

@@ -327,8 +327,8 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` and similar errors concern one client: accept again. Too many open files: accept again
-    /// later.
+    /// `ConnectionAborted` and similar errors concern one client: accept again. Too many open files, only while a connection is there: accept
+    /// again later.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.0.io(Direction::Read, || None, call::accept).and_then(accepted)
     }

@@ -822,3 +822,37 @@ fn an_io_loop_that_never_blocks_lets_others_run() {
         busy.join().unwrap();
     });
 }
+
+/// accept(2) takes a descriptor before it looks for a connection, and fails without one although nobody waits.
+#[test]
+fn accepting_lacks_a_descriptor_only_for_a_connection() {
+    let child = testkit::in_a_child("tcp::accepting_lacks_a_descriptor_only_for_a_connection", || {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let soon = || osier::timeout(Duration::from_millis(20), || listener.accept());
+            assert!(soon().is_err(), "the poller knows the listener from now on");
+            let nofile = rustix::process::Resource::Nofile;
+            let mut limit = rustix::process::getrlimit(nofile);
+            limit.current = Some(64);
+            rustix::process::setrlimit(nofile, limit).unwrap();
+            let mut files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+            files.truncate(files.len() - 2);
+            let _first = connect();
+            let _accepted = soon().expect("a connection is there").unwrap();
+            assert!(soon().is_err(), "nobody has connected");
+            files.pop();
+            let _second = connect();
+            let lacking = soon().expect("a connection is there").unwrap_err();
+            assert_eq!(
+                rustix::io::Errno::from_io_error(&lacking),
+                Some(rustix::io::Errno::MFILE)
+            );
+            files.pop();
+            soon().expect("a connection is there").unwrap();
+        });
+    });
+    if let Some(child) = child {
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    }
+}
