@@ -183,8 +183,16 @@ fn name(text: &str) -> &str {
     value.split('"').next().unwrap_or_default()
 }
 
+/// Whether every step runs, whatever has changed.
+pub fn is_asked_for_all() -> bool {
+    std::env::var_os(BASE).is_some_and(|base| base == "none")
+}
+
+/// The environment variable that names the commit to compare with.
+const BASE: &str = "OSIER_CI_BASE";
+
 fn base() -> Option<String> {
-    let base = std::env::var("OSIER_CI_BASE").ok().or_else(earlier_commit)?;
+    let base = std::env::var(BASE).ok().or_else(earlier_commit)?;
     let mut known = Command::new("git");
     known.args(["rev-parse", "--quiet", "--verify", &format!("{base}^{{commit}}")]);
     step::succeeds(&mut known).then_some(base)

@@ -1,8 +1,11 @@
-//! The steps `features-*` and `package`: every feature compiles by itself, and every crate can be packaged.
+//! The steps `features-*` and `package`: every feature compiles without the others, and every crate can be packaged.
+//!
+//! A check of each feature alone takes osier-web 26 runs. For each change it takes nine: of any two features, each is on in one of them
+//! while the other is off. Each feature alone is tried where every step runs, which is once a week.
 
 use super::{LIMIT, Step, Work};
-use crate::root;
 use crate::step::{self, Outcome, cargo};
+use crate::{root, unchanged};
 use std::time::Duration;
 
 /// A package whose features are tried, in a step of its own.
@@ -46,7 +49,7 @@ pub const fn step<const PACKAGE: usize>() -> Step {
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
 const SLOW: &str = "aws-lc-rs";
 
-/// Checks a crate without features, with each feature alone, and with all of them.
+/// Checks a crate without features, with some of them, and with all of them.
 fn features<const PACKAGE: usize>() -> Outcome {
     let Package {
         step,
@@ -55,7 +58,12 @@ fn features<const PACKAGE: usize>() -> Outcome {
         base,
     } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
-    for set in sets(&tried(folder)) {
+    let features = tried(folder);
+    let some = match unchanged::is_asked_for_all() {
+        true => features.clone(),
+        false => splits(&features),
+    };
+    for set in sets(&features, &some) {
         let mut command = cargo();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
@@ -85,13 +93,28 @@ pub fn tried(folder: &str) -> Vec<String> {
     features
 }
 
-/// The sets to try: no feature, each alone, and all.
-fn sets(features: &[String]) -> Vec<String> {
+/// The sets to try: no feature, all, and those of `some`.
+fn sets(features: &[String], some: &[String]) -> Vec<String> {
     let all = features.join(",");
-    [String::new(), all]
-        .into_iter()
-        .chain(features.iter().cloned())
-        .collect()
+    [String::new(), all].into_iter().chain(some.iter().cloned()).collect()
+}
+
+/// As few sets of features as can be, so that of any two features each is in a set without the other. A feature has a number of as many
+/// bits as there are sets, half of them 1, and its number says which sets it is in: no such number has all the 1s of another.
+fn splits(features: &[String]) -> Vec<String> {
+    let of_half = |bits: u32| (0..1_u32 << bits).filter(move |number| number.count_ones() == bits / 2);
+    let Some(bits) = (0..u32::BITS).find(|bits| of_half(*bits).count() >= features.len()) else {
+        return features.to_vec();
+    };
+    let numbered: Vec<(u32, &String)> = of_half(bits).zip(features).collect();
+    let set = |bit| {
+        let of_set = numbered.iter().filter(|(number, _)| number >> bit & 1 == 1);
+        of_set
+            .map(|(_, feature)| feature.as_str())
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    (0..bits).map(set).collect()
 }
 
 /// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
@@ -137,8 +160,26 @@ mod tests {
     }
 
     #[test]
-    fn each_feature_is_tried_alone_and_with_all_others() {
-        assert_eq!(sets(&["a", "b"].map(String::from)), ["", "a,b", "a", "b"]);
+    fn the_crate_is_tried_without_features_and_with_all() {
+        let [features, some] = [["a", "b"], ["b", "a"]].map(|names| names.map(String::from));
+        assert_eq!(sets(&features, &some), ["", "a,b", "b", "a"]);
+    }
+
+    #[test]
+    fn of_any_two_features_each_is_tried_without_the_other() {
+        for (count, most) in [(0, 0), (1, 0), (2, 2), (5, 4), (20, 6), (24, 7)] {
+            let features: Vec<String> = (0..count).map(|number| format!("f{number}")).collect();
+            let splits = splits(&features);
+            assert!(splits.len() <= most, "{count}: {splits:?}");
+            let sets: Vec<Vec<&str>> = splits.iter().map(|set| set.split(',').collect()).collect();
+            let is_split = |one: &str, other: &str| sets.iter().any(|set| set.contains(&one) && !set.contains(&other));
+            for one in &features {
+                assert!(
+                    features.iter().all(|other| one == other || is_split(one, other)),
+                    "{one}: {splits:?}"
+                );
+            }
+        }
     }
 
     #[test]
