@@ -83,8 +83,8 @@ impl<T: Send + 'static> JoinSet<T> {
     /// Same as [`spawn`](JoinSet::spawn), for a fiber with settings: a name, a larger stack, a worker.
     #[track_caller]
     pub fn spawn_with(&mut self, builder: Builder, body: impl FnOnce() -> T + Send + 'static) {
-        let body = self.reporting(body);
-        self.add(builder.spawn(body));
+        let (id, body) = self.reporting(body);
+        self.running.insert(id, builder.spawn(body));
     }
 
     /// Spawns a fiber of this worker as [`spawn_local`](crate::spawn_local) does, and puts it into the set. The function need
@@ -95,26 +95,25 @@ impl<T: Send + 'static> JoinSet<T> {
     /// Outside of a runtime.
     #[track_caller]
     pub fn spawn_local(&mut self, body: impl FnOnce() -> T + 'static) {
-        let body = self.reporting(body);
-        self.add(Builder::new().spawn_local(body));
+        let (id, body) = self.reporting(body);
+        self.running.insert(id, Builder::new().spawn_local(body));
     }
 
-    /// `body`, for the next fiber, with a report of its outcome.
-    fn reporting<F: FnOnce() -> T>(&self, body: F) -> impl FnOnce() + use<T, F> {
+    /// `body`, for a fiber with a new id, with a report of its outcome. A spawn that panics drops it, which reports too: no other
+    /// fiber may have the id then.
+    fn reporting<F: FnOnce() -> T>(&mut self, body: F) -> (u64, impl FnOnce() + use<T, F>) {
+        let id = self.next;
+        self.next += 1;
         let report = Report {
-            id: self.next,
+            id,
             outcome: None,
             sender: self.sender.clone(),
         };
-        move || {
+        let body = move || {
             let mut report = report;
             report.outcome = Some(catch_unwind(AssertUnwindSafe(body)));
-        }
-    }
-
-    fn add(&mut self, handle: JoinHandle<()>) {
-        self.running.insert(self.next, handle);
-        self.next += 1;
+        };
+        (id, body)
     }
 
     /// Waits for the next fiber to end, and takes its value out of the set. `None` if the set is empty.

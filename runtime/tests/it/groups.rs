@@ -1,12 +1,13 @@
 //! Many fibers as one: sets that give values as they come, scopes that end at the first error, values to watch.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use osier::Cancelled;
-use osier::fiber::JoinSet;
+use osier::fiber::{Builder, JoinSet};
 use osier::sync::{Event, watch};
 
 use crate::given::{forever, on};
@@ -43,6 +44,19 @@ fn a_set_tries_without_waiting_and_takes_fibers_of_its_worker() {
             cancelled += usize::from(Cancelled::is_payload(&*outcome.unwrap_err()));
         }
         assert_eq!((cancelled, std::rc::Rc::strong_count(&shared)), (2, 1));
+    });
+}
+
+/// The function is dropped, and reports that. No later fiber of the set may be taken for it.
+#[test]
+fn a_spawn_that_panics_leaves_no_outcome_in_the_set() {
+    on(1).run(|| {
+        let mut set = JoinSet::new();
+        let nowhere = Builder::new().worker(99);
+        let spawned = catch_unwind(AssertUnwindSafe(|| set.spawn_with(nowhere, || 0)));
+        assert!(spawned.is_err() && set.is_empty());
+        set.spawn(|| 1);
+        assert_eq!(set.join_next().unwrap().unwrap(), 1);
     });
 }
 
