@@ -90,6 +90,35 @@ fn a_runtime_may_be_dropped_on_a_fiber_of_its_own() {
     }
 }
 
+/// An idle worker ends at once. A fiber that others still send there is cancelled: a scope waits for its children in any case.
+#[test]
+fn a_fiber_sent_to_a_worker_that_has_ended_is_cancelled() {
+    let _alone = ALONE.lock();
+    let builder = Runtime::builder().workers(2).name("gone").shutdown_timeout(LONG);
+    let runtime = builder.build().unwrap();
+    let (sender, outcome) = std::sync::mpsc::channel();
+    let (begin, begun) = std::sync::mpsc::channel();
+    drop(runtime.spawn(move || {
+        let other = 1 - fiber::worker().unwrap();
+        begin.send(()).unwrap();
+        // It does not wait, so nothing cancels it.
+        while threads_called("gone-") > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let to_other = || fiber::Builder::new().worker(other);
+        let handle = to_other().spawn(|| ());
+        osier::scope(|scope| drop(scope.spawn_with(to_other(), || ())));
+        sender.send(handle).unwrap();
+    }));
+    begun.recv().unwrap();
+    let dropping = std::thread::spawn(move || drop(runtime));
+    let handle = outcome
+        .recv_timeout(Duration::from_secs(30))
+        .expect("the scope does not wait for the worker that has ended");
+    assert!(osier::Cancelled::is_payload(&*handle.join().unwrap_err()));
+    dropping.join().unwrap();
+}
+
 #[test]
 fn a_runtime_that_cannot_be_built_leaves_nothing() {
     let _alone = ALONE.lock();

@@ -791,6 +791,7 @@ impl Worker {
             isolate(|| drop(slot.take_resting()));
         }
         self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
+        self.scheduler.end(self.index);
     }
 }
 

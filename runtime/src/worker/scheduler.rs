@@ -42,8 +42,19 @@ pub(crate) struct WorkerQueues {
     pub(crate) remote: &'static Remote,
     pub(crate) stealer: Stealer<Job>,
     pub(crate) arrivals: Injector<Job>,
+    /// Set once, when the worker has left its loop and takes no more arrivals.
+    pub(crate) has_ended: AtomicBool,
     pub(crate) stealers: executor::Stealers,
     pub(crate) local_tasks: Injector<Runnable>,
+}
+
+impl WorkerQueues {
+    /// Drops the jobs that were sent to the worker, and so cancels them.
+    fn cancel_arrivals(&self) {
+        while !self.arrivals.is_empty() {
+            drop(self.arrivals.steal());
+        }
+    }
 }
 
 impl Scheduler {
@@ -55,11 +66,24 @@ impl Scheduler {
         self.queues.iter().map(|worker| worker.remote)
     }
 
-    /// Queues a job for the worker `index`, which there must be.
+    /// Queues a job for the worker `index`, which there must be. One that has ended cancels it.
     pub(crate) fn spawn_on(&self, index: usize, job: Job) {
         let worker = &self.queues[index];
         worker.arrivals.push(job);
         worker.remote.ring();
+        // Pairs with the fence in `end`: the worker that ends sees the job, or this look sees the end.
+        fence(Ordering::SeqCst);
+        if worker.has_ended.load(Ordering::Relaxed) {
+            worker.cancel_arrivals();
+        }
+    }
+
+    /// Worker `index` has left its loop. Others may still send it jobs during a shutdown: it ends as soon as it has nothing to do.
+    pub(crate) fn end(&self, index: usize) {
+        let worker = &self.queues[index];
+        worker.has_ended.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        worker.cancel_arrivals();
     }
 
     /// Queues a job for any worker, from outside.

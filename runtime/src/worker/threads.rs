@@ -275,6 +275,7 @@ pub(crate) fn prepare(
             remote,
             stealer: deque.stealer(),
             arrivals: Injector::new(),
+            has_ended: AtomicBool::new(false),
             stealers,
             local_tasks: Injector::new(),
         });
