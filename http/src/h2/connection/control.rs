@@ -87,7 +87,7 @@ impl Connection {
 
     /// Sends a PING. [`Event::Pong`] reports the answer.
     pub fn ping(&mut self) {
-        self.pings += 1;
+        self.pings = self.pings.saturating_add(1);
         frame::ping(self.output.frames(), PING);
     }
 

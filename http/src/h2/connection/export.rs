@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::Connection;
 use super::ending::Ending;
+use super::send::MOST_UPDATES;
 use crate::h2::export::{Reader, Writer};
 use crate::h2::frame::{FrameReader, Role};
 use crate::h2::hpack::{Decoder, Encoder};
@@ -114,7 +115,7 @@ fn read(limits: &Limits, mut from: Reader<'_>, now: Instant) -> Option<Connectio
         let (stream, urgency, incremental) = (from.stream()?, from.number()?, from.flag()?);
         connection.early.push((stream, Priority { urgency, incremental }));
     }
-    connection.updates_due = from.number()?;
+    connection.updates_due = from.number().filter(|due| *due <= MOST_UPDATES)?;
     connection.pings = from.number()?;
     connection.decoder = Decoder::import(super::fields(&connection.limits), &mut from)?;
     connection.encoder = Encoder::import(&mut from)?;

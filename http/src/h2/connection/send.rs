@@ -302,4 +302,4 @@ const CRUMB: usize = 256;
 const UPDATE_BYTES: u32 = 512;
 
 /// The most WINDOW_UPDATE frames that sent DATA frames explain.
-const MOST_UPDATES: u32 = 1 << 16;
+pub(super) const MOST_UPDATES: u32 = 1 << 16;

@@ -151,9 +151,10 @@ fn bytes_that_are_no_connection_are_refused() {
     assert!(import(&[&exported[..], &[0]].concat()).is_err());
     // A changed byte may stand for another connection, but never for a panic.
     for place in 0..exported.len() {
-        for value in [0, 1, 0x7f, 0xff] {
+        // Four bytes may be the largest number of 32 bits.
+        for (value, count) in [(0, 1), (1, 1), (0x7f, 1), (0xff, 1), (0xff, 4)] {
             let mut changed = exported.clone();
-            changed[place] = value;
+            changed[place..].iter_mut().take(count).for_each(|byte| *byte = value);
             if let Ok(connection) = import(&changed) {
                 let mut peer = Peer::new(connection);
                 let bytes = [settings(&[(4, 99)]), window(0, 9), post(5), data(5, b"abc", true)].concat();
@@ -162,6 +163,7 @@ fn bytes_that_are_no_connection_are_refused() {
                 let now = peer.now;
                 peer.connection.send_data(5, b"abc", true, now);
                 peer.connection.finish(5);
+                peer.connection.ping();
             }
         }
     }
