@@ -1,9 +1,10 @@
 //! The start and its failures: a failure is one line with the setting, its value and the remedy, the exit status is 2, and nothing
 //! is served.
 
-use crate::support::{Folder, Server, lock, osier};
+use crate::support::{Client, Folder, Server, lock, osier};
 use std::net::TcpListener;
 use std::process::{Command, Output};
+use testkit::free_port;
 
 fn refused(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -210,12 +211,8 @@ fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
 fn idle_connections_give_way_when_no_more_files_may_be_open() {
     let folder = Folder::new();
     folder.write("a.txt", "a");
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\" 2>stderr"]);
-    command
-        .current_dir(folder.path())
-        .arg(osier().get_program())
-        .args([".", "-l", "127.0.0.1:0", "-w", "2"]);
+    let mut command = with_few_files(&folder);
+    command.args([".", "-l", "127.0.0.1:0", "-w", "2"]);
     let server = Server::spawn(command);
     // Twice as many as there are descriptors. The earlier ones stay open on this side.
     let mut clients: Vec<_> = Vec::new();
@@ -229,6 +226,44 @@ fn idle_connections_give_way_when_no_more_files_may_be_open() {
     let remedy = "the connections that are idle longest are closed for new ones; raise the limit of open files \
                   (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
     assert!(said.contains(remedy), "{said}");
+}
+
+#[test]
+fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
+    let folder = Folder::new();
+    let ports = [free_port(), free_port()];
+    let listen = ports.map(|port| format!("[[listen]]\naddress = \"127.0.0.1:{port}\"\n"));
+    let site = "[[site]]\ndefault = true\n[[site.route]]\nrespond = \"a\"\n";
+    folder.write("site.toml", format!("workers = 2\n{}{site}", listen.concat()));
+    let mut command = with_few_files(&folder);
+    command.arg("site.toml");
+    let _server = Server::spawn(command);
+    let connect = |port: u16| Client::new(([127, 0, 0, 1], port).into());
+    let idle = (0..128).map(|_| {
+        let mut client = connect(ports[0]);
+        client.send("GET", "/", &[]);
+        assert_eq!(client.receive("GET").text().trim(), "a");
+        client
+    });
+    let _idle: Vec<_> = idle.collect();
+    // These send their requests in two parts, so none of them is idle for long.
+    let begun = (0..16).map(|_| {
+        let mut client = connect(ports[1]);
+        client.send_raw(b"GET / HTTP/1.1\r\n");
+        client
+    });
+    for mut client in begun.collect::<Vec<_>>() {
+        client.send_raw(b"host: x\r\n\r\n");
+        assert_eq!(client.receive("GET").text().trim(), "a");
+    }
+}
+
+/// The program in `folder`, which may have 64 files open. Its stderr is a file there.
+fn with_few_files(folder: &Folder) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\" 2>stderr"]);
+    command.current_dir(folder.path()).arg(osier().get_program());
+    command
 }
 
 #[test]

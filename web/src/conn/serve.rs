@@ -91,6 +91,24 @@ impl Local {
         });
     }
 
+    /// Closes up to `count` connections of this worker, of all servers: those that are idle longest. Returns how many.
+    pub(crate) fn evict_here(count: usize) -> usize {
+        let index = osier::fiber::worker();
+        HERE.with_borrow(|here| {
+            let workers = || here.iter().map(|local| &local.worker);
+            let idle = || workers().filter(|worker| Some(worker.index) == index);
+            let longest = || {
+                idle()
+                    .filter_map(|worker| worker.idle_longest())
+                    .max_by_key(|(idle, _)| *idle)
+            };
+            (0..count)
+                .map_while(|_| longest())
+                .map(|(_, link)| link.evict())
+                .count()
+        })
+    }
+
     /// Whether it is the part of a server on worker `index`. A thread has several workers in a simulation.
     fn is_part_of(&self, server: &Arc<ServerState>, index: usize) -> bool {
         self.worker.index == index && Arc::ptr_eq(&self.worker.server, server)

@@ -265,26 +265,21 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
             // Each worker knows its own idle connections alone, so the others are asked in turn.
             asked = (asked + 1) % shared.connections.len();
             if asked != worker.index {
-                evict_on(service, asked, few);
+                let service = service.clone();
+                drop(on_worker(asked, "evict", move || {
+                    Local::here(&service).worker.evict(few)
+                }));
             }
         }
         osier::sleep(EVICTION_TICK);
     }
 }
 
-/// Has another worker close up to `count` idle connections.
-fn evict_on(service: &Service, worker: usize, count: usize) {
-    let service = service.clone();
-    drop(on_worker(worker, "evict", move || {
-        Local::here(&service).worker.evict(count)
-    }));
-}
-
 /// Closes connections that are idle, and waits a moment, because no more descriptors may be open. Otherwise one client with
-/// idle connections would keep all others out.
+/// idle connections would keep all others out, also those of other servers of the process.
 fn make_descriptors(service: &Service, worker: &Worker, error: &io::Error, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
     let remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
-    if worker.evict(EVICTED_FOR_DESCRIPTORS) > 0 {
+    if Local::evict_here(EVICTED_FOR_DESCRIPTORS) > 0 {
         say(format_args!(
             "cannot accept: {error}; the connections that are idle longest are closed for new ones; {remedy}"
         ));
@@ -294,7 +289,9 @@ fn make_descriptors(service: &Service, worker: &Worker, error: &io::Error, say: 
         "cannot accept: {error}; trying again every {BACK_OFF:?}; {remedy}"
     ));
     let others = (0..service.state.connections.len()).filter(|other| *other != worker.index);
-    others.for_each(|other| evict_on(service, other, EVICTED_FOR_DESCRIPTORS));
+    others.for_each(|other| {
+        drop(on_worker(other, "evict", || Local::evict_here(EVICTED_FOR_DESCRIPTORS)));
+    });
     osier::sleep(BACK_OFF);
 }
 

@@ -20,7 +20,7 @@ use crate::conn::stalled;
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
-use super::Worker;
+use super::{FRESH_GRACE, Worker};
 
 /// The memory of a connection at rest: its box, its slot, its entry in the table of sockets, its link.
 const CONNECTION_BYTES: usize = 400;
@@ -106,6 +106,18 @@ impl Link {
     /// Whether it rests and its requests come on streams.
     pub(crate) fn is_without_streams(&self) -> bool {
         self.phase.get() == Phase::WithoutStreams
+    }
+
+    /// Whether its client has not had [`FRESH_GRACE`] for the first request yet.
+    pub(super) fn is_just_accepted(&self) -> bool {
+        let idle = self.idle_since.get().until(self.worker.now());
+        self.phase.get() == Phase::Fresh && u128::from(idle) < FRESH_GRACE.as_millis()
+    }
+
+    /// Closes the connection, which is idle. A request that has just arrived is still served.
+    pub(crate) fn evict(&self) {
+        self.phase.set(Phase::Ended(CloseReason::Evicted));
+        let _ = self.socket().shutdown(Shutdown::Read);
     }
 
     /// Sets why the connection ends, unless that is set. A request that arrives nevertheless is served, and another reason may

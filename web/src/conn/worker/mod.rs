@@ -6,7 +6,7 @@
 mod link;
 
 use std::cell::{Cell, RefCell};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -302,6 +302,14 @@ impl Worker {
         self.evict_where(count, Phase::is_idle)
     }
 
+    /// The connection that [`evict`](Worker::evict) would close next, with the milliseconds for which it has been idle. One whose client
+    /// has just been accepted is left in peace.
+    pub(crate) fn idle_longest(&self) -> Option<(u32, Rc<Link>)> {
+        let links = self.links.borrow();
+        let link = self.waiting_longest(&links, |link| link.phase.get().is_idle() && !link.is_just_accepted())?;
+        Some((link.idle_since.get().until(self.now()), Rc::clone(link)))
+    }
+
     /// Same as [`evict`](Worker::evict), but connections that wait for the rest of a head leave, too.
     pub(crate) fn evict_with_heads(&self, count: usize) -> usize {
         self.evict_where(count, |phase| phase.is_idle() || phase == Phase::Other)
@@ -330,17 +338,13 @@ impl Worker {
 
     fn evict_where(&self, count: usize, may_leave: impl Fn(Phase) -> bool + Copy) -> usize {
         let links = self.links.borrow();
+        let may_leave = |link: &Link| may_leave(link.phase.get());
         let evicted = (0..count).map_while(|_| self.waiting_longest(&links, may_leave));
-        evicted
-            .map(|link| {
-                link.phase.set(Phase::Ended(CloseReason::Evicted));
-                let _ = link.socket().shutdown(Shutdown::Read);
-            })
-            .count()
+        evicted.map(|link| link.evict()).count()
     }
 
     /// The connection that has waited longest in the next [`SAMPLE`] links that hold one which may leave.
-    fn waiting_longest<'l>(&self, links: &'l [Rc<Link>], may_leave: impl Fn(Phase) -> bool) -> Option<&'l Rc<Link>> {
+    fn waiting_longest<'l>(&self, links: &'l [Rc<Link>], may_leave: impl Fn(&Link) -> bool) -> Option<&'l Rc<Link>> {
         let (now, mut looked) = (self.now(), 0);
         while looked < links.len() {
             let size = SAMPLE.min(links.len());
@@ -348,7 +352,7 @@ impl Worker {
             self.hand.set(hand + size);
             looked += size;
             let sample = links[hand..].iter().chain(&links[..hand]).take(size);
-            let waiting = sample.filter(|link| may_leave(link.phase.get()));
+            let waiting = sample.filter(|link| may_leave(link));
             let longest = waiting.max_by_key(|link| link.idle_since.get().until(now));
             if longest.is_some() {
                 return longest;
