@@ -42,6 +42,7 @@ impl Connection {
         };
         let code = match (stream.reset, stream.receiving) {
             (Some(ResetBy::Peer), _) => return Err(CLOSED),
+            (Some(ResetBy::Us), Direction::Body) if stream.receive_window.charge(length) => return Ok(None),
             (Some(ResetBy::Us), _) => return self.spend(CLOSED_COST, now).map(|()| None),
             (None, Direction::Ended) if stream.sending == Direction::Ended => return Err(CLOSED),
             (None, Direction::Ended) => ErrorCode::STREAM_CLOSED,
@@ -77,7 +78,7 @@ impl Connection {
         let Some(stream) = stream.filter(|_| self.delivers) else {
             // Nobody will read these bytes.
             self.give_back(bytes.len() as u32);
-            if end && self.forgotten.peer_ends(id) {
+            if end && (self.peer_ends_reset(id) || self.forgotten.peer_ends(id)) {
                 self.frames.earn(EMPTY_COST);
             }
             return Ok(None);
@@ -93,6 +94,13 @@ impl Connection {
             return Ok(None);
         }
         Ok(Some(Event::Data { stream: id, bytes, end }))
+    }
+
+    /// Notes that the peer has ended a body whose stream this endpoint has reset, while its handler runs. Returns whether it had not.
+    pub(super) fn peer_ends_reset(&mut self, id: StreamId) -> bool {
+        let stream = self.streams.get_mut(id);
+        let stream = stream.filter(|stream| stream.reset == Some(ResetBy::Us) && stream.receiving == Direction::Body);
+        stream.map(|stream| stream.receiving = Direction::Ended).is_some()
     }
 
     /// A DATA or HEADERS frame of a stream that is not in the table. If this endpoint has dropped the stream, the frame is ignored.

@@ -27,7 +27,7 @@ impl Connection {
             None if self.role == Role::Server => (self.purpose_of_new(id, now)?, None),
             None => (self.closed_frame(id, now).map(|()| Purpose::Discard)?, None),
         };
-        if ended && purpose == Purpose::Discard {
+        if ended && purpose == Purpose::Discard && !self.peer_ends_reset(id) {
             self.forgotten.peer_ends(id);
         }
         let is_new = purpose == Purpose::Request;

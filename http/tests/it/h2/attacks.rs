@@ -301,6 +301,36 @@ fn data_that_nobody_reads_costs_what_read_data_costs_within_its_window() {
 }
 
 #[test]
+fn data_of_a_stream_that_is_reset_costs_the_same_while_its_handler_runs() {
+    let mut peer = Peer::server_with(&Limits {
+        frame_rate: 0,
+        frame_burst: 1_000,
+        ..Limits::default()
+    });
+    peer.feed(&post(1));
+    peer.connection.reset(1, ErrorCode::CANCEL);
+    (0..655).for_each(|_| assert_eq!(peer.feed(&data(1, &[0; 100], false)), []));
+    // The end of the body is known when the handler ends, too.
+    assert_eq!(peer.feed(&data(1, b"", true)), []);
+    peer.connection.finish(1);
+    assert!(!peer.connection.has_unread_bodies());
+    peer.feed(&post(5));
+    peer.connection.reset(5, ErrorCode::CANCEL);
+    peer.feed(&headers(5, &[("x", "a trailer")], true));
+    peer.connection.finish(5);
+    assert!(!peer.connection.has_unread_bodies());
+    peer.feed(&post(7));
+    peer.connection.reset(7, ErrorCode::CANCEL);
+    peer.feed(&data(7, &[0; 16_384], false).repeat(3));
+    // What is left of the window is still free after the end of the handler, and no more.
+    peer.connection.finish(7);
+    assert!(peer.connection.has_unread_bodies());
+    let beyond = |_| data(7, &[0; 16_383], false);
+    let (frames, code) = until_error(&mut peer, 1_000, beyond).unwrap();
+    assert!((198..=200).contains(&frames) && code == CALM, "{frames}");
+}
+
+#[test]
 fn tiny_data_that_nobody_reads_is_a_flood_as_any_other() {
     let mut peer = Peer::server_with(&Limits {
         frame_rate: 0,
