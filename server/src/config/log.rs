@@ -3,11 +3,10 @@
 use osier_web::Level;
 use toml::de::DeValue;
 
-use crate::handler::is_missing;
 use crate::log::fields::{Field, Template};
 use crate::log::settings::{ErrorLog, Format, Log, To};
 use crate::log::syslog::{self, DAEMON, FACILITIES, Rfc};
-use crate::reader::{At, Section, nearest, values};
+use crate::reader::{At, Section, is_missing, nearest, values};
 
 use super::settings::Setting;
 

@@ -38,7 +38,7 @@ use crate::reader::{At, Reason, Section};
 
 pub use self::fields::{Changed, RequestHeaders};
 pub use self::files::{Files, cannot_serve};
-pub use self::respond::{is_missing, read_file};
+pub use self::respond::read_file;
 pub use self::welcome::Welcome;
 
 /// The settings of one kind of handler.

@@ -195,12 +195,6 @@ fn is_bodiless(status: u16) -> bool {
     matches!(status, 204 | 205 | 304)
 }
 
-/// Whether nothing is at `path`.
-pub fn is_missing(path: &Path) -> bool {
-    path.metadata()
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
 /// Reads a small file and finds its media type.
 pub fn read_file(path: &Path) -> Result<(Vec<u8>, Cow<'static, str>), Reason> {
     let because = |error| Reason::of(&error, format!("cannot read '{}': {error}", path.display()));

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::reader::value::token;
-use crate::reader::{At, Section, Source};
+use crate::reader::{At, Section, Source, is_missing};
 
 use super::balance::Balancing;
 use super::{Resources, Touch};
@@ -247,7 +247,7 @@ fn weight(table: &Section<'_>) -> Option<u32> {
 /// Notes a warning for a Unix socket that does not exist yet.
 pub fn warn_if_missing(source: &Source<'_>, at: &Range<usize>, address: &Address) {
     if let Address::Unix(path) = address
-        && super::is_missing(path)
+        && is_missing(path)
     {
         let shown = source.shown(path);
         let text = format!("there is no socket '{shown}'; requests get 502 until the backend has made it");

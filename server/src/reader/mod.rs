@@ -15,7 +15,7 @@ pub mod template;
 mod typed;
 pub mod value;
 
-pub use self::paths::{is_refused, is_withheld};
+pub use self::paths::{is_missing, is_refused, is_withheld};
 pub use self::reason::Reason;
 pub use self::section::Section;
 pub use self::source::{At, Source, values};

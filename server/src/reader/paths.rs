@@ -2,6 +2,7 @@
 //!
 //! A missing file may appear before it is needed, so most missing files are warnings.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -173,8 +174,7 @@ impl Section<'_> {
 
     /// Whether nothing is at `path`. Notes a warning then.
     fn is_missing(&self, at: &Range<usize>, path: &Path, what: &str, meanwhile: &str) -> bool {
-        let found = path.metadata();
-        let is_missing = found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        let is_missing = is_missing(path);
         if is_missing {
             let path = self.source.shown(path);
             self.source
@@ -187,15 +187,20 @@ impl Section<'_> {
     fn unusable(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
         let path = self.source.shown(path);
         let text = match error.kind() {
-            std::io::ErrorKind::NotFound if what == "folder" => {
+            ErrorKind::NotFound if what == "folder" => {
                 format!("there is no folder '{path}'; make it first")
             }
-            std::io::ErrorKind::NotFound => format!("there is no {what} '{path}'"),
-            std::io::ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),
+            ErrorKind::NotFound => format!("there is no {what} '{path}'"),
+            ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),
             _ => format!("the {what} '{path}' cannot be used: {error}"),
         };
         self.source.problem(at, Reason::of(error, text));
     }
+}
+
+/// Whether nothing is at `path`.
+pub fn is_missing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Whether nothing is at `path`, or permissions keep this user from reading it. Its users wait for such a file. Landlock does not
