@@ -37,13 +37,20 @@ pub struct Folder {
 /// The state folder, used on threads of the blocking pool.
 pub struct Pooled(pub Folder);
 
-/// An open file with a lock, which the kernel releases when the file is closed.
+/// An open file with a lock, which the kernel releases at the latest when the process has ended.
 #[derive(Debug)]
 struct Locked {
-    _file: std::fs::File,
+    file: std::fs::File,
 }
 
 impl Held for Locked {}
+
+impl Drop for Locked {
+    /// Releases the lock. A program that this process starts has a copy of the descriptor for a moment, and the lock with it.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
 
 /// The largest file that is read.
 const FILE_MAX: u64 = 1 << 20;
@@ -72,7 +79,7 @@ impl Folder {
     pub fn lock(&self, name: &str) -> io::Result<Locking> {
         let file = self.lock_file(name)?;
         match file.try_lock() {
-            Ok(()) => Ok(Locking::Taken(Box::new(Locked { _file: file }))),
+            Ok(()) => Ok(Locking::Taken(Box::new(Locked { file }))),
             Err(TryLockError::WouldBlock) => Ok(Locking::Busy(BUSY)),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -155,7 +162,7 @@ impl Folder {
     fn wait_for(&self, name: &str) -> io::Result<Locked> {
         let file = self.lock_file(name)?;
         file.lock()?;
-        Ok(Locked { _file: file })
+        Ok(Locked { file })
     }
 
     /// Opens the file of a lock.
@@ -379,5 +386,15 @@ mod tests {
         assert!(take("b.example").is_some());
         drop(first);
         assert!(take("a.example").is_some());
+    }
+
+    #[test]
+    fn a_lock_is_released_although_a_program_has_a_copy() {
+        let folder = Temporary::new();
+        let storage = storage(&folder);
+        let lock = storage.wait_for("a.example").unwrap();
+        let _copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        assert!(matches!(storage.lock("a.example").unwrap(), Locking::Taken(_)));
     }
 }
