@@ -71,8 +71,8 @@ impl Scheduler {
         let worker = &self.queues[index];
         worker.arrivals.push(job);
         worker.remote.ring();
-        // Pairs with the fence in `end`: the worker that ends sees the job, or this look sees the end.
-        fence(Ordering::SeqCst);
+        // The fence of `unpark`, which `ring` begins with, pairs with that of `end`: the worker that ends sees the job, or this look sees
+        // the end.
         if worker.has_ended.load(Ordering::Relaxed) {
             worker.cancel_arrivals();
         }
@@ -100,8 +100,8 @@ impl Scheduler {
 
     fn queued_outside(&self) {
         self.wake_one();
-        // Pairs with the fence in `fail`: the worker that has failed sees what was queued before, or this look sees the failure.
-        fence(Ordering::SeqCst);
+        // The fence that `wake_candidate` begins with pairs with that of `fail`: the worker that has failed sees what was queued before, or
+        // this look sees the failure.
         if self.failed.load(Ordering::Relaxed) {
             self.cancel_queued();
         }
