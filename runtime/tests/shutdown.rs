@@ -83,11 +83,7 @@ fn a_runtime_may_be_dropped_on_a_fiber_of_its_own() {
         .expect("the drop does not wait for the fiber");
     let payload = fiber.join().unwrap_err();
     assert!(osier::Cancelled::is_payload(&*payload));
-    let late = Instant::now() + Duration::from_secs(30);
-    while threads_called("own-") > 0 {
-        assert!(Instant::now() < late, "the workers have not ended");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testkit::eventually("the workers have ended", || threads_called("own-") == 0);
 }
 
 /// An idle worker ends at once. A fiber that others still send there is cancelled: a scope waits for its children in any case.
@@ -102,9 +98,7 @@ fn a_fiber_sent_to_a_worker_that_has_ended_is_cancelled() {
         let other = 1 - fiber::worker().unwrap();
         begin.send(()).unwrap();
         // It does not wait, so nothing cancels it.
-        while threads_called("gone-") > 1 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        testkit::eventually("the other worker has ended", || threads_called("gone-") == 1);
         let to_other = || fiber::Builder::new().worker(other);
         let handle = to_other().spawn(|| ());
         osier::scope(|scope| drop(scope.spawn_with(to_other(), || ())));

@@ -240,15 +240,20 @@ impl Spool {
             };
         }
         let to_write = if self.file.is_some() { filled as u64 } else { self.len };
-        match FILES.claim(to_write, limits.files) {
-            Some(space) => Ok(Some(space)),
-            // Files relieve the memory. Near its limit, and not before, requests fail for the lack of it.
-            None if may_stay && pressure == Pressure::High && self.held.grow(filled, limits.shared) => Ok(None),
-            None => Err(Failed::NoSpace {
-                files: limits.files,
-                spilled: self.spilled,
-            }),
+        if let Some(space) = FILES.claim(to_write, limits.files) {
+            return Ok(Some(space));
         }
+        // Files relieve the memory. Near its limit, and not before, requests fail for the lack of it.
+        if may_stay && pressure == Pressure::High {
+            if self.held.grow(filled, limits.shared) {
+                return Ok(None);
+            }
+            self.spilled = Spilled::Shared(limits.shared);
+        }
+        Err(Failed::NoSpace {
+            files: limits.files,
+            spilled: self.spilled,
+        })
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -522,7 +527,10 @@ mod tests {
             memory::set_limit(Some(limit));
             let high = Account::named("high").charge(limit * 9 / 10);
             assert_eq!(memory::pressure(), Pressure::High);
-            assert!(fill(900).unwrap().is_in_memory(), "a file is better, and not necessary");
+            let first = fill(900).unwrap();
+            assert!(first.is_in_memory(), "a file is better, and not necessary");
+            assert_eq!(refusal(fill(900)), (0, Spilled::Shared(1500)));
+            drop(first);
             let critical = Account::named("critical").charge(limit);
             assert_eq!(memory::pressure(), Pressure::Critical);
             assert_eq!(refusal(fill(900)), (0, Spilled::Pressure));

@@ -109,9 +109,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_there_is_named() {
         osier::run(|| {
-            let gone = osier::net::TcpListener::bind("127.0.0.1:0")
-                .and_then(|listener| listener.local_addr())
-                .unwrap();
+            let gone = testkit::nobody();
             let error = Client::new(gone.to_string().parse().unwrap())
                 .call(&[&[b"PING"]])
                 .unwrap_err();
