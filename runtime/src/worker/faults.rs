@@ -48,9 +48,10 @@ mod injected {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Read};
+    use std::io::{self, Read, Write};
     use std::pin::pin;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::task::{Context, Wake, Waker};
     use std::time::Duration;
 
@@ -58,12 +59,23 @@ mod tests {
 
     use super::{Call, set};
     use crate::Cancelled;
+    use crate::dormant::{AfterBurst, Cause, Dormant};
     use crate::io::Interest;
     use crate::net::{TcpListener, TcpStream, UdpSocket};
+    use crate::sync::Event;
     use crate::wait::driver;
 
     fn fail(call: Call, code: Errno) {
         set(call, Some(code.raw_os_error()));
+    }
+
+    /// A waker that breaks the poller of the thread that wakes it.
+    struct Breaks;
+
+    impl Wake for Breaks {
+        fn wake(self: Arc<Self>) {
+            fail(Call::Wait, Errno::BADF);
+        }
     }
 
     fn is_cancelled<T>(outcome: std::thread::Result<T>) -> bool {
@@ -115,15 +127,6 @@ mod tests {
 
     #[test]
     fn without_a_driver_the_leaves_outside_of_a_runtime_fail() {
-        /// Breaks the poller of the thread that wakes it.
-        struct Breaks;
-
-        impl Wake for Breaks {
-            fn wake(self: Arc<Self>) {
-                fail(Call::Wait, Errno::BADF);
-            }
-        }
-
         let lines = lines_of_child("without_a_driver_the_leaves_outside_of_a_runtime_fail", || {
             let waker = Waker::from(Arc::new(Breaks));
             let mut soon = pin!(crate::time::Sleep::new(Duration::from_millis(1)));
@@ -136,6 +139,91 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    /// A connection that answers each byte, by calls that do not wait.
+    struct Answers {
+        stream: TcpStream,
+        bursts: Arc<AtomicUsize>,
+        dropped: Arc<Event>,
+    }
+
+    impl Dormant for Answers {
+        fn source(&self) -> &dyn crate::io::Source {
+            &self.stream
+        }
+
+        fn wake(&mut self, _: Cause) -> AfterBurst {
+            // One that spins ends, so that the test does.
+            if self.bursts.fetch_add(1, SeqCst) > 9 {
+                return AfterBurst::End;
+            }
+            let mut bytes = [0; 8];
+            match self.stream.try_read(&mut bytes) {
+                Ok(1) => self
+                    .stream
+                    .try_write(&bytes[..1])
+                    .map_or(AfterBurst::End, |_| AfterBurst::Sleep(None)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => AfterBurst::Sleep(None),
+                _ => AfterBurst::End,
+            }
+        }
+    }
+
+    impl Drop for Answers {
+        fn drop(&mut self) {
+            assert!(crate::fiber::current().is_some());
+            self.dropped.set();
+        }
+    }
+
+    /// Runs `body` with a client of a connection that starts on the only worker, with the count of its bursts, and with the event of its end.
+    fn with_answers(body: fn(TcpStream, &AtomicUsize, &Event)) {
+        let clock = crate::time::VirtualClock::new();
+        let runtime = crate::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let (bursts, dropped) = (Arc::default(), Arc::new(Event::new()));
+            let answers = Answers {
+                stream,
+                bursts: Arc::clone(&bursts),
+                dropped: Arc::clone(&dropped),
+            };
+            fail(Call::Register, Errno::NOSPC);
+            crate::dormant::start_local(Box::new(answers), None).unwrap();
+            body(client, &bursts, &dropped);
+        });
+    }
+
+    #[test]
+    fn a_connection_that_the_poller_refuses_is_closed_after_a_while() {
+        let lines = lines_of_child("a_connection_that_the_poller_refuses_is_closed_after_a_while", || {
+            with_answers(|mut client, bursts, dropped| {
+                dropped.wait();
+                assert_eq!(bursts.load(SeqCst), 1);
+                set(Call::Register, None);
+                assert_eq!(client.read(&mut [0]).unwrap(), 0);
+            });
+        });
+        if let Some(lines) = lines {
+            let line = "osier: a connection is closed because the poller does not take its socket: No space left on device (os error 28); \
+                        raise the sysctl fs.epoll.max_user_watches";
+            assert_eq!(lines, [line]);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_the_poller_takes_later_is_served() {
+        with_answers(|mut client, bursts, _| {
+            crate::sleep(Duration::from_millis(100));
+            set(Call::Register, None);
+            client.write_all(b"a").unwrap();
+            let mut answer = [0];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!((answer, bursts.load(SeqCst)), (*b"a", 2));
+        });
     }
 
     /// The errors of epoll_ctl that a program can meet: no memory, and too many watches of this user.

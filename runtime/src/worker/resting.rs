@@ -108,11 +108,11 @@ pub trait Dormant: 'static {
     fn wake(&mut self, cause: Cause) -> AfterBurst;
 }
 
-/// Time until the next try of a connection that has found no stack.
-const STACK_PAUSE: Duration = Duration::from_millis(10);
+/// Time until the next try of a connection that has found no stack, or that the poller does not take.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The most tries: half a second, and more under load.
-const STACK_TRIES: u8 = 50;
+const TRIES: u8 = 50;
 
 /// The number of a connection's cache lines that are loaded ahead.
 const CONNECTION_LINES: usize = 4;
@@ -135,10 +135,10 @@ pub(crate) struct Resting {
     woken: bool,
     /// Set when [`Cause::Readable`] was given while the worker stops. [`Cause::Shutdown`] is next, even if bytes are left.
     read_last: bool,
-    /// How often in a row there was no stack for it. Until its timer fires it is not tried again.
-    without_stack: u8,
-    /// Set when a call of the connection has panicked. Nothing but its destructor is called any more.
-    pub(crate) has_panicked: bool,
+    /// How often in a row there was no stack for it, or no place at the poller. Until its timer fires it is not tried again.
+    tries: u8,
+    /// Set when a call of the connection has panicked, or the poller does not take it. Nothing but its destructor is called any more.
+    is_over: bool,
 }
 
 /// The deadline of a connection that rests again.
@@ -159,8 +159,8 @@ impl Resting {
             armed: NEVER,
             woken: false,
             read_last: false,
-            without_stack: 0,
-            has_panicked: false,
+            tries: 0,
+            is_over: false,
         }
     }
 
@@ -198,7 +198,7 @@ impl Resting {
 
     /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        if self.without_stack > 0 && worker.tick() < self.armed && !worker.is_stopping() {
+        if self.pauses(worker) {
             None
         } else if self.direction == Some(Direction::Read) && self.entry.is_readable() && !self.read_last {
             Some(Cause::Readable)
@@ -213,24 +213,30 @@ impl Resting {
                 let waker = word.waker();
                 let connection = &mut self.connection;
                 let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
-                self.has_panicked |= polled.is_none(); // gets a fiber, to be dropped there
+                self.is_over |= polled.is_none(); // gets a fiber, to be dropped there
                 self.woken = polled.is_none_or(|polled| polled.is_ready());
             }
             self.woken.then_some(Cause::Woken)
         }
     }
 
-    /// Has it wait some time for a stack. Returns false if it has waited long enough: what holds the stacks may wait for this connection.
+    /// Whether it waits until it is tried again.
+    #[inline]
+    fn pauses(&self, worker: &Worker) -> bool {
+        self.tries > 0 && worker.tick() < self.armed && !worker.is_stopping()
+    }
+
+    /// Has it wait some time for what it lacks. Returns false if it has waited long enough: what holds the stacks may wait for this connection.
     #[cold]
-    pub(crate) fn wait_for_stack(&mut self, worker: &Worker, word: Word) -> bool {
-        if self.without_stack >= STACK_TRIES || worker.is_stopping() {
+    fn try_later(&mut self, worker: &Worker, word: Word) -> bool {
+        if self.tries >= TRIES || worker.is_stopping() {
             return false;
         }
-        self.without_stack += 1;
+        self.tries += 1;
         if let Some(key) = self.timer {
             worker.disarm(key);
         }
-        self.armed = worker.tick_after(worker.now() + STACK_PAUSE);
+        self.armed = worker.tick_after(worker.now() + PAUSE);
         self.timer = Some(worker.arm_tick(self.armed, word));
         true
     }
@@ -238,7 +244,7 @@ impl Resting {
     /// Notes that it is woken for `cause`.
     #[inline]
     pub(crate) fn note_wake(&mut self, worker: &Worker, cause: Cause) {
-        self.without_stack = 0;
+        self.tries = 0;
         match cause {
             Cause::Readable => self.read_last = worker.is_stopping(),
             Cause::Woken => self.woken = false,
@@ -248,20 +254,34 @@ impl Resting {
 
     /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
-    pub(crate) fn listen(&mut self, worker: &Worker) {
+    pub(crate) fn listen(&mut self, worker: &Worker, word: Word) {
         let Some(direction) = self.direction else { return };
         let is_reported =
             worker.remote.has_edges() && direction == Direction::Read && self.entry.is_reported_to(worker.remote.id);
-        if is_reported {
+        if is_reported || self.pauses(worker) {
             return;
         }
         match isolate(|| self.connection.source().watched().own(direction)) {
-            Some(Ok(_)) => {}
-            // The burst meets the error.
-            Some(Err(_)) => self.entry.try_again(direction),
-            // Gets a fiber, to be dropped there.
-            None => (self.has_panicked, self.woken) = (true, true),
+            Some(Ok(_)) => self.tries = 0,
+            Some(Err(error)) => self.cannot_listen(worker, word, &error),
+            None => self.end(),
         }
+    }
+
+    /// Has it wait until the poller may take the socket, or end. The socket's events are lost meanwhile, and the poller reports the present
+    /// readiness when it takes the socket.
+    #[cold]
+    fn cannot_listen(&mut self, worker: &Worker, word: Word, error: &io::Error) {
+        // A worker that stops calls it once more.
+        if !self.try_later(worker, word) && !worker.is_stopping() {
+            worker.shortage.say_refused(worker.now(), error);
+            self.end();
+        }
+    }
+
+    /// Gives it a fiber, to be dropped there.
+    fn end(&mut self) {
+        (self.is_over, self.woken, self.tries) = (true, true, 0);
     }
 
     /// Arms a timer that fires no later than the deadline.
@@ -307,7 +327,7 @@ impl Worker {
     pub(super) fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
         let word = self.word(slot);
         resting.arm(self, word);
-        resting.listen(self);
+        resting.listen(self, word);
         self.wait_in(slot, word, resting);
     }
 
@@ -331,7 +351,7 @@ impl Worker {
         };
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
-            Err(_) if resting.wait_for_stack(self, word) => return self.rest(slot, resting),
+            Err(_) if resting.try_later(self, word) => return self.rest(slot, resting),
             Err(error) => {
                 self.shortage.say_closed(self.now(), &error);
                 isolate(|| drop(resting));
@@ -352,7 +372,7 @@ impl Worker {
                 (word, id),
                 remote,
                 move || {
-                    let next = match resting.has_panicked {
+                    let next = match resting.is_over {
                         false => isolate(|| resting.connection.wake(cause)),
                         true => None,
                     };

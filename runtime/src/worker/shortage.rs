@@ -1,4 +1,5 @@
-//! The stacks of a worker, and the words for the lack of them: one line a second, however many fibers cannot start.
+//! The stacks of a worker, and the words for the lack of them and of places at the poller: one line a second, however many fibers
+//! cannot start.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,6 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use osier_coro::{overflow, stack};
+use rustix::io::Errno;
 
 use crate::worker::core;
 
@@ -32,7 +34,20 @@ impl Shortage {
         );
     }
 
-    /// Says that there is no stack, unless it has just been said.
+    /// Says that a connection is closed because its events cannot be had.
+    #[cold]
+    pub(crate) fn say_refused(&self, now: Instant, error: &io::Error) {
+        let remedy = match error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
+            true => "; raise the sysctl fs.epoll.max_user_watches",
+            false => "",
+        };
+        self.say(
+            now,
+            format_args!("a connection is closed because the poller does not take its socket: {error}{remedy}"),
+        );
+    }
+
+    /// Says what is lacking, unless it has just been said.
     #[cold]
     pub(crate) fn say(&self, now: Instant, line: fmt::Arguments<'_>) {
         let (unsaid, since) = self.0.get();
