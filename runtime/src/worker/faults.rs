@@ -50,9 +50,9 @@ mod injected {
 mod tests {
     use std::io::{self, Read, Write};
     use std::pin::pin;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-    use std::task::{Context, Wake, Waker};
+    use std::sync::{Arc, mpsc};
+    use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
     use rustix::io::Errno;
@@ -65,6 +65,8 @@ mod tests {
     use crate::sync::Event;
     use crate::wait::driver;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
     fn fail(call: Call, code: Errno) {
         set(call, Some(code.raw_os_error()));
     }
@@ -75,6 +77,16 @@ mod tests {
     impl Wake for Breaks {
         fn wake(self: Arc<Self>) {
             fail(Call::Wait, Errno::BADF);
+        }
+    }
+
+    /// A waker that sends its number.
+    struct Tells(u32, mpsc::Sender<u32>);
+
+    impl Wake for Tells {
+        fn wake(self: Arc<Self>) {
+            // The receiver has all that it waits for.
+            let _ = self.1.send(self.0);
         }
     }
 
@@ -138,6 +150,40 @@ mod tests {
                 matches!(&lines[..], [line] if line.starts_with("osier: worker 'osier-driver-0': its poller failed")),
                 "{lines:?}"
             );
+        }
+    }
+
+    #[test]
+    fn leaves_that_wait_already_meet_the_end_of_their_driver() {
+        let lines = lines_of_child("leaves_that_wait_already_meet_the_end_of_their_driver", || {
+            let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
+            let (udp, breaking) = (bind(), bind());
+            let (pipe, _writer) = io::pipe().unwrap();
+            let pipe = crate::io::Async::new(pipe).unwrap();
+            let (mut bytes, mut others) = ([0], [0]);
+            let mut receive = pin!(udp.recv_async(&mut bytes));
+            let mut readable = pin!(pipe.readable_async());
+            let mut late = pin!(crate::time::Sleep::new(Duration::from_secs(3600)));
+            let mut breaks = pin!(breaking.recv_async(&mut others));
+            let (woken, wakes) = mpsc::channel();
+            let wakers = [0, 1, 2].map(|leaf| Waker::from(Arc::new(Tells(leaf, woken.clone()))));
+            let [receives, reads, sleeps] = wakers.each_ref().map(Context::from_waker);
+            let (mut receives, mut reads, mut sleeps) = (receives, reads, sleeps);
+            assert!(receive.as_mut().poll(&mut receives).is_pending());
+            assert!(readable.as_mut().poll(&mut reads).is_pending());
+            assert!(late.as_mut().poll_elapsed(&mut sleeps).is_pending());
+            let waker = Waker::from(Arc::new(Breaks));
+            assert!(breaks.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            bind().send_to(b"x", breaking.local_addr().unwrap()).unwrap();
+            let mut woken: Vec<_> = (0..3).map(|_| wakes.recv_timeout(LIMIT).unwrap()).collect();
+            woken.sort();
+            assert_eq!(woken, [0, 1, 2]);
+            assert!(matches!(receive.as_mut().poll(&mut receives), Poll::Ready(Err(_))));
+            assert!(matches!(readable.as_mut().poll(&mut reads), Poll::Ready(Err(_))));
+            assert!(matches!(late.as_mut().poll_elapsed(&mut sleeps), Poll::Ready(Err(_))));
+        });
+        if let Some(lines) = lines {
+            assert_eq!(lines.len(), 1, "{lines:?}");
         }
     }
 
