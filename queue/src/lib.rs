@@ -17,6 +17,7 @@
 //! | [`budget`] | a sum of held bytes, its distance from a limit, and the tasks that wait for that to change | loom |
 //! | [`ledger`] | the held bytes of each account | tests of the runtime |
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
+//! | [`gate`] | has the consumer of a queue ended, and who takes out what is left | loom |
 //! | [`group`] | have all children of that scope ended | loom |
 //! | [`readiness`] | is that descriptor ready, and which worker's poller reports it | loom, miri |
 //! | [`request`] | who ends that callback request, and with which status | loom, miri |
@@ -32,6 +33,7 @@ pub mod completion;
 mod debug;
 mod error;
 pub mod event;
+pub mod gate;
 pub mod group;
 pub mod inbox;
 mod inline;
@@ -54,6 +56,7 @@ pub use channel::Channel;
 pub use clock::{Virtual, tick_after, tick_at};
 pub use completion::Completion;
 pub use event::Event;
+pub use gate::Gate;
 pub use group::Group;
 pub use inbox::{Inbox, Link, Links};
 pub use inline::InlineQueue;

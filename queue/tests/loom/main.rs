@@ -76,6 +76,7 @@ mod channel;
 mod clock;
 mod completion;
 mod event;
+mod gate;
 mod group;
 mod mailbox;
 mod readiness;

@@ -1,0 +1,76 @@
+//! A queue whose consumer ends.
+
+use super::*;
+use osier_queue::Gate;
+
+/// A queue of one job, behind a gate.
+#[derive(Default)]
+struct Queue {
+    job: AtomicBool,
+    gate: Gate,
+    parker: Parker,
+}
+
+impl Queue {
+    /// Takes the job out. The look before lets the exchange find what another thread has stored since.
+    fn empty(&self) -> usize {
+        (self.job.load(Relaxed) && self.job.swap(false, Relaxed)).into()
+    }
+}
+
+#[test]
+fn a_job_pushed_at_the_end_is_taken_out_once() {
+    model("gate: a push against the end", None, &[0, 1], || {
+        let queue = Arc::new(Queue::default());
+        let consumer = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                queue.gate.shut();
+                queue.empty()
+            })
+        };
+        queue.job.store(true, Relaxed);
+        queue.parker.unpark();
+        let by_producer = if queue.gate.is_shut() { queue.empty() } else { 0 };
+        assert_eq!(by_producer + consumer.join().unwrap(), 1, "lost, or taken twice");
+        by_producer
+    });
+}
+
+#[test]
+fn a_job_for_any_worker_is_taken_out_once() {
+    model("gate: a push for any worker against the end", None, &[0, 1], || {
+        let shared = Arc::new((Queue::default(), Idle::new(1)));
+        let consumer = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                shared.0.gate.shut();
+                shared.0.empty()
+            })
+        };
+        shared.0.job.store(true, Relaxed);
+        let _ = shared.1.wake_candidate();
+        let by_producer = if shared.0.gate.is_shut() { shared.0.empty() } else { 0 };
+        assert_eq!(by_producer + consumer.join().unwrap(), 1, "lost, or taken twice");
+        by_producer
+    });
+}
+
+#[test]
+fn one_of_two_consumers_sees_that_all_have_ended() {
+    model("gate: two consumers end", None, &[1, 2], || {
+        let gates = Arc::new([Gate::new(), Gate::new()]);
+        let all_are_shut = |gates: &[Gate]| usize::from(gates.iter().all(Gate::is_shut));
+        let other = {
+            let gates = gates.clone();
+            thread::spawn(move || {
+                gates[1].shut();
+                all_are_shut(&gates[..])
+            })
+        };
+        gates[0].shut();
+        let last = all_are_shut(&gates[..]) + other.join().unwrap();
+        assert!(last > 0, "nobody was the last");
+        last
+    });
+}
