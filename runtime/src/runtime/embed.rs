@@ -20,7 +20,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use osier_coro::panic_count;
@@ -349,7 +348,7 @@ impl Drop for Local {
     ///
     /// Until its fibers have ended, at most for the shutdown timeout.
     fn drop(&mut self) {
-        self.worker.scheduler.stopping.store(true, Ordering::SeqCst);
+        self.worker.scheduler.stop();
         self.worker.wake_up();
         // The code that drops it may be unwinding, or be a fiber of another worker. Its fibers are neither.
         let panics = panic_count::take();

@@ -17,7 +17,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use osier_coro::panic_count;
@@ -230,7 +229,7 @@ impl Driver {
         here::set_host(host);
         let clock = &self.machines[host].clock;
         if let Some((worker, _)) = workers.first() {
-            worker.scheduler.stopping.store(true, Ordering::SeqCst);
+            worker.scheduler.stop();
         }
         // The code that stops the host may be unwinding, but the host's fibers are not.
         let panics = panic_count::take();

@@ -240,7 +240,8 @@ fn outside() -> io::Result<&'static Remote> {
 }
 
 fn of_outside(threads: &Threads) -> io::Result<&'static Remote> {
-    match threads.scheduler.failed.load(Ordering::Acquire) {
+    // Nothing else stops it.
+    match threads.scheduler.is_stopping() {
         true => Err(io::Error::other(
             "the driver of futures outside of a runtime has ended: its poller failed",
         )),

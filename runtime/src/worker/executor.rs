@@ -527,17 +527,21 @@ impl Scheduler {
 
     /// Queues a task that has not run. Its spawner may be busy for long, so another worker is notified, as for a new
     /// fiber.
-    fn schedule_new(&self, task: Runnable) {
+    fn schedule_new(self: &Arc<Self>, task: Runnable) {
         let mut task = Some(task);
         context::worker(|worker| {
-            if std::ptr::eq(&*worker.scheduler, self)
+            if Arc::ptr_eq(&worker.scheduler, self)
                 && let Some(task) = task.take()
             {
                 worker.tasks.push_last(task);
             }
         });
         if let Some(task) = task {
-            self.inject_task(task);
+            match self.is_stopping() {
+                // Cancels it.
+                true => drop(isolate(|| drop(task))),
+                false => self.inject_task(task),
+            }
         } else if self.workers() > 1 {
             self.wake_one();
         }

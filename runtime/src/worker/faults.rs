@@ -53,6 +53,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::{Arc, mpsc};
     use std::task::{Context, Poll, Wake, Waker};
+    use std::thread::{self, ThreadId};
     use std::time::Duration;
 
     use rustix::io::Errno;
@@ -65,7 +66,7 @@ mod tests {
     use crate::sync::Event;
     use crate::wait::driver;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    const LIMIT: Duration = Duration::from_secs(20);
 
     fn fail(call: Call, code: Errno) {
         set(call, Some(code.raw_os_error()));
@@ -135,6 +136,72 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    /// Sends the thread where it is dropped.
+    struct DropsOn(mpsc::Sender<ThreadId>);
+
+    impl Drop for DropsOn {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread::current().id());
+        }
+    }
+
+    /// A runtime of two workers, and a task that waits on the second one, whose thread stands still until the sender goes. Returns the
+    /// task's waker too, and what tells the thread of its end.
+    fn with_a_task_on_a_blocked_worker() -> (crate::Runtime, Waker, mpsc::Receiver<ThreadId>, mpsc::Sender<()>) {
+        let runtime = crate::Runtime::builder()
+            .workers(2)
+            .shutdown_timeout(Duration::ZERO)
+            .build()
+            .unwrap();
+        let on_second = || crate::fiber::Builder::new().worker(1);
+        let (wakers, waker) = mpsc::channel();
+        let (dropped, drops) = mpsc::channel();
+        let future = move || {
+            let dropped = DropsOn(dropped);
+            std::future::poll_fn(move |cx| {
+                let _ = (&dropped, wakers.send(cx.waker().clone()));
+                Poll::<()>::Pending
+            })
+        };
+        let spawn = move || drop(crate::spawn_future(future()));
+        runtime.run(|| on_second().spawn(spawn).join().unwrap());
+        let waker = waker.recv_timeout(LIMIT).unwrap();
+        let (begun, begins) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let blocks = move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        };
+        runtime.run(|| drop(on_second().spawn(blocks)));
+        begins.recv_timeout(LIMIT).unwrap();
+        (runtime, waker, drops, release)
+    }
+
+    #[test]
+    fn a_waker_runs_no_destructor_when_a_poller_has_failed() {
+        let lines = lines_of_child("a_waker_runs_no_destructor_when_a_poller_has_failed", || {
+            let (runtime, waker, drops, release) = with_a_task_on_a_blocked_worker();
+            runtime.run(|| fail(Call::Wait, Errno::BADF));
+            testkit::eventually("the runtime stops", || is_cancelled(runtime.spawn(|| ()).join()));
+            waker.wake();
+            drop(release);
+            assert_ne!(drops.recv_timeout(LIMIT).unwrap(), thread::current().id());
+        });
+        drop(lines);
+    }
+
+    #[test]
+    fn a_task_that_is_woken_after_its_runtime_is_dropped_elsewhere() {
+        let lines = lines_of_child("a_task_that_is_woken_after_its_runtime_is_dropped_elsewhere", || {
+            let (runtime, waker, drops, release) = with_a_task_on_a_blocked_worker();
+            drop(runtime);
+            waker.wake();
+            assert_ne!(drops.recv_timeout(LIMIT).unwrap(), thread::current().id());
+            drop(release);
+        });
+        drop(lines);
     }
 
     #[test]

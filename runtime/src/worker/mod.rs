@@ -216,7 +216,7 @@ impl Worker {
     /// shutdown is over.
     #[cold]
     fn poller_failed(&self, error: &io::Error) {
-        if self.scheduler.fail() {
+        if self.scheduler.stop() {
             let owner = self.remote.desk.owner();
             let name = owner.as_ref().map_or("unnamed", |owner| &owner.name);
             eprintln!(
@@ -301,7 +301,7 @@ impl Worker {
             *share -= 1;
             // The shared flag, not this worker's own: the thread that woke the task to end it may be ahead of this
             // worker.
-            match self.scheduler.stopping.load(Ordering::Acquire) {
+            match self.scheduler.is_stopping() {
                 // Ends it.
                 true => drop(isolate(|| drop(task))),
                 false => drop(task.run()),
@@ -481,7 +481,7 @@ impl Worker {
 
     /// Whether the runtime stops and this worker has not begun to.
     fn is_to_stop(&self) -> bool {
-        self.stop_at.get().is_none() && self.scheduler.stopping.load(Ordering::Acquire)
+        self.stop_at.get().is_none() && self.scheduler.is_stopping()
     }
 
     fn enqueue(&self, index: u32) {
@@ -774,7 +774,8 @@ impl Worker {
         (live == 0 && !self.has_work()) || (live > 0 && Stamp::of_machine() >= stop_at)
     }
 
-    /// Reports the fibers that would not end, and leaks their stacks: other code may point into them.
+    /// Reports the fibers that would not end, and leaks their stacks: other code may point into them. Cancels the jobs and tasks that are still
+    /// queued here: handles of the runtime may keep its queues for long.
     fn abandon(&self) {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             if let Some(coroutine) = slot.take_fiber() {
@@ -789,6 +790,12 @@ impl Worker {
                 coroutine.leak();
             }
             isolate(|| drop(slot.take_resting()));
+        }
+        while let Some(job) = self.next_job() {
+            drop(job);
+        }
+        while let Some(task) = self.tasks.pop() {
+            isolate(|| drop(task));
         }
         self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
         self.scheduler.end(self.index);

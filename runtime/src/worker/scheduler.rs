@@ -8,14 +8,21 @@
 //! | `queues[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
 //!
 //! `worker/executor.rs` has the queues of tasks.
+//!
+//! # The end
+//! The [`Gate`] of a worker is in front of its arrivals, and that of the scheduler in front of what comes from outside: the last worker shuts
+//! it. The queue behind a gate that shuts is emptied, and so cancelled, by a thread that holds no lock of the program: a destructor may take
+//! one. So a thread that finds a gate shut after a push leaves the rest to a new thread. Few do: `stopping` is set long before.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 use osier_coro::stack;
-use osier_queue::Idle;
+use osier_queue::{Gate, Idle};
 
+use crate::worker::affinity::start_thread;
 use crate::worker::executor::{self, Runnable};
 use crate::worker::isolate::isolate;
 use crate::worker::packet::Job;
@@ -30,8 +37,8 @@ pub(crate) struct Scheduler {
     pub(crate) idle: Idle,
     /// Set once, then every worker is rung.
     pub(crate) stopping: AtomicBool,
-    /// Set once, when the poller of a worker has failed: the workers end, although the runtime is still there.
-    pub(crate) failed: AtomicBool,
+    /// Shut when no worker takes jobs and tasks from outside any more.
+    pub(crate) gate: Gate,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) stacks: stack::Config,
     pub(crate) measure_stacks: bool,
@@ -42,19 +49,10 @@ pub(crate) struct WorkerQueues {
     pub(crate) remote: &'static Remote,
     pub(crate) stealer: Stealer<Job>,
     pub(crate) arrivals: Injector<Job>,
-    /// Set once, when the worker has left its loop and takes no more arrivals.
-    pub(crate) has_ended: AtomicBool,
+    /// Shut when the worker has left its loop and takes no more arrivals.
+    pub(crate) gate: Gate,
     pub(crate) stealers: executor::Stealers,
     pub(crate) local_tasks: Injector<Runnable>,
-}
-
-impl WorkerQueues {
-    /// Drops the jobs that were sent to the worker, and so cancels them.
-    fn cancel_arrivals(&self) {
-        while !self.arrivals.is_empty() {
-            drop(self.arrivals.steal());
-        }
-    }
 }
 
 impl Scheduler {
@@ -67,70 +65,92 @@ impl Scheduler {
     }
 
     /// Queues a job for the worker `index`, which there must be. One that has ended cancels it.
-    pub(crate) fn spawn_on(&self, index: usize, job: Job) {
+    pub(crate) fn spawn_on(self: &Arc<Self>, index: usize, job: Job) {
         let worker = &self.queues[index];
+        if worker.gate.is_shut() {
+            return drop(job);
+        }
         worker.arrivals.push(job);
         worker.remote.ring();
-        // The fence of `unpark`, which `ring` begins with, pairs with that of `end`: the worker that ends sees the job, or this look sees
-        // the end.
-        if worker.has_ended.load(Ordering::Relaxed) {
-            worker.cancel_arrivals();
+        if worker.gate.is_shut() {
+            self.cancel_elsewhere();
         }
     }
 
-    /// Worker `index` has left its loop. Others may still send it jobs during a shutdown: it ends as soon as it has nothing to do.
-    pub(crate) fn end(&self, index: usize) {
-        let worker = &self.queues[index];
-        worker.has_ended.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        worker.cancel_arrivals();
-    }
-
-    /// Queues a job for any worker, from outside.
-    pub(crate) fn inject(&self, job: Job) {
+    /// Queues a job for any worker, from outside. A runtime that stops cancels it.
+    pub(crate) fn inject(self: &Arc<Self>, job: Job) {
+        if self.is_stopping() {
+            return drop(job);
+        }
         self.injector.push(job);
         self.queued_outside();
     }
 
-    /// Queues a task for any worker, from outside.
-    pub(crate) fn inject_task(&self, task: Runnable) {
+    /// Queues a task for any worker, from outside. A waker may call it: it drops no task here.
+    pub(crate) fn inject_task(self: &Arc<Self>, task: Runnable) {
         self.tasks.push(task);
         self.queued_outside();
     }
 
-    fn queued_outside(&self) {
+    fn queued_outside(self: &Arc<Self>) {
         self.wake_one();
-        // The fence that `wake_candidate` begins with pairs with that of `fail`: the worker that has failed sees what was queued before, or
-        // this look sees the failure.
-        if self.failed.load(Ordering::Relaxed) {
-            self.cancel_queued();
+        if self.gate.is_shut() {
+            self.cancel_elsewhere();
         }
     }
 
-    /// Tells all workers to end.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.remotes().for_each(Remote::ring);
+    /// Whether the runtime shuts down or has ended.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
-    /// Stops the runtime because a worker cannot go on. Returns whether it is the first.
-    pub(crate) fn fail(&self) -> bool {
-        let is_first = !self.failed.swap(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    /// Tells all workers to end. Returns whether it is the first to do so.
+    pub(crate) fn stop(&self) -> bool {
+        let is_first = !self.stopping.swap(true, Ordering::SeqCst);
         if is_first {
-            self.stop();
+            self.remotes().for_each(Remote::ring);
         }
         is_first
     }
 
-    /// Drops the jobs and tasks from outside that nobody has taken, and so cancels them.
-    pub(crate) fn cancel_queued(&self) {
-        while !self.injector.is_empty() {
-            drop(self.injector.steal());
+    /// Worker `index` has left its loop. Others may still send it jobs during a shutdown: it ends as soon as it has nothing to do.
+    pub(crate) fn end(&self, index: usize) {
+        self.queues[index].gate.shut();
+        match self.queues.iter().all(|worker| worker.gate.is_shut()) {
+            true => self.close(),
+            false => self.cancel_left(),
         }
-        while !self.tasks.is_empty() {
-            isolate(|| drop(self.tasks.steal()));
+    }
+
+    /// Notes that no worker takes anything any more.
+    pub(crate) fn close(&self) {
+        self.gate.shut();
+        self.cancel_left();
+    }
+
+    /// Drops the jobs and tasks that nobody will take, and so cancels them.
+    fn cancel_left(&self) {
+        for worker in self.queues.iter().filter(|worker| worker.gate.is_shut()) {
+            while !worker.arrivals.is_empty() {
+                drop(worker.arrivals.steal());
+            }
         }
+        if self.gate.is_shut() {
+            while !self.injector.is_empty() {
+                drop(self.injector.steal());
+            }
+            while !self.tasks.is_empty() {
+                isolate(|| drop(self.tasks.steal()));
+            }
+        }
+    }
+
+    /// Does so on a thread of its own: the caller may hold a lock that a destructor takes. Where the system starts no thread, the end of the
+    /// runtime finds what is left, if it is still to come.
+    #[cold]
+    fn cancel_elsewhere(self: &Arc<Self>) {
+        let scheduler = Arc::clone(self);
+        let _ = start_thread("osier-cancel", move || scheduler.cancel_left());
     }
 
     /// Wakes a sleeper to look for queued jobs, unless a worker is looking already.

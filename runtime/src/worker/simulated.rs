@@ -1,7 +1,5 @@
 //! The loop of a worker in pieces, for a simulation that drives many workers on one thread and says what runs next.
 
-use std::sync::atomic::Ordering;
-
 use super::Worker;
 use crate::worker::isolate::isolate;
 
@@ -53,7 +51,7 @@ impl Worker {
                 .for_each(|task| self.tasks.push_local(task));
         }
         if let Some(task) = self.tasks.pop() {
-            match self.scheduler.stopping.load(Ordering::Acquire) {
+            match self.scheduler.is_stopping() {
                 true => drop(isolate(|| drop(task))),
                 false => drop(task.run()),
             }

@@ -13,8 +13,8 @@ use std::{io, panic, thread};
 use crossbeam_deque::{Injector, Steal, Worker as Deque};
 use osier_coro::stack;
 use osier_poll::Poller;
-use osier_queue::Idle;
 use osier_queue::clock::Member;
+use osier_queue::{Gate, Idle};
 
 use crate::wait::entry;
 use crate::worker::Worker;
@@ -211,8 +211,8 @@ impl Drop for Threads {
                 eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
             }
         }
-        // Jobs that were queued too late to start are dropped here, and so cancelled.
-        self.scheduler.cancel_queued();
+        // A worker may be left behind, and so be no last one.
+        self.scheduler.close();
         // A task that did not end in time may be dropped on its own thread alone, which is gone.
         for worker in &self.scheduler.queues {
             while let Steal::Success(task) = worker.local_tasks.steal() {
@@ -275,7 +275,7 @@ pub(crate) fn prepare(
             remote,
             stealer: deque.stealer(),
             arrivals: Injector::new(),
-            has_ended: AtomicBool::new(false),
+            gate: Gate::new(),
             stealers,
             local_tasks: Injector::new(),
         });
@@ -301,7 +301,7 @@ pub(crate) fn prepare(
         tasks: Injector::new(),
         idle: Idle::new(vacancies.len()),
         stopping: AtomicBool::new(false),
-        failed: AtomicBool::new(false),
+        gate: Gate::new(),
         shutdown_timeout: settings.shutdown_timeout,
         stacks: settings.stacks.clone(),
         measure_stacks: settings.measure_stacks,
