@@ -174,6 +174,7 @@ pub use osier_macros::main;
 pub use osier_macros::test;
 #[cfg(feature = "embed")]
 pub use runtime::embed;
+pub use runtime::handle::{Ended, Handle};
 pub use runtime::{Builder, Runtime, run};
 pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
 pub use time::sleep;

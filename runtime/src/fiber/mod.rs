@@ -317,7 +317,7 @@ impl Builder {
 ///
 /// # Panics
 ///
-/// Outside of a runtime. From a plain thread use [`Runtime::spawn`](crate::Runtime::spawn).
+/// Outside of a runtime. From a plain thread use [`Handle::spawn`](crate::Handle::spawn).
 #[track_caller]
 pub fn spawn<F, T>(body: F) -> JoinHandle<T>
 where

@@ -165,7 +165,7 @@ osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finis
 ///
 /// # Panics
 ///
-/// Outside of a runtime. From a plain thread use [`Runtime::spawn_future`](crate::Runtime::spawn_future).
+/// Outside of a runtime. From a plain thread use [`Handle::spawn_future`](crate::Handle::spawn_future).
 #[track_caller]
 pub fn spawn_future<F>(future: F) -> Task<F::Output>
 where

@@ -29,6 +29,7 @@ use osier_poll::{Events, Interest, Mode, Poller, Token};
 use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::Builder;
 use crate::runtime::alarm::Alarm;
+use crate::runtime::handle::Handle;
 use crate::wait;
 use crate::wait::descriptor::FOREIGN;
 use crate::worker::Worker;
@@ -131,6 +132,21 @@ impl Local {
         self.worker.spawn_local(job);
         self.worker.remote.ring();
         handle
+    }
+
+    /// A handle for other threads. A fiber or task that one of them spawns makes the descriptor readable, and runs in a turn to come. The
+    /// runtime ends when this value is dropped.
+    ///
+    /// ```
+    /// let local = osier::embed::Local::new()?;
+    /// let handle = local.handle();
+    /// let fiber = std::thread::spawn(move || handle.spawn(|| 42)).join().unwrap()?;
+    /// local.run_until(|| fiber.is_finished())?;
+    /// assert_eq!(fiber.join().unwrap(), 42);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.worker.scheduler)
     }
 
     /// Runs `body` as the code of a worker between two fibers: [`spawn_local`](crate::spawn_local) and

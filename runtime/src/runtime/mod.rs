@@ -1,12 +1,13 @@
 //! The runtime: its builder, the calls that run code on it, and its shutdown.
 //!
 //! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/scheduler.rs` has
-//! the queues that they share. [`embed`] is a worker without a thread.
+//! the queues that they share. [`embed`] is a worker without a thread. [`handle`] is the runtime for threads that are none of its workers.
 
 #[cfg(feature = "embed")]
 mod alarm;
 #[cfg(feature = "embed")]
 pub mod embed;
+pub(crate) mod handle;
 pub mod memory;
 
 use std::future::Future;
@@ -22,6 +23,7 @@ use crate::fiber::scope;
 use crate::future::Task;
 #[cfg(feature = "inspect")]
 use crate::inspect::{self, Dump, Metrics, panics, watchdog};
+use crate::runtime::handle::Handle;
 use crate::worker::affinity::available_parallelism;
 use crate::worker::clock::VirtualClock;
 use crate::worker::context;
@@ -108,6 +110,11 @@ impl Runtime {
         F::Output: Send + 'static,
     {
         Task::spawn_on(&self.threads.scheduler, Location::caller(), future)
+    }
+
+    /// A handle for threads that cannot borrow this value. It does not keep the runtime running.
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.threads.scheduler)
     }
 
     /// The number of workers.

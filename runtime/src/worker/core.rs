@@ -499,7 +499,7 @@ osier_queue::impl_debug!(Fiber, self => { id: self.id, name: self.name() });
 #[cold]
 #[track_caller]
 pub(crate) fn no_runtime(what: &str) -> ! {
-    panic!("{what} outside of a runtime: call it inside osier::run, or use a method of osier::Runtime")
+    panic!("{what} outside of a runtime: call it inside osier::run, or use an osier::Handle or Runtime")
 }
 
 /// The error of a fiber that could not be started.

@@ -27,6 +27,7 @@ mod give_way;
 mod given;
 mod grace;
 mod groups;
+mod handle;
 mod interrupt;
 mod interval;
 mod io;
