@@ -52,7 +52,7 @@ mod yields;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write as _};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -216,12 +216,15 @@ impl Worker {
     /// shutdown is over.
     #[cold]
     fn poller_failed(&self, error: &io::Error) {
-        if self.scheduler.stop() {
+        if !self.scheduler.is_stopping() {
             let owner = self.remote.desk.owner();
             let name = owner.as_ref().map_or("unnamed", |owner| &owner.name);
-            eprintln!(
+            // First: the process may end with the runtime. A line that nobody reads does not stop it.
+            let _ = writeln!(
+                io::stderr(),
                 "osier: worker '{name}': its poller failed: {error}; the runtime shuts down and cancels what it runs"
             );
+            self.scheduler.stop();
         }
         std::thread::sleep(WITHOUT_POLLER);
     }

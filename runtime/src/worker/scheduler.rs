@@ -104,13 +104,10 @@ impl Scheduler {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Tells all workers to end. Returns whether it is the first to do so.
-    pub(crate) fn stop(&self) -> bool {
-        let is_first = !self.stopping.swap(true, Ordering::SeqCst);
-        if is_first {
-            self.remotes().for_each(Remote::ring);
-        }
-        is_first
+    /// Tells all workers to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.remotes().for_each(Remote::ring);
     }
 
     /// Worker `index` has left its loop. Others may still send it jobs during a shutdown: it ends as soon as it has nothing to do.
