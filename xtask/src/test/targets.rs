@@ -15,8 +15,10 @@ const PACKAGES: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier-ht
 
 const WEB: &str = "osier-web";
 
-/// The features of osier-web that need no C compiler for the other system. `files`, `compress` and `fastcgi` need zstd.
-const WEB_FEATURES: &str = "chat,cookies,forms,json,multipart,proxy,redis,serde,sse,ws";
+/// The features of osier-web that need no C compiler for the other system. `compress`, `files`, `cache` and `fastcgi` need
+/// zstd; `tls`, `sessions` and `jwt` need ring.
+const WEB_FEATURES: &str =
+    "chat,cookies,cors,fibers,forms,h2,json,multipart,proxy,rate,redis,sendfile,serde,sse,upgrade,ws";
 
 /// Checks that the packages are well typed on each system: osier-web without features and with those that need no C.
 pub fn types() -> Outcome {

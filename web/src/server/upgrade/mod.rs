@@ -84,14 +84,14 @@ mod sim;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use osier::net::{TcpListener, UnixListener};
 use osier::sync::Event;
-use rustix::net::{AddressFamily, sockopt};
+use rustix::net::{AddressFamily, getsockname};
 
 use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::Message;
@@ -333,8 +333,34 @@ impl Drop for Registration {
 
 /// Makes a listener of a descriptor. `None` if it is not a listening socket.
 fn listener_of(fd: OwnedFd) -> Option<Listener> {
-    match sockopt::socket_domain(&fd).ok()? {
+    match family_of(&fd).ok()? {
         AddressFamily::UNIX => Some(UnixListener::from(fd).into()),
         _ => Some(TcpListener::from(fd).into()),
+    }
+}
+
+/// The address family of a socket, by its local address. macOS has no option that tells it.
+fn family_of(fd: impl AsFd) -> rustix::io::Result<AddressFamily> {
+    getsockname(fd).map(|address| address.address_family())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_family_of_a_socket_is_that_of_its_address() {
+        let (unix, _peer) = UnixStream::pair().unwrap();
+        assert_eq!(family_of(&unix), Ok(AddressFamily::UNIX), "it has no name");
+        for (address, family) in [("127.0.0.1:0", AddressFamily::INET), ("[::1]:0", AddressFamily::INET6)] {
+            match std::net::TcpListener::bind(address) {
+                Ok(listener) => assert_eq!(family_of(&listener), Ok(family)),
+                Err(error) => println!("skipped: {address}: {error}"),
+            }
+        }
+        let (pipe, _end) = std::io::pipe().unwrap();
+        assert_eq!(family_of(&pipe), Err(rustix::io::Errno::NOTSOCK));
     }
 }

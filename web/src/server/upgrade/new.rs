@@ -11,7 +11,7 @@ use osier::net::{Stream, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::part::Link;
-use super::{Item, Items, Upgrade};
+use super::{Item, Items, Upgrade, family_of};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::dialog::Dialog;
@@ -62,7 +62,7 @@ impl Arriving {
 /// Whether the standard input is a connected Unix socket.
 fn is_stream_socket() -> bool {
     let stdin = io::stdin();
-    sockopt::socket_type(&stdin) == Ok(SocketType::STREAM) && sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
+    sockopt::socket_type(&stdin) == Ok(SocketType::STREAM) && family_of(&stdin) == Ok(AddressFamily::UNIX)
 }
 
 pub(super) fn hello() -> Message {
@@ -306,7 +306,7 @@ impl Drop for Adopting {
 }
 
 fn stream_of(descriptor: OwnedFd) -> Stream {
-    match sockopt::socket_domain(&descriptor) {
+    match family_of(&descriptor) {
         Ok(AddressFamily::UNIX) => osier::net::UnixStream::from(descriptor).into(),
         _ => TcpStream::from(descriptor).into(),
     }
