@@ -87,6 +87,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "fastcgi", feature = "h2", feature = "multipart")),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "the modules of a feature that is off are not there"
+    )
+)]
 
 mod backend;
 mod body;

@@ -68,7 +68,7 @@
 //!
 //! # Features
 //!
-//! All are on by default but the last five. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
+//! All are on by default but those of the last five rows. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
 //!
 //! | feature | gives |
 //! |---|---|
@@ -90,9 +90,8 @@
 //!
 //! On Linux the workers use epoll(7), edge-triggered. With the feature `portable` and the environment variable
 //! `OSIER_DRIVER=portable` they use the poller of the `polling` crate, one-shot and level-triggered, as on other
-//! systems. The tests run on that poller too, on Linux, over epoll and over poll(2). FreeBSD, and so kqueue, has its
-//! types checked; nothing has run there.
-//! The differences:
+//! systems. The tests run on that poller too, on Linux, over epoll and over poll(2). FreeBSD and macOS, and so
+//! kqueue, have their types checked; nothing has run there. The differences:
 //!
 //! - A wait costs a system call more, to arm the descriptor, and with poll(2) a duplicate of it.
 //! - A peer that has ended its direction looks like one that sends, until somebody reads. So code that watches for its
@@ -101,6 +100,27 @@
 //!   something follows.
 //! - Where a system has nothing but poll(2), [`Builder::build_local`] is refused: its poller has no descriptor of its own.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(all(
+        feature = "adapters",
+        feature = "callbacks",
+        feature = "datagrams",
+        feature = "descriptors",
+        feature = "embed",
+        feature = "fs",
+        feature = "inspect",
+        feature = "pin",
+        feature = "process",
+        feature = "pubsub",
+        feature = "signal",
+        feature = "sync"
+    )),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        rustdoc::private_intra_doc_links,
+        reason = "the items of a feature that is off are not there"
+    )
+)]
 
 #[cfg(not(panic = "unwind"))]
 compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"");

@@ -117,6 +117,14 @@
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "full"),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        rustdoc::private_intra_doc_links,
+        reason = "the items of a feature that is off are not there"
+    )
+)]
 
 mod body;
 #[cfg(feature = "chat")]
