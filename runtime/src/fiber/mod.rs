@@ -55,7 +55,7 @@ pub fn id() -> Option<u64> {
     context::running(|core| core.id())
 }
 
-/// Whether this fiber is cancelled: its next call that waits would return [`Cancelled`](crate::Cancelled) or unwind.
+/// Whether this fiber is cancelled: its next blocking call would return [`Cancelled`](crate::Cancelled) or unwind.
 /// `false` outside of a fiber, and in a [`shield`](crate::shield). A long computation asks it now and then.
 ///
 /// ```

@@ -2,12 +2,12 @@
 //!
 //! A fiber has a stack of *frames*. The outermost frame is the fiber itself: [`crate::JoinHandle::cancel`], a failing
 //! scope or the runtime's shutdown request it. Inside it are [`timeout`]s, [`crate::io::while_connected`]s, [`crate::sync::Interrupt`]s and
-//! [`shield`]s. Each blocking call asks, before it waits and whenever it wakes, whether a frame is requested. A shield
+//! [`shield`]s. Each blocking call asks when it begins, and before each suspension, whether a frame is requested. A shield
 //! hides the frames outside it. A fiber that unwinds is shielded as a whole, for at most the grace period. The
 //! outermost requested frame wins.
 //!
-//! The first delivery to a frame is an error where the call has one ([`Cancelled`] in an `io::Error`). Every later
-//! delivery, and every delivery to a call without errors, unwinds with a private payload that carries the frame's depth
+//! The first delivery to a frame is an error where the call has an `io::Error`, with [`Cancelled`] in it. Every later
+//! delivery, and every delivery to another call, unwinds with a private payload that carries the frame's depth
 //! and stops there. A request is a condition, not an event: it is asked anew each time, so it stays until its frame is
 //! left.
 
@@ -377,7 +377,7 @@ impl Frames {
         self.unwinds.get().filter(|_| thread::panicking())
     }
 
-    /// Whether the next call that waits would be cancelled.
+    /// Whether the next blocking call would be cancelled.
     pub(crate) fn is_requested(&self, root: bool, worker: &Worker) -> bool {
         self.requested(root, Waiting::For(None), worker).is_some()
     }
@@ -406,8 +406,8 @@ impl Frames {
 
 /// Runs `body` and cancels it when it takes longer than `limit`.
 ///
-/// The body meets the end of its time as a cancellation ([`Cancelled`]): first as an error from a call that has errors,
-/// then as an unwinding out of the next blocking call, up to this function. Timeouts nest, and each cancels only the
+/// The body meets the end of its time as a cancellation ([`Cancelled`]): first as an error from a call that returns an
+/// `io::Error`, then as an unwinding out of the next blocking call, up to this function. Timeouts nest, and each cancels only the
 /// code inside it.
 ///
 /// ```

@@ -412,7 +412,8 @@ impl<T> JoinHandle<T> {
         self.0.join()
     }
 
-    /// Asks the fiber to end: its blocking calls fail with [`Cancelled`], then unwind it. Never waits.
+    /// Asks the fiber to end. Its next blocking call, even one that need not wait, fails with [`Cancelled`], or unwinds the
+    /// fiber if it returns no [`std::io::Error`]. Every later one unwinds the fiber. Never waits.
     ///
     /// A fiber that has not started never will.
     pub fn cancel(&self) {
