@@ -3,7 +3,7 @@
 //!
 //! A [`Remote`] is never freed. When its runtime ends it goes to a free list and serves a later worker. So a waker,
 //! which is only a number, can find the remote at any time without a reference count, and a late waker causes a
-//! spurious wake-up at worst. `TABLE` is the one process-wide static of scheduling; `wait/socket.rs` has the one
+//! spurious wake-up at worst. `TABLE` is the one process-wide table of scheduling; `wait/entry.rs` has the one
 //! of sockets.
 //!
 //! | field | written by | read by |
