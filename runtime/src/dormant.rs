@@ -1,10 +1,10 @@
-//! Dormant connections: code that runs on a fiber when a socket becomes readable or writable, with no stack held meanwhile.
+//! Dormant connections: code that runs on a fiber when a socket or a leaf is ready, with no stack held meanwhile.
 //!
 //! ```text
-//!            park_local                  readable or writable, deadline, shutdown
+//!       park_local, start_local         socket or leaf ready, deadline, shutdown
 //!   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
 //!                              ▲                                   │
-//!                              └──────── AfterBurst::Sleep ────────┘   AfterBurst::End drops the box
+//!                              └─────── AfterBurst::Sleep… ────────┘   AfterBurst::End drops the box
 //! ```
 //!
 //! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system call

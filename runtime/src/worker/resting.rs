@@ -96,9 +96,9 @@ pub trait Dormant: 'static {
     fn source(&self) -> &dyn Source;
 
     /// Polls with `cx` the leaves in the box that the connection waits for besides its socket, so that they wake the
-    /// connection. The worker calls it before each rest and after each wake-up, not on a fiber: it must not block.
-    /// `Ready` gives the connection a fiber, with [`Cause::Woken`], and the call is not repeated before that. A panic
-    /// ends the connection, which is dropped on a fiber.
+    /// connection. The worker calls it before each rest and after each wake-up, unless the connection is due anyway. It
+    /// runs outside of a fiber, so it must not block. `Ready` gives the connection a fiber, with [`Cause::Woken`], and the
+    /// call is not repeated before that. A panic ends the connection, which is dropped on a fiber.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending

@@ -3,7 +3,7 @@
 //! The caller passes the bytes that have arrived and gets plain bytes and records to send.
 //!
 //! ```text
-//!   Handshake ── TLS 1.3, done ──▶ Open          handshake.rs: rustls     open.rs: records, keys of rustls
+//!   Handshake ── TLS 1.3, done ──▶ Open          handshake.rs: rustls     open/: records, keys of rustls
 //!       └─────── TLS 1.2, done ──▶ stays
 //! ```
 

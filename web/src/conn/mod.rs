@@ -9,6 +9,7 @@
 //!                      ├─ a handler that wants the whole body ─▶ Awaiting (no stack) ─▶ burst
 //!                      ├─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
 //!                      ├─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
+//!                      ├─ HTTP/2, by its first bytes ─▶ Streams (no stack) ─▶ its end ─▶ Linger ─▶ gone
 //!                      └─ another protocol, such as WebSocket ─▶ its end ─▶ Linger ─▶ gone
 //! ```
 //!

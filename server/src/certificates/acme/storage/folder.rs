@@ -8,7 +8,7 @@
 //!   locks/NAME                   locked by the process that orders the certificate of NAME
 //! ```
 //!
-//! `state.rs` writes the files, so a reader sees the old one or the new one, and only the server's user can read them.
+//! `certificates/state.rs` writes the files, so a reader sees the old one or the new one, and only the server's user can read them.
 //! `NAME` is the first name of a certificate; `_` stands for the `*` of a wildcard.
 //!
 //! A call of [`Folder`] suspends a fiber, except that taking a lock blocks its thread, and blocks any other thread.
