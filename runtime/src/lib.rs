@@ -47,7 +47,7 @@
 //! |---|---|
 //! | fiber | suspends it |
 //! | plain thread, panic hook | blocks the thread |
-//! | worker, but not on a fiber (a callback, a waker) | fails with `WouldBlock`, or panics if it has no error |
+//! | worker, but not on a fiber (a callback, a waker) | fails with `WouldBlock`, or panics if it has no `io::Error` |
 //! | [coroutine](coro::Coroutine) that a fiber resumes, or any other stack that is not the fiber's own | the same: the frames there may go on under another fiber |
 //!
 //! # Cancellation

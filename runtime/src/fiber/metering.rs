@@ -8,7 +8,7 @@ use crate::worker::meter::{Activity, Meter};
 use crate::worker::stamp::Stamp;
 
 impl Meter {
-    /// Counts the suspensions of the calling fiber until the value is dropped. Has no effect on a plain thread.
+    /// Counts the time of the calling fiber until the value is dropped. Has no effect on a plain thread.
     ///
     /// A fiber has one meter. While this one is attached, the previous one counts all time as the activity that it counted last.
     pub fn attach(self: &Rc<Meter>) -> Attached {

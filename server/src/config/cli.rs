@@ -55,7 +55,7 @@ struct Line {
     /// `serve`, `check`, `trust`, `upgrade` or `top`; DIR, FILE.toml or ADDR
     #[arg(value_name = "DIR", num_args = 0.., hide = true)]
     words: Vec<OsString>,
-    /// Address to listen on, repeatable: HOST:PORT, :PORT (every IPv4 address) or PORT [default: 127.0.0.1:8080]
+    /// Address to listen on, repeatable: HOST:PORT, PORT (this machine only) or :PORT (every IPv4 address) [default: 127.0.0.1:8080]
     #[arg(short, long = "listen", value_name = "ADDR")]
     listen: Vec<Address>,
     /// Worker threads [default: one per core]
