@@ -1,10 +1,9 @@
 //! The start and its failures: a failure is one line with the setting, its value and the remedy, the exit status is 2, and nothing
 //! is served.
 
-use crate::support::{Client, Folder, Server, lock, osier};
+use crate::support::{Client, Folder, Server, lock, osier, urls};
 use std::net::TcpListener;
 use std::process::{Command, Output};
-use testkit::free_port;
 
 fn refused(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -231,16 +230,21 @@ fn idle_connections_give_way_when_no_more_files_may_be_open() {
 #[test]
 fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
     let folder = Folder::new();
-    let ports = [free_port(), free_port()];
-    let listen = ports.map(|port| format!("[[listen]]\naddress = \"127.0.0.1:{port}\"\n"));
+    let listen = ["a", "b"].map(|name| format!("[[listen]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\n"));
     let site = "[[site]]\ndefault = true\n[[site.route]]\nrespond = \"a\"\n";
     folder.write("site.toml", format!("workers = 2\n{}{site}", listen.concat()));
     let mut command = with_few_files(&folder);
     command.arg("site.toml");
-    let _server = Server::spawn(command);
-    let connect = |port: u16| Client::new(([127, 0, 0, 1], port).into());
+    let server = Server::spawn(command);
+    let addresses: Vec<&str> = urls(&server.ready_line)
+        .map(|url| url.split('/').next().unwrap())
+        .collect();
+    let [first, second] = addresses[..] else {
+        panic!("{}", server.ready_line)
+    };
+    let connect = |address: &str| Client::new(address.parse().unwrap());
     let idle = (0..128).map(|_| {
-        let mut client = connect(ports[0]);
+        let mut client = connect(first);
         client.send("GET", "/", &[]);
         assert_eq!(client.receive("GET").text().trim(), "a");
         client
@@ -248,7 +252,7 @@ fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
     let _idle: Vec<_> = idle.collect();
     // These send their requests in two parts, so none of them is idle for long.
     let begun = (0..16).map(|_| {
-        let mut client = connect(ports[1]);
+        let mut client = connect(second);
         client.send_raw(b"GET / HTTP/1.1\r\n");
         client
     });
