@@ -113,15 +113,21 @@ fn install_peers() -> Outcome {
     }
 }
 
-/// The crates whose tests this run leaves out.
+/// The crates whose tests and documentation this run leaves out.
 static LEFT_OUT: OnceLock<Vec<&'static str>> = OnceLock::new();
 
-/// Leaves out the tests of these crates. Called at most once, before anything is built.
+/// Leaves out the tests and the documentation of these crates. Called at most once, before anything is built.
 pub fn leave_out(crates: Vec<&'static str>) {
     LEFT_OUT.set(crates).expect("called at most once");
 }
 
-fn excluded() -> impl Iterator<Item = String> {
+/// Whether this run leaves a crate out.
+pub fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.get().is_some_and(|left_out| left_out.contains(&name))
+}
+
+/// The options of cargo that leave crates out.
+pub fn excluded() -> impl Iterator<Item = String> {
     let left_out = LEFT_OUT.get().into_iter().flatten();
     left_out.map(|name| format!("--exclude={name}"))
 }

@@ -125,7 +125,7 @@ pub fn sources() -> Vec<PathBuf> {
 }
 
 /// Every file of the repository that is neither built nor hidden.
-fn files() -> Vec<PathBuf> {
+pub fn files() -> Vec<PathBuf> {
     let mut found = vec![];
     let mut dirs = vec![PathBuf::new()];
     while let Some(dir) = dirs.pop() {
