@@ -107,11 +107,16 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// Panics as [`Router::route`] does.
+    /// Panics as [`Router::route`] does, and if this router has a fallback below a prefix already where `inner` has one. A prefix
+    /// with a parameter is only for routers without a fallback.
     pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
         assert!(
             prefix.is_empty() || prefix.starts_with('/'),
             "prefix {prefix:?} must begin with '/'"
+        );
+        assert!(
+            inner.fallbacks.is_empty() || !prefix.contains(['{', '}']),
+            "prefix {prefix:?} is literal for a mount or a fallback: give a route \"{prefix}/{{*rest}}\" to the handler, or write a brace as %7B or %7D"
         );
         let prefix = prefix.trim_end_matches('/');
         for (path, route) in inner.routes {
@@ -152,7 +157,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// Panics if `prefix` is neither empty nor begins with `/`.
+    /// Panics if `prefix` is neither empty nor begins with `/`, if it has a parameter, or if it has a handler already.
     pub fn mount<F, R>(self, prefix: &str, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -246,6 +251,10 @@ impl Router {
 
     /// Handles every request, of any method, whose path no route matches. In a nested router, the
     /// path must be below the prefix.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this router has a fallback already. A handler that is [mounted](Router::mount) at `/` is one.
     pub fn fallback<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -257,6 +266,10 @@ impl Router {
 
     /// Same as [`fallback`](Router::fallback), for a function that may have to wait for the body of the request: a body that has
     /// not arrived is received without a stack, unless a function is [wrapped](Router::wrap) around the fallback.
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`Router::fallback`] does.
     pub fn fallback_answering(mut self, handler: impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static) -> Self {
         self.add_fallback(String::new(), Endpoint::answering(handler));
         self
@@ -296,7 +309,10 @@ impl Router {
             Ok(canonical) => canonical.into_owned(),
             Err(bad) => panic!("prefix {prefix:?} cannot be: {bad}"),
         };
-        self.fallbacks.retain(|(known, _)| *known != prefix);
+        assert!(
+            self.fallbacks.iter().all(|(known, _)| *known != prefix),
+            "prefix {prefix:?} has a handler already (a fallback or a mount): remove one of the two, or mount one at a longer prefix"
+        );
         self.fallbacks.push((prefix, endpoint));
         self.fallbacks
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));

@@ -142,6 +142,78 @@ fn a_second_handler_for_a_method_of_a_route_is_refused() {
     let _ = Route::new().put(|_| "x").get(|_| "").put(|_| "hidden");
 }
 
+/// Returns the text with which building a router panics.
+fn refusal(build: fn(Router) -> Router) -> String {
+    let panic = std::panic::catch_unwind(|| build(Router::new())).expect_err("it was built");
+    *panic.downcast::<String>().expect("a text with values")
+}
+
+#[test]
+fn a_second_handler_for_a_prefix_is_refused() {
+    let text = |prefix: &str| {
+        format!(
+            "prefix {prefix:?} has a handler already (a fallback or a mount): \
+             remove one of the two, or mount one at a longer prefix"
+        )
+    };
+    let with_fallback = || Router::new().fallback(|_| "inner");
+    let builds: [(&str, fn(Router) -> Router); 5] = [
+        ("", |router| router.fallback(|_| "a").fallback(|_| "b")),
+        ("", |router| {
+            router.mount("/", |_| "a").fallback_answering(|_| unreachable!())
+        }),
+        ("/files", |router| {
+            router.mount("/files/", |_| "a").mount("//f%69les", |_| "b")
+        }),
+        ("/api", |router| {
+            router
+                .mount("/api", |_| "a")
+                .nest("/api", Router::new().fallback(|_| "b"))
+        }),
+        ("/v1/docs", |router| {
+            let inner = || Router::new().mount("/docs", |_| "docs");
+            router.nest("/v1", inner()).nest("/v1", inner())
+        }),
+    ];
+    for (prefix, build) in builds {
+        assert_eq!(refusal(build), text(prefix));
+    }
+    let router = Router::new()
+        .nest("/api", with_fallback())
+        .nest("/api", Router::new().get("/x", |_| "x").mount("/longer", |_| "longer"))
+        .fallback(|_| "outer");
+    let client = Client::new(router);
+    for (path, text) in [
+        ("/api/x", "x"),
+        ("/api/y", "inner"),
+        ("/api/longer/y", "longer"),
+        ("/y", "outer"),
+    ] {
+        assert_eq!(client.get(path).send().text(), text);
+    }
+}
+
+#[test]
+fn a_prefix_with_a_parameter_is_refused_where_it_is_literal() {
+    let text = "prefix \"/{user}\" is literal for a mount or a fallback: give a route \"/{user}/{*rest}\" to the handler, \
+                or write a brace as %7B or %7D";
+    assert_eq!(refusal(|router| router.mount("/{user}", |_| "")), text);
+    assert_eq!(
+        refusal(|router| router.nest("/{user}", Router::new().fallback(|_| ""))),
+        text
+    );
+    let inner = Router::new()
+        .get("/x", |_| "x")
+        .mount("/%7Ba%7D", |request: &mut Request<'_>| request.rest().to_owned());
+    let client = Client::new(
+        Router::new()
+            .nest("/b", inner)
+            .nest("/{user}", Router::new().get("/y", |_| "y")),
+    );
+    assert_eq!(client.get("/b/%7Ba%7D/rest").send().text(), "/rest");
+    assert_eq!(client.get("/me/y").send().text(), "y");
+}
+
 #[test]
 fn requests_convert_to_http_types() {
     let router = Router::new().get("/{*any}", |request: &mut Request<'_>| {
