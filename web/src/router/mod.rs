@@ -40,6 +40,9 @@ use crate::{IntoResponse, Request, Response};
 /// separate segments. It is part of the parameter that contains it. A backend behind a proxy may
 /// treat it otherwise.
 ///
+/// A segment of a pattern that begins with `:` or `*`, as a parameter of some other routers does, is refused. `%3A` and `%2A` are
+/// these characters as literals.
+///
 /// A path with a dot segment, a control character or an invalid escape (`%zz`) gets 400. A handler
 /// that is to get such paths too is given to [`Server::new`](crate::Server::new) without a router.
 /// Patterns may be written in any spelling. Handlers get the path as it was sent.
@@ -87,9 +90,10 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// Panics if the pattern is malformed, conflicts with a known one, does not begin with `/`, or has a handler for a method
-    /// of the new route already.
+    /// Panics if the pattern is malformed, conflicts with a known one, does not begin with `/`, has a segment such as `:id` or `*rest`,
+    /// or has a handler for a method of the new route already.
     pub fn route(mut self, path: &str, route: Route) -> Self {
+        pattern::refuse_foreign(path);
         self.insert(path.to_owned(), route);
         self
     }
@@ -114,6 +118,7 @@ impl Router {
             prefix.is_empty() || prefix.starts_with('/'),
             "prefix {prefix:?} must begin with '/'"
         );
+        pattern::refuse_foreign(prefix);
         assert!(
             inner.fallbacks.is_empty() || !prefix.contains(['{', '}']),
             "prefix {prefix:?} is literal for a mount or a fallback: give a route \"{prefix}/{{*rest}}\" to the handler, or write a brace as %7B or %7D"

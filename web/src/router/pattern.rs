@@ -23,6 +23,36 @@ pub(super) fn canonical(pattern: &str) -> Result<String, BadPath> {
     Ok(form)
 }
 
+/// Refuses parameters as other routers write them. They would be literals, which no request has.
+///
+/// # Panics
+///
+/// Panics if a segment is `:name`, `*name` or `*`.
+pub(super) fn refuse_foreign(pattern: &str) {
+    for segment in pattern.split('/') {
+        if let Some(parameter) = foreign_parameter(segment) {
+            let first = segment.as_bytes()[0];
+            panic!(
+                "pattern {pattern:?}: {segment:?} is no parameter, but {parameter:?} is; write %{first:02X} for a literal {:?}",
+                char::from(first)
+            );
+        }
+    }
+}
+
+/// Returns our spelling of a segment that is a parameter in other routers.
+fn foreign_parameter(segment: &str) -> Option<String> {
+    let (first, name) = segment.split_at_checked(1)?;
+    match (first, name) {
+        (":" | "*", name) if name.contains(['{', '}']) => None,
+        (":", "") => None,
+        (":", name) => Some(format!("{{{name}}}")),
+        ("*", "") => Some("{*rest}".to_owned()),
+        ("*", name) => Some(format!("{{*{name}}}")),
+        _ => None,
+    }
+}
+
 fn literal(text: &str) -> Result<String, BadPath> {
     canonical_part(text).map(|form| form.replace('{', "{{").replace('}', "}}"))
 }

@@ -142,8 +142,10 @@ fn a_second_handler_for_a_method_of_a_route_is_refused() {
     let _ = Route::new().put(|_| "x").get(|_| "").put(|_| "hidden");
 }
 
+type Build = fn(Router) -> Router;
+
 /// Returns the text with which building a router panics.
-fn refusal(build: fn(Router) -> Router) -> String {
+fn refusal(build: Build) -> String {
     let panic = std::panic::catch_unwind(|| build(Router::new())).expect_err("it was built");
     *panic.downcast::<String>().expect("a text with values")
 }
@@ -157,7 +159,7 @@ fn a_second_handler_for_a_prefix_is_refused() {
         )
     };
     let with_fallback = || Router::new().fallback(|_| "inner");
-    let builds: [(&str, fn(Router) -> Router); 5] = [
+    let builds: [(&str, Build); 5] = [
         ("", |router| router.fallback(|_| "a").fallback(|_| "b")),
         ("", |router| {
             router.mount("/", |_| "a").fallback_answering(|_| unreachable!())
@@ -212,6 +214,54 @@ fn a_prefix_with_a_parameter_is_refused_where_it_is_literal() {
     );
     assert_eq!(client.get("/b/%7Ba%7D/rest").send().text(), "/rest");
     assert_eq!(client.get("/me/y").send().text(), "y");
+}
+
+#[test]
+fn parameters_of_other_routers_are_refused_unless_they_are_escaped() {
+    let builds: [(&str, Build); 5] = [
+        (
+            "pattern \"/u/:id/x\": \":id\" is no parameter, but \"{id}\" is; write %3A for a literal ':'",
+            |router| router.get("/u/:id/x", |_| ""),
+        ),
+        (
+            "pattern \"/*rest\": \"*rest\" is no parameter, but \"{*rest}\" is; write %2A for a literal '*'",
+            |router| router.route("/*rest", Route::new().get(|_| "")),
+        ),
+        (
+            "pattern \"/*\": \"*\" is no parameter, but \"{*rest}\" is; write %2A for a literal '*'",
+            |router| router.nest("", Router::new().get("/*", |_| "")),
+        ),
+        (
+            "pattern \"/:user\": \":user\" is no parameter, but \"{user}\" is; write %3A for a literal ':'",
+            |router| router.nest("/:user", Router::new().get("/", |_| "")),
+        ),
+        (
+            "pattern \"/:user\": \":user\" is no parameter, but \"{user}\" is; write %3A for a literal ':'",
+            |router| router.mount("/:user", |_| ""),
+        ),
+    ];
+    for (text, build) in builds {
+        assert_eq!(refusal(build), text);
+    }
+    let inner = Router::new()
+        .get("/%3Aid", |_| "colon")
+        .get("/%2A", |_| "star")
+        .get("/a:b*c", |_| "inside");
+    let client = Client::new(
+        Router::new()
+            .nest("/%3Ain", inner)
+            .get("/:{verb}", |_| "verb")
+            .get("/:", |_| "only"),
+    );
+    for (path, text) in [
+        ("/:in/:id", "colon"),
+        ("/%3ain/*", "star"),
+        ("/:in/a:b*c", "inside"),
+        ("/:do", "verb"),
+        ("/:", "only"),
+    ] {
+        assert_eq!(client.get(path).send().text(), text, "{path}");
+    }
 }
 
 #[test]
