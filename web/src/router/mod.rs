@@ -177,8 +177,7 @@ impl Router {
     /// or call [`Next::run`] and change the response.
     ///
     /// The function that is added first is the outermost. The functions of a router are outside
-    /// those of a nested router, which are outside those of a [`Route`]. After a panic of the
-    /// handler, no function runs any further.
+    /// those of a nested router, which are outside those of a [`Route`]. A panic is a 500 for the functions outside of it.
     ///
     /// ```
     /// use osier_web::{IntoResponse, Next, Request, Response, Router, http::StatusCode};

@@ -4,6 +4,8 @@
 //! The [`Surroundings`] of a handler are complete when the router is built. Each handler has its
 //! own list, in order, so a request searches for nothing.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use osier_http::Head;
@@ -67,43 +69,62 @@ impl Surroundings {
     }
 }
 
+/// The code that runs the functions and the handler.
+pub(crate) trait Caller {
+    /// Makes the response if there is no handler.
+    fn unhandled(&self, head: &Head<'_>) -> Response;
+
+    /// Logs a panic, and makes the response. A cancellation unwinds further.
+    fn panicked(&self, payload: Box<dyn Any + Send>, head: &Head<'_>) -> Response;
+}
+
+/// Notes in the extensions of a request that a function or the handler has panicked.
+#[derive(Clone, Copy)]
+pub(crate) struct HasPanicked;
+
 /// The remaining steps after a function [around](crate::Router::wrap) a handler: the next functions
 /// and finally the handler.
 pub struct Next<'n> {
     wraps: &'n [Middleware],
     handler: Option<&'n Erased>,
-    /// Makes the response if there is no handler.
-    unhandled: &'n dyn Fn(&Head<'_>) -> Response,
+    caller: &'n dyn Caller,
 }
 
 impl<'n> Next<'n> {
-    pub(crate) fn new(
-        around: &'n Surroundings,
-        handler: Option<&'n Erased>,
-        unhandled: &'n dyn Fn(&Head<'_>) -> Response,
-    ) -> Next<'n> {
+    pub(crate) fn new(around: &'n Surroundings, handler: Option<&'n Erased>, caller: &'n dyn Caller) -> Next<'n> {
         Next {
             wraps: &around.wraps,
             handler,
-            unhandled,
+            caller,
         }
     }
 
-    /// Runs the remaining functions and the handler, and returns the response.
+    /// Runs the remaining functions and the handler, and returns the response. If one of them panics, the log gets a line, and the
+    /// response is a 500.
     ///
     /// # Suspends
     ///
     /// May suspend, if the handler does.
     ///
-    /// # Panics
+    /// # Cancellation
     ///
-    /// Panics if the handler does.
+    /// Unwinds, if the handler is cancelled because its client has left ([`Route::cancel_when_gone`](crate::Route::cancel_when_gone)).
     pub fn run(self, request: &mut Request<'_>) -> Response {
+        let caller = self.caller;
+        catch_unwind(AssertUnwindSafe(|| self.begin(request))).unwrap_or_else(|payload| {
+            let response = caller.panicked(payload, request.head);
+            request.extensions.insert(HasPanicked);
+            response
+        })
+    }
+
+    /// Same as [`run`](Next::run), but a panic unwinds.
+    pub(crate) fn begin(self, request: &mut Request<'_>) -> Response {
         if let Some((wrap, wraps)) = self.wraps.split_first() {
             return wrap(request, Next { wraps, ..self });
         }
         let Some(handler) = self.handler else {
-            return (self.unhandled)(request.head);
+            return self.caller.unhandled(request.head);
         };
         let mut answer = None;
         handler(request, &mut answer);

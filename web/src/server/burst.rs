@@ -48,8 +48,8 @@ use crate::router::Found;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::router::answer::{Answer, Kind};
 use crate::router::handler::Handler;
-use crate::router::next::Next;
-use crate::router::route::without_handler;
+use crate::router::next::{Caller, Next};
+use crate::router::route::{Route, without_handler};
 #[cfg(feature = "h2")]
 use crate::server::h2;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
@@ -660,10 +660,10 @@ impl<'b> Burst<'b> {
         } else if memory::pressure() == Pressure::Critical {
             answer = Some(Response::overloaded().into());
         } else if found.around.depth() > 0 {
-            let unhandled = |head: &Head<'_>| without_handler(route, head);
             let handler = endpoint.map(|endpoint| &endpoint.handler);
-            let next = Next::new(found.around, handler, &unhandled);
-            let _ = self.catch(head, || answer = Some(next.run(request).into()));
+            let caller = Functions { burst: self, route };
+            let next = Next::new(found.around, handler, &caller);
+            let _ = self.catch(head, || answer = Some(next.begin(request).into()));
         } else if let Some(endpoint) = endpoint {
             let _ = self.catch(head, || (endpoint.handler)(request, &mut answer));
         } else {
@@ -705,6 +705,12 @@ impl<'b> Burst<'b> {
             self.observe(Some(head), CLIENT_GONE, 0);
             resume_unwind(payload);
         }
+        self.log_panic(&*payload, head);
+        Panicked
+    }
+
+    #[cold]
+    fn log_panic(&self, payload: &(dyn Any + Send), head: &Head<'_>) {
         let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
             (Some(message), _) => message,
             (_, Some(message)) => message.as_str(),
@@ -721,6 +727,26 @@ impl<'b> Burst<'b> {
             Some(head),
             format_args!("the handler of {method} {target} {how}: {message}"),
         );
-        Panicked
+    }
+}
+
+/// The functions around a handler, as a burst runs them.
+struct Functions<'f, 'b> {
+    burst: &'f Burst<'b>,
+    route: Option<&'f Route>,
+}
+
+impl Caller for Functions<'_, '_> {
+    fn unhandled(&self, head: &Head<'_>) -> Response {
+        without_handler(self.route, head)
+    }
+
+    #[cold]
+    fn panicked(&self, payload: Box<dyn Any + Send>, head: &Head<'_>) -> Response {
+        if Cancelled::is_payload(&*payload) {
+            resume_unwind(payload);
+        }
+        self.burst.log_panic(&*payload, head);
+        Response::plain(StatusCode::INTERNAL_SERVER_ERROR)
     }
 }

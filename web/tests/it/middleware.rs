@@ -136,23 +136,60 @@ fn merged_routes_keep_their_own() {
 }
 
 #[test]
-fn a_panic_passes_through_and_is_answered() {
+fn a_panic_is_a_500_for_the_functions_outside_of_it() {
+    let refuse = |request: &mut Request<'_>, next: Next<'_>| {
+        assert_ne!(request.path(), "/inner", "in the inner function");
+        next.run(request)
+    };
     let router = Router::new()
         .get("/handler", |_| -> () { panic!("in the handler") })
-        .get("/wrap", |_| "never")
+        .get("/inner", |_| "never")
+        .get("/outer", |_| "never")
+        .get("/outside/of/all", |_| "never")
         .wrap(|request: &mut Request<'_>, next: Next<'_>| {
-            assert_ne!(request.path(), "/wrap", "in the wrap");
+            assert_ne!(request.path(), "/outside/of/all", "in the outermost function");
             next.run(request)
-        });
+        })
+        .wrap(mark("o"))
+        .wrap(wrap::request_id("x-id"))
+        .wrap(move |request: &mut Request<'_>, next: Next<'_>| {
+            let response = next.run(request);
+            assert_ne!(request.path(), "/outer", "after the handler");
+            response.header("x-fields", "kept")
+        })
+        .wrap(refuse);
     let site = site(router);
-    for path in ["/handler", "/wrap"] {
-        assert_eq!(site.get(path).status, 500, "{path}");
+    let mut client = site.connect();
+    for (path, out, fields) in [
+        ("/handler", Some("o"), Some("kept")),
+        ("/inner", Some("o"), Some("kept")),
+        ("/outer", Some("o"), None),
+        ("/outside/of/all", None, None),
+    ] {
+        let reply = client.get(path);
+        assert_eq!(
+            (reply.status, reply.text()),
+            (500, "500 Internal Server Error\n"),
+            "{path}"
+        );
+        assert_eq!((reply.header("out"), reply.header("x-fields")), (out, fields), "{path}");
+        assert_eq!(reply.header("x-id").is_some(), out.is_some(), "{path}");
     }
-    assert!(
-        site.logged("in the handler") && site.logged("in the wrap"),
-        "{:?}",
-        site.log
-    );
+    for text in [
+        "in the handler",
+        "in the inner function",
+        "after the handler",
+        "in the outermost function",
+    ] {
+        let lines = site
+            .log
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count();
+        assert_eq!(lines, 1, "{text}: {:?}", site.log);
+    }
 }
 
 /// Around a handler that suspends, on a kept connection, pipelined.

@@ -188,6 +188,23 @@ fn a_slow_request_does_not_bring_back_a_session_that_has_ended() {
 }
 
 #[test]
+fn a_handler_that_panics_changes_no_session() {
+    let broken = |request: &mut Request<'_>| -> Result<(), Rejection> {
+        request.session()?.set("user", "half")?;
+        panic!("on purpose")
+    };
+    let store = Counted::new();
+    let client = app_with(Router::new().post("/broken", broken), Sessions::new(store.clone()));
+    let session = cookie(&post(&client, "/login", ""));
+    for sent in [&*session, ""] {
+        let reply = client.post("/broken").header("cookie", sent).send();
+        assert_eq!((reply.status().as_u16(), reply.header("set-cookie")), (500, None));
+    }
+    assert_eq!(get(&client, &session), "ada");
+    assert_eq!(store.calls(), [2, 1, 0]);
+}
+
+#[test]
 fn a_client_cannot_choose_an_id() {
     let client = app(Sessions::new(Memory::new(10)));
     let chosen = format!("session={}", "A".repeat(43));

@@ -61,6 +61,7 @@ pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
 use crate::lock;
 use crate::request::base64;
+use crate::router::next::HasPanicked;
 use crate::{Next, Rejection, Request, Response};
 
 /// Random bytes of an id.
@@ -138,6 +139,10 @@ impl Sessions {
             request.extensions_mut().insert(session.clone());
             let is_https = request.is_https();
             let response = next.run(request);
+            // The handler may have made half of its changes.
+            if request.extensions().get::<HasPanicked>().is_some() {
+                return response;
+            }
             self.finish(&session, is_https, response)
         }
     }
