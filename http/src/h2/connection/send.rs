@@ -11,7 +11,7 @@ use crate::h2::hpack::Encoder;
 use crate::h2::limits::MAX_WINDOW;
 use crate::h2::stream::{Direction, StreamId, Turn};
 
-/// Why a client cannot send a request now.
+/// Why a client cannot send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -19,6 +19,8 @@ pub enum RequestError {
     NoSlot,
     /// The connection is ending, or has failed, or has no identifiers left.
     Ending,
+    /// A part of the [`Outgoing`] target could split the request behind a gateway to HTTP/1.1, or is empty where HTTP/2 needs it.
+    Malformed,
 }
 
 impl fmt::Display for RequestError {
@@ -26,6 +28,7 @@ impl fmt::Display for RequestError {
         f.write_str(match self {
             RequestError::NoSlot => "the server allows no more concurrent streams",
             RequestError::Ending => "the connection takes no more requests",
+            RequestError::Malformed => "the method, scheme, authority, path or protocol of the request is malformed",
         })
     }
 }
@@ -209,10 +212,11 @@ impl Connection {
         }
     }
 
-    /// Sends a request on a new stream. The owner calls [`finish`](Self::finish) for the stream when it is through with it.
+    /// Sends a request on a new stream. The owner calls [`finish`](Self::finish) for the stream when it is through with it. Fields are
+    /// sent, or left out, as [`send_head`](Self::send_head) says.
     ///
     /// # Errors
-    /// [`RequestError`] if no stream can be opened now.
+    /// [`RequestError`] if no stream can be opened now, or `target` is malformed.
     pub fn request<'f>(
         &mut self,
         target: &Outgoing<'_>,
@@ -225,6 +229,9 @@ impl Connection {
         }
         if self.slots() == 0 {
             return Err(RequestError::NoSlot);
+        }
+        if !target.is_sendable() {
+            return Err(RequestError::Malformed);
         }
         self.note_opened(stream);
         let mut state = self.open(

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::message::{FieldSection, TextPlace as Place};
+use super::rules::is_scheme;
+use crate::message::byte::are_tokens;
+use crate::message::{FieldSection, TextPlace as Place, check_value, run};
 
 /// The head of a received request. [`Head::from_http2`](crate::Head::from_http2) makes the usual head from it.
 ///
@@ -88,7 +90,7 @@ impl ResponseHead {
     }
 }
 
-/// The pseudo-fields of a request to send; see [`Connection::request`](super::super::Connection::request).
+/// The pseudo-fields of a request to send; see [`Connection::request`](super::super::Connection::request), which refuses malformed ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     /// The method.
@@ -101,4 +103,18 @@ pub struct Outgoing<'a> {
     pub path: &'a str,
     /// The protocol of an extended CONNECT request (RFC 8441). The method is CONNECT then.
     pub protocol: Option<&'a str>,
+}
+
+impl Outgoing<'_> {
+    /// Whether no part could split the request behind a gateway to HTTP/1.1, or is empty where HTTP/2 needs it.
+    pub(in crate::h2) fn is_sendable(&self) -> bool {
+        let is_token = |text: &str| !text.is_empty() && are_tokens(text.as_bytes());
+        let is_tunnel = self.method == "CONNECT" && self.protocol.is_none();
+        let has_path = !self.path.is_empty() && run::<0x21>(self.path.as_bytes()) == self.path.len();
+        is_token(self.method)
+            && (is_tunnel || (is_scheme(self.scheme.as_bytes()) && has_path))
+            && !self.authority.is_empty()
+            && check_value(self.authority.as_bytes()).is_ok()
+            && self.protocol.is_none_or(is_token)
+    }
 }

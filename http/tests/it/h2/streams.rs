@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use osier_http::h2::{Connection, ErrorCode, Limits, RequestError};
+use osier_http::h2::{Connection, ErrorCode, Limits, Outgoing, RequestError};
 
 use super::peer::*;
+use super::target;
 
 /// The last stream and the code of the GOAWAY frames in the output.
 fn go_aways(peer: &mut Peer) -> Vec<(u32, ErrorCode)> {
@@ -408,6 +409,66 @@ fn what_comes_before_the_preface_is_refused() {
     let mut peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
     let ping = [&osier_http::h2::frame::PREFACE[..], &raw(PING, 0, 0, &[0; 8])].concat();
     assert_eq!(peer.fails(&ping), ErrorCode::PROTOCOL_ERROR);
+}
+
+#[test]
+fn a_request_that_could_split_a_message_behind_a_gateway_is_not_sent() {
+    let mut peer = Peer::client();
+    let get = target("GET");
+    let connect = Outgoing {
+        protocol: Some("websocket"),
+        ..target("CONNECT")
+    };
+    for malformed in [
+        Outgoing { method: "", ..get },
+        Outgoing {
+            method: "GET / HTTP/1.1\r\nx:",
+            ..get
+        },
+        Outgoing {
+            scheme: "http\r\n",
+            ..get
+        },
+        Outgoing { scheme: "", ..get },
+        Outgoing {
+            authority: "a\r\nx: y",
+            ..get
+        },
+        Outgoing { authority: "", ..get },
+        Outgoing {
+            path: "/ HTTP/1.1\r\n\r\n",
+            ..get
+        },
+        Outgoing { path: "/a b", ..get },
+        Outgoing { path: "", ..get },
+        Outgoing { path: "/\0", ..connect },
+        Outgoing {
+            protocol: Some("web\nsocket"),
+            ..connect
+        },
+        Outgoing {
+            protocol: Some(""),
+            ..connect
+        },
+    ] {
+        let sent = peer.connection.request(&malformed, [], true);
+        assert_eq!(sent, Err(RequestError::Malformed), "{malformed:?}");
+    }
+    assert_eq!((peer.frames(), peer.connection.streams()), (vec![], 0));
+    // A CONNECT request without a protocol sends neither scheme nor path.
+    let tunnel = Outgoing {
+        scheme: "",
+        path: "",
+        authority: "[::1]:443",
+        ..target("CONNECT")
+    };
+    let asterisk = Outgoing {
+        path: "*",
+        ..target("OPTIONS")
+    };
+    for (stream, sent) in [(1, tunnel), (3, asterisk), (5, connect)] {
+        assert_eq!(peer.connection.request(&sent, [], false), Ok(stream));
+    }
 }
 
 #[test]
