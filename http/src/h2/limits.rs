@@ -7,7 +7,7 @@ use super::frame::{DEFAULT_MAX_FRAME_SIZE, MAX_31, Settings};
 /// The bounds of an HTTP/2 connection. They bound memory and work whatever the peer sends.
 ///
 /// The memory of one connection is at most the sum of `heads_bytes`, `connection_window`, `output_bytes`, the two tables, one head
-/// that is arriving (`head_bytes`), 32 KiB of answers, and a few hundred bytes a stream. A response adds its head.
+/// that is arriving (`head_bytes`), 32 KiB of answers, and a few hundred bytes a stream. A response that a server sends adds its head.
 ///
 /// ```
 /// use osier_http::h2::Limits;
@@ -20,8 +20,9 @@ pub struct Limits {
     /// The most concurrent streams of the peer. A stream that is reset counts until its handler has ended. A stream beyond the limit
     /// is refused. Default: 100.
     pub max_streams: u32,
-    /// The most bytes of the heads and trailers of all streams, in memory. A stream beyond it is refused, or reset if it is the trailer.
-    /// Default: 512 KiB.
+    /// The most bytes of the received heads and trailers of all streams, in memory. They count until
+    /// [`finish`](super::Connection::finish). A request beyond it is refused, and the stream of a response or a trailer is reset. An
+    /// interim response does not count: its owner is soon done with it. Default: 512 KiB.
     pub heads_bytes: usize,
     /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
     /// `grown_window`. At most 2^31 - 1. Default: 65,535.

@@ -16,6 +16,7 @@ use std::time::Instant;
 use super::Priority;
 use super::export::{Reader, Writer};
 use super::window::{ReceiveWindow, SendWindow};
+use crate::message::FieldSection;
 
 /// The number of a stream. The client's are odd.
 pub type StreamId = u32;
@@ -58,7 +59,7 @@ pub(super) struct Stream {
     pub(super) held: u32,
     /// Bytes that Content-Length still announces.
     pub(super) length_left: Option<u64>,
-    /// Bytes of memory that the head of the request and the received trailer take.
+    /// Bytes of memory that the received heads and the received trailer take.
     pub(super) head_bytes: u32,
     pub(super) priority: Priority,
     pub(super) turn: Turn,
@@ -112,6 +113,17 @@ impl Stream {
             held_since: None,
             may_be_slow: false,
         }
+    }
+
+    /// Counts received fields, of which all streams of the connection hold `all` bytes. Returns false if that would exceed `most`.
+    pub(super) fn holds(&mut self, fields: &FieldSection, all: &mut usize, most: usize) -> bool {
+        let bytes = fields.memory();
+        let fits = *all + bytes <= most;
+        if fits {
+            *all += bytes;
+            self.head_bytes += bytes as u32;
+        }
+        fits
     }
 
     /// Whether no frame of the peer belongs to the stream any more.

@@ -195,18 +195,16 @@ impl Connection {
             }
             Ok(Built::Response { head, length }) => self.response(stream, head, length, ended, now),
             Ok(Built::Trailers(fields)) => {
+                let (heads, most) = (&mut self.heads, self.limits.heads_bytes);
                 let Some(state) = self.streams.get_mut(stream).filter(|state| state.reset.is_none()) else {
                     return Ok(None);
                 };
                 if state.length_left.is_some_and(|left| left > 0) {
                     return self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, now);
                 }
-                let bytes = fields.memory();
-                if self.heads + bytes > self.limits.heads_bytes {
+                if !state.holds(&fields, heads, most) {
                     return self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now);
                 }
-                self.heads += bytes;
-                state.head_bytes += bytes as u32;
                 state.receiving = Direction::Ended;
                 Ok(Some(Event::Trailers { stream, fields }))
             }
@@ -272,12 +270,16 @@ impl Connection {
         now: Instant,
     ) -> Result<Option<Event<'i>>, Error> {
         let status = head.status();
+        let (heads, most) = (&mut self.heads, self.limits.heads_bytes);
         let Some(state) = self.streams.get_mut(stream).filter(|state| state.reset.is_none()) else {
             return Ok(None);
         };
         if status < 200 {
             self.spend(INTERIM_COST, now)?;
         } else {
+            if !state.holds(head.fields(), heads, most) {
+                return self.stream_error(stream, ErrorCode::ENHANCE_YOUR_CALM, now);
+            }
             state.is_bodiless = state.is_head || matches!(status, 204 | 304);
             state.is_tunnel = state.is_connect && (200..300).contains(&status);
             state.length_left = length.filter(|_| !state.is_bodiless && !state.is_tunnel);

@@ -93,7 +93,7 @@ pub struct Connection {
     highest: StreamId,
     /// A bit for each stream from `highest` downwards: whether the client has used the id.
     used: u64,
-    /// Bytes of the heads and trailers of all streams in the table.
+    /// Bytes of the received heads and trailers of all streams in the table.
     heads: usize,
     /// Streams that wait for room, in the order in which they began to wait.
     queue: Vec<StreamId>,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use osier_http::h2::{Connection, ErrorCode, Limits};
 
 use super::peer::*;
+use super::target;
 
 /// A name, the number of frames that the budget allows, and the n-th of them.
 type Flood = (&'static str, u32, fn(u32) -> Vec<u8>);
@@ -533,6 +534,40 @@ fn large_trailers_of_many_streams_count_for_heads_bytes() {
 }
 
 #[test]
+fn large_heads_of_responses_count_for_heads_bytes() {
+    let value = "v".repeat(30_000);
+    let response = |stream, status| {
+        let head = block(&[(":status", status), ("x", &value)]);
+        let (first, rest) = head.split_at(16_000);
+        let rest = raw(CONTINUATION, END_HEADERS, stream, rest);
+        [raw(HEADERS, 0, stream, first), rest].concat()
+    };
+    let mut peer = Peer::client();
+    let streams = || (0..100).map(|n| 2 * n + 1);
+    streams().for_each(|stream| assert_eq!(peer.connection.request(&target("GET"), [], true), Ok(stream)));
+    let mut heads = 0;
+    for stream in streams() {
+        // The owner is done with interim responses before the next one.
+        assert!(matches!(
+            peer.feed(&response(stream, "103"))[..],
+            [Seen::Response(_, 103, ..)]
+        ));
+        match &peer.feed(&response(stream, "200"))[..] {
+            [Seen::Response(..)] => heads += 1,
+            seen => assert_eq!(seen, [Seen::Reset(stream, CALM, false)]),
+        }
+    }
+    assert!((8..=17).contains(&heads), "512 KiB: {heads}");
+    // They count until the owner is through with their streams.
+    streams().for_each(|stream| peer.connection.finish(stream));
+    assert_eq!(peer.connection.request(&target("GET"), [], true), Ok(201));
+    assert!(matches!(
+        peer.feed(&response(201, "200"))[..],
+        [Seen::Response(201, ..)]
+    ));
+}
+
+#[test]
 fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_timeout() {
     let limits = Limits::default();
     let start = Instant::now();
@@ -560,7 +595,7 @@ fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_tim
 #[test]
 fn interim_responses_without_end_are_a_flood() {
     let mut peer = Peer::client();
-    peer.connection.request(&super::target("GET"), [], true).unwrap();
+    peer.connection.request(&target("GET"), [], true).unwrap();
     let (frames, code) = until_error(&mut peer, 20_000, |_| headers(1, &[(":status", "103")], false)).unwrap();
     assert_eq!(code, CALM);
     assert!((990..=1000).contains(&frames), "{frames}");

@@ -33,8 +33,13 @@ impl Lost {
     }
 }
 
-/// The most interim responses that wait for their reader. Further ones are dropped.
+/// The most interim responses that wait for their reader, and the most bytes of their fields. Further ones are dropped.
 const INTERIM_MAX: usize = 8;
+const INTERIM_BYTES: usize = 16 << 10;
+
+fn bytes_of(head: &ResponseHead) -> usize {
+    head.fields().iter().map(|(name, value)| name.len() + value.len()).sum()
+}
 
 /// The reason why a stream ended before the end of its response.
 #[derive(Clone, Debug)]
@@ -67,7 +72,8 @@ impl Answer {
     /// Adds a head that has arrived.
     pub(super) fn receive_head(&self, head: Box<ResponseHead>, end: bool) {
         let mut heads = self.heads.borrow_mut();
-        if head.status() >= 200 || heads.len() < INTERIM_MAX {
+        let waiting = || heads.iter().map(|(head, _)| bytes_of(head)).sum::<usize>();
+        if head.status() >= 200 || (heads.len() < INTERIM_MAX && waiting() + bytes_of(&head) <= INTERIM_BYTES) {
             heads.push_back((head, end));
         }
         drop(heads);
@@ -109,6 +115,68 @@ impl Answer {
             }
             Some(Cut::Connection(lost)) => lost.to_error(),
             Some(Cut::Cancelled) | None => io::ErrorKind::ConnectionReset.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use osier_http::h2::{Connection, Event, Limits, Outgoing};
+
+    use super::*;
+
+    /// Returns heads as a client receives them, each with so many bytes of fields.
+    fn heads(sent: &[(u16, usize)]) -> Vec<ResponseHead> {
+        let now = Instant::now();
+        let mut client = Connection::client(&Limits::default(), now);
+        let mut server = Connection::server(&Limits::default(), now);
+        let target = Outgoing {
+            method: "GET",
+            scheme: "http",
+            authority: "a",
+            path: "/",
+            protocol: None,
+        };
+        let stream = client.request(&target, [], true).unwrap();
+        let (mut input, mut at) = (client.output(), 0);
+        while !input.is_empty() {
+            at = server.receive(input, now).unwrap().0;
+            input = &input[at..];
+        }
+        assert!(at > 0);
+        for &(status, bytes) in sent {
+            server.send_head(stream, status, [("x", &vec![b'v'; bytes - 1][..])], false);
+        }
+        let (mut input, mut heads) = (server.output(), Vec::new());
+        while !input.is_empty() {
+            let (count, event) = client.receive(input, now).unwrap();
+            input = &input[count..];
+            if let Some(Event::Response { head, .. }) = event {
+                heads.push(*head);
+            }
+        }
+        assert_eq!(heads.len(), sent.len());
+        heads
+    }
+
+    #[test]
+    fn interim_responses_that_wait_are_bounded_and_the_final_one_is_kept() {
+        for (sent, kept) in [
+            (&[(103, 100); 12][..], 8),
+            (&[(103, 8 << 10), (103, 8 << 10), (103, 2)][..], 2),
+            (&[(103, 16 << 10), (103, 2)][..], 1),
+            (&[(103, (16 << 10) + 1), (103, 2)][..], 1),
+        ] {
+            let answer = Answer::new();
+            for head in heads(sent).into_iter().chain(heads(&[(200, 30 << 10)])) {
+                answer.receive_head(Box::new(head), false);
+            }
+            let taken: Vec<u16> = std::iter::from_fn(|| answer.take_head())
+                .map(|(head, _)| head.status())
+                .collect();
+            assert_eq!(taken, [vec![103; kept], vec![200]].concat());
         }
     }
 }

@@ -19,11 +19,15 @@ const STREAMS: u32 = 100;
 /// The size to which the window of one stream grows, in bytes.
 const STREAM_WINDOW: u32 = 128 << 10;
 
+/// The most bytes of the heads of all responses on one connection: 20 KiB a stream if all run.
+const HEADS: usize = 2 << 20;
+
 /// The bounds of a connection to a backend. Its window has room for all streams with windows of the largest size.
 pub(super) const LIMITS: Limits = Limits {
     max_streams: STREAMS,
     grown_window: STREAM_WINDOW,
     connection_window: STREAMS * STREAM_WINDOW,
+    heads_bytes: HEADS,
     head_bytes: 64 << 10,
     encoder_table: 4_096,
     extended_connect: false,
