@@ -63,6 +63,8 @@ mod test_client;
 mod timeouts;
 mod times;
 mod tls;
+mod tls_crowds;
+mod tls_programs;
 mod tls_proxy;
 mod upgrade;
 mod upstream;

@@ -1,12 +1,10 @@
 //! HTTPS: what HTTP does in the clear, over TLS, and what clients do to a handshake.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier_web::files::Files;
 use osier_web::tls::{self, Acceptor, ClientCertificates, Connector, Identity};
@@ -50,7 +48,7 @@ pub fn connector() -> Connector {
     builder.build().expect("a connector")
 }
 
-fn site(router: Router, set: impl FnOnce(Server) -> Server) -> Site {
+pub fn site(router: Router, set: impl FnOnce(Server) -> Server) -> Site {
     let server = set(Server::new(router).tls(acceptor()));
     site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
@@ -72,7 +70,7 @@ pub fn connect(site: &Site) -> Secure {
     over(TcpStream::connect(site.addr).expect("the server listens"))
 }
 
-fn hello() -> Router {
+pub fn hello() -> Router {
     Router::new()
         .get("/", |_| "hello")
         .get("/tls", |request: &mut Request<'_>| {
@@ -187,47 +185,6 @@ fn a_handshake_and_a_request_may_come_byte_by_byte() {
 }
 
 #[test]
-fn half_open_handshakes_hold_no_stack_and_end_in_time() {
-    if !testkit::allow_descriptors(8192) {
-        return testkit::skip("the connections need more descriptors");
-    }
-    let (reasons, ended) = mpsc::channel();
-    let site = site(hello(), |server| {
-        let timeouts = Timeouts {
-            handshake: Duration::from_secs(3),
-            ..Timeouts::default()
-        };
-        server.timeouts(timeouts).on_connection(move |event| {
-            if let ConnectionEvent::Closed(reason) = event {
-                let _ = reasons.send(reason);
-            }
-        })
-    });
-    // The beginning of a ClientHello.
-    let begun = Instant::now();
-    let begin = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
-    let half_open: Vec<_> = (0..HALF_OPEN)
-        .map(|index| {
-            let mut client = site.connect();
-            client.send(&begin[..index % begin.len()]);
-            client
-        })
-        .collect();
-    let mut quiet = connect(&site);
-    assert_eq!(quiet.get("/").text(), "hello");
-    // The metrics are those of the last turn, when the quiet one was at rest too.
-    let all = (HALF_OPEN + 1).to_string();
-    if begun.elapsed() < Duration::from_secs(1) {
-        eventually("they rest", || quiet.get("/resting").text() == all);
-    }
-    for _ in 0..HALF_OPEN {
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(CloseReason::HandshakeTimeout));
-    }
-    drop(half_open);
-    assert_eq!(quiet.get("/").text(), "hello");
-}
-
-#[test]
 fn a_record_that_never_ends_is_a_head_that_never_comes() {
     let (reasons, ended) = mpsc::channel();
     let site = site(hello(), |server| {
@@ -252,13 +209,13 @@ fn a_record_that_never_ends_is_a_head_that_never_comes() {
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(CloseReason::HeaderTimeout));
 }
 
-const LENGTH: usize = 6 << 20;
+pub const LENGTH: usize = 6 << 20;
 
 fn byte_at(place: usize) -> u8 {
     (place % 251) as u8
 }
 
-fn files() -> (Folder, Router) {
+pub fn files() -> (Folder, Router) {
     let folder = Folder::new();
     folder.write("file", (0..LENGTH).map(byte_at).collect::<Vec<u8>>());
     folder.write("small", "a small file");
@@ -486,293 +443,6 @@ fn a_client_may_have_to_show_a_certificate() {
         .and_then(|()| stranger.stream.read(&mut [0]));
     let error = refused.expect_err("a certificate is required");
     assert!(tls::Error::of(&error).is_some_and(tls::Error::is_alert), "{error}");
-}
-
-/// Runs a program on `input`. `None`, with a reason, if it cannot be started.
-fn output_of(program: &str, args: &[&str], input: &[u8]) -> Option<String> {
-    let spawned = Command::new(program)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = match spawned {
-        Ok(child) => child,
-        Err(error) => {
-            testkit::skip(format_args!("{program} cannot be started: {error}"));
-            return None;
-        }
-    };
-    child
-        .stdin
-        .take()
-        .expect("piped")
-        .write_all(input)
-        .expect("it reads its input");
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{program} {args:?}: {}", output.status);
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// A folder with the certificate.
-fn certificates() -> (Folder, String) {
-    let folder = Folder::new();
-    let ca = folder.write("ca.pem", &LOCALHOST.chain);
-    folder.write("key.pem", &LOCALHOST.key);
-    (folder, ca.display().to_string())
-}
-
-#[test]
-fn curl_is_served_over_tls() {
-    let site = site(hello(), |server| server);
-    let (_folder, ca) = certificates();
-    let port = site.addr.port();
-    let resolve = format!("localhost:{port}:127.0.0.1");
-    let url = |path: &str| format!("https://localhost:{port}{path}");
-    let curl = |args: &[&str]| {
-        let fixed = [
-            "--silent",
-            "--max-time",
-            "20",
-            "--noproxy",
-            "*",
-            "--http1.1",
-            "--cacert",
-            &ca,
-            "--resolve",
-            &resolve,
-        ];
-        output_of("curl", &[&fixed[..], args].concat(), b"")
-    };
-    let Some(text) = curl(&[&url("/tls")]) else { return };
-    assert_eq!(text, "true localhost TLSv1.3 0");
-    let twice = curl(&["-w", "[%{num_connects}]", &url("/"), &url("/")]);
-    assert_eq!(twice.as_deref(), Some("hello[1]hello[0]"));
-    let old = curl(&["--tls-max", "1.2", &url("/tls")]);
-    assert_eq!(old.as_deref(), Some("true localhost TLSv1.2 0"));
-    let body = "b".repeat(300_000);
-    assert_eq!(
-        curl(&["--data-binary", &body[..100_000], &url("/count")]).as_deref(),
-        Some("100000")
-    );
-}
-
-#[test]
-fn openssl_is_served() {
-    let site = site(hello(), |server| server);
-    let (_folder, ca) = certificates();
-    let address = site.addr.to_string();
-    for version in ["-tls1_3", "-tls1_2"] {
-        let args = [
-            "s_client",
-            "-quiet",
-            "-connect",
-            &address,
-            "-servername",
-            "localhost",
-            "-CAfile",
-            &ca,
-            "-verify_return_error",
-            version,
-        ];
-        let request = b"GET /tls HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        let Some(text) = output_of("openssl", &args, request) else {
-            return;
-        };
-        let name = version.replace("-tls", "TLSv").replace('_', ".");
-        assert!(text.ends_with(&format!("\r\n\r\ntrue localhost {name} 0")), "{text}");
-    }
-}
-
-#[test]
-fn python_is_served() {
-    let (_folder, router) = files();
-    let site = site(router, |server| server);
-    let (_certificates, ca) = certificates();
-    let program = r#"
-import hashlib, http.client, ssl, sys
-context = ssl.create_default_context(cafile=sys.argv[1])
-connection = http.client.HTTPSConnection("localhost", int(sys.argv[2]), context=context, timeout=20)
-for path in ["/", "/tls", "/file"]:
-    connection.request("GET", path)
-    body = connection.getresponse().read()
-    print(len(body), body[:30].decode("latin-1") if len(body) < 100 else hashlib.md5(body).hexdigest())
-connection.request("POST", "/count", body=b"x" * 500000)
-print(connection.getresponse().read().decode())
-"#;
-    let port = site.addr.port().to_string();
-    let Some(text) = output_of("python3", &["-c", program, &ca, &port], b"") else {
-        return;
-    };
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(
-        (lines[0], lines[1], lines[3]),
-        ("5 hello", "24 true localhost TLSv1.3 0", "500000")
-    );
-    assert!(lines[2].starts_with(&LENGTH.to_string()), "{text}");
-}
-
-/// Connections that the memory is measured with.
-const IDLE: usize = 400;
-
-/// The most private bytes of an idle connection.
-const IDLE_BYTES: usize = 2000;
-
-/// Handshakes that the memory is measured with, and the most private bytes of one.
-const HALF_OPEN: usize = 2000;
-const BEGUN_BYTES: usize = 6000;
-const ANSWERED_BYTES: usize = 12_000;
-
-/// The environment variable that makes a test executable the server of the memory test.
-const IS_SERVER: &str = "OSIER_TEST_TLS_SERVER";
-
-/// The server whose memory is measured: a process of its own, which ends with its standard input.
-#[test]
-fn idle_connections_server() {
-    if std::env::var_os(IS_SERVER).is_none() {
-        return;
-    }
-    let router = hello().get("/memory", |_| testkit::resident_bytes().unwrap_or(0).to_string());
-    let site = site(router, |server| server);
-    println!("\n{} {}", site.addr, LOCALHOST.chain.replace('\n', "|"));
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-}
-
-#[test]
-fn an_idle_connection_costs_less_than_half_a_page() {
-    if testkit::resident_bytes().is_none() || testkit::is_emulated() {
-        return testkit::skip("there is no RssAnon in /proc/self/status, or an emulator's is none");
-    }
-    if !testkit::allow_descriptors(8192) {
-        return testkit::skip("the connections need more descriptors");
-    }
-    let mut child = testkit::this_test()
-        .args(["--exact", "tls::idle_connections_server", "--nocapture"])
-        .env(IS_SERVER, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let line = lines.find(|line| line.starts_with("127.0.0.1:")).unwrap();
-    let (addr, chain) = line.split_once(' ').unwrap();
-    let ca = chain.replace('|', "\n");
-    let connector = Connector::builder().ca_pem(ca.as_bytes()).build().unwrap();
-    let connect = || {
-        let socket = osier::net::TcpStream::from(TcpStream::connect(addr).unwrap());
-        let mut client = Client::over(connector.connect("localhost", socket).unwrap());
-        assert_eq!(client.get("/").text(), "hello");
-        client
-    };
-    let mut asker = connect();
-    let mut settled = || {
-        let mut last = usize::MAX;
-        loop {
-            thread::sleep(Duration::from_millis(300)); // between two looks
-            let now: usize = asker.get("/memory").text().parse().unwrap();
-            if now.abs_diff(last) < 8 << 10 {
-                return now;
-            }
-            last = now;
-        }
-    };
-    // The first ones fill the pools.
-    drop((0..100).map(|_| connect()).collect::<Vec<_>>());
-    let before = settled();
-    let held: Vec<_> = (0..IDLE).map(|_| connect()).collect();
-    let each = settled().saturating_sub(before) / IDLE;
-    println!("an idle connection over TLS: {each} bytes");
-    drop(held);
-    let mut open_half = |name: &str, bytes: &[u8]| {
-        let _held: Vec<_> = (0..HALF_OPEN)
-            .map(|_| {
-                let mut socket = TcpStream::connect(addr).unwrap();
-                socket.write_all(bytes).unwrap();
-                socket
-            })
-            .collect();
-        let each = settled().saturating_sub(before) / HALF_OPEN;
-        println!("a handshake that has got {name}: {each} bytes");
-        each
-    };
-    let hello = client_hello();
-    let begun = open_half("half of a ClientHello", &hello[..hello.len() / 2]);
-    let answered = open_half("no answer to its certificate", &hello);
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
-    assert!(each <= IDLE_BYTES, "{each} bytes");
-    assert!(
-        begun <= BEGUN_BYTES && answered <= ANSWERED_BYTES,
-        "{begun} and {answered} bytes"
-    );
-}
-
-/// The first message of a client, as it is sent.
-fn client_hello() -> Vec<u8> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = osier::net::TcpStream::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-    let client = connector().connect("localhost", socket).unwrap();
-    assert_eq!(client.try_handshake().unwrap_err().kind(), ErrorKind::WouldBlock);
-    let (mut server, _) = listener.accept().unwrap();
-    let mut head = [0; 5];
-    server.read_exact(&mut head).unwrap();
-    let mut hello = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
-    server.read_exact(&mut hello).unwrap();
-    [&head[..], &hello].concat()
-}
-
-#[test]
-fn many_handshakes_at_once_do_not_hold_up_a_quiet_client() {
-    const AT_ONCE: usize = 2000;
-    if !testkit::allow_descriptors(8192) {
-        return testkit::skip("the connections need more descriptors");
-    }
-    // On a busy machine the last of them wait for longer than by default.
-    let timeouts = Timeouts {
-        handshake: Duration::MAX,
-        ..Timeouts::default()
-    };
-    let site = site(hello(), |server| server.timeouts(timeouts));
-    let hello = client_hello();
-    let mut quiet = connect(&site);
-    assert_eq!(quiet.get("/").text(), "hello");
-    let is_over = AtomicBool::new(false);
-    let (mut times, total) = thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            let mut times = Vec::new();
-            while !is_over.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                assert_eq!(quiet.get("/").text(), "hello");
-                times.push(begun.elapsed());
-            }
-            times
-        });
-        let begun = Instant::now();
-        let mut clients: Vec<_> = (0..AT_ONCE)
-            .map(|_| {
-                let mut client = site.connect();
-                client.send(&hello);
-                client
-            })
-            .collect();
-        let answered = clients
-            .iter_mut()
-            .try_for_each(|client| client.stream.read_exact(&mut [0]));
-        let total = begun.elapsed();
-        // Also where one of them has failed: the scope waits for the quiet client.
-        is_over.store(true, Ordering::Relaxed);
-        answered.expect("the server's part of the handshake");
-        (asking.join().unwrap(), total)
-    });
-    times.sort();
-    let median = times[times.len() / 2];
-    println!(
-        "{AT_ONCE} handshakes in {total:?}; {} requests meanwhile, median {median:?}, 9 of 10 below {:?}, worst {:?}",
-        times.len(),
-        times[times.len() * 9 / 10],
-        times[times.len() - 1]
-    );
-    assert!(8 * median < total, "{median:?} of {total:?}");
 }
 
 #[test]
