@@ -1,6 +1,7 @@
 //! Attacks on an HTTP/2 server, each in its own bytes, with the limit that ends it.
 //!
-//! A flood goes on until the server ends the connection. A wait sends its bytes once and then nothing: the server's timeouts end it.
+//! A flood goes on until the server ends the connection. A wait sends its bytes once and then nothing: the server's timeouts end it. A
+//! dialog is a flood whose client reads the answer to a turn before the next one.
 
 /// The limit that an attack meets, and the reason that the server gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct Attack {
 enum Turn {
     /// The bytes of the n-th turn.
     Flood(fn(u32) -> Vec<u8>),
+    /// The same, once so many bytes have answered the turn before.
+    Dialog(fn(u32) -> Vec<u8>, usize),
     /// The only bytes.
     Wait(fn() -> Vec<u8>),
 }
@@ -164,14 +167,26 @@ pub const ATTACKS: &[Attack] = &[
         frame(0x33, 0, 0, &[0; 16_384])
     }),
     flood("GOAWAY", Limit::Frames, |_| frame(7, 0, 0, &[0; 8])),
+    // One SETTINGS frame opens the windows of 100 streams by a byte each.
+    Attack {
+        turn: Turn::Dialog(
+            |n| match n {
+                0 => {
+                    let closed = [settings_of_windows(0), frame(8, 0, 0, &[0x40, 0, 0, 0])];
+                    join(&[&closed[..], &big_hundred()].concat())
+                }
+                _ => settings_of_windows(n),
+            },
+            1_000,
+        ),
+        ..flood("100 responses in crumbs", Limit::Frames, |_| Vec::new())
+    },
     wait("a head that does not end", Limit::HeadTimeout, || frame(1, 1, 1, GET)),
     wait("100 bodies that do not come", Limit::BodyTimeout, || {
         join(&(0..100).map(post).collect::<Vec<_>>())
     }),
     wait("100 responses, windows closed", Limit::StallTimeout, || {
-        let closed = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        let streams = (0..100).map(|n| frame(1, 5, id(n), GET_BIG));
-        join(&std::iter::once(closed).chain(streams).collect::<Vec<_>>())
+        join(&[&[settings_of_windows(0)][..], &big_hundred()].concat())
     }),
 ];
 
@@ -199,15 +214,23 @@ impl Attack {
         matches!(self.turn, Turn::Wait(_))
     }
 
+    /// The least bytes that the client reads after each piece but the first, in a dialog.
+    pub fn answer(&self) -> Option<usize> {
+        match self.turn {
+            Turn::Dialog(_, bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// The pieces that a client sends one after the other: first its preface and SETTINGS.
     pub fn pieces(&self) -> impl Iterator<Item = Vec<u8>> + use<> {
         let hello = [PREFACE, &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")].concat();
         let (count, turn) = match self.turn {
-            Turn::Flood(_) => (TURNS, self.turn),
+            Turn::Flood(_) | Turn::Dialog(..) => (TURNS, self.turn),
             Turn::Wait(_) => (1, self.turn),
         };
         let turns = (0..count).map(move |n| match turn {
-            Turn::Flood(bytes) => bytes(n),
+            Turn::Flood(bytes) | Turn::Dialog(bytes, _) => bytes(n),
             Turn::Wait(bytes) => bytes(),
         });
         std::iter::once(hello).chain(turns)
@@ -244,6 +267,16 @@ fn post(turn: u32) -> Vec<u8> {
 
 fn reset(turn: u32) -> Vec<u8> {
     frame(3, 0, id(turn), &[0, 0, 0, 8])
+}
+
+/// Requests for `/big` on a hundred streams.
+fn big_hundred() -> Vec<Vec<u8>> {
+    (0..100).map(|n| frame(1, 5, id(n), GET_BIG)).collect()
+}
+
+/// SETTINGS with the initial window of each stream.
+fn settings_of_windows(size: u32) -> Vec<u8> {
+    frame(4, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat())
 }
 
 fn join(frames: &[Vec<u8>]) -> Vec<u8> {

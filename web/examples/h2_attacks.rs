@@ -1,7 +1,7 @@
 //! A lab: each attack on HTTP/2 by 2,000 connections at once, or by 100 that have a hundred streams each, beside a quiet client.
 //!
 //! ```text
-//! cargo run --release -p osier-web --example h2_attacks --features full [CONNECTIONS]
+//! cargo run --release -p osier-web --example h2_attacks --features full [CONNECTIONS [PART OF A NAME]]
 //! ```
 //!
 //! Each attack meets a server of its own: two workers, the default limits, and timeouts of two seconds. The program prints the limit that
@@ -43,9 +43,11 @@ fn main() -> io::Result<()> {
         "{:<36}{:<26}{:>9}{:>12}{:>8}{:>9}{:>9}{:>10}{:>10}",
         "attack", "limit", "bytes", "ended", "s", "CPU µs", "KiB", "median ms", "worst ms"
     );
-    for attack in ATTACKS {
-        // Each connection of those that wait has a hundred streams, with a stack each.
-        let count = if attack.waits() { count.div_ceil(20) } else { count };
+    let part = std::env::args().nth(2).unwrap_or_default();
+    for attack in ATTACKS.iter().filter(|attack| attack.name.contains(&part)) {
+        // Each connection of these has a hundred streams, with a stack each.
+        let has_streams = attack.waits() || attack.answer().is_some();
+        let count = if has_streams { count.div_ceil(20) } else { count };
         run(attack, count)?;
     }
     Ok(())
@@ -159,19 +161,26 @@ fn quiet_alone() -> io::Result<String> {
 
 fn run(attack: &Attack, count: usize) -> io::Result<()> {
     let target = Target::start()?;
-    let bytes = Arc::new(attack.bytes(BYTES));
+    let bytes = Arc::new(match attack.answer() {
+        Some(_) => Vec::new(),
+        None => attack.bytes(BYTES),
+    });
     let (sent, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let ends = AtomicBool::new(false);
     let (before, cpu, begun) = (target.kib("VmRSS:"), target.cpu(), Instant::now());
     let times = std::thread::scope(|scope| {
         let times = scope.spawn(|| quiet(target.addr, &ends));
-        let (addr, waits) = (target.addr, attack.waits());
+        let (addr, attack) = (target.addr, *attack);
         osier::run(|| {
             let attackers: Vec<_> = (0..count)
                 .map(|_| {
                     let (bytes, sent, ended) = (bytes.clone(), sent.clone(), ended.clone());
                     osier::spawn(move || {
-                        let (count, is_ended) = strike(addr, &bytes, waits).unwrap_or_default();
+                        let struck = match attack.answer() {
+                            Some(answer) => talk(addr, &attack, answer),
+                            None => strike(addr, &bytes, attack.waits()),
+                        };
+                        let (count, is_ended) = struck.unwrap_or_default();
                         sent.fetch_add(count, Ordering::Relaxed);
                         ended.fetch_add(usize::from(is_ended), Ordering::Relaxed);
                     })
@@ -214,6 +223,33 @@ fn strike(addr: SocketAddr, bytes: &[u8], waits: bool) -> io::Result<(usize, boo
         }
     }
     Ok((count, reading.join().unwrap_or(false)))
+}
+
+/// Same as [`strike`], for an attacker that reads the answer to each piece.
+fn talk(addr: SocketAddr, attack: &Attack, answer: usize) -> io::Result<(usize, bool)> {
+    let mut stream = osier::net::TcpStream::connect(addr)?;
+    let until = Instant::now() + STAY;
+    let (mut sent, mut piece) = (0, vec![0; 64 << 10]);
+    for (turn, bytes) in attack.pieces().enumerate() {
+        if stream.write_all(&bytes).is_err() {
+            return Ok((sent, true));
+        }
+        sent += bytes.len();
+        let mut left = if turn == 0 { 0 } else { answer };
+        while left > 0 {
+            let time = until.saturating_duration_since(Instant::now());
+            if time.is_zero() {
+                return Ok((sent, false));
+            }
+            stream.set_read_timeout(Some(time))?;
+            match stream.read(&mut piece) {
+                Ok(count @ 1..) => left = left.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok((sent, false)),
+                Ok(0) | Err(_) => return Ok((sent, true)),
+            }
+        }
+    }
+    Ok((sent, false))
 }
 
 /// Reads until the server ends the connection or, if that counts, resets a stream. False after `STAY`.

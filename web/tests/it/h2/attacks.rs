@@ -114,6 +114,9 @@ fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
                 let _ended = Ended(attacks);
                 let mut stream = TcpStream::connect(addr).expect("the server listens");
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                if let Some(answer) = attack.answer() {
+                    return talk(&mut stream, attack, answer);
+                }
                 let mut writer = stream.try_clone().unwrap();
                 // A client that only writes may wait for a server that waits for a reader.
                 let writing = std::thread::spawn(move || flood(attack, &mut writer));
@@ -161,6 +164,26 @@ fn flood(attack: &Attack, writer: &mut TcpStream) {
         }
     }
     let _ = writer.write_all(&bytes);
+}
+
+/// Sends an attack turn by turn, and reads the answer to each, until the server ends the connection.
+fn talk(stream: &mut TcpStream, attack: &Attack, answer: usize) {
+    let mut piece = vec![0; 64 << 10];
+    for (turn, bytes) in attack.pieces().enumerate() {
+        // The frames of the client alone end a connection after 900 turns.
+        assert!(turn < 200, "{}: the answers cost nothing", attack.name);
+        if stream.write_all(&bytes).is_err() {
+            return;
+        }
+        let mut left = if turn == 0 { 0 } else { answer };
+        while left > 0 {
+            match stream.read(&mut piece) {
+                Ok(count @ 1..) => left = left.saturating_sub(count),
+                Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{}: {error}", attack.name),
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
 }
 
 /// Reads until the server ends the connection. For an attack that waits, an RST_STREAM frame counts too.
