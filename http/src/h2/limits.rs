@@ -64,8 +64,8 @@ pub struct Limits {
     pub reset_rate: u32,
     /// The work without progress that a peer may cause at once, in units: a PING, SETTINGS or unknown frame, or an empty DATA frame
     /// costs 10, a PRIORITY or PRIORITY_UPDATE frame 5, a frame of a closed stream 5 unless it is DATA within the window that the
-    /// stream had, a tiny DATA frame 1, a WINDOW_UPDATE frame that nothing sent explains 1, and a small DATA frame that the peer's
-    /// windows have cut 1. Default: 10,000.
+    /// stream had, a small DATA frame that the peer's windows have cut 5, a tiny DATA frame 1, and a WINDOW_UPDATE frame that nothing
+    /// sent explains 1. Default: 10,000.
     pub frame_burst: u32,
     /// The units of such work in a second, after the burst. Default: 10,000.
     pub frame_rate: u32,

@@ -14,6 +14,9 @@ use crate::h2::{Error, ErrorCode, Priority};
 /// The cost of a frame that asks for an answer, or changes nothing.
 const CONTROL_COST: u32 = 10;
 
+/// The cost of a small DATA frame that the peer's windows have cut. It wakes the owner of its stream, and another stream's turn is found.
+const CRUMB_COST: u32 = 5;
+
 const WINDOW_OVERFLOW: Error = Error::new(ErrorCode::FLOW_CONTROL_ERROR, "a window above 2^31-1");
 
 type Reported<'i> = Result<Option<Event<'i>>, Error>;
@@ -117,12 +120,12 @@ impl Connection {
         }
     }
 
-    /// Each small DATA frame that the peer's windows have cut costs a unit when the peer opens a window again: a peer that opens windows
+    /// Small DATA frames that the peer's windows have cut are paid for when the peer opens a window again: a peer that opens windows
     /// byte by byte makes more work than it has.
     fn pay_crumbs(&mut self, now: Instant) -> Result<(), Error> {
         match std::mem::take(&mut self.crumbs) {
             0 => Ok(()),
-            crumbs => self.spend(crumbs, now),
+            crumbs => self.spend(crumbs.saturating_mul(CRUMB_COST), now),
         }
     }
 
