@@ -11,7 +11,8 @@
 //! A failed or refused request is not logged if its reason was logged within the last second. Once that second is over,
 //! another line reports how many were left out.
 //!
-//! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps.
+//! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps. The destination then gets
+//! the lines that went to standard error before, too: errors of certificates, for example.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Stderr};
@@ -37,6 +38,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// example.
 const REMEMBERED: usize = 64;
 
+/// The most lines that wait for the destination of the log while the server starts.
+const EARLY: usize = 256;
+
 /// The error log of the process.
 pub struct ErrorLog {
     log: Mutex<Log<Stderr>>,
@@ -47,8 +51,10 @@ pub struct ErrorLog {
 impl ErrorLog {
     /// A log with the default settings, on standard error. A closed standard error is not a failure.
     pub fn new() -> Arc<ErrorLog> {
+        let mut log = Log::new(stderr());
+        log.early = Some(Vec::new());
         Arc::new(ErrorLog {
-            log: Mutex::new(Log::new(stderr())),
+            log: Mutex::new(log),
             left_out: Event::new(),
         })
     }
@@ -100,6 +106,7 @@ impl ErrorLog {
     /// While the file is opened. The thread of the old destination writes its last lines.
     pub fn open(&self, settings: &settings::ErrorLog) {
         self.set(settings);
+        let early = self.lock().early.take().unwrap_or_default();
         if self.lock().settings.to == settings.to {
             return;
         }
@@ -108,6 +115,7 @@ impl ErrorLog {
                 let mut log = self.lock();
                 log.settings.to = settings.to.clone();
                 log.queue = queue;
+                early.iter().for_each(|entry| log.put(entry));
             }
             Err(error) => self.complain(&error),
         }
@@ -211,6 +219,8 @@ struct Log<W> {
     stream: Arc<Shared<W>>,
     /// The destination. None for the stream.
     queue: Option<Queue>,
+    /// The lines so far, for the destination. None once that is open.
+    early: Option<Vec<Entry>>,
     /// Lines that the stream did not take.
     lost: u64,
     recent: Vec<Recent>,
@@ -254,6 +264,7 @@ impl<W: AsFd> Log<W> {
             in_journal: is_in_journal(),
             stream,
             queue: None,
+            early: None,
             lost: 0,
             recent: Vec::new(),
             others: None,
@@ -328,6 +339,9 @@ impl<W: AsFd> Log<W> {
             let mut lines = Vec::new();
             self.format(&mut lines, entry, queue.syslog.as_ref());
             return queue.writer.push(&lines);
+        }
+        if let Some(early) = self.early.as_mut().filter(|early| early.len() < EARLY) {
+            early.push(entry.clone());
         }
         if self.lost > 0 {
             let text = format!("{} lines were lost here because nobody read them", self.lost);

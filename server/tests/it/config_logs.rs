@@ -177,6 +177,21 @@ fn the_error_log_is_a_file_of_objects_that_can_be_rotated() {
 }
 
 #[test]
+fn the_error_log_has_the_lines_from_before_it_was_open() {
+    let sites = Sites::start(&format!(
+        "error_log = {{ file = \"errors\" }}\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+         [[site]]\ndefault = true\ntls = {{ cert = \"none.pem\", key = \"none.key\" }}\n{FILES}"
+    ));
+    let line = line_with(&sites, "errors", "SELF-SIGNED");
+    assert!(untimed(&line).starts_with("error osier: "), "{line}");
+    assert!(sites.said().contains("SELF-SIGNED"), "{}", sites.said());
+    // They are there once, also after a reload.
+    sites.server.signal(Signal::HUP);
+    let lines = lines_with(&sites, "errors", "osier: reloaded ");
+    assert_eq!(lines.iter().filter(|line| line.contains("SELF-SIGNED")).count(), 1);
+}
+
+#[test]
 fn mistakes_of_a_reload_are_one_object() {
     let sites = Sites::start(&format!(
         "error_log = {{ file = \"errors\", format = \"json\" }}\n{SITE}{FILES}"
