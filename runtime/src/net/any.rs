@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::impls::stream_impls;
@@ -48,6 +49,18 @@ impl Stream {
                 "a Unix socket has no address with a port",
             )),
             addr => addr,
+        }
+    }
+}
+
+impl Stream {
+    /// The number of the descriptor, which says how many others are open at least. Unlike `as_raw_fd` it lends out no descriptor, so the
+    /// close costs nothing more. None for a simulated socket.
+    #[doc(hidden)]
+    pub fn number(&self) -> Option<u32> {
+        match self.0.watched.fd() {
+            Fd::System(fd) => Some(fd.as_raw_fd().unsigned_abs()),
+            Fd::Simulated(_) => None,
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::support::{Client, Folder, Server, lock, osier, urls};
 use std::net::TcpListener;
 use std::process::{Command, Output};
+use testkit::eventually;
 
 fn refused(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -222,9 +223,52 @@ fn idle_connections_give_way_when_no_more_files_may_be_open() {
         clients.push(client);
     }
     let said = std::fs::read_to_string(folder.join("stderr")).unwrap();
-    let remedy = "the connections that are idle longest are closed for new ones; raise the limit of open files \
-                  (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
-    assert!(said.contains(remedy), "{said}");
+    let line = "16 of 64 descriptors are left to files and backends by the connections: the ones that are idle longest are closed for new \
+                ones; raise the limit of open files (LimitNOFILE=, ulimit -n)";
+    assert!(said.contains(line), "{said}");
+}
+
+#[test]
+fn handlers_get_descriptors_although_connections_want_all() {
+    let folder = Folder::new();
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in backend.incoming() {
+            let mut client = Client::over(stream.unwrap());
+            if client.receive_request().is_some() {
+                client.send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nbackend");
+            }
+        }
+    });
+    folder.write("www/a.txt", "a");
+    folder.write(
+        "site.toml",
+        format!(
+            "workers = 2\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\ndefault = true\n\
+             [[site.route]]\npath = \"/backend\"\nproxy = \"http://{address}\"\n[[site.route]]\nfiles = \"www\"\n"
+        ),
+    );
+    let mut command = with_few_files(&folder);
+    command.arg("site.toml");
+    let server = Server::spawn(command);
+    // None of them is idle, so none gives way.
+    let begin = |head: &str| {
+        let mut client = server.connect();
+        client.send_raw(head.as_bytes());
+        client
+    };
+    let mut early = ["/a.txt", "/backend"].map(|target| begin(&format!("GET {target} HTTP/1.1\r\n")));
+    let _late: Vec<_> = (0..100).map(|_| begin("GET /a.txt HTTP/1.1\r\n")).collect();
+    let stderr = || std::fs::read_to_string(folder.join("stderr")).unwrap();
+    eventually("new ones wait", || {
+        stderr().contains("none of them idle: new ones wait until some close; raise")
+            || stderr().contains("cannot accept")
+    });
+    for (client, content) in early.iter_mut().zip(["a", "backend"]) {
+        client.send_raw(b"host: x\r\n\r\n");
+        assert_eq!(client.receive("GET").text(), content, "{}", stderr());
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::conn::server_state::ServerState;
 use crate::conn::worker::{FRESH_GRACE, Link, Worker};
 use crate::listen::{Accepting, Listener};
 
+use super::descriptors::Descriptors;
+
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog
 /// of Linux holds 4096 by default (net.core.somaxconn).
 const BACKLOG: usize = 4096;
@@ -36,6 +38,9 @@ const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Time for evicted connections to close before more are evicted.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
+
+/// The remedy for too few descriptors.
+const RAISE: &str = "raise the limit of open files (LimitNOFILE=, ulimit -n)";
 
 /// Most idle connections that a worker closes at a time for descriptors.
 const EVICTED_FOR_DESCRIPTORS: usize = 8;
@@ -63,6 +68,7 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 pub(crate) fn accept(service: &Service, listener: &Listener) {
     let local = Local::here(service);
     let shared = &service.state;
+    let descriptors = Descriptors::new(listener);
     let listener = &listener.accepting();
     #[cfg(feature = "tls")]
     let mut row = Row::default();
@@ -93,7 +99,10 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             }
             Ok((stream, peer)) => {
                 if shared.total() >= shared.max_connections {
-                    make_room(service, &local.worker, &mut say);
+                    make_room(service, &mut say);
+                }
+                if descriptors.are_few(&stream) {
+                    spare_descriptors(service, &descriptors, &mut say);
                 }
                 place(service, &local, stream, peer);
                 #[cfg(feature = "tls")]
@@ -246,29 +255,50 @@ fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Accepting
 
 /// Waits until one more connection is allowed. Idle connections of all workers are closed for it.
 #[cold]
-fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
+fn make_room(service: &Service, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
     let shared = &service.state;
     let most = shared.max_connections;
     // Few connections are closed at a time, because their clients may come back. More are closed
     // where many may arrive at once.
     let few = 1 + (most / 64).min(15);
-    let mut asked = worker.index;
-    while shared.total() >= most {
-        if worker.evict(few) > 0 {
-            say(format_args!(
-                "{most} connections: the ones that are idle longest are closed for new ones"
-            ));
+    let evict = {
+        let service = service.clone();
+        move || Local::here(&service).worker.evict(few)
+    };
+    evict_while(service, || shared.total() >= most, evict, &mut |how| {
+        say(format_args!("{most} connections{how}"));
+    });
+}
+
+/// Waits until handlers have enough descriptors again. Idle connections of all servers and workers are closed for them. A server without
+/// connections gets one in any case: other code may have taken the descriptors, and need not give them back.
+#[cold]
+fn spare_descriptors(service: &Service, descriptors: &Descriptors<'_>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
+    let must_wait = || service.state.total() > 0 && descriptors.are_still_few();
+    let evict = || Local::evict_here(EVICTED_FOR_DESCRIPTORS);
+    evict_while(service, must_wait, evict, &mut |how| {
+        say(format_args!("{descriptors} by the connections{how}; {RAISE}"));
+    });
+}
+
+/// Calls `evict` until `must_wait` returns false: on this worker, and on the others in turn if it closes nothing here, because each worker
+/// knows its own idle connections alone.
+fn evict_while(
+    service: &Service,
+    must_wait: impl Fn() -> bool,
+    evict: impl Fn() -> usize + Clone + Send + 'static,
+    say: &mut dyn FnMut(&str),
+) {
+    let here = osier::fiber::worker().unwrap_or_default();
+    let mut asked = here;
+    while must_wait() {
+        if evict() > 0 {
+            say(": the ones that are idle longest are closed for new ones");
         } else {
-            say(format_args!(
-                "{most} connections, none of them idle: new ones wait until some close"
-            ));
-            // Each worker knows its own idle connections alone, so the others are asked in turn.
-            asked = (asked + 1) % shared.connections.len();
-            if asked != worker.index {
-                let service = service.clone();
-                drop(on_worker(asked, "evict", move || {
-                    Local::here(&service).worker.evict(few)
-                }));
+            say(", none of them idle: new ones wait until some close");
+            asked = (asked + 1) % service.state.connections.len();
+            if asked != here {
+                drop(on_worker(asked, "evict", evict.clone()));
             }
         }
         osier::sleep(EVICTION_TICK);
@@ -278,15 +308,14 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
 /// Closes connections that are idle, and waits a moment, because no more descriptors may be open. Otherwise one client with
 /// idle connections would keep all others out, also those of other servers of the process.
 fn make_descriptors(service: &Service, worker: &Worker, error: &io::Error, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
-    let remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n), or set 'max_connections' below it";
     if Local::evict_here(EVICTED_FOR_DESCRIPTORS) > 0 {
         say(format_args!(
-            "cannot accept: {error}; the connections that are idle longest are closed for new ones; {remedy}"
+            "cannot accept: {error}; the connections that are idle longest are closed for new ones; {RAISE}"
         ));
         return osier::sleep(EVICTION_TICK);
     }
     say(format_args!(
-        "cannot accept: {error}; trying again every {BACK_OFF:?}; {remedy}"
+        "cannot accept: {error}; trying again every {BACK_OFF:?}; {RAISE}"
     ));
     let others = (0..service.state.connections.len()).filter(|other| *other != worker.index);
     others.for_each(|other| {

@@ -5,6 +5,7 @@ pub(crate) mod accept;
 pub(crate) mod after_body;
 pub(crate) mod answer;
 pub(crate) mod burst;
+mod descriptors;
 #[cfg(feature = "h2")]
 mod h2;
 mod list;
@@ -166,6 +167,10 @@ impl Server {
     /// idle longest are closed for new ones. While none is idle, a new one waits in the accept
     /// backlog. Each worker reads the count on its own, so the count may exceed the limit by the
     /// number of workers minus one.
+    ///
+    /// There is no limit by default. But the same happens, to the connections of all servers of the
+    /// process, when a new connection would leave less than a quarter of the limit of open files
+    /// (`RLIMIT_NOFILE`), or less than 65,536, to everything else: files, backends, logs.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
