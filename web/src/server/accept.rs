@@ -291,7 +291,8 @@ fn evict_while(
 ) {
     let here = osier::fiber::worker().unwrap_or_default();
     let mut asked = here;
-    while must_wait() {
+    // The shutdown cancels this fiber. The new connection is served then, as those in the backlog are.
+    while must_wait() && !osier::fiber::is_cancelled() {
         if evict() > 0 {
             say(": the ones that are idle longest are closed for new ones");
         } else {
@@ -301,7 +302,7 @@ fn evict_while(
                 drop(on_worker(asked, "evict", evict.clone()));
             }
         }
-        osier::sleep(EVICTION_TICK);
+        osier::shield(|| osier::sleep(EVICTION_TICK));
     }
 }
 

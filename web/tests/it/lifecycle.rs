@@ -153,6 +153,30 @@ fn no_more_connections_than_allowed() {
 }
 
 #[test]
+fn a_connection_that_waits_for_room_is_served_at_a_shutdown() {
+    let (begun, has_begun) = mpsc::channel();
+    let begun = Mutex::new(begun);
+    let hold = move |_: &mut Request<'_>| {
+        begun.lock().unwrap().send(()).unwrap();
+        forever();
+    };
+    let router = Router::new()
+        .get("/", |_| "hi")
+        .route("/hold", Route::new().get(hold).cancel_when_gone());
+    let server = Server::new(router).max_connections(1);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut busy = site.connect();
+    busy.send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    let mut waiting = site.connect();
+    waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("it waits", || site.logged("1 connections, none of them idle"));
+    site.stop.close();
+    assert_eq!(waiting.reply().text(), "hi");
+    drop(busy);
+}
+
+#[test]
 fn silent_connections_make_room_for_new_ones() {
     let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(20);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
