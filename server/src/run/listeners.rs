@@ -5,7 +5,8 @@
 //!
 //! The settings of a server never change under its connections. To change the settings of a listener, a second server
 //! is bound to clones of the same sockets and accepts the new connections. The first server stops accepting, and keeps
-//! its connections until they end or the listener does.
+//! its connections until they end or the listener does. The same happens to a listener whose socket file somebody has removed, but the
+//! second server is bound to a new socket.
 //!
 //! A server is ended only after its accept loops have stopped. Before that its connection count may read 0 while a
 //! client is being accepted, and that client would be dropped.
@@ -143,6 +144,11 @@ impl Bound {
         }
     }
 
+    /// Whether it has made its socket file itself.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Takes over the socket file of another listener at this address.
     pub fn take_over(&mut self, file: SocketFile) {
         self.file = Some(file);
@@ -211,6 +217,13 @@ pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String
     clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
 }
 
+/// Whether somebody has removed the socket file of an address, so that no client finds it any more.
+pub fn is_gone(bind: &Bind, process: &Process) -> bool {
+    let Bind::Unix(path) = bind else { return false };
+    let found = process.inside(path).map(fs::symlink_metadata);
+    found.is_some_and(|found| found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
+}
+
 /// Waits until servers that were closed accept no more.
 ///
 /// # Suspends
@@ -272,6 +285,16 @@ impl Running {
         Ok(bound)
     }
 
+    /// Binds this listener again if somebody has removed its socket file. The result does not accept yet.
+    pub fn rebound(
+        &self,
+        config: &Config,
+        settings: &config::Listener,
+        process: &Process,
+    ) -> Option<Result<Bound, Reason>> {
+        is_gone(&self.settings.bind, process).then(|| Bound::new(config, settings, self.slot, Given::Nothing, process))
+    }
+
     /// Lets `renewed` accept, and closes the older servers.
     ///
     /// # Suspends
@@ -280,6 +303,9 @@ impl Running {
     pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
         let serving = Bound::serve(&renewed.live, renewed.listening, site);
         (self.settings, self.drain) = (renewed.settings, renewed.drain);
+        if renewed.file.is_some() {
+            (self.file, self.sockets) = (renewed.file, renewed.sockets);
+        }
         for server in &self.servers {
             server.stop.close();
         }

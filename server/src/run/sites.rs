@@ -24,7 +24,7 @@ use crate::reader::Reason;
 use crate::site::live::Live;
 use crate::site::{Resources, Snapshot, build};
 
-use super::listeners::{Bound, Ending, Modes, Running, wait_closed};
+use super::listeners::{Bound, Ending, Modes, Running, is_gone, wait_closed};
 use super::paths;
 use super::startup::{self, Given, Opened, Process};
 use super::{Failure, Origin, admin, url};
@@ -348,6 +348,14 @@ impl Sites {
             };
             bound.slots.push(running.slot());
             let keys = running.changed(config, settings);
+            match running.rebound(config, settings, &self.process) {
+                Some(Ok(rebound)) => {
+                    bound.renewed.push((rebound, keys.join("', '")));
+                    continue;
+                }
+                Some(Err(why)) => self.say_lost(&settings.bind, &why),
+                None => {}
+            }
             if !keys.is_empty() {
                 let renewed = running.renewed(config, settings, &self.process)?;
                 bound.renewed.push((renewed, keys.join("', '")));
@@ -360,13 +368,28 @@ impl Sites {
     fn renew(&mut self, renewed: Vec<(Bound, String)>) {
         for (bound, keys) in renewed {
             let name = bound.settings.name.clone();
+            if bound.has_file() {
+                self.process.say.warning(format_args!(
+                    "the socket file of {} had been removed: it is made again",
+                    bound.settings.bind
+                ));
+            }
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
-            self.process.say.info(format_args!(
-                "'{keys}' of listener '{name}': new connections get the change"
-            ));
+            if !keys.is_empty() {
+                self.process.say.info(format_args!(
+                    "'{keys}' of listener '{name}': new connections get the change"
+                ));
+            }
         }
+    }
+
+    /// Logs that a removed socket file cannot be made again. The reload goes on without it.
+    fn say_lost(&self, bind: &Bind, why: &Reason) {
+        self.process.say.error(format_args!(
+            "the socket file of {bind} has been removed, and no client finds it: {why}; or restart the server"
+        ));
     }
 
     /// Makes each worker drop its copy of the old snapshot, and everything that only this snapshot holds. A worker
@@ -418,7 +441,7 @@ impl Sites {
             }
             files.extend(file);
         }
-        let was_admin = self.admin.take_if(|_| self.config.admin != config.admin);
+        let was_admin = self.admin.take_if(|_| admin.is_some() || config.admin.is_none());
         if let Some(mut running) = was_admin {
             let bind = running.bind().clone();
             files.extend(running.take_file().map(|file| (bind.clone(), file)));
@@ -447,7 +470,12 @@ impl Sites {
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
     fn prepare_admin(&self, config: &Config) -> Result<(Resources, Option<admin::Bound>), Reason> {
         let mut resources = self.resources.clone();
-        if self.config.admin == config.admin {
+        let is_same = self.config.admin == config.admin;
+        let is_gone = config
+            .admin
+            .as_ref()
+            .is_some_and(|admin| is_gone(&admin.bind, &self.process));
+        if is_same && !is_gone {
             return Ok((resources, None));
         }
         let Some(settings) = &config.admin else {
@@ -458,7 +486,13 @@ impl Sites {
             Some(running) => running.sockets()?,
             None => {
                 let setting = self.process.spelling.admin;
-                startup::open_now(&settings.bind, setting, &self.process, resources.handlers.workers)?
+                match startup::open_now(&settings.bind, setting, &self.process, resources.handlers.workers) {
+                    Err(why) if is_same => {
+                        self.say_lost(&settings.bind, &why);
+                        return Ok((resources, None));
+                    }
+                    opened => opened?,
+                }
             }
         };
         let admin = resources

@@ -395,6 +395,43 @@ fn the_mode_of_a_socket_changes_with_a_configuration_that_counts() {
 }
 
 #[test]
+fn a_reload_makes_removed_socket_files_again() {
+    let file = |more: &str| {
+        format!(
+            "[admin]\naddress = \"unix:admin.sock\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
+             [[listen]]\naddress = \"unix:o.sock\"\nmode = \"0640\"\n{more}{}",
+            routes("x")
+        )
+    };
+    let mut sites = Sites::start(&file(""));
+    let [path, admin] = ["o.sock", "admin.sock"].map(|name| sites.folder.join(name));
+    let ask = |stream: &mut UnixStream, target: &str| {
+        let mut client = Client::of(stream);
+        send(&mut client, "GET", "x", target, &[]);
+        client.receive("GET").status
+    };
+    let mut early = UnixStream::connect(&path).unwrap();
+    assert_eq!(ask(&mut early, "/"), 200);
+    for more in ["", "max_connections = 7\n"] {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&admin).unwrap();
+        let said = sites.reload(&file(more));
+        let line = "o.sock had been removed: it is made again";
+        assert_eq!(said.matches(line).count(), 1, "{said}");
+        let mode = std::fs::metadata(&path).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o640);
+        assert_eq!(ask(&mut UnixStream::connect(&path).unwrap(), "/"), 200);
+        assert_eq!(ask(&mut UnixStream::connect(&admin).unwrap(), "/health"), 200);
+        // Connections to the old socket go on.
+        assert_eq!(ask(&mut early, "/"), 200);
+    }
+    assert!(!sites.hang_up().contains("removed"), "{}", sites.said());
+    sites.server.signal(crate::support::Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(!path.exists(), "the file of a server that has ended");
+}
+
+#[test]
 fn a_unix_listener_with_other_settings_keeps_its_file() {
     let file = |mode: &str, port: &str| {
         format!(

@@ -127,6 +127,37 @@ fn check_knows_what_the_user_of_the_server_may_not_read() {
     assert!(said.contains(reload) && said.lines().count() == 4, "{said}");
 }
 
+#[test]
+fn a_reload_takes_effect_although_a_removed_socket_file_cannot_be_made_again() {
+    let folder = open_folder();
+    fs::create_dir(folder.join("run")).unwrap();
+    fs::set_permissions(folder.join("run"), Permissions::from_mode(0o777)).unwrap();
+    let file = |answer: &str| {
+        format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:run/o.sock\"\n\
+             [[site]]\ndefault = true\n[[site.route]]\nrespond = \"{answer}\"\n"
+        )
+    };
+    let sites = Sites::start_with(folder, &file("old"), without_rights);
+    let [run, socket] = ["run", "run/o.sock"].map(|name| sites.folder.join(name));
+    fs::set_permissions(&run, Permissions::from_mode(0o555)).unwrap();
+    if !is_root() {
+        return testkit::skip("only root can remove a file whose folder refuses it to the server");
+    }
+    fs::remove_file(&socket).unwrap();
+    let said = sites.reload(&file("new"));
+    let line = "run/o.sock has been removed, and no client finds it: cannot listen on unix:";
+    assert!(said.contains(line) && said.contains("osier: reloaded "), "{said}");
+    assert_eq!(sites.get("x", "/").text().trim(), "new");
+    fs::set_permissions(&run, Permissions::from_mode(0o777)).unwrap();
+    assert!(
+        sites.hang_up().contains("had been removed: it is made again"),
+        "{}",
+        sites.said()
+    );
+    assert!(socket.exists());
+}
+
 /// Root in a container without this capability may not change to another user.
 #[test]
 fn check_says_that_it_could_not_look_as_the_user_of_the_server() {
