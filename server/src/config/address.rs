@@ -30,6 +30,11 @@ impl FromStr for Address {
             return Ok(address);
         }
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        if host == "*" {
+            return Err(format!(
+                "write \":{port}\" for all addresses of IPv4, and \"[::]:{port}\" for those of IPv6, too"
+            ));
+        }
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let is_ipv6 = host.contains(':') && !host.ends_with(']');
         if is_number && !is_ipv6 && port.parse::<u16>().is_err() {
@@ -78,6 +83,7 @@ mod tests {
             let why = text.parse::<Address>().unwrap_err();
             assert!(why.ends_with(" is not a port (1 to 65535)"), "{text}: {why}");
         }
+        assert!("*:80".parse::<Address>().unwrap_err().contains("\":80\""));
         assert_eq!("::99999".parse::<Address>(), Err(FORMS.into()));
     }
 }

@@ -185,11 +185,12 @@ fn listen(section: Section<'_>) -> ListenAt {
     let max_connections = section.integer("max_connections", 1..=10_000_000);
     let max_connections_per_client = section.integer("max_connections_per_client", 1..=10_000_000);
     let mode_at = section.key("mode");
-    let mode = section.parsed("mode", |text| {
-        u32::from_str_radix(text, 8)
-            .ok()
-            .filter(|mode| *mode <= 0o777)
-            .ok_or("write the permissions in octal digits, \"0660\" for example")
+    let mode = section.any("mode").and_then(|value| {
+        let text = section.as_string("mode", value, "a string of octal digits")?;
+        section.understand("mode", text, |text| {
+            let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+            mode.ok_or("write the permissions in octal digits from \"0\" to \"0777\", \"0660\" for example")
+        })
     });
     if let (Some(at), Some(bind)) = (mode_at, &bind)
         && !matches!(bind.value, Bind::Unix(_))

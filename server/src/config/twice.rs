@@ -1,5 +1,5 @@
-//! Explains the parser's error about a key or a table that a file sets twice. The parser continues with the first
-//! value.
+//! Explains the parser's errors, above all the one about a key or a table that a file sets twice. The parser continues with the first
+//! value then.
 
 use std::ops::Range;
 
@@ -7,6 +7,26 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
 use crate::reader::problem::{Files, header, line};
+
+/// Beginnings of the parser's messages that name no remedy, and the messages in their place.
+const PLAIN: [(&str, &str); 4] = [
+    (
+        "key with no value",
+        "key with no value, expected `=`; each line of a TOML file is KEY = VALUE, [TABLE] or [[TABLE]]",
+    ),
+    (
+        "unexpected leading zero",
+        "a number has no zero in front; remove it, or write the digits as a string, \"0660\" for example",
+    ),
+    (
+        "invalid basic string, expected non-double-quote",
+        "a string cannot hold a control character; remove it, or write it as an escape, \\u001B for example",
+    ),
+    (
+        "invalid literal string, expected non-single-quote",
+        "a string in single quotes cannot hold a control character; remove it, or write an escape in double quotes, \\u001B for example",
+    ),
+];
 
 /// Whether an error is about a key that is set twice.
 pub fn is_duplicate(error: &Error) -> bool {
@@ -16,7 +36,8 @@ pub fn is_duplicate(error: &Error) -> bool {
 /// The message for an error of the parser, which has read `table`.
 pub fn message(error: &Error, files: &Files, text: &str, table: &DeTable<'_>) -> String {
     let Some(second) = error.span().filter(|_| is_duplicate(error)) else {
-        return error.message().to_owned();
+        let plain = PLAIN.iter().find(|(begin, _)| error.message().starts_with(begin));
+        return plain.map_or(error.message(), |(_, plain)| plain).to_owned();
     };
     let name = bare(&text[second.clone()]).escape_debug();
     match first(text, table, &second) {

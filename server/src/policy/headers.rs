@@ -58,10 +58,15 @@ impl FromStr for Field {
         let value = value.trim_matches([' ', '\t']);
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(token) {
-            return Err(format!("'{}' is not a field name", name.escape_debug()));
+            let name = name.escape_debug();
+            return Err(format!(
+                "'{name}' is not a field name; write letters, digits and '-', \"X-Env\" for example"
+            ));
         }
         if value.chars().any(|char| char.is_control() && char != '\t') {
-            return Err("a value cannot hold control characters".into());
+            return Err(format!(
+                "the value of '{name}' has control characters; write it on one line, without them"
+            ));
         }
         if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
             return Err(format!("{name} is computed for each response and cannot be set"));

@@ -1,6 +1,9 @@
-//! Hints for a key in the wrong table, and for a value that should be a table.
+//! Hints for a key in the wrong table, for a key of another server, for a value that should be a table, and for a value that is almost
+//! right.
 
 use toml::de::{DeTable, DeValue};
+
+use super::value::{DURATION, SIZE};
 
 /// Keys that are easily put into a wrong table, and their tables. TOML puts a top-level key into the table before it.
 const HOMES: [(&str, &str); 5] = [
@@ -47,7 +50,7 @@ const INSIDE: [(&str, &str); 7] = [
 const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer buffer_total shared_memory";
 
 /// How to write tables, by the end of their names. A number takes the place of `$`.
-const FORMS: [(&str, &str); 25] = [
+const FORMS: [(&str, &str); 29] = [
     ("admin", "{ address = \"127.0.0.1:9090\" }"),
     ("auth", "{ users = { NAME = \"HASH\" } }"),
     ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
@@ -57,6 +60,7 @@ const FORMS: [(&str, &str); 25] = [
     ("error_log", "{ file = \"error.log\" }"),
     ("error_pages", "{ 404 = \"404.html\" }"),
     ("fastcgi", "{ root = \"www\", to = \"unix:/run/php/php-fpm.sock\" }"),
+    ("files", "{ root = \"www\" }"),
     ("head", "{ bytes = \"16KiB\" }"),
     ("headers", "{ NAME = \"VALUE\" }"),
     ("health", "{} for the defaults"),
@@ -65,15 +69,95 @@ const FORMS: [(&str, &str); 25] = [
     ("listen.timeouts", "{ idle = \"60s\" }"),
     ("params", "{ NAME = \"VALUE\" }"),
     ("pass", "{ CLAIM = \"FIELD\" }"),
+    ("proxy", "{ to = [\"127.0.0.1:3000\"] }"),
     ("queue", "{ running = $ }"),
     ("rate", "{ requests = $ }"),
     ("rates", "{ body = $ }"),
     ("real_ip", "{ from = \"10.0.0.0/8\" }"),
+    ("redirect", "{ to = \"https://example.org/\", status = 301 }"),
     ("request_headers", "{ NAME = \"VALUE\" }"),
+    ("respond", "{ status = 404, body = \"TEXT\" }"),
     ("timeouts", "{ first_byte = \"60s\" }"),
     ("upgrade", "{ drain = \"1h\" }"),
     ("users", "{ NAME = \"HASH\" }"),
 ];
+
+/// Keys of nginx and Caddy, and what has their place here.
+const FOREIGN: [(&str, &str); 15] = [
+    ("server", "[[site]], and its address in [[listen]]"),
+    ("server_name", "host = \"example.org\" in [[site]]"),
+    (
+        "location handle handle_path",
+        "[[site.route]] with path = \"/PATH\" or a glob",
+    ),
+    (
+        "root alias file_server document_root",
+        "files = \"FOLDER\" in [[site.route]]",
+    ),
+    (
+        "try_files",
+        "files = { root = \"FOLDER\", spa = true } in [[site.route]]",
+    ),
+    (
+        "autoindex",
+        "files = { root = \"FOLDER\", listing = true } in [[site.route]]",
+    ),
+    (
+        "proxy_pass reverse_proxy upstream",
+        "proxy = \"HOST:PORT\" or proxy = { to = [\"HOST:PORT\"] } in [[site.route]]",
+    ),
+    (
+        "fastcgi_pass php_fastcgi",
+        "fastcgi = { root = \"FOLDER\", to = \"unix:SOCKET\" } in [[site.route]]",
+    ),
+    (
+        "return redir error",
+        "redirect = \"https://example.org/\" or respond = 404 in [[site.route]]",
+    ),
+    (
+        "ssl_certificate ssl_certificate_key",
+        "tls = { cert = \"FILE\", key = \"FILE\" } in [[site]]",
+    ),
+    ("gzip encode", "compress = true"),
+    ("client_max_body_size", "limits = { body = \"10MiB\" }"),
+    ("access_log", "log = { file = \"FILE\" }"),
+    ("add_header header", "headers = { NAME = \"VALUE\" }"),
+    ("auth_basic basic_auth", "auth = { file = \"FILE\" }"),
+];
+
+/// What has the place of a key of another server.
+pub fn foreign(key: &str) -> Option<String> {
+    let (_, here) = FOREIGN.iter().find(|(keys, _)| has(keys, key))?;
+    Some(format!("write {here}"))
+}
+
+/// How to write a value that misses the `wanted` form by little.
+pub fn spelled(value: &DeValue<'_>, wanted: &str) -> Option<String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let spelled = match value {
+        DeValue::Integer(number) if wanted == DURATION && is_number(&number.to_string()) => format!("\"{number}s\""),
+        DeValue::String(text) if wanted == DURATION && is_number(text) => format!("\"{text}s\""),
+        DeValue::Integer(number) if wanted.starts_with("a string") => format!("\"{}\"", number.as_str()),
+        DeValue::String(text) if wanted == SIZE => {
+            let unit = text.find(|char: char| !char.is_ascii_digit()).filter(|at| *at > 0)?;
+            let (number, unit) = text.split_at(unit);
+            let unit = match unit.trim() {
+                "k" | "K" => "KiB",
+                "m" | "M" => "MiB",
+                "g" | "G" => "GiB",
+                _ => return None,
+            };
+            format!("\"{number}{unit}\"")
+        }
+        DeValue::String(text) if wanted.starts_with("true") => match &**text {
+            "true" | "on" | "yes" => "true".into(),
+            "false" | "off" | "no" => "false".into(),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(format!("write {spelled}"))
+}
 
 /// Whether a table is one of [`HOMES`].
 pub fn is_home(title: &str) -> bool {

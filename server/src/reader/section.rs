@@ -80,7 +80,8 @@ impl<'s> Section<'s> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Section::new(self.source, &self.below(key, false), table, value.span())),
             other => {
-                let form = hints::form(&self.below(key, false), key, other);
+                let form = hints::spelled(other, wanted);
+                let form = form.or_else(|| hints::form(&self.below(key, false), key, other));
                 let form = form.map_or(String::new(), |form| format!("; {form}"));
                 let text = format!("'{key}' must be {wanted}, not {}{form}", self.show(value));
                 self.source.problem(&value.span(), text);
@@ -184,7 +185,7 @@ impl<'s> Section<'s> {
     /// The remedy for an unknown key.
     fn hint(&self, name: &str, value: &DeValue<'_>, is_header: bool, asked: &[&str]) -> String {
         if hints::is_home(&self.title)
-            && let Some(hint) = hints::inside(self.table, name, value)
+            && let Some(hint) = hints::inside(self.table, name, value).or_else(|| hints::foreign(name))
         {
             return hint;
         }
@@ -209,7 +210,12 @@ impl<'s> Section<'s> {
 
     /// Notes that `wanted` was expected in place of a value.
     pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
-        let text = format!("'{key}' must be {wanted}, not {}", self.show(value));
+        let spelled = match self.source.is_secret(&value.span()) {
+            true => None,
+            false => hints::spelled(value.get_ref(), wanted),
+        };
+        let spelled = spelled.map_or(String::new(), |spelled| format!("; {spelled}"));
+        let text = format!("'{key}' must be {wanted}, not {}{spelled}", self.show(value));
         self.source.problem(&value.span(), text);
     }
 

@@ -144,8 +144,8 @@ fn the_top_of_a_file() {
         (
             "user = 5\ndrain = \"10\"\n@site\n@route\n",
             &[
-                "1:8: 'user' must be a string, not the number 5",
-                "2:9: 'drain' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"10\"",
+                "1:8: 'user' must be a string, not the number 5; write \"5\"",
+                "2:9: 'drain' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"10\"; write \"10s\"",
             ],
         ),
         (
@@ -336,7 +336,7 @@ fn sites() {
                 "2:44: 'host' cannot be \"[::1\": a host is a name alone, without port or scheme",
                 "2:52: 'host' cannot be \"ü.de\": it is not a host name (write international names in their ASCII form, \
                  \"xn--…\")",
-                "2:60: 'host' must be a string or a list of strings, not the number 5",
+                "2:60: 'host' must be a string or a list of strings, not the number 5; write \"5\"",
             ],
         ),
         (
@@ -350,10 +350,10 @@ fn sites() {
             "@site\nheaders = { \"X A\" = \"1\", Date = \"x\", X-B = \"\\n\", X-C = 1 }\n\
              error_pages = { 200 = \"404.html\", 404 = \"none.html\", 500 = \"www\" }\n@route\n",
             &[
-                "3:13: 'X A' is not a field name",
+                "3:13: 'X A' is not a field name; write letters, digits and '-', \"X-Env\" for example",
                 "3:26: Date is computed for each response and cannot be set",
-                "3:38: a value cannot hold control characters",
-                "3:56: 'X-C' must be a string, a list of strings, or false, not the number 1",
+                "3:38: the value of 'X-B' has control characters; write it on one line, without them",
+                "3:56: 'X-C' must be a string, a list of strings, or false, not the number 1; write \"1\"",
                 "4:17: '200' is not a status from 400 to 599",
                 "4:41: warning: there is no file 'DIR/none.html'; the error keeps its short text until a reload finds the file",
                 "4:60: 'DIR/www' is not a file",
@@ -467,7 +467,7 @@ fn handlers() {
             &[
                 "4:9: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
                 "6:9: 'DIR/users' is not a folder; 'files' must be one",
-                "8:9: 'files' must be a table, or the folder alone, not the number 5",
+                "8:9: 'files' must be a table, or the folder alone, not the number 5; write files = { root = \"www\" }",
             ],
         ),
         (
@@ -475,7 +475,7 @@ fn handlers() {
             &[
                 "4:33: 'index' cannot be \"a/b\": it must be the name of a file, without a folder",
                 "4:48: 'strip' = true removes the 'path' of the route, but the route has none",
-                "4:64: 'listing' must be true or false, not \"yes\"",
+                "4:64: 'listing' must be true or false, not \"yes\"; write true",
             ],
         ),
         (
@@ -637,8 +637,8 @@ fn policies() {
             &[
                 "5:8: 'auth' must be a table or false, not true; write auth = { users = { NAME = \"HASH\" } }",
                 "6:21: 'requests' must be a whole number from 1 to 1000000, not the number 0",
-                "6:30: 'per' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"1\"",
-                "7:19: 'body' must be a size like \"64KiB\", \"10MiB\" or 4096 (bytes), not \"2M\"",
+                "6:30: 'per' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"1\"; write \"1s\"",
+                "7:19: 'body' must be a size like \"64KiB\", \"10MiB\" or 4096 (bytes), not \"2M\"; write \"2MiB\"",
                 "7:25: unknown key 'tim' in [site.route.limits]; did you mean 'time'?",
             ],
         ),

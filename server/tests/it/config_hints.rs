@@ -179,6 +179,90 @@ fn a_value_that_should_be_a_table_is_shown_the_form() {
 }
 
 #[test]
+fn a_value_that_is_almost_right_is_written_out() {
+    let listen = |line: &str| {
+        format!("[[listen]]\naddress = \"unix:o.sock\"\n{line}\n[[site]]\n[[site.route]]\nrespond = 404\n")
+    };
+    let site = |line: &str| format!("[[site]]\n{line}\n[[site.route]]\nrespond = 404\n");
+    let route = |line: &str| format!("[[site]]\n[[site.route]]\n{line}\n");
+    for (text, expected) in [
+        (
+            listen("mode = 660"),
+            "'mode' must be a string of octal digits, not the number 660; write \"660\"",
+        ),
+        (
+            listen("mode = 0660"),
+            "a number has no zero in front; remove it, or write the digits as a string, \"0660\" for example",
+        ),
+        (
+            listen("mode = \"1777\""),
+            "write the permissions in octal digits from \"0\" to \"0777\", \"0660\" for example",
+        ),
+        (listen("timeouts = { idle = 60 }"), "not the number 60; write \"60s\""),
+        (listen("http2 = \"on\""), "not \"on\"; write true"),
+        (site("compress = \"off\""), "not \"off\"; write false"),
+        (site("limits = { body = \"10m\" }"), "not \"10m\"; write \"10MiB\""),
+        (site("limits = { body = \"10x\" }"), "or 4096 (bytes), not \"10x\""),
+        (
+            site("headers = { X = \"a\\nb\" }"),
+            "the value of 'X' has control characters; write it on one line, without them",
+        ),
+        (
+            route("respond = \"a\u{1}b\""),
+            "a string cannot hold a control character; remove it, or write it as an escape, \\u001B for example",
+        ),
+        (
+            route("respond = 'a\u{1}b'"),
+            "a string in single quotes cannot hold a control character; remove it, or write an escape in double quotes, \\u001B for \
+             example",
+        ),
+        (
+            route("proxy = [\"127.0.0.1:1\"]"),
+            "not a list; write proxy = { to = [\"127.0.0.1:3000\"] }",
+        ),
+        (
+            route("redirect = 301"),
+            "not the number 301; write redirect = { to = \"https://example.org/\", status = 301 }",
+        ),
+        (
+            route("respond = [200, \"x\"]"),
+            "not a list; write respond = { status = 404, body = \"TEXT\" }",
+        ),
+        (
+            "[[listen]]\naddress = \"*:80\"\n[[site]]\n[[site.route]]\nrespond = 404\n".into(),
+            "write \":80\" for all addresses of IPv4, and \"[::]:80\" for those of IPv6, too",
+        ),
+    ] {
+        let found = mistakes(&text);
+        assert!(found.len() == 1 && found[0].ends_with(expected), "{text}\n{found:?}");
+    }
+}
+
+#[test]
+fn a_key_of_another_server_is_answered_with_the_one_here() {
+    for (key, expected) in [
+        ("server_name", "write host = \"example.org\" in [[site]]"),
+        (
+            "reverse_proxy",
+            "write proxy = \"HOST:PORT\" or proxy = { to = [\"HOST:PORT\"] } in [[site.route]]",
+        ),
+        (
+            "ssl_certificate_key",
+            "write tls = { cert = \"FILE\", key = \"FILE\" } in [[site]]",
+        ),
+        ("client_max_body_size", "write limits = { body = \"10MiB\" }"),
+    ] {
+        let found = mistakes(&format!("[[site]]\n{key} = \"x\"\n[[site.route]]\nrespond = 404\n"));
+        assert_eq!(found, [format!("2:1: unknown key '{key}' in [[site]]; {expected}")]);
+    }
+    let nginx = mistakes("server {\n  listen 80;\n}\n");
+    assert!(
+        nginx[0].ends_with("each line of a TOML file is KEY = VALUE, [TABLE] or [[TABLE]]"),
+        "{nginx:?}"
+    );
+}
+
+#[test]
 fn the_first_of_two_keys_is_named() {
     run(&[
         (
@@ -360,7 +444,7 @@ fn values_that_cannot_be_used_are_refused_with_their_place() {
     for (line, expected) in [
         (
             "files = { root = \"www\", cache = \"max-age=1\\nX: y\" }",
-            "3:33: 'cache' cannot be \"max-age=1\\nX: y\": a value cannot hold control characters",
+            "3:33: 'cache' cannot be \"max-age=1\\nX: y\": the value of 'Cache-Control' has control characters; write it on one line, without them",
         ),
         (
             "proxy = { to = \"a:1\", host = \"\" }",

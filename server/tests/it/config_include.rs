@@ -91,7 +91,8 @@ fn mistakes_have_the_place_in_their_own_file() {
         [
             "site.toml:5:1: unknown key 'fles' in [[site.route]]; did you mean 'files'?",
             "DIR/sites/1.toml:4:23: host 'a.example' has a site already (line 3 of site.toml)",
-            "DIR/sites/2.toml:4:12: 'redirect' must be a table, or the target alone, not the number 7",
+            "DIR/sites/2.toml:4:12: 'redirect' must be a table, or the target alone, not the number 7; write redirect = { to = \"https://example.org/\", status = \
+             301 }",
         ],
         "{said}"
     );

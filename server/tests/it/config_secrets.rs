@@ -152,7 +152,7 @@ fn a_syntax_error_shows_the_key_and_not_the_value() {
             "site.toml:3:15: invalid basic string, expected `\"`",
             "  3 | ada = ********",
             "    |               ^",
-            "site.toml:4:9: key with no value, expected `=`",
+            "site.toml:4:9: key with no value, expected `=`; each line of a TOML file is KEY = VALUE, [TABLE] or [[TABLE]]",
             "  4 | workers *",
             "    |         ^",
         ],

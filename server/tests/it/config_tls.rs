@@ -139,7 +139,7 @@ fn values_of_the_wrong_kind() {
         ),
         (
             own("tls = \"internal\"\nredirect_https = \"yes\""),
-            "'redirect_https' must be true, false, or the port of https, not \"yes\"",
+            "'redirect_https' must be true, false, or the port of https, not \"yes\"; write true",
         ),
         (
             own("tls = \"internal\"\nredirect_https = 0"),
