@@ -1,9 +1,11 @@
 //! Reads the file as a whole: the keys at its top, `[upgrade]`, `[admin]`, `[[listen]]` and `[[site]]`. Siblings read
 //! the other tables.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use osier_web::{Limits, Rates, Timeouts};
+use rustix::fs::Access;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -11,7 +13,7 @@ use crate::certificates::acme::settings as acme;
 use crate::policy::client::{Client, client};
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges::{self, WrongKey};
-use crate::reader::{At, Section, Source, nearest, values};
+use crate::reader::{At, Section, Source, is_refused, nearest, values};
 
 use super::address::{Address, FORMS};
 use super::check::{self, ListenAt, SiteAt};
@@ -46,7 +48,8 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let error_log = log::errors(&top);
     let state = top.writable_folder("state");
     let pid_file = pid_file(&top, user.is_some());
-    let upgrade = top.section("upgrade").map(upgrade).unwrap_or_default();
+    let upgrade = top.section("upgrade").map(|section| upgrade(section, landlock));
+    let upgrade = upgrade.unwrap_or_default();
     let ticket_keys = tls::ticket_keys(&top);
     let shared = top.section("shared").and_then(shared::read);
     let admin = top.section("admin").and_then(admin);
@@ -158,17 +161,56 @@ fn pid_file(top: &Section<'_>, is_opened_by_root: bool) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Reads `[upgrade]`.
-fn upgrade(section: Section<'_>) -> Upgrade {
-    let default = Upgrade::default();
+/// Reads `[upgrade]`. `landlock`: the server may start no program but the one that is named here.
+fn upgrade(section: Section<'_>, landlock: bool) -> Upgrade {
+    let (source, default) = (section.source(), Upgrade::default());
     let program = section.string("program");
+    match &program {
+        // After the change of the root folder other files have these names.
+        _ if source.is_inside() => {}
+        Some(program) => {
+            if let Some(why) = why_not_started(source, &program.value) {
+                source.warning(&program.span, format!("{why}; an upgrade is refused until it can be started"));
+            }
+        }
+        None if landlock => source.warning(
+            section.span(),
+            "'landlock' keeps the server from starting any program, its own included, so an upgrade is refused; name it: program = \
+             \"/usr/bin/osier\"",
+        ),
+        None if source.chroot.get().is_some_and(|chroot| is_outside(chroot)) => source.warning(
+            section.span(),
+            "this program lies outside of 'chroot', so an upgrade is refused; put it inside, with its libraries, and name it: 'program'",
+        ),
+        None => {}
+    }
     let read = Upgrade {
-        program: program.map(|program| section.source().named(&program.value)),
+        program: program.map(|program| source.named(&program.value)),
         timeout: section.duration("timeout").unwrap_or(default.timeout),
         drain: section.duration("drain").unwrap_or(default.drain),
     };
     section.finish();
     read
+}
+
+/// The reason why an upgrade could not start this program.
+fn why_not_started(source: &Source<'_>, program: &str) -> Option<String> {
+    let path = match source.path(program) {
+        Ok(path) => path,
+        Err(why) => return Some(why),
+    };
+    let shown = source.shown(&path);
+    match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no file '{shown}'")),
+        Ok(found) if !found.is_file() => Some(format!("'{shown}' is not a file")),
+        _ if is_refused(&path, Access::EXEC_OK) => Some(format!("this user may not start '{shown}'")),
+        _ => None,
+    }
+}
+
+/// Whether the running program lies outside of a folder.
+fn is_outside(folder: &Path) -> bool {
+    std::env::current_exe().is_ok_and(|program| !program.starts_with(folder))
 }
 
 /// Reads a `[[listen]]`.

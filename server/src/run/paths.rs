@@ -99,7 +99,7 @@ pub fn report_unreadable(config: &mut Config, root: Option<&Path>, say: &Say) {
     }
 }
 
-/// Warnings about what the user of the configuration may not read, for `osier check`: as root it sees everything. `file`
+/// Warnings about what the user of the configuration may not read or start, for `osier check`: as root it sees everything. `file`
 /// is the configuration.
 ///
 /// # Blocks the thread
@@ -118,14 +118,19 @@ pub fn unreadable_to_user(config: &mut Config, file: &Path) -> Vec<String> {
     let read_again = config.includes.iter().cloned().chain([file.to_owned()]);
     paths.extend(read_again.map(|path| (path, "a reload fails")));
     let Some(user) = &config.user else { return Vec::new() };
+    let program = config.upgrade.program.clone();
     let look = || {
         let refused = paths.into_iter().filter(|(path, _)| match path.is_dir() {
             true => !may_read(path),
             false => is_refused(path, Access::READ_OK),
         });
-        let text =
-            |(path, then): (PathBuf, &str)| format!("the user '{user}' may not read '{}'; {then}", path.display());
-        refused.map(text).collect()
+        let text = |what: &str, path: &Path, then: &str| {
+            format!("the user '{user}' may not {what} '{}'; {then}", path.display())
+        };
+        let program = program.filter(|path| is_refused(path, Access::EXEC_OK));
+        let start = program.map(|path| text("start", &path, "an upgrade is refused until it may"));
+        let read = refused.map(|(path, then)| text("read", &path, then));
+        read.chain(start).collect()
     };
     match privileges::as_user(Some(user), config.group.as_deref(), look) {
         Ok(looked) => looked.unwrap_or_default(),

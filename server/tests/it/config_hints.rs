@@ -263,6 +263,40 @@ fn a_key_of_another_server_is_answered_with_the_one_here() {
 }
 
 #[test]
+fn a_program_that_an_upgrade_cannot_start_is_a_warning() {
+    let file = |top: &str| check(&format!("{top}\n[[site]]\n[[site.route]]\nrespond = 404\n"));
+    let then = "; an upgrade is refused until it can be started";
+    for (top, warning) in [
+        ("upgrade = { program = \"none\" }", format!("there is no file 'DIR/none'{then}")),
+        ("upgrade = { program = \"www\" }", format!("'DIR/www' is not a file{then}")),
+        ("upgrade = { program = \"404.html\" }", format!("this user may not start 'DIR/404.html'{then}")),
+        (
+            "chroot = \"www\"\nuser = \"nobody\"\nupgrade = { program = \"/bin/sh\" }",
+            format!("'/bin/sh' is outside of chroot 'DIR/www'{then}"),
+        ),
+        (
+            "landlock = true\nupgrade = { timeout = \"5s\" }",
+            "so an upgrade is refused; name it: program = \"/usr/bin/osier\"".into(),
+        ),
+        (
+            "chroot = \"www\"\nuser = \"nobody\"\nlandlock = false\nupgrade = {}",
+            "this program lies outside of 'chroot', so an upgrade is refused; put it inside, with its libraries, and name it: 'program'"
+                .into(),
+        ),
+    ] {
+        let (status, printed) = file(top);
+        assert!(status == 0 && printed.contains(&warning), "{top}\n{printed}");
+    }
+    for top in ["upgrade = { program = \"/bin/sh\" }", "upgrade = {}", "landlock = true"] {
+        let (status, printed) = file(top);
+        assert!(
+            status == 0 && !printed.contains("upgrade is refused"),
+            "{top}\n{printed}"
+        );
+    }
+}
+
+#[test]
 fn the_first_of_two_keys_is_named() {
     run(&[
         (

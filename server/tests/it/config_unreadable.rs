@@ -128,6 +128,36 @@ fn check_knows_what_the_user_of_the_server_may_not_read() {
 }
 
 #[test]
+fn check_knows_a_program_that_the_user_of_the_server_may_not_start() {
+    if !is_root() {
+        return testkit::skip("only root can become another user");
+    }
+    let folder = open_folder();
+    let program = folder.write("program", "");
+    let check = |mode: u32| {
+        fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let site = "[[site]]\n[[site.route]]\nfiles = \"www\"\n";
+        folder.write(
+            "site.toml",
+            format!("user = \"nobody\"\nupgrade = {{ program = \"program\" }}\n{site}"),
+        );
+        let output = osier()
+            .args(["check", "site.toml"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(check(0o755), "");
+    let line = "the user 'nobody' may not start '";
+    let said = check(0o700);
+    assert!(
+        said.contains(line) && said.ends_with("/program'; an upgrade is refused until it may\n"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_reload_takes_effect_although_a_removed_socket_file_cannot_be_made_again() {
     let folder = open_folder();
     fs::create_dir(folder.join("run")).unwrap();
