@@ -96,11 +96,8 @@ pub fn open(
     log: Arc<ErrorLog>,
     (upgrade, inherited): (Upgrade, Option<Confinement>),
 ) -> Result<(Process, Opened), Reason> {
-    let made_mode = made_mode();
-    let notify = match arrival::inherited_notify(&upgrade) {
-        Some(socket) => Notify::over(Arc::new(socket.into())),
-        None => Notify::from_env()?,
-    };
+    let mut process = Process::new(origin, config, workers, log, upgrade)?;
+    let say = process.say.clone();
     let mut sockets = Sockets::take()?;
     let mut replaceable = Replaceable::default();
     let state = config.state.clone().or_else(state::default_folder);
@@ -108,31 +105,13 @@ pub fn open(
     let mut pid_file = config
         .pid_file
         .as_ref()
-        .map(|path| pid_file(path, &upgrade))
+        .map(|path| pid_file(path, &process.upgrade))
         .transpose()?;
     // A process that takes over from a confined one has its rights already.
     let privileges = match &inherited {
         None => privileges(origin.file(), config, used_state, &mut replaceable)?,
         Some(_) => None,
     };
-    let mut process = Process {
-        root: None,
-        made_mode,
-        notify,
-        say: log.say(),
-        certificates: Arc::new(Certificates::new(log.say())),
-        tickets: new_tickets(config.shared.is_some(), &upgrade)?,
-        log,
-        // It opens files of /proc, which Landlock and a root folder hide.
-        totals: Arc::new(Totals::new(workers)),
-        upgrade,
-        pid_file: None,
-        confinement: Confinement::of(config),
-        executable: arrival::executable(),
-        may_execute: program_folder(config).map(Path::to_owned),
-        spelling: origin.spelling(),
-    };
-    let say = process.say.clone();
     let inherited_root = inherited.as_ref().and_then(|inherited| inherited.chroot.as_deref());
     read_certificates(config, inherited_root, &process.certificates)?;
     let opened = open_listeners(config, privileges.as_ref(), &process, workers, &mut sockets)?;
@@ -408,6 +387,37 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
 }
 
 impl Process {
+    /// The process with all rights that it has at the start.
+    fn new(
+        origin: &Origin,
+        config: &Config,
+        workers: usize,
+        log: Arc<ErrorLog>,
+        upgrade: Upgrade,
+    ) -> Result<Process, Reason> {
+        let notify = match arrival::inherited_notify(&upgrade) {
+            Some(socket) => Notify::over(Arc::new(socket.into())),
+            None => Notify::from_env()?,
+        };
+        Ok(Process {
+            root: None,
+            made_mode: made_mode(),
+            notify,
+            say: log.say(),
+            certificates: Arc::new(Certificates::new(log.say())),
+            tickets: new_tickets(config.shared.is_some(), &upgrade)?,
+            log,
+            // It opens files of /proc, which Landlock and a root folder hide.
+            totals: Arc::new(Totals::new(workers)),
+            upgrade,
+            pid_file: None,
+            confinement: Confinement::of(config),
+            executable: arrival::executable(),
+            may_execute: program_folder(config).map(Path::to_owned),
+            spelling: origin.spelling(),
+        })
+    }
+
     /// Takes the keys of session tickets from the file that the configuration names, if it names one.
     fn read_ticket_keys(&mut self, config: &Config) {
         match config.ticket_keys.as_deref().map(Tickets::from_file) {
