@@ -15,6 +15,7 @@ mod config_buffers;
 mod config_cache;
 mod config_chat;
 mod config_check;
+mod config_check_routes;
 mod config_deploy;
 mod config_docs;
 mod config_fields;
