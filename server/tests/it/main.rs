@@ -37,6 +37,7 @@ mod config_signals;
 mod config_sites;
 mod config_system;
 mod config_tls;
+mod config_tls_check;
 mod config_trace;
 mod config_unreadable;
 mod curl;
