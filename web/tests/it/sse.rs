@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::common::{Client, eventually, site};
+use crate::common::{Client, PATIENCE, eventually, logging_site, site};
 use osier::pubsub::{Policy, Topic};
-use osier_web::{Request, Router, sse};
+use osier_web::{Request, Router, Server, sse};
 
 type News = Topic<Arc<sse::Event>>;
 
@@ -85,6 +85,27 @@ fn subscribers_get_what_is_published_at_once_and_leave_with_their_clients() {
     eventually("seven have left", || news.subscribers() == 3);
     drop(clients);
     eventually("all have left", || news.subscribers() == 0);
+}
+
+/// An end of a client is no failure of the application, in whichever call its handler notices it.
+#[test]
+fn a_client_that_leaves_is_no_line_in_the_log() {
+    let (said, told) = mpsc::channel();
+    let (served, is_served) = mpsc::channel();
+    let router = Router::new().get("/", |_: &mut Request<'_>| {
+        sse::stream(|sink| sink.wait(std::future::pending()))
+    });
+    let server = Server::new(router).on_request(move |request| {
+        let _ = served.send(request.status());
+    });
+    let site = logging_site(server, move |record| drop(said.send(record.to_string())));
+    let (client, _) = open(site.addr, "/", "");
+    drop(client);
+    assert_eq!(is_served.recv_timeout(PATIENCE).unwrap(), 200);
+    let (client, _) = open(site.addr, "/", "");
+    client.reset();
+    assert_eq!(is_served.recv_timeout(PATIENCE).unwrap(), 200);
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]

@@ -140,7 +140,8 @@ impl Outlet for BodyWriter<'_, '_> {
 
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let shutdown = self.output.shutdown;
-        self.output.sink.while_connected(|| wait(shutdown))
+        let waited = self.output.sink.while_connected(|| wait(shutdown));
+        waited.inspect_err(|error| self.output.state().fail(self.output.sink, error))
     }
 
     fn direct(&mut self) -> io::Result<Option<&Transport>> {
