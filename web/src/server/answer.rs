@@ -14,6 +14,7 @@ use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, 
 use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
 use crate::conn::close::CloseReason;
+use crate::conn::log::Causes;
 use crate::conn::log::record::{Level, Reason, Record};
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
@@ -139,7 +140,7 @@ impl Burst<'_> {
                     self.log(
                         Level::Error,
                         Some(head),
-                        format_args!("the response body of {method} {target} failed: {error}"),
+                        format_args!("the response body of {method} {target} failed: {}", Causes(&error)),
                     );
                 }
                 if self.output.take_back(mark) {
@@ -226,7 +227,10 @@ impl Burst<'_> {
             );
             return false;
         }
-        log(Level::Error, format_args!("{method} {target} failed: {cause}"));
+        log(
+            Level::Error,
+            format_args!("{method} {target} failed: {}", Causes(&*cause)),
+        );
         true
     }
 

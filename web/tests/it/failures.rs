@@ -49,6 +49,39 @@ fn a_panic_in_a_stream_is_a_500_only_before_the_head_has_gone() {
     assert!(site.logged("no data"));
 }
 
+/// An error and the errors that have caused it, each once: many name their source in their own text.
+#[test]
+fn the_log_has_the_sources_of_an_error() {
+    #[derive(Debug)]
+    struct Failed(&'static str, Option<Box<Failed>>);
+    impl std::fmt::Display for Failed {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+    impl std::error::Error for Failed {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|source| source as _)
+        }
+    }
+    fn away() -> Failed {
+        let refused = Failed("connection refused", None);
+        let unreachable = Failed("no connection: connection refused", Some(Box::new(refused)));
+        Failed("the shop is closed", Some(Box::new(unreachable)))
+    }
+    let router = Router::new()
+        .get("/error", |_| Err::<(), _>(osier_web::Error::from(away())))
+        .get("/io", |_| Err::<(), _>(io::Error::other(away())))
+        .get("/stream", |_| Response::stream(|_| Err(io::Error::other(away()))));
+    let site = site(router);
+    let cause = "failed: the shop is closed: no connection: connection refused";
+    for path in ["/error", "/io", "/stream"] {
+        assert_eq!(site.get(path).status, 500);
+        assert!(site.logged(&format!("GET {path} {cause}")), "{path}");
+    }
+    assert!(!site.logged("refused: connection refused"));
+}
+
 /// Each line of the log has a level, and says whom it is about.
 #[test]
 fn a_line_has_a_level_a_client_a_host_and_an_id() {
