@@ -119,6 +119,9 @@ impl Burst<'_> {
         exchange: Exchange,
         from: Option<&mut RequestBody<'_>>,
     ) -> Result<bool, After> {
+        if self.marks.slow.due().is_some() && is_event_stream(response) {
+            self.marks.slow.end(); // it lasts as long as its client stays
+        }
         let mark = self.output.mark();
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
@@ -366,4 +369,12 @@ fn asks_for_upgrade(head: &Head<'_>) -> bool {
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     head.header("upgrade").is_some() && connection.any(|(_, value)| value.split(|&byte| byte == b',').any(is_upgrade))
+}
+
+fn is_event_stream(response: &Response) -> bool {
+    let name = b"text/event-stream";
+    let value = response
+        .lookup("content-type")
+        .and_then(|value| value.get(..name.len()));
+    value.is_some_and(|value| value.eq_ignore_ascii_case(name))
 }

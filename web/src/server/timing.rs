@@ -33,7 +33,8 @@ impl Burst<'_> {
         marks.slow.watch(self.peer.worker.slow.add(due, entry));
     }
 
-    /// Ends the watch of the current request. Logs a request that was too slow and kept the watch from running.
+    /// Ends the watch of the current request. Logs a request that was too slow while its worker, kept busy by this request or by
+    /// others, could not run the watch.
     #[inline]
     pub(crate) fn end_watch(&self, head: &Head<'_>) {
         let Some(due) = self.marks.slow.due() else { return };
@@ -54,7 +55,9 @@ impl Burst<'_> {
             self.marks.timing.times(ended.nanos_since(started)),
         );
         let (method, target) = (head.method(), head.target());
-        let text = format_args!("{method} {target} has taken {taken:.1?} ({times}), and has kept its worker busy");
+        let text = format_args!(
+            "{method} {target} has taken {taken:.1?} ({times}); its worker was too busy to report it earlier"
+        );
         self.log(Level::Warning, Some(head), text);
     }
 }

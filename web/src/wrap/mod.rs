@@ -80,7 +80,8 @@ pub fn trace() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync 
     }
 }
 
-/// Logs each request once, as soon as it takes longer than `limit`, by [`Request::set_slow`].
+/// Logs each request once, as soon as it takes longer than `limit`, by [`Request::set_slow`]. A stream of events counts until it
+/// begins.
 ///
 /// ```
 /// use osier_web::{Router, wrap};

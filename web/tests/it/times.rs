@@ -12,7 +12,7 @@ use osier_http::h2::{Connection, Event, Limits, Outgoing};
 use osier_web::proxy::Proxy;
 use osier_web::tls::{Acceptor, Connector};
 use osier_web::upstream::Upstream;
-use osier_web::{Level, Phase, Request, Response, Router, Server, Timeouts, Times, wrap};
+use osier_web::{Level, Phase, Request, Response, Router, Server, Timeouts, Times, sse, wrap};
 
 use crate::tls::LOCALHOST;
 
@@ -317,8 +317,15 @@ fn slow(clock: &VirtualClock) -> Router {
         wait_here(seconds);
         "hello"
     };
+    let events = |_: &mut Request<'_>| {
+        sse::stream(|sink| {
+            sink.sleep(5 * SECOND)?;
+            sink.send(sse::Event::new("the end"))
+        })
+    };
     Router::new()
         .get("/busy", busy)
+        .get("/events", events)
         .get("/sleep/{seconds}", sleeps)
         .wrap(wrap::slow(2 * SECOND))
 }
@@ -372,4 +379,27 @@ fn a_request_that_blocks_its_worker_is_logged_when_it_lets_go() {
         line.starts_with("16 GET /busy has taken 3.0s (run 3000.000 ms)"),
         "{line}"
     );
+    // This request has kept it busy, but another one may have done so.
+    assert!(
+        line.ends_with("; its worker was too busy to report it earlier"),
+        "{line}"
+    );
+}
+
+/// A stream of events takes as long as its client stays.
+#[test]
+fn a_stream_of_events_is_never_slow() {
+    let said = with_server(slow, false, |address| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        ask(&mut stream, "/events");
+        let mut text = Vec::new();
+        while !text.ends_with(b"0\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            text.extend(byte);
+        }
+        assert!(text.windows(7).any(|part| part == b"the end"));
+    });
+    assert_eq!(said.log, [""; 0]);
+    assert_eq!(said.served.len(), 1);
 }
