@@ -18,7 +18,7 @@ use std::{env, mem};
 use osier::pubsub::{Policy, Topic};
 use osier::signal::{Signal, Signals};
 use osier_web::upgrade::{Link, Part, Program, Upgrade};
-use osier_web::{Rejection, Request, Response, Router, Server, Session, http::StatusCode, sse};
+use osier_web::{Rejection, Request, Response, Router, Server, http::StatusCode, sse};
 
 /// Events that wait for a slow reader, at most. Beyond that its stream ends, and the reader reconnects.
 const BEHIND: usize = 256;
@@ -74,7 +74,7 @@ fn event(number: usize, line: &str) -> sse::Event {
     sse::Event::new(line).id(number.to_string())
 }
 
-/// The lines move to the new process.
+/// The lines move to the new process. No session does: event streams end, and their readers reconnect.
 impl Part for News {
     fn leave(&self, link: &Link) {
         let mut state = self.state();
@@ -84,10 +84,6 @@ impl Part for News {
 
     fn receive(&self, line: &[u8], _: &Link) {
         self.add(String::from_utf8_lossy(line).into_owned());
-    }
-
-    fn restore(self: Arc<Self>, _: &[u8]) -> Option<Box<dyn Session>> {
-        None // event streams are not sessions: they end, and their readers reconnect
     }
 
     fn alone(&self) {

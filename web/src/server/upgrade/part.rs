@@ -27,8 +27,11 @@ pub trait Part: Send + Sync + 'static {
     }
 
     /// Makes the session of a connection anew, in the new process, or in the old one if the upgrade has failed. `saved` has the
-    /// [bytes](Saved::bytes) that the session saved. `None` closes the connection.
-    fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>>;
+    /// [bytes](Saved::bytes) that the session saved. `None` closes the connection. The default is for a part that saves no sessions.
+    fn restore(self: Arc<Self>, saved: &[u8]) -> Option<Box<dyn Session>> {
+        let _ = saved;
+        None
+    }
 
     /// Called in the old process when no connection is left there.
     fn left(&self, link: &Link) {
