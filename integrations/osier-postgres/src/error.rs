@@ -29,7 +29,16 @@ impl Error {
         }
     }
 
-    /// The SQLSTATE that the server has reported, such as `SqlState::UNIQUE_VIOLATION`.
+    /// The SQLSTATE that the server has reported.
+    ///
+    /// ```
+    /// use osier_postgres::{Error, SqlState};
+    ///
+    /// /// Whether there is a row with such a key already.
+    /// fn is_taken(error: &Error) -> bool {
+    ///     error.code() == Some(&SqlState::UNIQUE_VIOLATION)
+    /// }
+    /// ```
     pub fn code(&self) -> Option<&SqlState> {
         self.as_db_error().map(DbError::code)
     }

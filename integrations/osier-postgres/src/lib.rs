@@ -34,6 +34,9 @@
 //!
 //! # Limits
 //!
+//! - A server that hangs, or whose network is cut, keeps a call waiting. Limit calls by [`osier::timeout`]: a [`Pool`] then closes the
+//!   connection and makes another one; a connection of a [`Pipeline`] stays until its socket fails. The server itself ends slow
+//!   statements with `options='-c statement_timeout=5s'` among the parameters of the connection.
 //! - No TLS: use a Unix socket, the loopback or a private network.
 //! - Changes of the session (`set`, `listen`, a temporary table, `begin` without an end) stay with the connection, for the next caller
 //!   that gets it. Use [`Connection::transaction`] and `set local`.
@@ -52,4 +55,5 @@ pub use connection::{Connection, Transaction};
 pub use error::Error;
 pub use pipeline::Pipeline;
 pub use pool::Pool;
+pub use tokio_postgres::error::{DbError, SqlState};
 pub use tokio_postgres::{Config, Row, Statement, ToStatement, types};
