@@ -124,7 +124,22 @@ impl Body {
 
     /// Makes a body of `len` bytes of `file` from `offset`, sent with `sendfile`. The file's own
     /// position is neither used nor changed. If the file is shorter when it is sent, the connection
-    /// is closed.
+    /// is closed. [`osier::fs::File::into_std`] makes a std file of Osier's.
+    ///
+    /// ```
+    /// use osier::fs::File;
+    /// use osier_web::{Body, Request, Router};
+    /// use std::io;
+    ///
+    /// fn report(_: &mut Request<'_>) -> io::Result<Body> {
+    ///     let file = File::open("/var/lib/reports/latest.pdf")?;
+    ///     let len = file.metadata()?.len();
+    ///     Ok(Body::file(file.into_std()?, 0, len))
+    /// }
+    ///
+    /// let router = Router::new().get("/report", report);
+    /// # drop(router);
+    /// ```
     #[cfg(feature = "sendfile")]
     pub fn file(file: impl Into<Arc<File>>, offset: u64, len: u64) -> Self {
         Body {
