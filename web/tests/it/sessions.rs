@@ -9,7 +9,7 @@ use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
 use osier_web::wrap::session::{Memory, Options, Redis, Sessions, Store};
-use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router};
+use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router, Server};
 use testkit::{DEADLINE, Redis as Broker};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -353,4 +353,48 @@ fn servers_share_sessions_in_redis() {
     broker.restart();
     let fourth = cookie(&one.post("/login").send());
     assert_eq!(get(&other, &fourth), "ada");
+}
+
+/// A store that cannot be reached, for a reason that its own text leaves out.
+struct Away;
+
+impl Store for Away {
+    fn load(&self, _: &str) -> io::Result<Option<(Vec<u8>, Duration)>> {
+        Ok(None)
+    }
+
+    fn save(&self, _: &str, _: &[u8], _: Duration) -> io::Result<()> {
+        #[derive(Debug)]
+        struct NoConnection(io::Error);
+        impl std::fmt::Display for NoConnection {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("no connection")
+            }
+        }
+        impl std::error::Error for NoConnection {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        Err(io::Error::other(NoConnection(io::Error::other("the host is down"))))
+    }
+
+    fn replace(&self, _: &str, _: &[u8], _: Duration) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_log_says_why_the_store_is_away() {
+    let (said, told) = std::sync::mpsc::channel();
+    let login = |request: &mut Request<'_>| request.session()?.set("user", "ada");
+    let router = Router::new().get("/", login).wrap(Sessions::new(Away).wrap());
+    let client = Client::of(Server::new(router).on_log(move |record| drop(said.send(record.to_string()))));
+    assert_eq!(client.get("/").send().status(), 500);
+    let cause = "GET / failed: the session cannot be stored: no connection: the host is down";
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [cause]);
 }

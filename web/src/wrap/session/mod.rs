@@ -59,6 +59,7 @@ pub use self::keys::CookieKeys;
 #[cfg(feature = "redis")]
 pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
+use crate::conn::log::Causes;
 use crate::lock;
 use crate::request::base64;
 use crate::router::next::HasPanicked;
@@ -158,7 +159,7 @@ impl Sessions {
             Ok(Some(id)) => response.cookie(self.cookie(&id, is_https)),
             Err(rejection) => {
                 let mut failed = Response::internal_error("");
-                failed.cause = Some(format!("the session cannot be stored: {rejection}").into());
+                failed.cause = Some(format!("the session cannot be stored: {}", Causes(&rejection)).into());
                 failed
             }
         }
@@ -403,7 +404,7 @@ impl fmt::Debug for Session {
 
 /// An error of the store, which is not the client's fault.
 fn failed(error: std::io::Error) -> Rejection {
-    Rejection::internal(format!("the store of sessions: {error}"))
+    Rejection::internal(format!("the store of sessions: {}", Causes(&error)))
 }
 
 fn new_id() -> String {
