@@ -778,7 +778,7 @@ impl Worker {
     }
 
     /// Reports the fibers that would not end, and leaks their stacks: other code may point into them. Cancels the jobs and tasks that are still
-    /// queued here: handles of the runtime may keep its queues for long.
+    /// queued: handles of the runtime may keep its queues for long.
     fn abandon(&self) {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             if let Some(coroutine) = slot.take_fiber() {
@@ -794,14 +794,24 @@ impl Worker {
             }
             isolate(|| drop(slot.take_resting()));
         }
-        while let Some(job) = self.next_job() {
-            drop(job);
-        }
-        while let Some(task) = self.tasks.pop() {
-            isolate(|| drop(task));
-        }
+        self.cancel_queued();
         self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
         self.scheduler.end(self.index);
+        // A destructor that has just run may have queued more here.
+        self.cancel_queued();
+    }
+
+    /// Drops the jobs and tasks that are queued here, and those that their destructors queue.
+    fn cancel_queued(&self) {
+        loop {
+            if let Some(job) = self.next_job() {
+                drop(job);
+            } else if let Some(task) = self.tasks.pop() {
+                isolate(|| drop(task));
+            } else {
+                return;
+            }
+        }
     }
 }
 

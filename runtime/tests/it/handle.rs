@@ -182,3 +182,48 @@ fn nothing_is_lost_while_the_runtime_ends() {
         });
     }
 }
+
+/// Spawns a fiber when it is dropped, and sends its handle.
+struct SpawnsAtEnd(mpsc::Sender<osier::JoinHandle<()>>);
+
+impl Drop for SpawnsAtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.send(osier::spawn(|| ()));
+    }
+}
+
+#[test]
+fn a_fiber_that_a_destructor_spawns_at_the_very_end_is_cancelled() {
+    let runtime = Runtime::builder()
+        .workers(2)
+        .shutdown_timeout(Duration::ZERO)
+        .build()
+        .unwrap();
+    // Keeps the queues of the workers.
+    let _handle = runtime.handle();
+    let (spawned, spawns) = mpsc::channel();
+    runtime.run(|| {
+        for worker in [0, 1] {
+            let spawns = SpawnsAtEnd(spawned.clone());
+            let task = move || {
+                drop(osier::spawn_future(async move {
+                    let _spawns = spawns;
+                    std::future::pending::<()>().await;
+                }))
+            };
+            fiber::Builder::new().worker(worker).spawn(task).join().unwrap();
+        }
+    });
+    drop((runtime, spawned));
+    let (joined, joins) = mpsc::channel();
+    let joining = thread::spawn(move || {
+        for fiber in spawns {
+            joined.send(fiber.join()).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let outcome = joins.recv_timeout(LIMIT).unwrap();
+        assert!(outcome.is_err_and(|payload| Cancelled::is_payload(&*payload)));
+    }
+    joining.join().unwrap();
+}
