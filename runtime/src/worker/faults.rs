@@ -48,10 +48,11 @@ mod injected {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::io::{self, Read, Write};
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-    use std::sync::{Arc, mpsc};
+    use std::sync::{Arc, Mutex, mpsc};
     use std::task::{Context, Poll, Wake, Waker};
     use std::thread::{self, ThreadId};
     use std::time::Duration;
@@ -138,36 +139,42 @@ mod tests {
         }
     }
 
+    /// The lock that a [`DropsOn`] takes.
+    static LOCK: Mutex<()> = Mutex::new(());
+
     /// Sends the thread where it is dropped.
     struct DropsOn(mpsc::Sender<ThreadId>);
 
     impl Drop for DropsOn {
         fn drop(&mut self) {
+            let _lock = LOCK.lock().unwrap();
             let _ = self.0.send(thread::current().id());
         }
     }
 
-    /// A runtime of two workers, and a task that waits on the second one, whose thread stands still until the sender goes. Returns the
-    /// task's waker too, and what tells the thread of its end.
-    fn with_a_task_on_a_blocked_worker() -> (crate::Runtime, Waker, mpsc::Receiver<ThreadId>, mpsc::Sender<()>) {
+    /// A runtime of two workers, and tasks that wait on the second one, whose thread stands still until the sender goes. Returns the
+    /// tasks' wakers too, and what tells the threads of their ends.
+    fn with_tasks_on_a_blocked_worker(
+        tasks: usize,
+    ) -> (crate::Runtime, Vec<Waker>, mpsc::Receiver<ThreadId>, mpsc::Sender<()>) {
         let runtime = crate::Runtime::builder()
             .workers(2)
             .shutdown_timeout(Duration::ZERO)
             .build()
             .unwrap();
         let on_second = || crate::fiber::Builder::new().worker(1);
-        let (wakers, waker) = mpsc::channel();
+        let (sender, wakers) = mpsc::channel();
         let (dropped, drops) = mpsc::channel();
         let future = move || {
-            let dropped = DropsOn(dropped);
+            let (dropped, sender) = (DropsOn(dropped.clone()), sender.clone());
             std::future::poll_fn(move |cx| {
-                let _ = (&dropped, wakers.send(cx.waker().clone()));
+                let _ = (&dropped, sender.send(cx.waker().clone()));
                 Poll::<()>::Pending
             })
         };
-        let spawn = move || drop(crate::spawn_future(future()));
+        let spawn = move || (0..tasks).for_each(|_| drop(crate::spawn_future(future())));
         runtime.run(|| on_second().spawn(spawn).join().unwrap());
-        let waker = waker.recv_timeout(LIMIT).unwrap();
+        let wakers = (0..tasks).map(|_| wakers.recv_timeout(LIMIT).unwrap()).collect();
         let (begun, begins) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let blocks = move || {
@@ -176,16 +183,16 @@ mod tests {
         };
         runtime.run(|| drop(on_second().spawn(blocks)));
         begins.recv_timeout(LIMIT).unwrap();
-        (runtime, waker, drops, release)
+        (runtime, wakers, drops, release)
     }
 
     #[test]
     fn a_waker_runs_no_destructor_when_a_poller_has_failed() {
         let lines = lines_of_child("a_waker_runs_no_destructor_when_a_poller_has_failed", || {
-            let (runtime, waker, drops, release) = with_a_task_on_a_blocked_worker();
+            let (runtime, wakers, drops, release) = with_tasks_on_a_blocked_worker(1);
             runtime.run(|| fail(Call::Wait, Errno::BADF));
             testkit::eventually("the runtime stops", || is_cancelled(runtime.spawn(|| ()).join()));
-            waker.wake();
+            wakers.into_iter().for_each(Waker::wake);
             drop(release);
             assert_ne!(drops.recv_timeout(LIMIT).unwrap(), thread::current().id());
         });
@@ -193,14 +200,21 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_woken_after_its_runtime_is_dropped_elsewhere() {
-        let lines = lines_of_child("a_task_that_is_woken_after_its_runtime_is_dropped_elsewhere", || {
-            let (runtime, waker, drops, release) = with_a_task_on_a_blocked_worker();
-            drop(runtime);
-            waker.wake();
-            assert_ne!(drops.recv_timeout(LIMIT).unwrap(), thread::current().id());
-            drop(release);
-        });
+    fn tasks_that_are_woken_after_their_runtime_are_dropped_by_one_thread() {
+        let lines = lines_of_child(
+            "tasks_that_are_woken_after_their_runtime_are_dropped_by_one_thread",
+            || {
+                let (runtime, wakers, drops, release) = with_tasks_on_a_blocked_worker(100);
+                drop(runtime);
+                let lock = LOCK.lock().unwrap();
+                wakers.into_iter().for_each(Waker::wake);
+                drop(lock);
+                let threads: HashSet<_> = (0..100).map(|_| drops.recv_timeout(LIMIT).unwrap()).collect();
+                assert_eq!(threads.len(), 1);
+                assert!(!threads.contains(&thread::current().id()));
+                drop(release);
+            },
+        );
         drop(lines);
     }
 

@@ -12,10 +12,11 @@
 //! # The end
 //! The [`Gate`] of a worker is in front of its arrivals, and that of the scheduler in front of what comes from outside: the last worker shuts
 //! it. The queue behind a gate that shuts is emptied, and so cancelled, by a thread that holds no lock of the program: a destructor may take
-//! one. So a thread that finds a gate shut after a push leaves the rest to a new thread. Few do: `stopping` is set long before.
+//! one. So a thread that finds a gate shut after a push leaves the rest to a new thread. While that one is at work, others only add to
+//! `left`: a runtime has one such thread at most, however many tasks are woken late, and under whichever lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
@@ -39,6 +40,8 @@ pub(crate) struct Scheduler {
     pub(crate) stopping: AtomicBool,
     /// Shut when no worker takes jobs and tasks from outside any more.
     pub(crate) gate: Gate,
+    /// The pushes behind a shut gate that the thread which empties the queues has not answered. Not 0 while there is such a thread.
+    pub(crate) left: AtomicUsize,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) stacks: stack::Config,
     pub(crate) measure_stacks: bool,
@@ -142,12 +145,24 @@ impl Scheduler {
         }
     }
 
-    /// Does so on a thread of its own: the caller may hold a lock that a destructor takes. Where the system starts no thread, the end of the
-    /// runtime finds what is left, if it is still to come.
+    /// Does so on a thread of its own: the caller may hold a lock that a destructor takes. Where the system starts no thread, the next push
+    /// or the end of the runtime finds what is left.
     #[cold]
     fn cancel_elsewhere(self: &Arc<Self>) {
+        if self.left.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
         let scheduler = Arc::clone(self);
-        let _ = start_thread("osier-cancel", move || scheduler.cancel_left());
+        let cancel = move || {
+            let mut seen = scheduler.left.load(Ordering::Acquire);
+            while seen > 0 {
+                scheduler.cancel_left();
+                seen = scheduler.left.fetch_sub(seen, Ordering::AcqRel) - seen;
+            }
+        };
+        if start_thread("osier-cancel", cancel).is_err() {
+            self.left.store(0, Ordering::Release);
+        }
     }
 
     /// Wakes a sleeper to look for queued jobs, unless a worker is looking already.

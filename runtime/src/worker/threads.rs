@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
@@ -302,6 +302,7 @@ pub(crate) fn prepare(
         idle: Idle::new(vacancies.len()),
         stopping: AtomicBool::new(false),
         gate: Gate::new(),
+        left: AtomicUsize::new(0),
         shutdown_timeout: settings.shutdown_timeout,
         stacks: settings.stacks.clone(),
         measure_stacks: settings.measure_stacks,
