@@ -1,7 +1,7 @@
 //! Handles: a runtime as the threads see it that are none of its workers.
 //!
-//! A [`Handle`] holds the scheduler, as every task does, and not the threads of the workers. So it keeps nobody running. Once the runtime
-//! stops, it refuses; what it has queued by then is cancelled as `worker/scheduler.rs` says.
+//! A [`Handle`] holds the scheduler, as every task does, but not the threads of the workers. So it keeps no worker running. Once the runtime
+//! stops, the handle refuses new work; the work that it has queued by then is cancelled as `worker/scheduler.rs` says.
 
 use std::future::Future;
 use std::io;
@@ -19,9 +19,9 @@ use crate::worker::scheduler::Scheduler;
 /// A runtime for code that is not on it: a thread that a fiber has started, or a library that calls back from a thread of its own. A clone
 /// is cheap.
 ///
-/// A handle does not keep the runtime running, and does not change when it ends: [`run`](crate::run) returns, and a
-/// [`Runtime`](crate::Runtime) may be dropped, whoever has handles. From then on each call is the error [`Ended`], also while the last fibers
-/// are being cancelled.
+/// A handle neither keeps the runtime running nor delays its end: [`run`](crate::run) returns, and a [`Runtime`](crate::Runtime) may be
+/// dropped, whoever has handles. Once the runtime shuts down, each call returns the error [`Ended`], even while the last fibers are being
+/// cancelled.
 ///
 /// ```
 /// let number = osier::run(|| {

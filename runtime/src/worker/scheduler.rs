@@ -122,8 +122,9 @@ impl Scheduler {
         }
     }
 
-    /// Notes that no worker takes anything any more.
+    /// Notes that no worker takes anything any more, but one that is left behind.
     pub(crate) fn close(&self) {
+        self.queues.iter().for_each(|worker| worker.gate.shut());
         self.gate.shut();
         self.cancel_left();
     }

@@ -227,3 +227,28 @@ fn a_fiber_that_a_destructor_spawns_at_the_very_end_is_cancelled() {
     }
     joining.join().unwrap();
 }
+
+#[test]
+fn a_fiber_for_a_worker_that_is_left_behind_is_cancelled() {
+    let runtime = Runtime::builder()
+        .workers(2)
+        .shutdown_timeout(Duration::ZERO)
+        .build()
+        .unwrap();
+    let on_second = || fiber::Builder::new().worker(1);
+    let (begun, begins) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let blocks = move || {
+        begun.send(()).unwrap();
+        let _ = released.recv();
+    };
+    runtime.run(|| drop(on_second().spawn(blocks)));
+    begins.recv_timeout(LIMIT).unwrap();
+    let fiber = runtime.run(|| on_second().spawn(|| ()));
+    drop(runtime);
+    let (joined, joins) = mpsc::channel();
+    thread::spawn(move || joined.send(fiber.join()));
+    let outcome = joins.recv_timeout(LIMIT).unwrap();
+    assert!(outcome.is_err_and(|payload| Cancelled::is_payload(&*payload)));
+    drop(release);
+}
