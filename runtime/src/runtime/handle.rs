@@ -57,8 +57,8 @@ impl Handle {
 
     /// Runs `body` on a new fiber of the runtime.
     ///
-    /// If the runtime ends before the fiber has, the fiber is cancelled, and [`join`](JoinHandle::join) gives
-    /// [`Cancelled`](crate::Cancelled).
+    /// A fiber that has not ended when the runtime shuts down is cancelled. One that has not started by then never does, and
+    /// [`join`](JoinHandle::join) returns [`Cancelled`](crate::Cancelled).
     ///
     /// # Errors
     ///
