@@ -125,7 +125,7 @@ const FOREIGN: [(&str, &str); 15] = [
     ("auth_basic basic_auth", "auth = { file = \"FILE\" }"),
 ];
 
-/// What has the place of a key of another server.
+/// Shows what to write for a key of another server.
 pub fn foreign(key: &str) -> Option<String> {
     let (_, here) = FOREIGN.iter().find(|(keys, _)| has(keys, key))?;
     Some(format!("write {here}"))
