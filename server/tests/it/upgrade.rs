@@ -256,6 +256,28 @@ fn a_unix_socket_keeps_its_file() {
     wait_for("the end of the file", || !path.exists());
 }
 
+/// A connection to the removed socket keeps its server. The sockets that move are those that clients find.
+#[test]
+fn a_socket_file_that_a_reload_has_made_again_moves() {
+    let text = format!(
+        "{}[[listen]]\naddress = \"unix:socket\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
+        file("", "x")
+    );
+    let mut sites = Serving::start(&text);
+    let path = sites.0.folder.join("socket");
+    let mut kept = UnixStream::connect(&path).unwrap();
+    ask_unix(&mut kept);
+    fs::remove_file(&path).unwrap();
+    let said = sites.0.hang_up();
+    assert!(said.contains("it is made again"), "{said}");
+    sites.upgrade();
+    sites.first_has_ended();
+    ask_unix(&mut kept);
+    ask_unix(&mut UnixStream::connect(&path).unwrap());
+    sites.signal(Signal::TERM);
+    wait_for("the end of the file", || !path.exists());
+}
+
 /// The new process has the user and the Landlock domain of the old one, although it could not take them.
 #[test]
 fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {

@@ -499,8 +499,8 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered]) -> io::Result<
         sending.send(&message, &descriptors)?;
     }
     for (index, server) in servers.iter().enumerate() {
-        // Servers of one name have the same sockets.
-        if servers[..index].iter().any(|other| other.name == server.name) {
+        // The last server of a name accepts. An earlier one may have other sockets, whose file has been removed.
+        if servers[index + 1..].iter().any(|later| later.name == server.name) {
             continue;
         }
         for listeners in server.listeners.chunks(DESCRIPTORS_MAX) {
