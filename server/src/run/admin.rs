@@ -23,6 +23,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 pub struct Bound {
     bind: Bind,
     sockets: Vec<Listener>,
+    /// The socket file that was made for it.
+    file: Option<SocketFile>,
     listening: Listening,
 }
 
@@ -37,11 +39,11 @@ pub struct Running {
 }
 
 impl Bound {
-    /// Sets up a server for /health, /metrics and /fibers on these sockets.
+    /// Sets up a server for /health, /metrics and /fibers on these sockets. `file` is the socket file that was made for them.
     pub fn new(
         admin: &Arc<Admin>,
         bind: &Bind,
-        listeners: Vec<Listener>,
+        (listeners, file): (Vec<Listener>, Option<SocketFile>),
         say: &Say,
         upgrade: &Upgrade,
     ) -> Result<Bound, String> {
@@ -63,6 +65,7 @@ impl Bound {
         Ok(Bound {
             bind: bind.clone(),
             sockets: clones(listening.listeners(), bind)?,
+            file,
             listening,
         })
     }
@@ -71,7 +74,8 @@ impl Bound {
         &self.bind
     }
 
-    /// Begins to accept. `file` is the socket file of the former listener at this address, if there was one.
+    /// Begins to accept. `file` is the socket file of the former listener at this address, if there was one. It
+    /// belongs to this one if that has the same sockets.
     pub fn accept(self, file: Option<SocketFile>, say: &Say) -> Running {
         let listening = self.listening;
         say.info(format_args!(
@@ -81,7 +85,7 @@ impl Bound {
         Running {
             bind: self.bind,
             sockets: self.sockets,
-            file,
+            file: self.file.or(file),
             stop: listening.handle(),
             fiber: osier::spawn(move || listening.run()),
         }

@@ -118,7 +118,7 @@ impl Sites {
             let admin = resources
                 .admin
                 .insert(new_admin(&process, &resources.handlers.connections));
-            let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say, &process.upgrade)?;
+            let bound = admin::Bound::new(admin, &settings.bind, (listeners, None), &process.say, &process.upgrade)?;
             serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
@@ -482,8 +482,8 @@ impl Sites {
             resources.admin = None;
             return Ok((resources, None));
         };
-        let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
-            Some(running) => running.sockets()?,
+        let sockets = match self.running.iter().find(|running| *running.bind() == settings.bind) {
+            Some(running) => (running.sockets()?, None),
             None => {
                 let setting = self.process.spelling.admin;
                 match startup::open_now(&settings.bind, setting, &self.process, resources.handlers.workers) {
@@ -491,20 +491,14 @@ impl Sites {
                         self.say_lost(&settings.bind, &why);
                         return Ok((resources, None));
                     }
-                    opened => opened?,
+                    opened => (opened?, self.process.socket_file(&settings.bind)),
                 }
             }
         };
         let admin = resources
             .admin
             .get_or_insert_with(|| new_admin(&self.process, &resources.handlers.connections));
-        let bound = admin::Bound::new(
-            admin,
-            &settings.bind,
-            listeners,
-            &self.process.say,
-            &self.process.upgrade,
-        )?;
+        let bound = admin::Bound::new(admin, &settings.bind, sockets, &self.process.say, &self.process.upgrade)?;
         Ok((resources, Some(bound)))
     }
 

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osier_tls::Tickets;
-use osier_web::Listener;
 use osier_web::upgrade::Upgrade;
 use osier_web::wrap::session::CookieKeys;
+use osier_web::{Listener, SocketFile};
 use rustix::fs::{Access, Mode, access};
 
 use crate::certificates::shared::{Shared, random_keys};
@@ -432,6 +432,14 @@ impl Process {
     /// The name of a configured path inside of this process's root folder. None for a path outside.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         inside(self.root.as_deref(), path)
+    }
+
+    /// The socket file of an address at which this process has opened sockets. Its drop removes it.
+    pub fn socket_file(&self, bind: &Bind) -> Option<SocketFile> {
+        match bind {
+            Bind::Unix(path) => SocketFile::of(&self.inside(path)?),
+            _ => None,
+        }
     }
 }
 

@@ -431,6 +431,31 @@ fn a_reload_makes_removed_socket_files_again() {
     assert!(!path.exists(), "the file of a server that has ended");
 }
 
+/// The file of a socket on which nobody listens would keep the next reload from making it again.
+#[test]
+fn a_reload_that_fails_leaves_no_file_of_a_socket_that_it_has_made_again() {
+    let file = |more: &str| {
+        format!(
+            "[admin]\naddress = \"unix:admin.sock\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
+             [[listen]]\naddress = \"unix:o.sock\"\n{more}{}",
+            routes("x")
+        )
+    };
+    let sites = Sites::start(&file(""));
+    let [path, other] = ["admin.sock", "o.sock"].map(|name| sites.folder.join(name));
+    std::fs::remove_file(&path).unwrap();
+    // Its mode cannot change, which is noticed after the sockets are open.
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink("nowhere", &other).unwrap();
+    let said = sites.reload(&file("mode = \"0600\"\n"));
+    assert!(said.contains("cannot change the mode of "), "{said}");
+    assert!(!path.exists());
+    sites.reload(&file(""));
+    let mut client = Client::of(UnixStream::connect(&path).unwrap());
+    send(&mut client, "GET", "x", "/health", &[]);
+    assert_eq!(client.receive("GET").status, 200);
+}
+
 #[test]
 fn a_unix_listener_with_other_settings_keeps_its_file() {
     let file = |mode: &str, port: &str| {
