@@ -307,6 +307,33 @@ fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
 }
 
 /// The program in `folder`, which may have 64 files open. Its stderr is a file there.
+/// Other code of the process may keep as many descriptors as it likes, here the sockets of listeners. Some connections are served
+/// nevertheless, without a wait for the end of those that are busy.
+#[test]
+fn some_connections_are_served_although_others_have_taken_the_descriptors() {
+    let folder = Folder::new();
+    let others = (0..19).map(|number| format!("[[listen]]\naddress = \"unix:{number}.sock\"\n"));
+    let site = "[[site]]\ndefault = true\n[[site.route]]\nrespond = \"a\"\n";
+    let listen = format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{}", others.collect::<String>());
+    folder.write("site.toml", format!("workers = 1\n{listen}{site}"));
+    let mut command = with_few_files(&folder);
+    command.arg("site.toml");
+    let server = Server::spawn(command);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap();
+    assert!((48..60).contains(&descriptors.count()), "of 64");
+    let address = urls(&server.ready_line).next().unwrap().split('/').next().unwrap();
+    let connect = || Client::new(address.parse().unwrap());
+    let mut busy = connect();
+    busy.send_raw(b"GET / HTTP/1.1\r\n");
+    for _ in 0..3 {
+        let mut client = connect();
+        client.send("GET", "/", &[]);
+        assert_eq!(client.receive("GET").text(), "a");
+    }
+    busy.send_raw(b"host: x\r\n\r\n");
+    assert_eq!(busy.receive("GET").text(), "a");
+}
+
 fn with_few_files(folder: &Folder) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\" 2>stderr"]);

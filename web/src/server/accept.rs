@@ -270,11 +270,11 @@ fn make_room(service: &Service, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
     });
 }
 
-/// Waits until handlers have enough descriptors again. Idle connections of all servers and workers are closed for them. A server without
-/// connections gets one in any case: other code may have taken the descriptors, and need not give them back.
+/// Waits until handlers have enough descriptors again. Idle connections of all servers and workers are closed for them. A server with
+/// few connections gets more in any case.
 #[cold]
 fn spare_descriptors(service: &Service, descriptors: &Descriptors<'_>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
-    let must_wait = || service.state.total() > 0 && descriptors.are_still_few();
+    let must_wait = || service.state.total() >= descriptors.least() && descriptors.are_still_few();
     let evict = || Local::evict_here(EVICTED_FOR_DESCRIPTORS);
     evict_while(service, must_wait, evict, &mut |how| {
         say(format_args!("{descriptors} by the connections{how}; {RAISE}"));

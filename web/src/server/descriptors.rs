@@ -18,6 +18,9 @@ const SPARE_PART: u64 = 4;
 /// The most descriptors that stay free. A backend at one address has no more connections: they would lack ports.
 const SPARE_MOST: u64 = 65_536;
 
+/// The share of the descriptors that stay free which the connections of one server may take in any case: one part in so many.
+const LEAST_PART: u64 = 4;
+
 /// The descriptors of the process, for a fiber that accepts connections.
 pub(super) struct Descriptors<'l> {
     limit: Cell<u64>,
@@ -39,6 +42,12 @@ impl Descriptors<'_> {
             .is_some_and(|number| u64::from(number) >= most(self.limit.get()))
     }
 
+    /// How many connections a server may have in any case: other code may have taken the descriptors, and need not give them back.
+    pub(super) fn least(&self) -> usize {
+        let least = spare(self.limit.get()) / LEAST_PART;
+        usize::try_from(least).map_or(usize::MAX, |least| least.max(1))
+    }
+
     /// Whether a connection that is accepted now would leave too few. Looks at the limit again, which may have been raised.
     pub(super) fn are_still_few(&self) -> bool {
         self.limit.set(limit());
@@ -53,14 +62,19 @@ impl Descriptors<'_> {
 impl fmt::Display for Descriptors<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = self.limit.get();
-        let spare = limit - most(limit);
+        let spare = spare(limit);
         write!(f, "{spare} of {limit} descriptors are left to files and backends")
     }
 }
 
 /// How many descriptors may be open when a connection is accepted.
 fn most(limit: u64) -> u64 {
-    limit - (limit / SPARE_PART).min(SPARE_MOST)
+    limit - spare(limit)
+}
+
+/// How many descriptors stay free then.
+fn spare(limit: u64) -> u64 {
+    (limit / SPARE_PART).min(SPARE_MOST)
 }
 
 fn limit() -> u64 {

@@ -170,7 +170,8 @@ impl Server {
     ///
     /// There is no limit by default. But the same happens, to the connections of all servers of the
     /// process, when a new connection would leave less than a quarter of the limit of open files
-    /// (`RLIMIT_NOFILE`), or less than 65,536, to everything else: files, backends, logs.
+    /// (`RLIMIT_NOFILE`), or less than 65,536, to everything else: files, backends, logs. A server may have connections for a quarter
+    /// of that share in any case, also where other code has taken all the rest.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
