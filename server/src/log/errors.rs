@@ -106,8 +106,8 @@ impl ErrorLog {
     /// While the file is opened. The thread of the old destination writes its last lines.
     pub fn open(&self, settings: &settings::ErrorLog) {
         self.set(settings);
-        let early = self.lock().early.take().unwrap_or_default();
         if self.lock().settings.to == settings.to {
+            self.lock().early = None;
             return;
         }
         match Queue::open(&settings.to) {
@@ -115,9 +115,14 @@ impl ErrorLog {
                 let mut log = self.lock();
                 log.settings.to = settings.to.clone();
                 log.queue = queue;
-                early.iter().for_each(|entry| log.put(entry));
+                for (time, entry) in log.early.take().unwrap_or_default() {
+                    log.push(&entry, time);
+                }
             }
-            Err(error) => self.complain(&error),
+            Err(error) => {
+                self.lock().early = None;
+                self.complain(&error);
+            }
         }
     }
 
@@ -220,7 +225,7 @@ struct Log<W> {
     /// The destination. None for the stream.
     queue: Option<Queue>,
     /// The lines so far, for the destination. None once that is open.
-    early: Option<Vec<Entry>>,
+    early: Option<Vec<(Duration, Entry)>>,
     /// Lines that the stream did not take.
     lost: u64,
     recent: Vec<Recent>,
@@ -335,37 +340,44 @@ impl<W: AsFd> Log<W> {
     /// Writes a line. On the stream, a report of the lines that were lost before comes first, and a line that the
     /// stream does not take counts as lost.
     fn put(&mut self, entry: &Entry) {
-        if let Some(queue) = &self.queue {
-            let mut lines = Vec::new();
-            self.format(&mut lines, entry, queue.syslog.as_ref());
-            return queue.writer.push(&lines);
+        let time = now();
+        if self.push(entry, time) {
+            return;
         }
         if let Some(early) = self.early.as_mut().filter(|early| early.len() < EARLY) {
-            early.push(entry.clone());
+            early.push((time, entry.clone()));
         }
         if self.lost > 0 {
             let text = format!("{} lines were lost here because nobody read them", self.lost);
-            if self.write(&Entry::new(Level::Warning, text)) {
+            if self.write(&Entry::new(Level::Warning, text), time) {
                 self.lost = 0;
             }
         }
-        if self.lost > 0 || !self.write(entry) {
+        if self.lost > 0 || !self.write(entry, time) {
             self.lost += 1;
         }
     }
 
-    /// Writes a line to the stream, if that takes it. Returns whether it did.
-    fn write(&mut self, entry: &Entry) -> bool {
+    /// Gives a line of this time to the destination, if that is open. Returns whether it is.
+    fn push(&self, entry: &Entry, time: Duration) -> bool {
+        let Some(queue) = &self.queue else { return false };
         let mut lines = Vec::new();
-        self.format(&mut lines, entry, None);
+        self.format(&mut lines, entry, time, queue.syslog.as_ref());
+        queue.writer.push(&lines);
+        true
+    }
+
+    /// Writes a line to the stream, if that takes it. Returns whether it did.
+    fn write(&mut self, entry: &Entry, time: Duration) -> bool {
+        let mut lines = Vec::new();
+        self.format(&mut lines, entry, time, None);
         cut_lines(&mut lines);
         self.stream.put(&lines)
     }
 
     /// Formats a line with its line feed. The journal and syslog take single lines, so there each line of a report is
     /// one of its own.
-    fn format(&self, lines: &mut Vec<u8>, entry: &Entry, syslog: Option<&syslog::Header>) {
-        let time = now();
+    fn format(&self, lines: &mut Vec<u8>, entry: &Entry, time: Duration, syslog: Option<&syslog::Header>) {
         let mut report = entry.report.lines();
         let mut text = Some(entry.text.as_str());
         let is_journal = self.in_journal && self.queue.is_none();
