@@ -129,13 +129,38 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Logs to the standard error stream, without what clients do wrong.
+/// Logs to the standard error stream, without what clients do wrong. Each record is one line, whatever an error or a client has put into
+/// it.
 pub(crate) fn to_stderr(record: &Record<'_>) {
     if record.level > Level::Warning {
         return;
     }
+    let text = visible(&record.to_string());
     match record.id {
-        Some(id) => eprintln!("osier-web: [{id}] {record}"),
-        None => eprintln!("osier-web: {record}"),
+        Some(id) => eprintln!("osier-web: [{id}] {text}"),
+        None => eprintln!("osier-web: {text}"),
+    }
+}
+
+/// A text with its control characters escaped.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char.is_control() {
+            true => shown.extend(char.escape_default()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_of_the_standard_error() {
+        let text = "failed: (Ä)=(x\nosier-web: forged\r\u{1b}[2J\u{85})";
+        assert_eq!(visible(text), "failed: (Ä)=(x\\nosier-web: forged\\r\\u{1b}[2J\\u{85})");
     }
 }
