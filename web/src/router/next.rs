@@ -108,7 +108,8 @@ impl<'n> Next<'n> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds, if the handler is cancelled because its client has left ([`Route::cancel_when_gone`](crate::Route::cancel_when_gone)).
+    /// Unwinds, if the handler is cancelled: because its client has left
+    /// ([`Route::cancel_when_gone`](crate::Route::cancel_when_gone)), or by an [`osier::timeout`] around this call.
     pub fn run(self, request: &mut Request<'_>) -> Response {
         let caller = self.caller;
         catch_unwind(AssertUnwindSafe(|| self.begin(request))).unwrap_or_else(|payload| {
