@@ -1,13 +1,15 @@
 //! Functions around handlers: their order, their powers, and the requests that they apply to.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use osier_web::test::Client;
-use osier_web::{Next, Rejection, Request, Response, Route, Router, http::StatusCode, wrap};
+use osier_web::{IntoResponse, Next, Rejection, Request, Response, Route, Router, Server, http::StatusCode, wrap};
 
-use crate::common::site;
+use crate::common::{PATIENCE, site, site_with};
 
 /// Appends `mark` to a value of the request on the way in, and to a field of the response on the
 /// way out.
@@ -190,6 +192,80 @@ fn a_panic_is_a_500_for_the_functions_outside_of_it() {
             .count();
         assert_eq!(lines, 1, "{text}: {:?}", site.log);
     }
+}
+
+/// The function outside of a panic goes on with the request as the handler has left it.
+#[test]
+fn a_function_outside_of_a_panic_reads_on_and_may_answer_otherwise() {
+    let half = |request: &mut Request<'_>| -> () {
+        request.body().read_exact(&mut [0; 3]).unwrap();
+        panic!("on purpose")
+    };
+    let router =
+        Router::new()
+            .post("/", half)
+            .get("/", |_| "fine")
+            .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+                let response = next.run(request);
+                match response.status().as_u16() {
+                    500 => io::read_to_string(request.body()).into_response(),
+                    _ => response,
+                }
+            });
+    let (served, is_served) = mpsc::channel();
+    let server = Server::new(router).on_request(move |request| {
+        let _ = served.send(request.status().as_u16());
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n");
+    client.send("2\r\ngh\r\n0\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text()), (200, "defgh"));
+    assert_eq!(client.get("/").text(), "fine");
+    drop(client);
+    let statuses: Vec<u16> = (0..2).map(|_| is_served.recv_timeout(PATIENCE).unwrap()).collect();
+    assert_eq!(statuses, [200, 200]);
+}
+
+/// A handler that unwraps the error of a cancelled call panics. A function outside of it runs until its first call that waits.
+#[test]
+fn a_cancelled_handler_that_panics_is_counted_once_and_ends_the_functions_outside() {
+    let (said, told) = mpsc::channel();
+    let (served, is_served) = mpsc::channel();
+    let [inner, outer] = [said.clone(), said].map(Mutex::new);
+    let handler = move |_: &mut Request<'_>| {
+        inner.lock().unwrap().send("begun").unwrap();
+        let (near, _far) = osier::net::UnixStream::pair().unwrap();
+        (&near).read_exact(&mut [0]).unwrap();
+    };
+    let function = move |request: &mut Request<'_>, next: Next<'_>| {
+        let response = next.run(request);
+        outer.lock().unwrap().send("outside").unwrap();
+        osier::sleep(Duration::from_secs(3600));
+        outer.lock().unwrap().send("never").unwrap();
+        response
+    };
+    let route = Route::new().get(handler).cancel_when_gone();
+    let router = Router::new().route("/", route).wrap(mark("o")).wrap(function);
+    let server = Server::new(router).on_request(move |request| {
+        let _ = served.send(request.status().as_u16());
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    for _ in 0..2 {
+        let mut client = site.connect();
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+        client.reset();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("outside"));
+        assert_eq!(is_served.recv_timeout(PATIENCE), Ok(499));
+    }
+    assert!(site.logged("was cancelled and then panicked"));
+    drop(site);
+    assert_eq!(
+        (told.try_recv(), is_served.try_recv().ok()),
+        (Err(mpsc::TryRecvError::Disconnected), None)
+    );
 }
 
 /// Around a handler that suspends, on a kept connection, pipelined.

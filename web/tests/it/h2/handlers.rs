@@ -6,7 +6,7 @@ use std::time::Duration;
 use osier_http::h2::{ErrorCode, Outgoing, StreamId};
 use osier_web::compress::Compress;
 use osier_web::files::Files;
-use osier_web::{Request, Router, Server, fastcgi, sse, ws};
+use osier_web::{Request, Route, Router, Server, fastcgi, sse, wrap, ws};
 use testkit::Folder;
 
 use super::client::Client;
@@ -490,5 +490,27 @@ fn a_script_gets_the_protocol_and_the_length_of_a_body_that_has_none() {
     for size in [1, 5_000, 300_000] {
         let reply = client.send("POST", "/a.php", &[], &pattern(size));
         assert_eq!(reply.text(), format!("HTTP/2.0 {size} {size}"));
+    }
+}
+
+/// A panic is the end of its response alone, also inside of functions around the handler.
+#[test]
+fn a_panic_inside_of_functions_is_a_500_with_their_fields() {
+    let broken = |_: &mut Request<'_>| -> () { panic!("on purpose") };
+    let router = router()
+        .get("/broken", broken)
+        .route("/deep", Route::new().get(broken).stack_bytes(1 << 20))
+        .wrap(wrap::request_id("x-id"));
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    for path in ["/broken", "/deep"] {
+        let reply = client.get(path);
+        assert_eq!(
+            (reply.status, reply.text()),
+            (500, "500 Internal Server Error\n"),
+            "{path}"
+        );
+        assert!(reply.header("x-id").is_some(), "{path}");
+        assert_eq!(client.get("/").text(), "hello");
     }
 }
