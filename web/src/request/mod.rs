@@ -161,6 +161,8 @@ pub struct Request<'a> {
     pub(crate) extensions: Extensions,
     pub(crate) changes: &'a Changes<'a>,
     pub(crate) states: &'a States,
+    /// Pattern of the route, or prefix of the mount. Empty if there is none.
+    pub(crate) pattern: &'a str,
     /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
     #[cfg_attr(
@@ -320,6 +322,29 @@ impl<'a> Request<'a> {
     /// The path of the target, percent-encoded.
     pub fn path(&self) -> &'a str {
         self.head.path()
+    }
+
+    /// The pattern of the route as [`Router::paths`](crate::Router::paths) yields it, with the prefixes of nested routers: a name for
+    /// all requests of one kind. A path whose route lacks the method (405) has it, too. For a handler that is
+    /// [mounted](crate::Router::mount), and for the fallback of a nested router, it is the prefix.
+    ///
+    /// `None` for an unknown path (404), the outermost fallback, a mount at `/`, a server without a router, and for a handler inside
+    /// of a [cache](crate::wrap::cache::Cache::around). [`retarget`](Request::retarget) does not change it.
+    ///
+    /// ```
+    /// use osier_web::{Next, Request, Router, test::Client};
+    ///
+    /// let api = Router::new().get("/users/{id}", |_| "a user\n");
+    /// let router = Router::new().nest("/api", api).wrap(|request: &mut Request<'_>, next: Next<'_>| {
+    ///     let route = request.pattern().unwrap_or("none");
+    ///     next.run(request).header("x-route", route)
+    /// });
+    /// let client = Client::new(router);
+    /// assert_eq!(client.get("/api/users/7").send().header("x-route"), Some("/api/users/{id}"));
+    /// assert_eq!(client.get("/api/none").send().header("x-route"), Some("none"));
+    /// ```
+    pub fn pattern(&self) -> Option<&'a str> {
+        (!self.pattern.is_empty()).then_some(self.pattern)
     }
 
     /// The prefix at which the handler is mounted ([`Router::mount`](crate::Router::mount),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use matchit::Params;
 use osier_http::path::Path;
+use osier_http::{Head, Method};
 
 use crate::router::answer::Answer;
 use crate::router::next::Surroundings;
@@ -63,7 +64,7 @@ static NOTHING: Surroundings = Surroundings::NOTHING;
 impl Handler {
     /// Finds the handler of a request, as [`Router::find`] does.
     #[inline]
-    pub(crate) fn find<'r, 'p, 'h: 'p>(
+    fn find<'r, 'p, 'h: 'p>(
         &'r self,
         method: &str,
         sent: &'h str,
@@ -82,8 +83,22 @@ impl Handler {
         }
     }
 
+    /// Finds the handler of the request with this head.
+    #[inline]
+    pub(crate) fn find_for<'r, 'p, 'h: 'p>(
+        &'r self,
+        head: &Head<'h>,
+        read: &'p OnceCell<Path<'h>>,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r> {
+        match head.method() {
+            Method::Connect => self.nothing(),
+            method => self.find(method.as_str(), head.path(), read, params),
+        }
+    }
+
     /// Returns the result for a request that has no path.
-    pub(crate) fn nothing(&self) -> Found<'_> {
+    fn nothing(&self) -> Found<'_> {
         match &self.0 {
             Kind::Router(router) => router.nothing(),
             Kind::Function(_) => Found {

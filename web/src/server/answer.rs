@@ -20,8 +20,8 @@ use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
 use crate::request::Marks;
 use crate::response::broken::Broken;
-use crate::server::burst::{Burst, DRAIN_BYTES};
-use crate::server::served::{CLIENT_GONE, Client, Observer, Served};
+use crate::server::burst::{App, Burst, DRAIN_BYTES};
+use crate::server::served::{CLIENT_GONE, Client, Served};
 use crate::{RequestBody, Response};
 
 impl Burst<'_> {
@@ -174,7 +174,7 @@ impl Burst<'_> {
 
     /// Returns the report of a response that the connection finishes without a burst.
     pub(crate) fn report_later(&self, status: u16, bytes: u64) -> Option<Report> {
-        let observer = self.app.observer.clone()?;
+        let app = self.app.observing()?;
         let (client, is_proxied) = Client::of(self.peer, &self.marks).address();
         let (marks, server) = (self.marks.clone(), self.peer.worker.server.clone());
         Some(Box::new(move |head, all| {
@@ -183,7 +183,7 @@ impl Burst<'_> {
             let head = Head::parse(head, &mut slots, &server.limits).ok();
             let bytes = if all { bytes } else { 0 };
             let client = Client::Known(client, is_proxied);
-            report(&observer, client, &marks, head.as_ref(), status, bytes);
+            report(&app, client, &marks, head.as_ref(), status, bytes);
         }))
     }
 
@@ -341,15 +341,16 @@ impl Burst<'_> {
     /// Calls the observer, if there is one.
     #[inline(always)]
     pub(crate) fn observe(&self, head: Option<&Head<'_>>, status: u16, bytes: u64) {
-        if let Some(observer) = &self.app.observer {
+        if self.app.observer.is_some() {
             let client = Client::of(self.peer, &self.marks);
-            report(observer, client, &self.marks, head, status, bytes);
+            report(self.app, client, &self.marks, head, status, bytes);
         }
     }
 }
 
 #[inline(never)]
-fn report(observer: &Observer, client: Client<'_>, marks: &Marks, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+fn report(app: &App, client: Client<'_>, marks: &Marks, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+    let Some(observer) = &app.observer else { return };
     let nanos = marks.timing.note_end().unwrap_or(0);
     observer(&Served {
         head,
@@ -358,6 +359,7 @@ fn report(observer: &Observer, client: Client<'_>, marks: &Marks, head: Option<&
         nanos,
         client,
         marks,
+        handler: &app.handler,
     });
 }
 

@@ -21,6 +21,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "h2")]
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 
 use http::{Extensions, StatusCode};
 use matchit::Params;
@@ -29,7 +30,7 @@ use osier::fiber::RequestWords;
 use osier::io::HalfClose;
 use osier::memory::{self, Account, Charge, Pressure};
 use osier_http::path::Path;
-use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
+use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Outline, Reject, Slots, Version};
 
 use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
@@ -70,8 +71,25 @@ pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
 /// The application of a server: its handler, and its observer, which is called for each request.
 pub(crate) struct App {
+    /// Itself, for reports about responses that connections finish without a burst.
+    this: Weak<App>,
     pub(crate) handler: Handler,
     pub(crate) observer: Option<Observer>,
+}
+
+impl App {
+    pub(crate) fn new(handler: Handler, observer: Option<Observer>) -> Arc<App> {
+        Arc::new_cyclic(|this| App {
+            this: this.clone(),
+            handler,
+            observer,
+        })
+    }
+
+    /// Returns itself if it has an observer, which is to be called later.
+    pub(crate) fn observing(&self) -> Option<Arc<App>> {
+        self.observer.as_ref().and_then(|_| self.this.upgrade())
+    }
 }
 
 impl Serve for App {
@@ -345,7 +363,7 @@ impl<'b> Burst<'b> {
         self.is_apart.set(true);
         let mut gone = Gone::Default;
         let (read, mut params) = (OnceCell::new(), None);
-        let found = self.find(head, &read, &mut params);
+        let found = self.app.handler.find_for(head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
         loop {
             // A byte beyond the limit of the body is read to this place.
@@ -456,7 +474,7 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
         let (read, mut params) = (OnceCell::new(), None);
-        let found = self.find(&head, &read, &mut params);
+        let found = self.app.handler.find_for(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
         let mut place = (input.start, input.end);
         loop {
@@ -480,29 +498,12 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
         let (read, mut params) = (OnceCell::new(), None);
-        let found = self.find(&head, &read, &mut params);
+        let found = self.app.handler.find_for(&head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
         let mut place = (input.start, input.end);
         let step = self.serve_parsed(gone, &head, &way, arrived, is_apart, &mut place);
         (input.start, input.end) = place;
         step
-    }
-
-    /// Finds the handler of a request.
-    #[inline]
-    fn find<'r, 'p, 'h: 'p>(
-        &self,
-        head: &Head<'h>,
-        read: &'p OnceCell<Path<'h>>,
-        params: &mut Option<Params<'r, 'p>>,
-    ) -> Found<'r>
-    where
-        'b: 'r,
-    {
-        match head.method() {
-            Method::Connect => self.app.handler.nothing(),
-            method => self.app.handler.find(method.as_str(), head.path(), read, params),
-        }
     }
 
     /// Serves the request of `head`. Moves `place`, the place of the bytes in the input that are not served, behind it, unless it is to be
@@ -560,6 +561,7 @@ impl<'b> Burst<'b> {
             extensions: Extensions::new(),
             changes: &changes,
             states: &found.around.states,
+            pattern: found.pattern,
             mount: found.mount,
             gone,
         };

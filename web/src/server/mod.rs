@@ -484,10 +484,7 @@ impl Server {
         };
         Service {
             state: Arc::new(state),
-            app: Arc::new(App {
-                handler: self.handler,
-                observer: self.observer,
-            }),
+            app: App::new(self.handler, self.observer),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The report of a server about each request that it has served.
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +8,12 @@ use std::time::Duration;
 use http::StatusCode;
 use osier_http::Head;
 
-use crate::RequestId;
 use crate::conn::peer::Peer;
 use crate::conn::times::Times;
 use crate::listen::ip_of_client;
 use crate::request::Marks;
 use crate::request::trace::TraceContext;
+use crate::{Handler, RequestId};
 
 /// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -28,6 +29,7 @@ pub struct Served<'a> {
     pub(crate) nanos: u64,
     pub(crate) client: Client<'a>,
     pub(crate) marks: &'a Marks,
+    pub(crate) handler: &'a Handler,
 }
 
 /// The client of a request.
@@ -82,6 +84,32 @@ impl<'a> Served<'a> {
     /// The query: the part of the target after its first `?`.
     pub fn query(&self) -> Option<&'a str> {
         self.head.and_then(|head| head.query())
+    }
+
+    /// The pattern of the route, as [`Request::pattern`](crate::Request::pattern) says: a label for metrics, of which there are only
+    /// as many as the router has routes. Each call looks the path up again.
+    ///
+    /// ```
+    /// use osier_web::{Router, Server, test::Client};
+    /// use std::{collections::HashMap, sync::{Arc, Mutex}};
+    ///
+    /// let counts = Arc::new(Mutex::new(HashMap::<(String, u16), u64>::new()));
+    /// let shared = counts.clone();
+    /// let server = Server::new(Router::new().get("/users/{id}", |_| "a user\n")).on_request(move |served| {
+    ///     let route = served.pattern().unwrap_or("none").to_owned();
+    ///     *shared.lock().unwrap().entry((route, served.status().as_u16())).or_default() += 1;
+    /// });
+    /// let client = Client::of(server);
+    /// for path in ["/users/1", "/users/2", "/none"] {
+    ///     client.get(path).send();
+    /// }
+    /// let counts = counts.lock().unwrap();
+    /// assert_eq!((counts[&("/users/{id}".to_owned(), 200)], counts[&("none".to_owned(), 404)]), (2, 1));
+    /// ```
+    pub fn pattern(&self) -> Option<&'a str> {
+        let (read, mut params) = (OnceCell::new(), None);
+        let pattern = self.handler.find_for(self.head?, &read, &mut params).pattern;
+        (!pattern.is_empty()).then_some(pattern)
     }
 
     /// The value of the request's first field called `name`.

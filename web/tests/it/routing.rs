@@ -2,8 +2,10 @@
 
 use crate::common::site;
 use osier_web::{
-    IntoResponse, Next, Rejection, Request, Response, Route, Router, http::Method, http::StatusCode, test::Client,
+    IntoResponse, Next, Rejection, Request, Response, Route, Router, Server, http::Method, http::StatusCode,
+    test::Client,
 };
+use std::sync::mpsc;
 
 #[test]
 fn unknown_paths_and_methods() {
@@ -411,4 +413,54 @@ fn a_handler_may_bound_the_body() {
     assert_eq!(site.ask(&known("123456")).status, 413);
     assert_eq!(site.ask(&chunked(["123", "45"])).text(), "12345");
     assert_eq!(site.ask(&chunked(["123", "456"])).status, 413);
+}
+
+/// Middleware and the observer know the same pattern, for all requests of one kind.
+#[test]
+fn the_pattern_of_the_route_is_known_before_the_handler_and_after_the_response() {
+    let inner = Router::new()
+        .get("/", |_| "root")
+        .get("/users/{id}", |_| "user")
+        .fallback(|_: &mut Request<'_>| StatusCode::NOT_FOUND);
+    let router = Router::new()
+        .nest("/api/{version}", Router::new().get("/x%20y/{*rest}", |_| "deep"))
+        .nest("/v2", inner)
+        .mount("/docs", |_: &mut Request<'_>| "docs")
+        .post("/moved/{id}", |request: &mut Request<'_>| request.path().to_owned())
+        .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+            if request.path().starts_with("/moved/") {
+                request.retarget("/docs/there").unwrap();
+            }
+            let pattern = request.pattern().unwrap_or("-");
+            next.run(request).header("x-pattern", pattern)
+        });
+    let (told, hears) = mpsc::channel();
+    let server = Server::new(router).on_request(move |served| {
+        let pattern = served.pattern().unwrap_or("-").to_owned();
+        told.send((pattern, served.status().as_u16())).unwrap();
+    });
+    let client = Client::of(server);
+    let cases = [
+        ("GET", "/v2/users/7?q=1", 200, "/v2/users/{id}"),
+        ("HEAD", "/v2//users/%37", 200, "/v2/users/{id}"),
+        ("DELETE", "/v2/users/7", 405, "/v2/users/{id}"),
+        ("OPTIONS", "/v2/users/7", 204, "/v2/users/{id}"),
+        ("GET", "/v2", 200, "/v2"),
+        ("GET", "/v2/none/at/all", 404, "/v2"),
+        ("GET", "/api/3/x%20y/a/b", 200, "/api/{version}/x y/{*rest}"),
+        ("GET", "/docs/a.html", 200, "/docs"),
+        ("POST", "/moved/1", 200, "/moved/{id}"),
+        ("GET", "/none", 404, "-"),
+        ("OPTIONS", "*", 204, "-"),
+        ("CONNECT", "v2:443", 501, "-"),
+        ("GET", "/v2/users/%zz", 400, "-"),
+    ];
+    for (method, target, status, pattern) in cases {
+        let reply = client.request(method, target).header("host", "v2:443").send();
+        let seen = (reply.status().as_u16(), reply.header("x-pattern"));
+        assert_eq!(seen, (status, Some(pattern)), "{method} {target}");
+        assert_eq!(hears.recv(), Ok((pattern.to_owned(), status)), "{method} {target}");
+    }
+    let function = Client::new(|request: &mut Request<'_>| format!("{:?}", request.pattern()));
+    assert_eq!(function.get("/").send().text(), "None");
 }

@@ -22,7 +22,7 @@ fn byte_at(place: usize) -> u8 {
     (place % 251) as u8
 }
 
-/// The paths and byte counts that the observer was told.
+/// The patterns, paths and byte counts that the observer was told.
 type Told = Arc<Mutex<Vec<(String, u64)>>>;
 
 fn folder() -> Folder {
@@ -38,15 +38,15 @@ fn site(folder: &Folder) -> (Site, Told) {
             let metrics = osier::inspect::metrics().expect("inside of a runtime");
             metrics.workers[0].resting.to_string()
         })
-        .fallback(Files::open(folder.path()).unwrap().handler());
+        .get("/{*file}", Files::open(folder.path()).unwrap().handler());
     let timeouts = Timeouts {
         write: WRITE,
         ..Timeouts::default()
     };
     let tell = told.clone();
     let server = Server::new(router).timeouts(timeouts).on_request(move |served| {
-        let path = served.target().to_owned();
-        tell.lock().unwrap().push((path, served.bytes()));
+        let place = format!("{} for {}", served.pattern().unwrap_or("none"), served.target());
+        tell.lock().unwrap().push((place, served.bytes()));
     });
     (site_with(1, server, |server| server.bind("127.0.0.1:0")), told)
 }
@@ -86,7 +86,7 @@ fn expect_file(client: &mut Client) {
 fn told_of_file(told: &Told) -> Vec<u64> {
     let told = told.lock().unwrap();
     told.iter()
-        .filter(|(path, _)| path == "/file")
+        .filter(|(place, _)| place == "/{*file} for /file")
         .map(|(_, bytes)| *bytes)
         .collect()
 }

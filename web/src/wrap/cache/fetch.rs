@@ -205,6 +205,7 @@ impl Job {
             extensions: self.extensions.clone(),
             changes: &changes,
             states: &self.states,
+            pattern: "",
             mount: 0,
             gone: Gone::Finish,
         };

@@ -206,8 +206,8 @@ impl Cache {
         &self.0.store
     }
 
-    /// Puts the cache around a handler. A request that is fetched for many has neither the route's parameters nor
-    /// extensions, apart from `fastcgi::RequestParams`: a response that depends on them must not say that it may be
+    /// Puts the cache around a handler. A request that is fetched for many has neither the route's pattern and
+    /// parameters nor extensions, apart from `fastcgi::RequestParams`: a response that depends on them must not say that it may be
     /// shared.
     pub fn around<F, R>(&self, handler: F) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static
     where
