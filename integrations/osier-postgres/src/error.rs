@@ -6,7 +6,8 @@ use std::io;
 use tokio_postgres::error::{DbError, SqlState};
 
 /// The reason why a call failed: the server's, the connection's, or the URL's.
-#[derive(Debug)]
+///
+/// [`Debug`](fmt::Debug) is for a program whose `main` returns it: the text, with its sources or the SQLSTATE. `{:#?}` shows all that is known.
 pub struct Error(Kind);
 
 #[derive(Debug)]
@@ -61,6 +62,26 @@ impl fmt::Display for Error {
             },
             Kind::Connect(server, _) => write!(f, "cannot connect to postgres at {server}"),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::error::Error as _;
+
+        if f.alternate() {
+            return f.debug_tuple("Error").field(&self.0).finish();
+        }
+        write!(f, "{self}")?;
+        if let Some(code) = self.code() {
+            return write!(f, " (SQLSTATE {})", code.code());
+        }
+        let mut source = self.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
     }
 }
 

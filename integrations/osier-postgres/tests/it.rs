@@ -70,6 +70,8 @@ fn rows_values_and_errors(server: &Peer) {
     let twice = connection.execute("insert into item values (11)", &[]).unwrap_err();
     assert_eq!(twice.code().map(|code| code.code()), Some("23505"), "{twice}");
     assert!(twice.to_string().contains("duplicate key") && !twice.is_closed());
+    assert_eq!(format!("{twice:?}"), format!("{twice} (SQLSTATE 23505)"));
+    assert!(format!("{twice:#?}").contains("item_pkey"), "{twice:#?}");
     let wrong = connection.query("select nonsense", &[]).unwrap_err();
     assert_eq!(wrong.code().map(|code| code.code()), Some("42703"));
     assert_eq!(
@@ -89,7 +91,13 @@ fn rows_values_and_errors(server: &Peer) {
         refused.is_closed() && refused.to_string().contains("/nowhere/.s.PGSQL.5432"),
         "{refused}"
     );
-    assert!(Pool::connect("nonsense", 1).is_err());
+    let shown = format!("{refused:?}");
+    assert_eq!(
+        shown,
+        "cannot connect to postgres at /nowhere/.s.PGSQL.5432: No such file or directory (os error 2)"
+    );
+    let nonsense = format!("{:?}", Pool::connect("nonsense", 1).unwrap_err());
+    assert!(nonsense.starts_with("postgres: invalid connection string: "), "{nonsense}");
 }
 
 fn statements_are_prepared_once(server: &Peer) {
