@@ -16,7 +16,8 @@ const NO_MEMORY: &str = "memory is too short for the request's body";
 /// A status and one line of text for a client whose request cannot be served.
 ///
 /// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that
-/// is not the client's (a missing state, a disk error) is a 500 with a log line.
+/// is not the client's (a missing state, a disk error) is a 500 with a log line. If the store of sessions is
+/// away, it is a 503 with `Retry-After`.
 #[derive(Debug)]
 pub struct Rejection(Kind);
 
@@ -35,6 +36,9 @@ enum Kind {
     Internal(String),
     /// Memory is too short for the body.
     NoMemory,
+    /// A service that the server needs is away: what cannot be done, and why. Both are for the log.
+    #[cfg_attr(not(feature = "sessions"), allow(dead_code, reason = "sessions make it"))]
+    Unavailable(&'static str, io::Error),
 }
 
 impl Rejection {
@@ -56,6 +60,11 @@ impl Rejection {
         Rejection(Kind::NoMemory)
     }
 
+    #[cfg(feature = "sessions")]
+    pub(crate) fn unavailable(failure: &'static str, error: io::Error) -> Self {
+        Rejection(Kind::Unavailable(failure, error))
+    }
+
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match &self.0 {
@@ -65,7 +74,7 @@ impl Rejection {
                 of_body.map_or(StatusCode::INTERNAL_SERVER_ERROR, |error| error.status())
             }
             Kind::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Kind::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::NoMemory | Kind::Unavailable(..) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -78,6 +87,7 @@ impl IntoResponse for Rejection {
             Kind::Io(error) => error.into_response(),
             Kind::Internal(text) => Response::internal_error(text),
             Kind::NoMemory => Response::overloaded().close().because(NO_MEMORY),
+            Kind::Unavailable(..) => Response::overloaded().because(self),
         }
     }
 }
@@ -107,6 +117,7 @@ impl fmt::Display for Rejection {
             Kind::Io(error) => error.fmt(f),
             Kind::Internal(text) => f.write_str(text),
             Kind::NoMemory => f.write_str(NO_MEMORY),
+            Kind::Unavailable(failure, error) => write!(f, "{failure}: {error}"),
         }
     }
 }
@@ -115,6 +126,7 @@ impl Error for Rejection {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0 {
             Kind::Io(error) => error.source(),
+            Kind::Unavailable(_, error) => Some(error),
             Kind::Client(..) | Kind::Beyond(..) | Kind::Internal(_) | Kind::NoMemory => None,
         }
     }
@@ -130,12 +142,13 @@ impl From<io::Error> for Rejection {
 }
 
 /// Converts to `InvalidData` if the rejection has a text for the client, to the original I/O error
-/// if there is one, and otherwise to `Other`.
+/// if there is one, and otherwise to `Other`. A rejection with a status other than 500 is kept inside.
 impl From<Rejection> for io::Error {
     fn from(rejection: Rejection) -> Self {
         match rejection.0 {
             Kind::Io(error) => error,
             Kind::Internal(text) => io::Error::other(text),
+            Kind::Unavailable(_, ref error) => io::Error::new(error.kind(), rejection),
             client @ (Kind::Client(..) | Kind::Beyond(..) | Kind::NoMemory) => {
                 io::Error::new(io::ErrorKind::InvalidData, Rejection(client))
             }

@@ -1,7 +1,7 @@
 //! Sessions: their cookie, their end, and their stores.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -287,6 +287,74 @@ fn what_cannot_be_stored_is_a_failure_of_the_server() {
     assert_eq!(bare.get("/").send().status(), 500);
 }
 
+/// A store that is away.
+struct Away;
+
+impl Store for Away {
+    fn load(&self, _: &str) -> io::Result<Option<(Vec<u8>, Duration)>> {
+        Err(io::ErrorKind::ConnectionRefused.into())
+    }
+
+    fn save(&self, _: &str, _: &[u8], _: Duration) -> io::Result<()> {
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn replace(&self, _: &str, _: &[u8], _: Duration) -> io::Result<bool> {
+        unreachable!("nothing was loaded")
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        unreachable!("nothing was loaded")
+    }
+}
+
+#[test]
+fn a_store_that_is_away_makes_the_service_unavailable() {
+    let (told, hears) = mpsc::channel();
+    let passes_on = |request: &mut Request<'_>| -> io::Result<()> {
+        request.session()?.get::<String>("user")?;
+        Ok(())
+    };
+    let router = Router::new()
+        .post("/login", |request: &mut Request<'_>| {
+            request.session()?.set("user", "ada")
+        })
+        .get("/", |request: &mut Request<'_>| {
+            let user = request.session()?.get::<String>("user");
+            user.inspect_err(|error| assert_eq!(error.status(), 503))
+        })
+        .get("/io", passes_on)
+        .wrap(Sessions::new(Away).wrap());
+    let server = Server::new(router).on_log(move |record| told.send(record.to_string()).unwrap());
+    let client = Client::of(server);
+    let sent = format!("session={}", "A".repeat(43));
+    let requests = [
+        (
+            client.get("/").header("cookie", &sent),
+            "GET / failed: the session cannot be loaded: connection refused",
+        ),
+        (
+            client.get("/io").header("cookie", &sent),
+            "GET /io failed: the session cannot be loaded: connection refused",
+        ),
+        (
+            client.post("/login"),
+            "POST /login failed: the session cannot be stored: timed out",
+        ),
+    ];
+    for (request, line) in requests {
+        let reply = request.send();
+        assert_eq!(
+            (reply.status().as_u16(), reply.header("retry-after")),
+            (503, Some("1")),
+            "{line}"
+        );
+        assert_eq!(reply.text(), "503 Service Unavailable\n");
+        assert_eq!(reply.header("set-cookie"), None, "{line}");
+        assert_eq!(hears.recv().unwrap(), line);
+    }
+}
+
 #[test]
 fn servers_share_sessions_in_redis() {
     let Some(mut broker) = Broker::start(&["--requirepass", "secret"]) else {
@@ -348,7 +416,7 @@ fn servers_share_sessions_in_redis() {
     broker.restart();
     assert_eq!(get(&one, &third), "nobody");
     broker.kill();
-    assert_eq!(one.get("/").header("cookie", &third).send().status(), 500);
+    assert_eq!(one.get("/").header("cookie", &third).send().status(), 503);
     assert_eq!(one.get("/static").header("cookie", &third).send().status(), 200);
     broker.restart();
     let fourth = cookie(&one.post("/login").send());

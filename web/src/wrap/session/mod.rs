@@ -46,6 +46,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -59,11 +60,10 @@ pub use self::keys::CookieKeys;
 #[cfg(feature = "redis")]
 pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
-use crate::conn::log::Causes;
 use crate::lock;
 use crate::request::base64;
 use crate::router::next::HasPanicked;
-use crate::{Next, Rejection, Request, Response};
+use crate::{IntoResponse, Next, Rejection, Request, Response};
 
 /// Random bytes of an id.
 const ID_BYTES: usize = 32;
@@ -157,11 +157,7 @@ impl Sessions {
         match self.store(session, values, &state.plan(self.options.idle)) {
             Ok(None) => response,
             Ok(Some(id)) => response.cookie(self.cookie(&id, is_https)),
-            Err(rejection) => {
-                let mut failed = Response::internal_error("");
-                failed.cause = Some(format!("the session cannot be stored: {}", Causes(&rejection)).into());
-                failed
-            }
+            Err(rejection) => rejection.into_response(),
         }
     }
 
@@ -172,27 +168,30 @@ impl Sessions {
             Plan::Nothing => Ok(None),
             Plan::Remove => {
                 if let Some(id) = sent {
-                    store.remove(&hashed(id))?;
+                    store.remove(&hashed(id)).map_err(not_stored)?;
                 }
                 Ok(sent.map(|_| String::new()))
             }
             Plan::Save { keeps_id } => {
-                let data = serde_json::to_vec(values).map_err(|error| Rejection::internal(error.to_string()))?;
+                let data = serde_json::to_vec(values)
+                    .map_err(|error| Rejection::internal(format!("the session cannot be stored: {error}")))?;
                 if data.len() > self.options.bytes {
                     let (size, most) = (data.len(), self.options.bytes);
                     return Err(Rejection::internal(format!(
-                        "its values have {size} bytes, at most {most} may be stored"
+                        "the session cannot be stored: its values have {size} bytes, at most {most} may be stored"
                     )));
                 }
                 if let (Some(id), true) = (sent, keeps_id) {
                     // Another request may have ended the session, or given it another id, while this one ran.
-                    let is_there = store.replace(&hashed(id), &data, self.options.idle)?;
+                    let is_there = store
+                        .replace(&hashed(id), &data, self.options.idle)
+                        .map_err(not_stored)?;
                     return Ok(is_there.then(|| id.to_owned()));
                 }
                 let id = new_id();
-                store.save(&hashed(&id), &data, self.options.idle)?;
+                store.save(&hashed(&id), &data, self.options.idle).map_err(not_stored)?;
                 if let Some(old) = sent {
-                    store.remove(&hashed(old))?;
+                    store.remove(&hashed(old)).map_err(not_stored)?;
                 }
                 Ok(Some(id))
             }
@@ -372,7 +371,7 @@ impl Session {
             return Ok(());
         }
         let found = match &self.0.sent {
-            Some(id) => self.0.store.load(&hashed(id)).map_err(failed)?,
+            Some(id) => self.0.store.load(&hashed(id)).map_err(not_loaded)?,
             None => None,
         };
         let (values, left) = match found {
@@ -402,9 +401,12 @@ impl fmt::Debug for Session {
     }
 }
 
-/// An error of the store, which is not the client's fault.
-fn failed(error: std::io::Error) -> Rejection {
-    Rejection::internal(format!("the store of sessions: {}", Causes(&error)))
+fn not_loaded(error: io::Error) -> Rejection {
+    Rejection::unavailable("the session cannot be loaded", error)
+}
+
+fn not_stored(error: io::Error) -> Rejection {
+    Rejection::unavailable("the session cannot be stored", error)
 }
 
 fn new_id() -> String {

@@ -16,7 +16,7 @@ use crate::lock;
 ///
 /// # Errors
 ///
-/// After a failure the client gets a 500, and the log a line.
+/// After a failure the client gets a 503 with `Retry-After`, and the log a line.
 pub trait Store: Send + Sync + 'static {
     /// The data of a session, and how long it will still be kept. `None` if there is none, or it has expired.
     ///
