@@ -25,11 +25,13 @@
 //! - A response is collected in memory as a whole.
 //! - An upgrade ends with its 101 response, unless the test calls [`RequestBuilder::upgrade`].
 
+mod jar;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use osier::Runtime;
@@ -44,7 +46,8 @@ use crate::conn::Conn;
 use crate::conn::output::Output;
 use crate::conn::peer::Memory;
 use crate::conn::serve::{After, Input, Local, Service};
-use crate::{Handler, Server, Stream};
+use crate::test::jar::Jar;
+use crate::{Handler, Server, Stream, lock};
 
 /// Client address that handlers see by default.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
@@ -56,7 +59,8 @@ const REPLY_BYTES: usize = 256 << 20;
 pub struct Client {
     service: Service,
     /// Runtime for callers on plain threads, made for the first of them.
-    runtime: OnceLock<Runtime>,
+    runtime: Arc<OnceLock<Runtime>>,
+    cookies: Option<Mutex<Jar>>,
 }
 
 impl Client {
@@ -69,7 +73,30 @@ impl Client {
     pub fn of(server: Server) -> Client {
         Client {
             service: server.service(1, None),
-            runtime: OnceLock::new(),
+            runtime: Arc::default(),
+            cookies: None,
+        }
+    }
+
+    /// Makes another client of the same server, which keeps cookies as a browser does: it sends them with the requests for their path,
+    /// until a response removes them. A `Secure` cookie is kept, too, and `Expires` is not read. A request with a field `cookie` of its
+    /// own sends that instead.
+    ///
+    /// ```
+    /// use osier_web::{Request, Response, Router, http::StatusCode, test::Client};
+    ///
+    /// let login = |_: &mut Request<'_>| Response::new(StatusCode::OK).header("set-cookie", "user=ada; Path=/; HttpOnly");
+    /// let home = |request: &mut Request<'_>| request.cookie("user").unwrap_or("nobody").to_owned();
+    /// let client = Client::new(Router::new().get("/", home).post("/login", login));
+    /// let (ada, other) = (client.with_cookies(), client.with_cookies());
+    /// ada.post("/login").send();
+    /// assert_eq!((ada.get("/").send().text(), other.get("/").send().text()), ("ada", "nobody"));
+    /// ```
+    pub fn with_cookies(&self) -> Client {
+        Client {
+            service: self.service.clone(),
+            runtime: self.runtime.clone(),
+            cookies: Some(Mutex::default()),
         }
     }
 
@@ -109,8 +136,10 @@ impl Client {
         RequestBuilder {
             client: self,
             method: method.to_owned(),
+            target: target.to_owned(),
             head: format!("{method} {target} HTTP/1.1\r\n"),
             has_host: false,
+            has_cookie: false,
             body: None,
             peer: PEER,
             bound: REPLY_BYTES,
@@ -125,8 +154,10 @@ osier_queue::impl_debug!(Client, self => { .. });
 pub struct RequestBuilder<'c> {
     client: &'c Client,
     method: String,
+    target: String,
     head: String,
     has_host: bool,
+    has_cookie: bool,
     body: Option<Outgoing>,
     peer: SocketAddr,
     bound: usize,
@@ -142,6 +173,7 @@ impl RequestBuilder<'_> {
     /// Adds a field. The default `host` is `test`.
     pub fn header(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.has_host |= name.eq_ignore_ascii_case("host");
+        self.has_cookie |= name.eq_ignore_ascii_case("cookie");
         self.head += &format!("{name}: {value}\r\n");
         self
     }
@@ -279,14 +311,21 @@ impl RequestBuilder<'_> {
         let RequestBuilder {
             client,
             method,
+            target,
             mut head,
             has_host,
+            has_cookie,
             body,
             peer,
             bound,
         } = self;
         if !has_host {
             head += "host: test\r\n";
+        }
+        if let (Some(jar), false) = (&client.cookies, has_cookie)
+            && let Some(field) = lock(jar).field(&target)
+        {
+            head += &format!("cookie: {field}\r\n");
         }
         if let Some(body) = &body {
             match body.len {
@@ -316,6 +355,14 @@ impl RequestBuilder<'_> {
             );
             panic!("no response ({why}) but {text:?}")
         });
+        if let Some(jar) = &client.cookies {
+            let fields = reply
+                .headers
+                .get_all("set-cookie")
+                .iter()
+                .filter_map(|value| value.to_str().ok());
+            fields.for_each(|field| lock(jar).set(&target, field));
+        }
         (reply, connection)
     }
 }

@@ -127,6 +127,23 @@ fn nothing_is_stored_or_sent_before_it_is_needed() {
 }
 
 #[test]
+fn a_test_client_that_keeps_cookies_stays_logged_in() {
+    let client = app(Sessions::new(Memory::new(10)));
+    let (ada, bob) = (client.with_cookies(), client.with_cookies());
+    let user = |client: &Client| client.get("/").send().text().to_owned();
+    ada.post("/login").send();
+    bob.post("/login?user=bob").send();
+    ada.post("/renew").send();
+    assert_eq!(
+        (user(&ada), user(&bob), user(&client)),
+        ("ada".into(), "bob".into(), "nobody".into())
+    );
+    assert_eq!(get(&ada, "session=none"), "nobody", "its own field");
+    ada.post("/logout").send();
+    assert_eq!((user(&ada), user(&bob)), ("nobody".into(), "bob".into()));
+}
+
+#[test]
 fn a_login_has_an_id_that_nobody_knew_and_a_logout_ends_it() {
     let store = Counted::new();
     let client = app(Sessions::new(store.clone()));
