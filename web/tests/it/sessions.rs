@@ -479,7 +479,7 @@ fn the_log_says_why_the_store_is_away() {
     let login = |request: &mut Request<'_>| request.session()?.set("user", "ada");
     let router = Router::new().get("/", login).wrap(Sessions::new(Away).wrap());
     let client = Client::of(Server::new(router).on_log(move |record| drop(said.send(record.to_string()))));
-    assert_eq!(client.get("/").send().status(), 500);
+    assert_eq!(client.get("/").send().status(), 503);
     let cause = "GET / failed: the session cannot be stored: no connection: the host is down";
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [cause]);
 }
