@@ -97,7 +97,10 @@ fn rows_values_and_errors(server: &Peer) {
         "cannot connect to postgres at /nowhere/.s.PGSQL.5432: No such file or directory (os error 2)"
     );
     let nonsense = format!("{:?}", Pool::connect("nonsense", 1).unwrap_err());
-    assert!(nonsense.starts_with("postgres: invalid connection string: "), "{nonsense}");
+    assert!(
+        nonsense.starts_with("postgres: invalid connection string: "),
+        "{nonsense}"
+    );
 }
 
 fn statements_are_prepared_once(server: &Peer) {
