@@ -124,8 +124,8 @@ fn every_worker_serves_on_the_shared_address() {
     assert_eq!(seen.len(), 2, "{seen:?}");
 }
 
-#[test]
-fn no_more_connections_than_allowed() {
+/// A router whose `/hold` answers only when its client has gone, and the receiver that hears of each such request.
+fn holding() -> (Router, mpsc::Receiver<()>) {
     let (begun, has_begun) = mpsc::channel();
     let begun = Mutex::new(begun);
     let hold = move |_: &mut Request<'_>| {
@@ -135,6 +135,12 @@ fn no_more_connections_than_allowed() {
     let router = Router::new()
         .get("/", |_| "hi")
         .route("/hold", Route::new().get(hold).cancel_when_gone());
+    (router, has_begun)
+}
+
+#[test]
+fn no_more_connections_than_allowed() {
+    let (router, has_begun) = holding();
     let server = Server::new(router).max_connections(2);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     // Connections with an in-flight request are never closed for others.
@@ -154,15 +160,7 @@ fn no_more_connections_than_allowed() {
 
 #[test]
 fn a_connection_that_waits_for_room_is_served_at_a_shutdown() {
-    let (begun, has_begun) = mpsc::channel();
-    let begun = Mutex::new(begun);
-    let hold = move |_: &mut Request<'_>| {
-        begun.lock().unwrap().send(()).unwrap();
-        forever();
-    };
-    let router = Router::new()
-        .get("/", |_| "hi")
-        .route("/hold", Route::new().get(hold).cancel_when_gone());
+    let (router, has_begun) = holding();
     let server = Server::new(router).max_connections(1);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     let mut busy = site.connect();
