@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use testkit::eventually;
 
 use crate::support::Client;
@@ -99,7 +100,7 @@ fn the_server_field_is_set_or_taken_away() {
 
 /// A client on another address of loopback than all others.
 fn from(host: &str, to: SocketAddr) -> Client {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let from: SocketAddr = format!("{host}:0").parse().unwrap();
     rustix::net::bind(&socket, &from).unwrap();
     rustix::net::connect(&socket, &to).unwrap();

@@ -3,7 +3,7 @@
 use crate::support::sites::{Sites, send};
 use crate::support::{Client, pattern};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -63,7 +63,7 @@ pub fn limited(command: &mut Command, limit: &str, folder: &std::path::Path) {
 
 /// A client whose kernel takes few bytes, and its socket.
 pub fn slow_reader(address: SocketAddr) -> (Client, TcpStream) {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     let stream = TcpStream::from(socket);

@@ -316,7 +316,7 @@ fn some_connections_are_served_although_others_have_taken_the_descriptors() {
     let site = "[[site]]\ndefault = true\n[[site.route]]\nrespond = \"a\"\n";
     let listen = format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{}", others.collect::<String>());
     folder.write("site.toml", format!("workers = 1\n{listen}{site}"));
-    // A listener takes two. Some are the server's own, and it may have inherited others from whoever started this test.
+    // A listener takes two. Some are the server's own, and it inherits some from whoever starts this test.
     let mut command = with_files(&folder, 256);
     command.arg("site.toml");
     let server = Server::spawn(command);
