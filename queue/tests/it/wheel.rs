@@ -151,7 +151,7 @@ fn check_wakeup(wheel: &Wheel<u64>, model: &Model) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 8 } else { 1500 },
+        cases: if cfg!(miri) { 4 } else { 1500 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
