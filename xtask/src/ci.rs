@@ -115,10 +115,12 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
     compiled(name, command)
 }
 
+/// Documents what others read. The examples and tools alone would have 20 s of CPU time of dependencies checked.
 fn rustdoc() -> Outcome {
     let mut command = cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
+        .args(["osier-examples", "testkit", "xtask"].map(|name| format!("--exclude={name}")))
         .args(test::FEATURES)
         .args(test::excluded())
         .env("RUSTDOCFLAGS", "-D warnings");
