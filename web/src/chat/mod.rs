@@ -367,6 +367,9 @@ fn relay_messages(house: &Weak<House>, mut messages: Subscriber<Relayed>, log: &
         if house.bridge.as_ref().is_none_or(|bridge| bridge.id != message.from) {
             house.hear(message);
         }
+        drop(house);
+        // Guests of this worker take their turns, or a burst would fill the queue of one that keeps up.
+        osier::yield_now();
     }
 }
 

@@ -354,7 +354,11 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
                         room.is_subscribed.store(true, Ordering::Release);
                     }
                 }
-                Received::Message { room, bytes } => deliver(shared, seen, room, bytes),
+                Received::Message { room, bytes } => {
+                    deliver(shared, seen, room, bytes);
+                    // Readers of this worker take their turns, or a burst would fill the queue of one that keeps up.
+                    osier::yield_now();
+                }
                 Received::Other => {}
             }
         };

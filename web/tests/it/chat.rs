@@ -236,3 +236,30 @@ fn nobody_is_woken_while_nobody_speaks() {
     let woken = turns() - before;
     assert!(woken < 5, "{woken} turns of the loops in half a second without a line");
 }
+
+#[test]
+fn a_burst_of_lines_from_another_server_disconnects_no_guest() {
+    let Some(broker) = testkit::Redis::start(&[]) else {
+        return;
+    };
+    let start = || {
+        let chat = Chat::with(Options {
+            burst: 1000,
+            ..Options::default()
+        });
+        let address = osier_web::Address::Unix(broker.socket());
+        let chat = chat.shared(osier_web::pubsub::Options::new(address), "lines");
+        let router = Router::new().get("/chat", chat.handler());
+        site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"))
+    };
+    let (near, far) = (start(), start());
+    let ((mut ada, _), (mut bob, _)) = (enter(&near, "lobby", "Ada"), enter(&far, "lobby", "Bob"));
+    broker.wait_for_listeners("lines", 2);
+    let lines: Vec<u8> = (0..500)
+        .flat_map(|n| masked(0x81, format!(r#"{{"text":"{n}"}}"#).as_bytes()))
+        .collect();
+    ada.send(&lines);
+    for n in 0..500 {
+        assert_eq!(next_of(&mut bob, "line")["text"], n.to_string());
+    }
+}

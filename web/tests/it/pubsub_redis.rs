@@ -219,6 +219,24 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
 }
 
 #[test]
+fn a_burst_from_another_process_disconnects_no_reader() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+    runtime.run(|| {
+        let ((near, _), (far, _)) = (connect(address(&broker), 1000), connect(address(&broker), 1000));
+        let (room, there) = (near.room::<String>("lobby"), far.room::<String>("lobby"));
+        shared(&there);
+        // It keeps up, but its queue is shorter than the burst.
+        let mut subscriber = there.subscribe(16, Policy::Disconnect);
+        let reader = osier::spawn(move || subscriber.iter().take(500).count());
+        for n in 0..500 {
+            room.publish(n.to_string());
+        }
+        assert_eq!(reader.join().unwrap(), 500);
+    });
+}
+
+#[test]
 fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
     let Some(mut broker) = Broker::start(&[]) else { return };
     broker.kill();
