@@ -15,15 +15,15 @@ use crate::conn::secured::Secured;
 use crate::conn::transport::Transport;
 
 /// Timeout of connecting, of a write and of a reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Delays between attempts to connect.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A connection that has lived for this long resets the delay. A broker that replies and then
 /// closes, again and again, is thus retried ever more rarely.
-const STEADY: Duration = LONGEST_WAIT;
+const STEADY: Duration = Duration::from_secs(5);
 
 /// An open connection to the broker.
 pub(crate) struct Connection {

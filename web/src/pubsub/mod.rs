@@ -23,8 +23,9 @@
 //!
 //! - No caller waits for the broker. While it is unreachable, rooms work within each process.
 //!   Messages to publish wait in a queue of [`Options::queue`]. When the queue is full the oldest
-//!   message is dropped, and the log counts it.
-//! - Reconnecting starts after 50 ms, and the delay doubles up to 5 s. It is 50 ms again after a
+//!   message is dropped, and the log counts it. They are sent a second after the broker is back, when the
+//!   other processes have subscribed again.
+//! - Reconnecting starts after 50 ms, and the delay doubles up to 1 s. It is 50 ms again after a
 //!   connection that has lived for 5 s.
 //! - A message is dropped, and logged, if the broker rejects it (too large, or the user may not
 //!   write to that channel) or closes the connection at it five times. The next message follows. A
@@ -35,7 +36,7 @@
 //!   nor duplicates. A message without these numbers, for example from `redis-cli`, is delivered as
 //!   it is.
 //! - Redis stores no messages: a process does not receive messages that were published while it was
-//!   disconnected. Messages of one process arrive in their order. Messages of different processes
+//!   disconnected. [`Options::on_gap`] tells it that. Messages of one process arrive in their order. Messages of different processes
 //!   may arrive in different orders at different processes.
 //! - A [`Redis`] has two fibers, the publisher and the listener. They end with its last clone and
 //!   its last room.
@@ -46,7 +47,7 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, str};
 
 use osier::JoinHandle;
@@ -64,7 +65,7 @@ pub(crate) mod resp;
 mod wire;
 
 pub use client::{Client, Reply};
-use connection::{Connection, Outage, Tls};
+use connection::{Connection, LONGEST_WAIT, Outage, PATIENCE, Tls};
 pub use payload::Payload;
 use wire::Received;
 
@@ -82,6 +83,26 @@ pub struct Options {
     pub queue: usize,
     /// Receives log lines for the operator.
     pub log: Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>,
+    /// Called with the name of a room when this process is subscribed to it again after an outage. Messages that
+    /// others have published meanwhile may be missing: fetch them from where you store them. It runs on the
+    /// listener's fiber, so let it only notify another fiber. It does nothing by default.
+    ///
+    /// ```no_run
+    /// use osier::sync::Event;
+    /// use osier_web::pubsub::Options;
+    /// use std::sync::Arc;
+    ///
+    /// let fetch = Arc::new(Event::new()); // a fiber waits for it, and fetches what is missing
+    /// let gap = fetch.clone();
+    /// osier::run(|| {
+    ///     let redis = Options {
+    ///         on_gap: Box::new(move |_room| gap.set()),
+    ///         ..Options::new("127.0.0.1:6379".parse().unwrap())
+    ///     }
+    ///     .connect();
+    /// });
+    /// ```
+    pub on_gap: Box<dyn Fn(&str) + Send + Sync>,
     /// Speaks TLS to the broker, whose certificate must have the host of the address.
     #[cfg(feature = "tls")]
     pub tls: Option<osier_tls::Connector>,
@@ -95,6 +116,7 @@ impl Options {
             password: None,
             queue: 1024,
             log: Box::new(|line| eprintln!("osier-web: {line}")),
+            on_gap: Box::new(|_| ()),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -123,6 +145,7 @@ impl Options {
             outbound: queue.inlet(),
             rooms: Mutex::default(),
             changed: Event::new(),
+            lost: Mutex::default(),
         });
         let (publishing, listening) = (shared.clone(), shared.clone());
         let fibers = [
@@ -160,6 +183,8 @@ struct RedisState {
     rooms: Mutex<HashMap<Arc<str>, Known>>,
     /// Set when a room was added.
     changed: Event,
+    /// When the listener last found the broker unreachable.
+    lost: Mutex<Option<Instant>>,
 }
 
 /// A message on its way to the broker.
@@ -181,6 +206,8 @@ struct Known {
     deliver: Arc<Deliver>,
     /// Whether the broker has confirmed the subscription.
     is_subscribed: Arc<AtomicBool>,
+    /// Whether it has confirmed one before.
+    was_subscribed: Arc<AtomicBool>,
 }
 
 impl Redis {
@@ -230,6 +257,7 @@ impl Known {
             topic: Arc::new(topic),
             deliver: Arc::new(move |bytes| T::from_bytes(bytes).map(|message| into.publish(message)).is_some()),
             is_subscribed: Arc::default(),
+            was_subscribed: Arc::default(),
         }
     }
 }
@@ -290,6 +318,16 @@ impl RedisState {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lost(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the listener has lately lost the broker. The listeners of other processes have then, too.
+    fn was_away(&self) -> bool {
+        let since = |at: Instant| osier::time::now().saturating_duration_since(at);
+        self.lost().is_some_and(|at| since(at) <= PATIENCE + LONGEST_WAIT)
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
         (self.options.log)(line);
     }
@@ -308,6 +346,7 @@ fn listen(shared: &RedisState) {
             .rooms()
             .values()
             .for_each(|room| room.is_subscribed.store(false, Ordering::Release));
+        *shared.lost() = Some(osier::time::now());
         if outage.failed() {
             shared.log(format_args!(
                 "redis {} is unreachable ({error}): rooms work within this process only until it is back",
@@ -350,8 +389,12 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
             };
             match wire::received(&reply) {
                 Received::Subscribed(name) => {
-                    if let Some(room) = shared.rooms().get(name) {
-                        room.is_subscribed.store(true, Ordering::Release);
+                    let Some(room) = shared.rooms().get(name).cloned() else {
+                        continue;
+                    };
+                    room.is_subscribed.store(true, Ordering::Release);
+                    if room.was_subscribed.swap(true, Ordering::Relaxed) {
+                        (shared.options.on_gap)(name);
                     }
                 }
                 Received::Message { room, bytes } => {

@@ -10,7 +10,7 @@ use std::{fmt, io};
 
 use osier::pubsub::Subscriber;
 
-use super::connection::{Connection, Outage};
+use super::connection::{Connection, LONGEST_WAIT, Outage};
 use super::{Outbound, RedisState, wire};
 
 /// Maximum messages sent to the broker in one write.
@@ -90,6 +90,10 @@ impl Publisher<'_> {
                     continue;
                 }
             };
+            // The other processes may not be there again, and the broker keeps nothing for them.
+            if is_new && self.shared.was_away() {
+                osier::sleep(LONGEST_WAIT);
+            }
             // After a failure messages are sent one by one, to find the one at which the connection
             // ends.
             let count = if self.failures == 0 { self.batch.len() } else { 1 };

@@ -169,7 +169,13 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
     let Some(mut broker) = Broker::start(&[]) else { return };
     osier::run(|| {
         let (near, lines) = connect(address(&broker), 1000);
-        let (far, _) = connect(address(&broker), 1000);
+        let gaps = Lines::default();
+        let gap = gaps.clone();
+        let options = Options {
+            on_gap: Box::new(move |room| gap.lock().unwrap().push(room.to_owned())),
+            ..Options::new(address(&broker))
+        };
+        let far = options.connect();
         let (room, there) = (near.room::<String>("lobby"), far.room::<String>("lobby"));
         let (mut here, mut across) = (
             room.subscribe(1000, Policy::DropOldest),
@@ -180,6 +186,7 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         room.publish("before".into());
         assert_eq!(across.recv_timeout(PATIENCE), Ok(Some("before".into())));
 
+        assert_eq!(has(&gaps, ""), 0);
         broker.kill();
         eventually("it is noticed", || !room.is_shared() && !there.is_shared());
         let start = Instant::now();
@@ -204,6 +211,7 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         shared(&room);
         shared(&there);
         assert_eq!(has(&lines, "is back after"), 1, "{lines:?}");
+        eventually("the gap is reported", || *gaps.lock().unwrap() == ["lobby"]);
         // Messages that waited are forwarded once and in order, if the other process was there
         // first. Later messages always are.
         room.publish("after".into());

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use osier::net::{TcpListener, TcpStream};
@@ -105,9 +106,7 @@ type Received = Arc<Mutex<BTreeMap<u32, Vec<(u32, u32)>>>>;
 
 /// A process that publishes `count` messages and listens for ever.
 fn process(number: u32, count: u32, received: Received) {
-    let mut options = Options::new(Address::Tcp("broker:6379".into()));
-    options.log = Box::new(|_| ());
-    let redis: Redis = options.connect();
+    let redis = connect();
     let room = redis.room::<String>("lobby");
     let mut all = room.subscribe(10_000, Policy::DropOldest);
     let listener = osier::spawn(move || {
@@ -195,4 +194,52 @@ fn scenario(world: &World) {
 #[test]
 fn rooms_of_processes_lose_order_for_nobody_and_deliver_nothing_twice() {
     super::check(&[], 60, scenario);
+}
+
+/// Messages that are published while the broker is away reach a process that has noticed the outage, too.
+fn outage(world: &World) {
+    let broker = world.host("broker", broker);
+    let (heard, said, is_away) = (
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let hearing = Arc::clone(&heard);
+    world.host("listener", move || {
+        let redis = connect();
+        let mut all = redis.room::<String>("lobby").subscribe(1000, Policy::DropOldest);
+        while let Ok(message) = all.recv() {
+            hearing.lock().unwrap().push(message);
+        }
+    });
+    let (saying, away) = (Arc::clone(&said), Arc::clone(&is_away));
+    world.host("speaker", move || {
+        let room = connect().room::<String>("lobby");
+        for n in 0.. {
+            osier::sleep(SECOND / 10);
+            if away.load(Ordering::SeqCst) {
+                room.publish(n.to_string());
+                saying.lock().unwrap().push(n.to_string());
+            }
+        }
+    });
+    osier::sleep(20 * SECOND);
+    broker.kill();
+    is_away.store(true, Ordering::SeqCst);
+    osier::sleep(SECOND / 5 + some_of(20 * SECOND));
+    is_away.store(false, Ordering::SeqCst);
+    broker.restart();
+    osier::sleep(100 * SECOND);
+    assert_eq!(*heard.lock().unwrap(), *said.lock().unwrap());
+}
+
+fn connect() -> Redis {
+    let mut options = Options::new(Address::Tcp("broker:6379".into()));
+    options.log = Box::new(|_| ());
+    options.connect()
+}
+
+#[test]
+fn what_waits_for_a_broker_reaches_the_other_processes() {
+    super::check(&[], 60, outage);
 }
