@@ -11,11 +11,11 @@ const LINE_MAX: usize = 64 * 1024;
 /// Maximum bytes of a string, which is the broker's own default.
 const STRING_MAX: usize = 512 * 1024 * 1024;
 
-/// Maximum elements of an array. A message has three, and the reply to a PING two.
-const ARRAY_MAX: usize = 64;
+/// Maximum elements of an array. Memory grows with those that arrive.
+const ARRAY_MAX: usize = 1 << 20;
 
-/// Maximum arrays around a value.
-const DEPTH_MAX: usize = 4;
+/// Maximum arrays around a value. The reply to XREAD has five.
+const DEPTH_MAX: usize = 8;
 
 /// A value received from the broker.
 #[derive(Debug, PartialEq)]
@@ -77,7 +77,7 @@ fn read_at(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
             Some(length) => Reply::Text(string(from, length)?),
             None => Reply::Nil,
         },
-        b'*' if depth == DEPTH_MAX => return Err(invalid("arrays within arrays")),
+        b'*' if depth == DEPTH_MAX => return Err(invalid(&format!("more than {DEPTH_MAX} arrays within each other"))),
         b'*' => match length(rest, ARRAY_MAX)? {
             Some(length) => Reply::Array(
                 (0..length)
@@ -126,7 +126,7 @@ fn length(digits: &[u8], limit: usize) -> io::Result<Option<usize>> {
         -1 => Ok(None),
         length => match usize::try_from(length) {
             Ok(length) if length <= limit => Ok(Some(length)),
-            _ => Err(invalid("a length out of bounds")),
+            _ => Err(invalid(&format!("the length {length}, which is not 0 to {limit}"))),
         },
     }
 }
@@ -183,6 +183,17 @@ mod tests {
     }
 
     #[test]
+    fn long_and_deep_replies_of_other_commands_are_read() {
+        let long = [b"*1000\r\n", &b":1\r\n".repeat(1000)[..]].concat();
+        assert_eq!(
+            read(&mut &long[..]).unwrap(),
+            Reply::Array((0..1000).map(|_| Reply::Number(1)).collect())
+        );
+        let stream = b"*1\r\n*2\r\n+s\r\n*1\r\n*2\r\n+1-1\r\n*2\r\n+k\r\n+v\r\n"; // of XREAD
+        assert!(read(&mut &stream[..]).is_ok());
+    }
+
+    #[test]
     fn a_reply_that_ends_early_is_an_end() {
         let whole = b"*2\r\n$3\r\nabc\r\n:12\r\n";
         for length in 0..whole.len() {
@@ -195,7 +206,7 @@ mod tests {
         let deep = b"*1\r\n".repeat(DEPTH_MAX + 1);
         let long = [b"+", &[b'a'; LINE_MAX][..]].concat();
         let wrong: [&[u8]; 10] = [
-            b"*65\r\n",
+            b"*1048577\r\n",
             b"$536870913\r\n",
             b"$-2\r\n",
             b":1x\r\n",
