@@ -10,6 +10,8 @@
 //! of the server's buffers. The server no longer cancels code whose client is gone: a read or a
 //! write of that code fails or ends.
 
+#[cfg(feature = "ws")]
+use std::any::Any;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -20,6 +22,8 @@ use osier::net::Stream;
 
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Saved;
+#[cfg(feature = "ws")]
+use crate::conn::log::record::{Level, Record, how_it_panicked};
 #[cfg(any(feature = "proxy", feature = "ws"))]
 use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
@@ -133,6 +137,16 @@ impl Upgraded {
     /// The address of the client. `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.link.peer()
+    }
+
+    /// Logs that the code of a WebSocket has panicked.
+    #[cfg(feature = "ws")]
+    #[cold]
+    pub(crate) fn log_panic(&self, payload: &(dyn Any + Send)) {
+        let (peer, how) = (self.peer(), how_it_panicked(payload));
+        let text = format_args!("the websocket of {peer} {how}");
+        let record = Record::new(Level::Error, text).of_client(peer, self.link.is_proxied());
+        self.link.worker.server.log(&record);
     }
 
     /// Whether the server is shutting down. If so, end the session politely.

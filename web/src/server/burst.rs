@@ -34,7 +34,7 @@ use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Outline, Re
 
 use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
-use crate::conn::log::record::Level;
+use crate::conn::log::record::{Level, how_it_panicked};
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
@@ -713,21 +713,11 @@ impl<'b> Burst<'b> {
 
     #[cold]
     fn log_panic(&self, payload: &(dyn Any + Send), head: &Head<'_>) {
-        let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
-            (Some(message), _) => message,
-            (_, Some(message)) => message.as_str(),
-            _ => "(no message)",
-        };
-        let (method, target) = (head.method(), head.target());
-        // A handler that unwraps the error of a cancelled call has done nothing wrong.
-        let how = match osier::fiber::is_cancelled() {
-            true => "was cancelled and then panicked",
-            false => "panicked",
-        };
+        let (method, target, how) = (head.method(), head.target(), how_it_panicked(payload));
         self.log(
             Level::Error,
             Some(head),
-            format_args!("the handler of {method} {target} {how}: {message}"),
+            format_args!("the handler of {method} {target} {how}"),
         );
     }
 }

@@ -50,8 +50,10 @@ mod session;
 mod socket;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use osier::Cancelled;
 use osier::pubsub::Policy;
 
 use crate::{Request, Response};
@@ -160,7 +162,8 @@ impl Options {
 
     /// Responds to an upgrade request and runs `run` with the connection on its fiber. The
     /// connection is closed when `run` returns. The close code is [`Close::NORMAL`] unless `run`
-    /// has sent another. It is [`Close::INTERNAL`] if `run` fails before the client has closed.
+    /// has sent another. It is [`Close::INTERNAL`] if `run` fails or panics before the client has closed. A panic
+    /// is logged.
     ///
     /// An invalid or forbidden handshake gets a response that names the mistake, with status 400,
     /// 403, 405 or 426. `run` is not called then.
@@ -176,7 +179,15 @@ impl Options {
         let (timing, protocol) = (self.timing(), accepted.protocol.clone());
         accepted.complete(Response::upgrade("websocket", move |io| {
             let mut socket = WebSocket::new(io, timing, protocol);
-            if run(&mut socket).is_err() && socket.closed().is_none() {
+            let has_failed = match catch_unwind(AssertUnwindSafe(|| run(&mut socket))) {
+                Ok(outcome) => outcome.is_err(),
+                Err(payload) if Cancelled::is_payload(&*payload) => resume_unwind(payload),
+                Err(payload) => {
+                    socket.log_panic(&*payload);
+                    true
+                }
+            };
+            if has_failed && socket.closed().is_none() {
                 let _ = socket.close(Close::INTERNAL, "");
             }
             socket.finish();

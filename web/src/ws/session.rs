@@ -13,12 +13,14 @@
 //! Back-pressure: while the client does not read, the write suspends the fiber. Frames that arrive
 //! meanwhile stay in the queue, whose policy applies when it is full.
 
+use std::any::Any;
 use std::io::{self, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use osier::Cancelled;
 use osier::dormant::{AfterBurst, Cause};
 use osier::pubsub::{Inlet, Policy, Pushed, RecvError, Subscriber, Topic, TryRecvError};
 
@@ -37,7 +39,7 @@ const BATCH: usize = 32;
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
 /// The callbacks run on a fiber of the connection's worker, one at a time. A callback may block;
-/// messages of its client wait meanwhile. A panic ends the connection.
+/// messages of its client wait meanwhile. A panic is logged, and closes the connection with [`Close::INTERNAL`].
 ///
 /// ```
 /// use osier::pubsub::Topic;
@@ -72,7 +74,7 @@ pub trait Callbacks: 'static {
     /// frame, if it sent one.
     ///
     /// An immediate shutdown of the server calls it outside of a fiber, so it must not block then.
-    /// After a panic of a callback it is called during unwinding.
+    /// It is called after a panic of another callback, too.
     fn on_close(&mut self, close: Option<&Close>) {
         let _ = close;
     }
@@ -354,6 +356,51 @@ impl<C: Callbacks> Session<C> {
         }
         Ok(())
     }
+
+    fn woken(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
+        let mut outcome = match cause {
+            Cause::Readable => self.receive(io),
+            Cause::Woken | Cause::Writable => {
+                if std::mem::take(&mut self.are_callbacks_ready) {
+                    self.callbacks.on_wake(&self.sender);
+                }
+                Ok(())
+            }
+            Cause::Deadline if self.stage == Stage::Open => {
+                self.enter(Stage::Pinged, self.timing.pong_within);
+                self.sender.send(Frame::ping(b""));
+                Ok(())
+            }
+            Cause::Deadline => Err(Over),
+            Cause::Shutdown => {
+                self.sender.close(Close::GOING_AWAY, "the server is stopping");
+                let _ = self.send(io);
+                Err(Over)
+            }
+        };
+        if outcome.is_ok() {
+            outcome = self.send(io);
+        }
+        self.rest(outcome)
+    }
+
+    /// Runs callbacks. A panic of theirs ends the connection.
+    #[inline]
+    fn caught(&mut self, io: &mut Upgraded, run: impl FnOnce(&mut Self, &mut Upgraded) -> AfterBurst) -> AfterBurst {
+        let caught = catch_unwind(AssertUnwindSafe(|| run(self, io)));
+        caught.unwrap_or_else(|payload| self.panicked(io, payload))
+    }
+
+    #[cold]
+    fn panicked(&mut self, io: &mut Upgraded, payload: Box<dyn Any + Send>) -> AfterBurst {
+        if Cancelled::is_payload(&*payload) {
+            resume_unwind(payload);
+        }
+        io.log_panic(&*payload);
+        self.sender.close(Close::INTERNAL, "");
+        let _ = self.send(io);
+        self.rest(Err(Over))
+    }
 }
 
 /// Fills the batch with the frames of one write by `next`, which takes one of the queue. Returns whether a close frame is the last of them.
@@ -381,41 +428,20 @@ fn fill(batch: &mut Outbox, close: &OnceLock<Frame>, mut next: impl FnMut() -> R
 
 impl<C: Callbacks> crate::Session for Session<C> {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
-        self.enter(Stage::Open, self.timing.ping_after);
-        match self.is_restored {
-            #[cfg(feature = "upgrade")]
-            true => self.callbacks.on_restore(&self.sender),
-            _ => self.callbacks.on_open(&self.sender),
-        }
-        let sent = self.send(io);
-        self.rest(sent)
+        self.caught(io, |session, io| {
+            session.enter(Stage::Open, session.timing.ping_after);
+            match session.is_restored {
+                #[cfg(feature = "upgrade")]
+                true => session.callbacks.on_restore(&session.sender),
+                _ => session.callbacks.on_open(&session.sender),
+            }
+            let sent = session.send(io);
+            session.rest(sent)
+        })
     }
 
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
-        let mut outcome = match cause {
-            Cause::Readable => self.receive(io),
-            Cause::Woken | Cause::Writable => {
-                if std::mem::take(&mut self.are_callbacks_ready) {
-                    self.callbacks.on_wake(&self.sender);
-                }
-                Ok(())
-            }
-            Cause::Deadline if self.stage == Stage::Open => {
-                self.enter(Stage::Pinged, self.timing.pong_within);
-                self.sender.send(Frame::ping(b""));
-                Ok(())
-            }
-            Cause::Deadline => Err(Over),
-            Cause::Shutdown => {
-                self.sender.close(Close::GOING_AWAY, "the server is stopping");
-                let _ = self.send(io);
-                Err(Over)
-            }
-        };
-        if outcome.is_ok() {
-            outcome = self.send(io);
-        }
-        self.rest(outcome)
+        self.caught(io, |session, io| session.woken(io, cause))
     }
 
     #[cfg(feature = "upgrade")]

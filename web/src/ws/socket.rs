@@ -7,6 +7,7 @@
 //! there. A fiber that has nothing to send waits in a plain blocking call, whose few frames touch
 //! few cache lines. Every other wait is a future that reads and writes at once.
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
@@ -454,6 +455,10 @@ impl<'a> WebSocket<'a> {
         self.start_close(failure.code, failure.reason);
         let _ = self.flush_async().await;
         failure.into()
+    }
+
+    pub(super) fn log_panic(&self, payload: &(dyn Any + Send)) {
+        self.io.log_panic(payload);
     }
 
     /// Completes the closing handshake after the closure has returned.

@@ -198,7 +198,7 @@ fn every_end_is_told_once() {
     it.expect("closed None");
     let mut peer = start();
     peer.text("panic");
-    peer.expect_end();
+    peer.expect_close(1011);
     it.expect("closed None");
     // A peer that does not reply to a close frame is not waited for long.
     let mut peer = start();
@@ -531,6 +531,21 @@ fn a_burst_of_messages_is_answered_whole_however_short_the_queue() {
     }
 }
 
+#[test]
+fn a_closure_that_panics_says_so_to_its_client_and_to_the_log() {
+    let site = site(Router::new().get("/", |request: &mut Request<'_>| {
+        quick().upgrade(request, |socket| panic!("a test panics at {:?}", socket.read()?))
+    }));
+    let mut peer = Peer::open(site.addr, "/");
+    peer.text("x");
+    peer.expect_close(1011);
+    let line = format!(
+        "the websocket of {} panicked: a test panics at ",
+        peer.stream.local_addr().unwrap()
+    );
+    assert!(site.logged(&line));
+}
+
 /// Panics when its client's path says so, and when it is notified of the end.
 struct Panics {
     place: String,
@@ -593,7 +608,15 @@ fn a_handler_that_panics_or_never_rests_takes_nobody_along() {
                 peer.send(&masked(0x88, b""));
             }
             // It ends, whatever was sent before.
-            while peer.frame().is_some() {}
+            let last = std::iter::from_fn(|| peer.frame()).last();
+            if ["open", "message", "wake"].contains(&place) {
+                assert_eq!(last, Some(Got(0x88, 1011_u16.to_be_bytes().to_vec())), "{place}");
+                let line = format!(
+                    "the websocket of {} panicked: a test panics in {place}",
+                    peer.stream.local_addr().unwrap()
+                );
+                assert!(site.logged(&line), "{place}");
+            }
             well.text(place);
             well.expect_text(place);
         }

@@ -1,5 +1,6 @@
 //! A line of the operator's log, and the request that it is about.
 
+use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -127,6 +128,21 @@ impl fmt::Display for Reason {
             (None, _) => Ok(()),
         }
     }
+}
+
+/// The end of a line about a panic: how it came, and its message.
+pub(crate) fn how_it_panicked(payload: &(dyn Any + Send)) -> String {
+    let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(message), _) => message,
+        (_, Some(message)) => message.as_str(),
+        _ => "(no message)",
+    };
+    // Code that unwraps the error of a cancelled call has done nothing wrong.
+    let how = match osier::fiber::is_cancelled() {
+        true => "was cancelled and then panicked",
+        false => "panicked",
+    };
+    format!("{how}: {message}")
 }
 
 /// Logs to the standard error stream, without what clients do wrong. Each record is one line, whatever an error or a client has put into
