@@ -23,9 +23,11 @@
 //! - The client does not disconnect while a handler waits. It disconnects only at the limit of
 //!   [`RequestBuilder::leave_after`].
 //! - A response is collected in memory as a whole.
-//! - An upgrade ends with its 101 response, unless the test calls [`RequestBuilder::upgrade`].
+//! - An upgrade ends with its 101 response, unless the test calls [`RequestBuilder::upgrade`] or `websocket`.
 
 mod jar;
+#[cfg(feature = "ws")]
+mod websocket;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -48,6 +50,9 @@ use crate::conn::peer::Memory;
 use crate::conn::serve::{After, Input, Local, Service};
 use crate::test::jar::Jar;
 use crate::{Handler, Server, Stream, lock};
+
+#[cfg(feature = "ws")]
+pub use websocket::WebSocket;
 
 /// Client address that handlers see by default.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);

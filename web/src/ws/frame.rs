@@ -117,9 +117,19 @@ impl Frame {
         &self.0.bytes
     }
 
-    /// Several messages that take one place in a queue. `None` without any.
-    #[cfg(all(feature = "chat", feature = "upgrade"))]
-    pub(crate) fn joined(messages: impl IntoIterator<Item = Frame>) -> Option<Frame> {
+    /// Several messages that take one place in a queue, and are written together. `None` without any. A new member gets the
+    /// history of its room so, however long it is. Send it, but do not publish it to other processes.
+    ///
+    /// ```
+    /// use osier_web::ws::{Frame, Sender};
+    ///
+    /// fn welcome(sender: &Sender, history: &[Frame]) {
+    ///     if let Some(all) = Frame::joined(history.iter().cloned()) {
+    ///         sender.send(all);
+    ///     }
+    /// }
+    /// ```
+    pub fn joined(messages: impl IntoIterator<Item = Frame>) -> Option<Frame> {
         let mut bytes = Vec::new();
         for Frame(message) in messages {
             bytes.extend_from_slice(&message.bytes);

@@ -29,6 +29,24 @@ impl Message {
     }
 }
 
+impl From<&str> for Message {
+    fn from(text: &str) -> Message {
+        Message::Text(text.into())
+    }
+}
+
+impl From<String> for Message {
+    fn from(text: String) -> Message {
+        Message::Text(text)
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(bytes: Vec<u8>) -> Message {
+        Message::Binary(bytes)
+    }
+}
+
 /// How a connection was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {

@@ -116,7 +116,8 @@ pub struct Options {
     pub protocols: Vec<String>,
     /// Origins whose pages may connect.
     pub origins: Origins,
-    /// Maximum frames queued for a slow client, in callback style; 64 by default.
+    /// Maximum frames queued for a client, in callback style; 64 by default. A single callback may not send more, even
+    /// to a client that keeps up: [`Frame::joined`] makes one frame of many messages.
     pub queue: usize,
     /// Policy for a frame that finds the queue full; [`Policy::Disconnect`] by default.
     pub policy: Policy,

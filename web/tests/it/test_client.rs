@@ -5,7 +5,7 @@ use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex};
 
 use osier_web::test::Client;
-use osier_web::{Body, IntoResponse, Json, Level, Limits, Request, Response, Router, Server, http::StatusCode};
+use osier_web::{Body, IntoResponse, Json, Level, Limits, Request, Response, Router, Server, http::StatusCode, ws};
 
 use crate::common::site;
 
@@ -422,4 +422,66 @@ fn an_upgrade_hands_over_both_ends() {
         .header("connection", "upgrade")
         .header("upgrade", "websocket");
     assert_eq!(alone.send().status(), StatusCode::SWITCHING_PROTOCOLS);
+}
+
+#[test]
+fn a_websocket_is_spoken_as_by_a_client() {
+    let router = Router::new().get("/", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| {
+            while let Some(message) = socket.read()? {
+                match message.as_text() {
+                    Some("close") => socket.close(4001, "as you like")?,
+                    Some("leave") => panic!("a test leaves"),
+                    _ => socket.send(message)?,
+                }
+            }
+            Ok(())
+        })
+    });
+    let client = Client::new(router);
+    let mut socket = client.get("/").websocket().unwrap();
+    socket.send("text");
+    assert_eq!(socket.read(), Some("text".into()));
+    socket.send(vec![0; 100_000]);
+    assert_eq!(socket.read(), Some(vec![0; 100_000].into()));
+    assert!(socket.closed().is_none());
+    socket.send("close");
+    assert_eq!(socket.read(), None);
+    let closed = socket.closed().unwrap();
+    assert_eq!((closed.code, &*closed.reason), (4001, "as you like"));
+
+    let mut socket = client.get("/").websocket().unwrap();
+    socket.send("leave");
+    assert_eq!((socket.read(), socket.closed().unwrap().code), (None, 1011));
+    let refused = client.post("/").websocket().unwrap_err();
+    assert_eq!(refused.status(), 405);
+    osier::run(|| {
+        let mut socket = client.get("/").websocket().unwrap();
+        socket.send("on a fiber");
+        assert_eq!(socket.read(), Some("on a fiber".into()));
+    });
+}
+
+#[test]
+fn a_history_of_any_length_takes_one_place_of_a_queue() {
+    struct Guest;
+    impl ws::Callbacks for Guest {
+        fn on_open(&mut self, sender: &ws::Sender) {
+            let lines = (0..200).map(|n| ws::Frame::text(n.to_string()));
+            sender.send(ws::Frame::joined(lines).unwrap());
+            sender.send("now");
+        }
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    let options = ws::Options {
+        queue: 2,
+        ..ws::Options::default()
+    };
+    let client = Client::new(Router::new().get("/", move |request: &mut Request<'_>| {
+        options.upgrade_dormant(request, Guest)
+    }));
+    let mut socket = client.get("/").websocket().unwrap();
+    (0..200).for_each(|n| assert_eq!(socket.read(), Some(n.to_string().into())));
+    assert_eq!(socket.read(), Some("now".into()));
+    assert!(ws::Frame::joined([]).is_none());
 }
