@@ -199,7 +199,10 @@ impl Decoder {
         let Some(mask) = header.mask else {
             return Err(protocol("a frame of a client must be masked"));
         };
-        if header.len(length) != header_bytes || length > i64::MAX as u64 {
+        if length > i64::MAX as u64 {
+            return Err(protocol("the length is beyond 63 bits"));
+        }
+        if header.len(length) != header_bytes {
             return Err(protocol("the length is not in its shortest form"));
         }
         match header.opcode {
