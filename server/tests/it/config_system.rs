@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{Client, Server, Signal, osier};
+use crate::support::{Client, Server, Signal, fastcgi, osier};
 
 const SITE: &str = "[[site]]\nhost = \"a.example\"\n[[site.route]]\npath = \"/text\"\nmethods = [\"GET\"]\nrespond = \"hello\"\n\
      [[site.route]]\nfiles = \"www\"\n[[site]]\ndefault = true\n[[site.route]]\nglob = \"*.old\"\nrespond = 410\n";
@@ -453,32 +453,6 @@ fn jail(spool: &str) -> Option<(Server, crate::support::Folder, TcpListener)> {
     Some((Server::spawn(command), folder, backend))
 }
 
-/// Reads a FastCGI request to its end and answers with the length of its body.
-fn answer_fastcgi(stream: &mut TcpStream) {
-    let (mut body, mut header) = (0, [0; 8]);
-    loop {
-        stream.read_exact(&mut header).unwrap();
-        let (kind, length) = (header[1], usize::from(u16::from_be_bytes([header[4], header[5]])));
-        let mut content = vec![0; length + usize::from(header[6])];
-        stream.read_exact(&mut content).unwrap();
-        // FCGI_STDIN; its end is an empty one.
-        match (kind, length) {
-            (5, 0) => break,
-            (5, _) => body += length,
-            _ => {}
-        }
-    }
-    let text = format!("Content-Type: text/plain\r\n\r\n{body}");
-    let id = [header[2], header[3]];
-    let record = |kind: u8, content: &[u8]| {
-        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
-        [&[1, kind], &id[..], &length, &[0, 0], content].concat()
-    };
-    // FCGI_STDOUT twice, FCGI_END_REQUEST.
-    let answer = [record(6, text.as_bytes()), record(6, b""), record(3, &[0; 8])].concat();
-    stream.write_all(&answer).unwrap();
-}
-
 #[test]
 fn another_root_folder_has_its_own_hosts_and_temporary_files() {
     let Some((server, folder, backend)) = jail("/inner-tmp") else {
@@ -504,7 +478,11 @@ fn another_root_folder_has_its_own_hosts_and_temporary_files() {
     assert_eq!(client.receive("GET").text(), "found");
 
     backend.set_nonblocking(false).unwrap();
-    let application = std::thread::spawn(move || answer_fastcgi(&mut backend.accept().unwrap().0));
+    let application = std::thread::spawn(move || {
+        fastcgi::answer(&mut backend.accept().unwrap().0, |_, body| {
+            format!("Content-Type: text/plain\r\n\r\n{body}")
+        });
+    });
     client.send_raw(b"POST /app HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..16 {
         client.send_raw(b"10000\r\n");

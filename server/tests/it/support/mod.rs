@@ -3,6 +3,7 @@
 //! Every wait has a deadline far beyond what a loaded machine needs. None is a measurement.
 
 pub mod certs;
+pub mod fastcgi;
 pub mod http2;
 pub mod serving;
 pub mod sites;
