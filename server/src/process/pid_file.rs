@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::handed;
+
 /// The file, open.
 #[derive(Debug)]
 pub struct PidFile {
@@ -28,9 +30,9 @@ impl PidFile {
     /// Opens the file, or creates it. Writes nothing yet: the server may still fail to start.
     ///
     /// # Errors
-    /// `ResourceBusy` if another server uses the file.
+    /// `ResourceBusy` if another server uses the file. Those of [`handed::open_to_write`].
     pub fn open(path: PathBuf) -> io::Result<PidFile> {
-        let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+        let file = handed::open_to_write(&path)?;
         match lock(&file) {
             true => Ok(PidFile { path: Some(path), file }),
             false => Err(io::ErrorKind::ResourceBusy.into()),

@@ -11,7 +11,7 @@
 //! A server is ended only after its accept loops have stopped. Before that its connection count may read 0 while a
 //! client is being accepted, and that client would be dropped.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ use osier_web::{
 use crate::certificates::challenges::PROTOCOL;
 use crate::config::{self, Bind, ClientTls, Config, ListenTls, TlsVersion};
 use crate::log::operator::Say;
+use crate::process::handed;
 use crate::process::root::inside;
 use crate::reader::Reason;
 use crate::site::live::Live;
@@ -85,7 +86,7 @@ pub struct Ending {
 
 /// Permissions of socket files that a reload has changed. Dropping it without [`Modes::keep`] restores the old ones.
 #[derive(Default)]
-pub struct Modes(Vec<(PathBuf, Permissions)>);
+pub struct Modes(Vec<(PathBuf, u32)>);
 
 impl Bound {
     /// Binds a listener, or takes over the sockets in `given`.
@@ -118,7 +119,7 @@ impl Bound {
         let mut listening =
             listening.map_err(|error| cannot_listen(&error, &settings.bind, process.spelling.address))?;
         if let (true, Some(file), Some(mode)) = (is_new, &file, settings.mode) {
-            fs::set_permissions(file, Permissions::from_mode(mode)).map_err(|error| no_mode(file, &error))?;
+            handed::set_socket_mode(file, mode).map_err(|error| no_mode(file, &error))?;
         }
         let sockets = clones(listening.listeners(), &settings.bind)?;
         Ok(Bound {
@@ -184,8 +185,8 @@ impl Modes {
             return Err(no_mode(path, &why));
         };
         let changed = fs::metadata(&file).and_then(|found| {
-            fs::set_permissions(&file, Permissions::from_mode(mode))?;
-            Ok(found.permissions())
+            handed::set_socket_mode(&file, mode)?;
+            Ok(found.permissions().mode())
         });
         let old = changed.map_err(|error| no_mode(path, &error))?;
         self.0.push((file, old));
@@ -202,7 +203,7 @@ impl Drop for Modes {
     fn drop(&mut self) {
         for (file, old) in self.0.drain(..) {
             // The same call has just succeeded, so an error is unlikely. There is no remedy for one.
-            let _ = fs::set_permissions(file, old);
+            let _ = handed::set_socket_mode(&file, old & 0o7777);
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -13,8 +12,8 @@ use crate::handler::upstream::socket_of;
 use crate::handler::{Touch, cannot_serve};
 use crate::log::operator::Say;
 use crate::log::settings::To;
-use crate::process::privileges;
 use crate::process::root::{inside, outside};
+use crate::process::{handed, privileges};
 use crate::reader::{Reason, is_refused};
 
 /// Every path of the configuration that is used after the start, except those of listeners.
@@ -61,18 +60,28 @@ fn add_log_path<'c>(to: &'c mut To, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     paths.extend(to.path_mut().map(|path| (touch, path)));
 }
 
-/// Creates the logs, and gives them and the folders of caches to a user. Errors are ignored: they show when the logs
-/// are opened.
-pub fn give_files(config: &mut Config, user: u32, group: u32) {
+/// Creates the logs, and gives them and the folders of caches to a user. Warns of what root must not give away. The errors of the
+/// system are ignored: they show when the logs are opened.
+pub fn give_files(config: &mut Config, user: u32, group: u32, say: &Say) {
     for (touch, path) in touched(config) {
-        let is_made = match touch {
-            Touch::Write => fs::File::options().append(true).create(true).open(&*path).is_ok(),
-            Touch::Folder => path.is_dir(),
-            Touch::Read | Touch::Connect => false,
+        let given = match touch {
+            Touch::Write => handed::give_file(path, user, group),
+            Touch::Folder => handed::give_folder(path, user, group),
+            Touch::Read | Touch::Connect => Ok(()),
         };
-        if is_made {
-            let _ = chown(path, Some(user), Some(group));
-        }
+        warn_of_kept(path, given, say);
+    }
+}
+
+/// Warns if root has refused to give a file or a folder to the user of the server.
+pub fn warn_of_kept(path: &Path, given: io::Result<()>, say: &Say) {
+    if let Err(error) = given
+        && error.raw_os_error().is_none()
+    {
+        say.warning(format_args!(
+            "'{}' is not given to the user of the server: {error}",
+            path.display()
+        ));
     }
 }
 

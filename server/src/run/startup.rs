@@ -7,9 +7,9 @@
 //! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges/mod.rs`). Afterwards
 //! the paths in the configuration are those inside of the new root folder.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +28,7 @@ use crate::handler::Touch;
 use crate::log::errors::ErrorLog;
 use crate::log::operator::Say;
 use crate::metrics::Totals;
+use crate::process::handed;
 use crate::process::pid_file::PidFile;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
@@ -35,7 +36,7 @@ use crate::process::systemd::{Notify, Socket, Sockets};
 use crate::reader::Reason;
 
 use super::arrival::{self, Confinement};
-use super::paths::{give_files, move_inside, report_unreadable, touched};
+use super::paths::{give_files, move_inside, report_unreadable, touched, warn_of_kept};
 
 /// The time after which a key of this process seals no new session tickets.
 const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 3600);
@@ -264,11 +265,11 @@ fn open_listeners(
 /// Sets the mode of a socket file, and gives the file to the user that the process switches to.
 fn give_socket_file(path: &Path, mode: Option<u32>, ids: Option<(u32, u32)>) -> Result<(), String> {
     if let Some(mode) = mode {
-        fs::set_permissions(path, Permissions::from_mode(mode))
+        handed::set_socket_mode(path, mode)
             .map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
     }
     if let Some((user, group)) = ids {
-        chown(path, Some(user), Some(group))
+        handed::give_socket(path, user, group)
             .map_err(|error| format!("cannot change the owner of '{}': {error}", path.display()))?;
     }
     Ok(())
@@ -283,9 +284,9 @@ fn give_up(
     say: &Say,
 ) -> Result<(), String> {
     if let Some((user, group)) = privileges.ids() {
-        give_files(config, user, group);
+        give_files(config, user, group, say);
         if let Some(state) = state {
-            let _ = chown(state, Some(user), Some(group));
+            warn_of_kept(state, handed::give_folder(state, user, group), say);
         }
     }
     for line in privileges.give_up()? {

@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -391,6 +392,81 @@ fn a_unix_socket_belongs_to_the_user_whom_the_server_becomes() {
     let said = sites.reload(&file.replace("0600", "0660"));
     assert!(said.contains("osier: reloaded "), "{said}");
     assert_eq!(found().unwrap(), (65534, 65534, 0o660));
+}
+
+/// The user of the server may write into the folder of a log. A link that it has left there must not make root give the target
+/// away at the next start.
+#[test]
+fn root_gives_away_nothing_that_the_links_of_others_lead_to() {
+    let folder = Sites::folder();
+    let Some(victims) = victims(&folder) else { return };
+    let logs = folder.join("logs");
+    let here = folder.path().display().to_string();
+    let text = format!(
+        "user = \"65534\"\ngroup = \"65534\"\n[error_log]\nfile = \"{here}/logs/error\"\n[log]\nfile = \"{here}/logs/deep/access\"\n\
+         [[site]]\ndefault = true\n[site.cache]\ndisk = \"{here}/logs/cache\"\n[[site.route]]\nfiles = \"www\"\n"
+    );
+    planted(&victims.join("file"), &logs.join("error"));
+    planted(&victims, &logs.join("deep"));
+    planted(&victims, &logs.join("cache"));
+    let sites = Sites::start_with(folder, &text, |_| {});
+    let said = sites.said();
+    let owner = |name: &str| fs::metadata(victims.join(name)).map(|found| found.uid());
+    assert_eq!(owner("").unwrap(), 0, "the folder has been given away: {said}");
+    assert_eq!(owner("file").unwrap(), 0, "the file has been given away: {said}");
+    assert!(owner("access").is_err(), "root has made a file: {said}");
+    for name in ["error", "deep/access", "cache"] {
+        let line = format!("'{here}/logs/{name}' is not given to the user of the server: ");
+        assert!(said.contains(&line), "{line} is missing: {said}");
+    }
+}
+
+#[test]
+fn root_writes_its_id_through_no_link_of_others() {
+    let folder = Sites::folder();
+    let Some(victims) = victims(&folder) else { return };
+    planted(&victims.join("file"), &folder.join("logs/pid"));
+    let text = "user = \"65534\"\ngroup = \"65534\"\npid_file = \"logs/pid\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
+         [[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    fs::write(folder.join("site.toml"), text).unwrap();
+    let output = osier().arg("site.toml").current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let expected = "logs/pid' is a symbolic link that somebody other than root may have made; remove it";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(fs::read_to_string(victims.join("file")).unwrap(), "precious\n");
+    // A link of root in a folder of root is followed.
+    fs::remove_file(folder.join("logs/pid")).unwrap();
+    symlink("logs/pid", folder.join("pid")).unwrap();
+    let sites = Sites::start_with(folder, &text.replace("logs/pid", "pid"), |_| {});
+    let id = format!("{}\n", sites.server.id());
+    wait_for("the id", || {
+        fs::read_to_string(sites.folder.join("logs/pid")).is_ok_and(|found| found == id)
+    });
+}
+
+/// Makes the folder `logs`, which belongs to the user 65534, and a folder that only root may read, with a file. None unless this is root.
+fn victims(folder: &crate::support::Folder) -> Option<PathBuf> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give files away");
+        return None;
+    }
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(folder.join("logs")).unwrap();
+    chown(folder.join("logs"), Some(65534), Some(65534)).unwrap();
+    let victims = folder.join("victims");
+    fs::create_dir(&victims).unwrap();
+    fs::write(victims.join("file"), "precious\n").unwrap();
+    for (name, mode) in [("", 0o700), ("file", 0o600)] {
+        fs::set_permissions(victims.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    Some(victims)
+}
+
+/// Makes a symbolic link of the user 65534.
+fn planted(target: &Path, link: &Path) {
+    symlink(target, link).unwrap();
+    lchown(link, Some(65534), Some(65534)).unwrap();
 }
 
 #[test]
