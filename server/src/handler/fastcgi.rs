@@ -131,11 +131,16 @@ impl Configured for Fastcgi {
         &self.options.suffixes
     }
 
-    fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
+    fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let cannot = |error| cannot_serve(&self.root, &error);
         let upstream = self.backends.build(resources, |name| fastcgi::upstream(name, []));
         let upstream = upstream.map_err(cannot)?;
-        let handler = FastCgi::with(&self.root, upstream, self.options.clone()).map_err(cannot)?;
+        let options = Options {
+            // Inside the server, a script of another route would pass none of its policies.
+            local_redirects: route.is_whole_site,
+            ..self.options.clone()
+        };
+        let handler = FastCgi::with(&self.root, upstream, options).map_err(cannot)?;
         if !self.files {
             return Ok(Opened::answers(Gateway(Arc::new(handler))));
         }

@@ -151,6 +151,8 @@ pub struct Route<'a> {
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
     pub compress: Option<&'a compress::Options>,
+    /// Whether every request of the site is for this route.
+    pub is_whole_site: bool,
     /// The name of the route, by its site and its conditions. The process after an upgrade knows the route by the same
     /// name.
     pub place: &'a str,

@@ -56,8 +56,8 @@ pub struct Parts {
     next_label: u32,
 }
 
-/// The parts of a handler's identity: its settings, its folder, and how it compresses files.
-type HandlerKey = (handler::HandlerSettings, Identity, Option<compress::Options>);
+/// The parts of a handler's identity: its settings, its folder, how it compresses files, and whether it is the whole site.
+type HandlerKey = (handler::HandlerSettings, Identity, Option<compress::Options>, bool);
 
 /// The device and the inode of a folder. None without a folder.
 type Identity = Option<(u64, u64)>;
@@ -333,7 +333,8 @@ impl Builder<'_> {
     ) -> Result<Route, Reason> {
         let (own, matches) = (&route.policies, &route.matches);
         let compress = own.compress.or(&site.policies.compress);
-        let handler = self.handler(scope, route, compress)?;
+        let is_whole_site = site.routes.len() == 1 && *matches == Match::default();
+        let handler = self.handler(scope, route, compress, is_whole_site)?;
         let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
         let mut policies = PolicyChain {
             hsts: site.tls.hsts.clone(),
@@ -471,11 +472,13 @@ impl Builder<'_> {
         scope: &Scope,
         route: &config::Route,
         compress: Option<&compress::Options>,
+        is_whole_site: bool,
     ) -> Result<Opened, Reason> {
         let settings = &route.handler;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
             compress,
+            is_whole_site,
             place: &scope.name(),
         };
         if !settings.is_kept() {
@@ -485,6 +488,7 @@ impl Builder<'_> {
             settings.clone(),
             settings.folder().and_then(identity),
             compress.cloned(),
+            is_whole_site,
         );
         let value = match self.old_handlers.take(scope, &key) {
             Some(kept) => kept,

@@ -1,7 +1,10 @@
 //! A `fastcgi` route: scripts, the files beside them, a front controller, and a reload that keeps the backend's connections.
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::thread;
 
+use crate::support::fastcgi;
 use crate::support::sites::Sites;
 use testkit::php::{Fpm, Listen};
 
@@ -259,4 +262,45 @@ fn a_glob_for_scripts_takes_what_follows_them() {
         sites.ask("POST", "x", "/info.php/x", &["content-length: 0"]).text(),
         "/info.php /x "
     );
+}
+
+/// PHP always sends a status with a `Location`; other applications may leave it out, with a path that a client has chosen.
+#[test]
+fn a_redirect_inside_the_server_passes_no_policy_of_another_route() {
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = application.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in application.incoming() {
+            fastcgi::answer(&mut stream.unwrap(), |params, _| {
+                let is_there = params.windows(11).any(|name| name == b"/secret.php");
+                match is_there {
+                    true => "Content-Type: text/plain\r\n\r\nthe secret".into(),
+                    false => "Location: /admin/secret.php\r\n\r\n".into(),
+                }
+            });
+        }
+    });
+    let folder = Sites::folder();
+    folder.write("app/index.php", "");
+    folder.write("app/admin/secret.php", "");
+    let own = format!("fastcgi = {{ to = \"127.0.0.1:{port}\", root = \"app\" }}\n");
+    let alone = format!("[[site]]\n[[site.route]]\n{own}");
+    let sites = Sites::start_in(folder, &alone);
+    assert_eq!(sites.get("x", "/").text(), "the secret");
+    for (more, own_conditions) in [
+        ("path = \"/admin\"\nrespond = 403\n[[site.route]]\n", ""),
+        ("", "glob = \"/*\"\n"),
+    ] {
+        let text = format!("[[site]]\n[[site.route]]\n{more}{own_conditions}{own}");
+        assert!(sites.reload(&text).contains("reloaded"));
+        let reply = sites.get("x", "/");
+        let location = reply.field("location");
+        assert_eq!(
+            (reply.status, location),
+            (302, Some("/admin/secret.php")),
+            "{}",
+            reply.text()
+        );
+        assert!(matches!(sites.get("x", "/admin/secret.php").status, 403 | 404));
+    }
 }

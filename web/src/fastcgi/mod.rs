@@ -136,6 +136,7 @@ pub struct FastCgi {
     rules: Rules,
     front: Option<Front>,
     fixed: Fixed,
+    local_redirects: bool,
     hide: Vec<String>,
     patience: Patience,
     head_bytes: usize,
@@ -216,6 +217,7 @@ impl FastCgi {
             front: front.map(Front::new),
             fixed,
             local_root: without_slash(local),
+            local_redirects: options.local_redirects,
             hide: options.hide,
             patience: Patience {
                 first_byte: options.first_byte,
@@ -357,6 +359,9 @@ impl FastCgi {
             Outcome::Redirect(to) => to,
         };
         for _ in 0..REDIRECTS {
+            if !self.local_redirects {
+                return Response::redirect(StatusCode::FOUND, &next);
+            }
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
             let script = match Wanted::parse(path).map(|path| self.find(&path)) {
                 Ok(Ok((Found::Script(script), root, _))) => self.params(&root, &script),

@@ -36,6 +36,10 @@ pub struct Options {
     /// also does where [`Request::is_https`](crate::Request::is_https) says so.
     /// Default: false.
     pub https: bool,
+    /// Whether a script that answers with the path of another script has that script run in its place (RFC 3875, section 6.2.2). The
+    /// other script then passes none of the functions around its own route. Otherwise the client is redirected, and asks by itself.
+    /// Default: true.
+    pub local_redirects: bool,
     /// Response fields that are not passed on to clients, `X-Powered-By` for example. Default: none.
     pub hide: Vec<String>,
     /// The longest time from the end of the request to the first byte of the response. Default: 60 s.
@@ -86,6 +90,7 @@ impl Default for Options {
             params: Vec::new(),
             server_name: None,
             https: false,
+            local_redirects: true,
             hide: Vec::new(),
             first_byte: s(60),
             between: s(60),

@@ -237,6 +237,15 @@ fn location_and_status_mean_what_cgi_says() {
         (200, "GET /sub/index.php from=local 0"),
         "a local redirect is a GET of ours"
     );
+    let options = Options {
+        local_redirects: false,
+        ..Options::default()
+    };
+    let reply = serve(&folder, &app, options).ask(&post("/a.php?local", "body"));
+    assert_eq!(
+        (reply.status, reply.header("location")),
+        (302, Some("/sub/?from=local"))
+    );
 }
 
 #[test]
