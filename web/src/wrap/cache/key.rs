@@ -21,24 +21,33 @@ use crate::Request;
 use crate::compress::accept_encoding::{Coding, weighted};
 use crate::conn::ignoring_case::{begins, strip_prefix};
 
-/// Fields that some applications take for the host, the path, the scheme or the method. All fields `X-Forwarded-*` but
-/// `X-Forwarded-For` count as such, too.
-const OVERRIDES: [&str; 15] = [
+/// Fields that some applications take for the host, the path, the scheme or the method, or for their own question.
+const OVERRIDES: [&str; 16] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "front-end-https",
     "x-arr-ssl",
     "x-host",
+    "x-host-override",
     "x-http-host-override",
     "x-http-method",
     "x-http-method-override",
+    "x-matched-path",
     "x-method-override",
-    "x-original-host",
-    "x-original-url",
-    "x-rewrite-url",
+    "x-nextjs-data",
+    "x-now-route-matches",
     "x-scheme",
     "x-script-name",
     "x-url-scheme",
+];
+
+/// The beginnings of such fields. `X-Forwarded-For` is none of them.
+const OVERRIDES_BEGIN: [&str; 5] = [
+    "x-forwarded-",
+    "x-invoke-",
+    "x-middleware-",
+    "x-original-",
+    "x-rewrite-",
 ];
 
 /// Ends a part of a key or of the particulars.
@@ -90,10 +99,10 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
 /// Whether a backend may read a field in the place of something that the key or the cache reads.
 fn is_particular(name: &str) -> bool {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
-    let is_forwarded = |name: &str| begins(name, "x-forwarded-") && !is("x-forwarded-for");
+    let is_begun = |name: &str| OVERRIDES_BEGIN.into_iter().any(|begin| begins(name, begin)) && !is("x-forwarded-for");
     name.as_bytes().contains(&b'_')
         || (matches!(name.as_bytes()[0] | 0x20, b'c' | b'f' | b'x')
-            && (OVERRIDES.into_iter().any(is) || is_forwarded(name)))
+            && (OVERRIDES.into_iter().any(is) || is_begun(name)))
 }
 
 /// The schemes that a `Forwarded` field names, as its pairs.
@@ -304,6 +313,14 @@ mod tests {
             "Front-End-Https",
             "X-Original-URL",
             "X_Original_URL",
+            "X-Original-URI",
+            "x-rewrite-uri",
+            "X-Host-Override",
+            "X-Matched-Path",
+            "X-Now-Route-Matches",
+            "X-Invoke-Status",
+            "x-middleware-prefetch",
+            "X-NextJS-Data",
             "if_none_match",
         ] {
             assert!(is_particular(name), "{name}");
