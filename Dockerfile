@@ -12,7 +12,9 @@ RUN cargo build --release --locked --package osier-server
 RUN install -D target/release/osier /image/usr/bin/osier \
  && install -D --mode=644 packaging/docker/site.toml /image/etc/osier/site.toml \
  && install -D packaging/docker/health /image/usr/lib/osier/health \
- && install -D --mode=644 packaging/docker/index.html /image/srv/www/index.html
+ && install -D --mode=644 packaging/docker/index.html /image/srv/www/index.html \
+ && install -D --mode=644 --target-directory=/image/usr/share/doc/osier LICENSE-APACHE LICENSE-MIT \
+ && cargo run --locked --package xtask -- deny notices > /image/usr/share/doc/osier/third-party.txt
 
 FROM debian:12.11-slim
 COPY --from=build /image/ /

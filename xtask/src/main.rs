@@ -31,7 +31,8 @@ usage: cargo xtask COMMAND
                    aws-lc-rs
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
-  deny             licences, duplicate versions, bans and advisories of the dependencies: deny.toml
+  deny [notices]   licences, duplicate versions, bans and advisories of the dependencies: deny.toml
+                   notices: prints the licence of every crate in the server, for packages
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   package [NAME]   the .deb, the static tarballs and SHA256SUMS, in target/dist
                    names: manual deb tarball-x86_64 tarball-aarch64
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         "api" => test::api::main(rest),
         "ci" if rest.is_empty() => ci::main(),
         "deny" if rest.is_empty() => deny::main(),
+        "deny" if rest == ["notices"] => deny::print_notices(),
         "package" => package::main(rest),
         "tidy" if rest.is_empty() => tidy::main(),
         "sim" => sim::main(rest),

@@ -22,6 +22,18 @@ pub fn main() -> ExitCode {
     step::report(&[run()], start.elapsed())
 }
 
+/// Prints the licences of the crates in the server.
+pub fn print_notices() -> ExitCode {
+    match notices() {
+        Ok(text) => print!("{text}"),
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 /// All rules as one step.
 pub fn run() -> Outcome {
     let start = Instant::now();
