@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::sync::Mutex;
 
 use super::dump;
-use crate::worker::affinity::start_thread;
+use crate::worker::service::start_service;
 
 /// Makes the process write a [`dump`] to stderr at every SIGQUIT (Ctrl-\\ in a terminal) instead of ending. Handlers
 /// that were registered before still run. A second call does nothing.
@@ -30,7 +30,7 @@ pub fn dump_on_sigquit() -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     // A full pipe means that dumps are already pending: the handler may fail then, but never block.
     rustix::io::ioctl_fionbio(&writer, true)?;
-    start_thread("osier-sigquit", move || {
+    start_service("osier-sigquit", move || {
         let mut bytes = [0; 64];
         while matches!(reader.read(&mut bytes), Ok(n) if n > 0) {
             // An error of stderr has no place to be reported.

@@ -11,11 +11,11 @@ use std::time::Duration;
 use osier_coro::stack::Label;
 
 use super::{stuck, waiters};
-use crate::worker::affinity::start_thread;
 use crate::worker::context::THREAD;
 use crate::worker::core::ShortId;
 use crate::worker::desk::{Desk, NOTHING, TASK};
 use crate::worker::remote::{self, Remote, RemoteSlot};
+use crate::worker::service::start_service;
 
 /// The most waiters for a lock that a report names.
 const WAITERS_LISTED: usize = 8;
@@ -81,7 +81,7 @@ pub(crate) fn start() -> std::io::Result<()> {
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !*started {
         stuck::prepare();
-        start_thread("osier-watchdog", || WATCHDOG.run())?;
+        start_service("osier-watchdog", || WATCHDOG.run())?;
         *started = true;
     }
     Ok(())

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::exit::Exit;
 use crate::wait::{flag, pool};
-use crate::worker::affinity::start_thread;
+use crate::worker::service::start_service;
 
 struct Orphan {
     child: Child,
@@ -77,7 +77,7 @@ fn adopt_without_pidfd(child: Child) {
 
 fn start() -> std::io::Result<Arc<OwnedFd>> {
     let (alarm, writer) = flag::new()?.shared();
-    start_thread("osier-reaper", move || reap(&alarm))?;
+    start_service("osier-reaper", move || reap(&alarm))?;
     Ok(writer)
 }
 
