@@ -183,6 +183,20 @@ fn a_task_that_panics_is_named() {
     assert!(fiber.contains(&format!(", spawned at {}:", file!())), "{fiber}");
 }
 
+#[test]
+fn a_fiber_of_an_embedded_runtime_that_panics_is_named() {
+    let test = "a_fiber_of_an_embedded_runtime_that_panics_is_named";
+    let Some((_, lines)) = in_a_child(test, || {
+        let local = osier::embed::Local::new().unwrap();
+        let fiber = local.spawn(|| panic!("in the loop of a host"));
+        local.run_until(|| fiber.is_finished()).unwrap();
+    }) else {
+        return;
+    };
+    let [fiber] = &lines[..] else { panic!("{lines:?}") };
+    assert!(fiber.contains(&format!(", spawned at {}:", file!())), "{fiber}");
+}
+
 /// std's short backtraces end at a function that the runtime calls for this. Below it are some forty frames of the worker.
 #[test]
 fn the_backtrace_of_a_panic_ends_at_the_fibers_function() {

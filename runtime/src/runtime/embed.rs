@@ -26,11 +26,10 @@ use osier_coro::panic_count;
 use osier_poll::{Events, Interest, Mode, Poller, Token};
 
 #[cfg(feature = "inspect")]
-use crate::inspect::{Dump, Metrics, dump, metrics};
+use crate::inspect::{Dump, Metrics, dump, metrics, panics};
 use crate::runtime::Builder;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::handle::Handle;
-use crate::wait;
 use crate::wait::descriptor::FOREIGN;
 use crate::worker::Worker;
 use crate::worker::clock::Clock;
@@ -42,6 +41,9 @@ use crate::worker::waker::Word;
 
 /// One turn takes at most this many events.
 const EVENTS: usize = 256;
+/// The error of a turn or a call of [`Local::enter`] on a worker.
+const ON_A_WORKER: &str =
+    "an embedded runtime cannot be turned or entered on a worker, which would stop: do it in the loop of its host";
 /// The timer's token: that of a descriptor number that nobody has.
 const TIMER: Token = Token(FOREIGN | u32::MAX as u64);
 
@@ -258,7 +260,7 @@ impl Local {
     /// Makes this thread the worker for as long as `run` takes, then parks it.
     fn work<T>(&self, run: impl FnOnce(&Worker) -> T) -> io::Result<T> {
         if context::worker(|_| ()).is_some() {
-            return Err(wait::Stop::NotHere.into());
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, ON_A_WORKER));
         }
         struct Parks<'a>(&'a Local);
         impl Drop for Parks<'_> {
@@ -327,7 +329,9 @@ impl Builder {
     /// - The system's errors for descriptors and memory.
     pub fn build_local(self) -> io::Result<Local> {
         if context::worker(|_| ()).is_some() {
-            return Err(wait::Stop::NotHere.into());
+            let text =
+                "an embedded runtime cannot be made on a worker, which it would stop: make it on a thread that is none";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
         }
         let mut poller = Poller::new()?;
         if poller.fd().is_none() {
@@ -337,6 +341,8 @@ impl Builder {
             let text = "an embedded runtime needs a poller with a descriptor, which there is none of here";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
+        #[cfg(feature = "inspect")]
+        panics::name_the_fiber();
         let watch = self.watch()?;
         let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(Arc::new(poller))))?;
         let vacancy = vacancies.into_iter().next().expect("one poller, one worker");

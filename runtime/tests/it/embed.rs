@@ -285,6 +285,7 @@ fn on_a_worker_it_is_refused() {
     let inside = local.spawn(move || {
         let again = theirs.turn(NOW).unwrap_err();
         assert_eq!(again.kind(), ErrorKind::WouldBlock);
+        assert!(again.to_string().contains("do it in the loop of its host"), "{again}");
         assert_eq!(theirs.ready().unwrap_err().kind(), ErrorKind::WouldBlock);
         drop(theirs.spawn(|| ()));
         Local::new().unwrap_err().kind()
@@ -292,7 +293,12 @@ fn on_a_worker_it_is_refused() {
     local.run_until(|| inside.is_finished()).unwrap();
     assert_eq!(inside.join().unwrap(), ErrorKind::WouldBlock);
     let runtime = Runtime::builder().workers(1).build().unwrap();
-    assert_eq!(runtime.run(|| Local::new().unwrap_err().kind()), ErrorKind::WouldBlock);
+    let refused = runtime.run(|| Local::new().unwrap_err());
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    assert!(
+        refused.to_string().contains("make it on a thread that is none"),
+        "{refused}"
+    );
 }
 
 #[test]
