@@ -7,7 +7,7 @@
 //!
 //! The program ends when its stdin ends.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn serve(address: &str) -> io::Result<()> {
     });
 
     let stdin = io::stdin();
-    let mut line = String::new();
+    let mut text = Vec::new();
     while !farewell.is_finished() {
         let mut fds = [PollFd::new(&local, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -53,10 +53,15 @@ fn serve(address: &str) -> io::Result<()> {
             local.turn(Some(Duration::ZERO))?;
         }
         if input && !ends.is_set() {
-            line.clear();
-            match stdin.lock().read_line(&mut line)? {
+            // Not through the buffer of `stdin`: poll(2) would not tell of the lines that lie in it.
+            let mut buf = [0; 4096];
+            match rustix::io::read(&stdin, &mut buf)? {
                 0 => ends.set(),
-                _ => println!("the host read {:?}", line.trim_end()),
+                n => text.extend(&buf[..n]),
+            }
+            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                println!("the host read {:?}", String::from_utf8_lossy(&line[..end]));
             }
         }
     }

@@ -89,6 +89,12 @@ fn fibers_run_inside_a_poll_loop_beside_its_own_descriptors() {
         writeln!(stdin, "line {round}").unwrap();
         assert_eq!(line().unwrap(), format!("the host read \"line {round}\""));
     }
+    // Lines that come together, and one that comes in two pieces.
+    stdin.write_all(b"one\ntwo\nthr").unwrap();
+    assert_eq!(line().unwrap(), "the host read \"one\"");
+    assert_eq!(line().unwrap(), "the host read \"two\"");
+    stdin.write_all(b"ee\n").unwrap();
+    assert_eq!(line().unwrap(), "the host read \"three\"");
     drop(stdin);
     assert_eq!(line().unwrap(), "a fiber heard it");
     assert_eq!(line(), None);
