@@ -18,6 +18,7 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, client, server};
 use osier::adapters::hyper::{Executor, Timer};
+use osier::adapters::tokio::with_tokio;
 use osier::adapters::{AsyncStream, Compat};
 use osier::net::TcpStream;
 use osier_mixing::{listen, pattern, run, serve};
@@ -267,6 +268,34 @@ fn http2_spawns_on_our_executor() {
             drop(sender);
             driver.await.unwrap().unwrap();
         });
+    });
+}
+
+/// hyper gives each stream of HTTP/2 to the executor, so the future around the connection is not the one that is polled.
+#[test]
+fn the_streams_of_a_connection_with_tokio_have_tokio() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    run(|| {
+        let (listener, address) = listen();
+        let handle = tokio.handle().clone();
+        osier::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let slow = service_fn(|_: Request<Incoming>| async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Ok::<_, Infallible>(Response::new(full("slept")))
+            });
+            let connection = server::conn::http2::Builder::new(Executor).serve_connection(stream.compat(), slow);
+            osier::block_on(with_tokio(handle, connection))
+        });
+        let text = osier::block_on(async {
+            let stream = TcpStream::connect_async(address).await.unwrap();
+            let (mut sender, connection) = client::conn::http2::handshake(Executor, stream.compat()).await.unwrap();
+            osier::spawn_future(connection);
+            let asked = Request::get(format!("http://{address}/")).body(full("")).unwrap();
+            let response = sender.send_request(asked).await.unwrap();
+            response.into_body().collect().await.unwrap().to_bytes()
+        });
+        assert_eq!(text, "slept");
     });
 }
 

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 /// An executor for hyper. Each future becomes a task of the caller's runtime, as with
 /// [`spawn_future`](crate::spawn_future).
+///
+/// With the feature `tokio-rt`, a connection in `adapters::tokio::with_tokio` passes its tokio runtime on: hyper gives the streams of
+/// HTTP/2 to the executor, and their handlers find the runtime as those of HTTP/1.1 do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Executor;
 
@@ -15,6 +18,11 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     fn execute(&self, future: F) {
+        #[cfg(feature = "tokio-rt")]
+        if let Ok(tokio) = tokio::runtime::Handle::try_current() {
+            drop(crate::spawn_future(super::tokio::with_tokio(tokio, future)));
+            return;
+        }
         // Dropping the handle detaches the task.
         drop(crate::spawn_future(future));
     }
