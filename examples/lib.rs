@@ -27,6 +27,7 @@ chapters! {
     Futures: "futures.md",
     BlockingLibraries: "blocking-libraries.md",
     FilesProcessesSignals: "files-processes-signals.md",
+    Embedding: "embedding.md",
     Routing: "routing.md",
     FormsAndJson: "forms-and-json.md",
     Websockets: "websockets.md",

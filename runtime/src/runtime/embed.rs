@@ -152,7 +152,8 @@ impl Local {
     }
 
     /// Runs `body` as the code of a worker between two fibers: [`spawn_local`](crate::spawn_local) and
-    /// [`fiber::Builder`](crate::fiber::Builder) start fibers here, and a call that would have to wait fails.
+    /// [`fiber::Builder`](crate::fiber::Builder) start fibers here, and [`spawn_future`](crate::spawn_future) starts tasks. Calls that
+    /// need a runtime work, such as `osier_web::Server::bind`. A call that would have to wait fails.
     ///
     /// A [coroutine](crate::coro::Coroutine) that suspends in `body` leaves the thread on this worker until it goes on. If other workers
     /// are entered and left meanwhile in another order, the process is aborted.
