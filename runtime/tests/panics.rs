@@ -68,6 +68,7 @@ fn a_call_outside_of_a_runtime_points_at_the_caller() {
     });
     let text = misuse(|| osier::timeout(Duration::from_secs(1), || ()));
     assert!(text.contains("osier::timeout outside of a fiber"), "{text}");
+    assert!(text.contains("limit a future by osier::select!"), "{text}");
 }
 
 #[test]

@@ -433,13 +433,13 @@ impl Frames {
 ///
 /// # Panics
 ///
-/// Outside of a fiber, where nothing could end the body.
+/// Outside of a fiber, where nothing could end the body. [`select!`](crate::select!) limits a future on a plain thread, too.
 #[track_caller]
 pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let on_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     assert!(
         on_fiber,
-        "osier::timeout outside of a fiber: call it inside osier::run or osier::spawn"
+        "osier::timeout outside of a fiber: call it inside osier::run or osier::spawn, or limit a future by osier::select!"
     );
     let Some(deadline) = now().checked_add(limit) else {
         return Ok(body());
