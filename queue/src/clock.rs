@@ -242,6 +242,17 @@ impl Member {
         state.round
     }
 
+    /// How far the clock would jump if nobody had anything to do: to `own`, this member's deadline, or to an earlier one that others
+    /// have reported.
+    pub fn distance(&self, own: Option<Instant>) -> Option<Duration> {
+        let state = self.clock.lock();
+        let mine = own.map(|own| nanos(own.saturating_duration_since(self.clock.inner.start)));
+        let seats = state.seats.iter().enumerate().filter(|(index, _)| *index != self.index);
+        let others = seats.filter_map(|(_, seat)| seat.as_ref()?.deadline);
+        let next = others.chain(mine).min()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.clock.nanos())))
+    }
+
     /// Reports that the look of this round has found nothing, and the member's deadline. The member has announced its sleep before.
     ///
     /// Returns true if the member must sleep until it is woken. Returns false if it must look again: its deadline has come, or others
@@ -476,6 +487,19 @@ mod tests {
         beds[0].lie_down();
         clock.advance(HOUR * 2);
         assert_eq!((beds[0].wakes(), beds[1].wakes()), (2, 1));
+    }
+
+    #[test]
+    fn a_member_knows_how_far_the_jump_would_go() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        let members = beds.clone().map(|bed| clock.join(bed));
+        assert_eq!(members[0].distance(None), None);
+        assert!(rests(&members[0], &beds[0], true, Some(2)));
+        assert_eq!(members[0].distance(None), None, "its own report is over");
+        let distances = [None, Some(3), Some(1)].map(|hours| members[1].distance(hours.and_then(|h| after(&clock, h))));
+        assert_eq!(distances, [Some(HOUR * 2), Some(HOUR * 2), Some(HOUR)]);
+        clock.advance(HOUR * 3);
+        assert_eq!(members[1].distance(None), Some(Duration::ZERO));
     }
 
     #[test]

@@ -13,9 +13,14 @@ use osier_queue::clock::{self, Member, Sleeper};
 
 use crate::worker::stamp::Stamp;
 
-/// How long a worker polls its descriptors before it reports that it is idle: bytes between two sockets of this machine may
-/// still be on their way through the kernel.
-const ON_THEIR_WAY: Duration = Duration::from_millis(1);
+/// How long a worker polls its descriptors in one look. Bytes between two sockets of this machine may still be on their way through the
+/// kernel, on a busy machine for many milliseconds.
+const LOOK: Duration = Duration::from_millis(1);
+/// A worker looks once for each of these steps of the jump that comes next, before it reports that it is idle. A long deadline is mostly a
+/// timeout that must not come while bytes are on their way.
+const STEP: Duration = Duration::from_secs(1);
+/// The most looks before a jump.
+const LOOKS_MAX: u32 = 100;
 
 /// A clock for tests: it stands still until it is moved, and moves by itself when nobody has anything to do.
 ///
@@ -40,7 +45,8 @@ const ON_THEIR_WAY: Duration = Duration::from_millis(1);
 /// reports nothing, the clock moves to the earliest deadline. The clock does not see the outside of its runtimes: a
 /// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. While it waits for these, it moves too
 /// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [keep it](VirtualClock::auto_advance) from moving by itself
-/// and [advance](VirtualClock::advance) it by hand. Sockets between two fibers on the clock are seen.
+/// and [advance](VirtualClock::advance) it by hand. Sockets between two fibers on the clock are seen: before the clock moves, their workers
+/// look for bytes that are on their way, for a thousandth of the move, at least 1 ms and at most 100 ms.
 ///
 /// Work on the pool holds the clock until its result is taken: [`unblock`](crate::unblock()), files, names that are looked up.
 ///
@@ -134,6 +140,7 @@ impl Clock {
                 member,
                 stirred: Cell::new(true),
                 looked: Cell::new(None),
+                looks_left: Cell::new(0),
             }),
         }
     }
@@ -181,12 +188,17 @@ impl Clock {
     }
 
     /// How long to poll before sleeping. `None`: sleep. `is_due` says whether a timer needs the turn, `watches` whether the
-    /// poller watches anything.
+    /// poller watches anything, `next` when the worker's next timer is due.
     #[inline]
-    pub(crate) fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
+    pub(crate) fn look(
+        &self,
+        is_due: impl FnOnce() -> bool,
+        watches: impl FnOnce() -> bool,
+        next: impl FnOnce() -> Option<Instant>,
+    ) -> Option<Duration> {
         match self {
             Clock::Real => None,
-            Clock::Virtual(seat) => seat.look(is_due, watches),
+            Clock::Virtual(seat) => seat.look(is_due, watches, next),
         }
     }
 }
@@ -198,10 +210,17 @@ pub(crate) struct Seat {
     stirred: Cell<bool>,
     /// The round for which the last turn has looked.
     looked: Cell<Option<u64>>,
+    /// The looks that follow for the same round.
+    looks_left: Cell<u32>,
 }
 
 impl Seat {
-    fn look(&self, is_due: impl FnOnce() -> bool, watches: impl FnOnce() -> bool) -> Option<Duration> {
+    fn look(
+        &self,
+        is_due: impl FnOnce() -> bool,
+        watches: impl FnOnce() -> bool,
+        next: impl FnOnce() -> Option<Instant>,
+    ) -> Option<Duration> {
         // No look of the round: the timer may only move to a lower level of its wheel, which wakes nobody. Then the clock is about to
         // move by itself, and the outside has not been asked.
         if is_due() {
@@ -209,13 +228,19 @@ impl Seat {
         }
         let stirred = self.stirred.replace(false);
         if self.looked.get().is_some() && !stirred {
-            return None;
+            self.looks_left.set(self.looks_left.get().checked_sub(1)?);
+            return Some(LOOK);
         }
         self.looked.set(Some(self.member.look(stirred)));
-        Some(match watches() && self.member.clock().is_automatic() {
-            true => ON_THEIR_WAY,
-            false => Duration::ZERO,
-        })
+        let is_patient = watches() && self.member.clock().is_automatic();
+        self.looks_left.set(if is_patient { self.looks(next()) - 1 } else { 0 });
+        Some(if is_patient { LOOK } else { Duration::ZERO })
+    }
+
+    /// The number of looks before the clock jumps, if the worker's next timer is due at `next`. At least one.
+    fn looks(&self, next: Option<Instant>) -> u32 {
+        let steps = self.member.distance(next).unwrap_or_default().as_nanos() / STEP.as_nanos();
+        u32::try_from(steps).unwrap_or(LOOKS_MAX).clamp(1, LOOKS_MAX)
     }
 
     /// The look has found nothing and the worker has announced its sleep: whether it is to sleep until it is rung.
@@ -228,5 +253,65 @@ impl Seat {
     /// Says when the worker is to be rung, while its host looks elsewhere.
     pub(crate) fn publish(&self, deadline: Option<Instant>) {
         self.member.publish(deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Awake;
+
+    impl Sleeper for Awake {
+        fn is_asleep(&self) -> bool {
+            false
+        }
+
+        fn wake(&self) {}
+    }
+
+    /// The looks of a worker that watches something, before it reports.
+    fn looks(clock: &Clock, distance: Option<Duration>) -> usize {
+        clock.stir();
+        let next = || Some(clock.now() + distance?);
+        let looks = std::iter::from_fn(|| clock.look(|| false, || true, next));
+        looks.inspect(|look| assert_eq!(*look, LOOK)).count()
+    }
+
+    #[test]
+    fn the_farther_the_jump_the_longer_the_look_before_it() {
+        let clock = Clock::with(Some(VirtualClock::new().join(Awake)));
+        for (seconds, expected) in [
+            (0, 1),
+            (1, 1),
+            (7, 7),
+            (99, 99),
+            (24 * 3600, 100),
+            (u64::MAX >> 32, 100),
+        ] {
+            assert_eq!(
+                looks(&clock, Some(Duration::from_secs(seconds))),
+                expected,
+                "{seconds} s"
+            );
+        }
+        assert_eq!(looks(&clock, None), 1);
+    }
+
+    #[test]
+    fn work_in_between_begins_the_looks_anew() {
+        let clock = Clock::with(Some(VirtualClock::new().join(Awake)));
+        let next = || Some(clock.now() + 5 * STEP);
+        let look = || clock.look(|| false, || true, next);
+        assert!(look().is_some() && look().is_some());
+        assert_eq!(looks(&clock, Some(5 * STEP)), 5);
+        assert_eq!(look(), None);
+    }
+
+    #[test]
+    fn who_watches_nothing_looks_once_without_a_wait() {
+        let clock = Clock::with(Some(VirtualClock::new().join(Awake)));
+        let look = || clock.look(|| false, || false, || Some(clock.now() + 5 * STEP));
+        assert_eq!([look(), look()], [Some(Duration::ZERO), None]);
     }
 }

@@ -333,7 +333,7 @@ impl Worker {
         let mut asleep_at = None;
         if self.has_work() || self.find_work() || self.linger() {
             // Only a look.
-        } else if let Some(look) = self.clock.look(|| self.has_due_timer(), || self.remote.watches()) {
+        } else if let Some(look) = self.look() {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
         } else {
             self.remote.parker.prepare();
@@ -407,6 +407,13 @@ impl Worker {
     fn linger(&self) -> bool {
         self.linger
             .before_sleep(|| !self.remote.inbox.is_empty() || self.scheduler.has_work(self.index))
+    }
+
+    /// How long a virtual clock has the worker poll before it may sleep.
+    #[inline]
+    fn look(&self) -> Option<Duration> {
+        let (is_due, watches) = (|| self.has_due_timer(), || self.remote.watches());
+        self.clock.look(is_due, watches, || self.next_timer())
     }
 
     /// The load at the end of a turn, for the desk.

@@ -30,7 +30,22 @@ type Report = (String, Vec<(Phase, u64)>, u64);
 #[derive(Default)]
 struct Said {
     served: Vec<Report>,
+    /// The warnings and errors.
     log: Vec<String>,
+    /// Every line of the log, and the fates of the connections.
+    all: Vec<String>,
+}
+
+/// Prints what a server has said if its client panics.
+struct Tells(Arc<Mutex<Said>>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = self.0.lock().unwrap();
+            eprintln!("the server has served {:?} and said {:#?}", said.served, said.all);
+        }
+    }
 }
 
 fn seconds(time: Duration) -> u64 {
@@ -45,7 +60,7 @@ fn phases(times: &Times) -> Vec<(Phase, u64)> {
 /// Runs a server of this router and `client` on one worker.
 fn with_server(router: fn(&VirtualClock) -> Router, is_tls: bool, client: impl FnOnce(SocketAddr) + Send) -> Said {
     let said = Arc::new(Mutex::new(Said::default()));
-    let (noted, logged) = (said.clone(), said.clone());
+    let (noted, logged, seen) = (said.clone(), said.clone(), said.clone());
     let clock = VirtualClock::new();
     let long = Duration::from_secs(24 * 3600);
     let timeouts = Timeouts {
@@ -66,10 +81,13 @@ fn with_server(router: fn(&VirtualClock) -> Router, is_tls: bool, client: impl F
             );
             said.served.push(request);
         })
+        .on_connection(move |event| seen.lock().unwrap().all.push(format!("{event:?}")))
         .on_log(move |record| {
+            let mut said = logged.lock().unwrap();
+            said.all.push(format!("{:?}: {record}", record.level()));
             if record.level() <= Level::Warning {
                 let id = record.id().map_or(0, |id| id.as_str().len());
-                logged.lock().unwrap().log.push(format!("{id} {record}"));
+                said.log.push(format!("{id} {record}"));
             }
         });
     if is_tls {
@@ -82,7 +100,9 @@ fn with_server(router: fn(&VirtualClock) -> Router, is_tls: bool, client: impl F
         let server = server.listener(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         let (address, handle) = (server.local_addr(), server.handle());
         let serving = osier::spawn(move || server.run());
+        let tells = Tells(Arc::clone(&said));
         client(address);
+        drop(tells);
         handle.shutdown();
         serving.join().unwrap();
     });
