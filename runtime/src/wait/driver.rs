@@ -10,6 +10,9 @@
 //! without it. A thread that sets an earlier timer stores `next` and rings. The driver, about to sleep, announces that
 //! ([`Parker`](osier_queue::Parker)) and then reads `next`. Wakers are cloned before the lock is taken and woken after
 //! it is released, because they may run anybody's code.
+//!
+//! A thread outside may take a driver that ends before it has registered. So a driver that ends first stops to take registrations, and then
+//! wakes what is registered ([`Remote::release`]): the leaf is woken, or gets an error.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +42,8 @@ struct Inner {
     wheel: Wheel<Waker>,
     /// Tick 0.
     epoch: Instant,
+    /// Whether somebody fires these timers.
+    is_driven: bool,
 }
 
 impl Timers {
@@ -47,6 +52,7 @@ impl Timers {
             inner: Mutex::new(Inner {
                 wheel: Wheel::new(0),
                 epoch: Instant::now(),
+                is_driven: false,
             }),
             next: AtomicU64::new(NEVER),
         }
@@ -58,6 +64,13 @@ impl Timers {
         let mut inner = self.lock();
         inner.wheel.restart(0);
         inner.epoch = epoch;
+        inner.is_driven = true;
+    }
+
+    /// Ends with the driver: wakes every timer, and takes no more.
+    pub(crate) fn end(&self) {
+        self.lock().is_driven = false;
+        self.forget_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -68,14 +81,17 @@ impl Timers {
         self.next.store(wheel.next_wakeup().unwrap_or(NEVER), Ordering::Release);
     }
 
-    /// Sets a timer. Returns true if it is the earliest, so the driver must not sleep past it.
-    fn insert(&self, deadline: Instant, waker: Waker) -> (Key, bool) {
+    /// Sets a timer. Returns true if it is the earliest, so the driver must not sleep past it. `None`: the driver has ended.
+    fn insert(&self, deadline: Instant, waker: Waker) -> Option<(Key, bool)> {
         let mut inner = self.lock();
+        if !inner.is_driven {
+            return None;
+        }
         let tick = tick_after(deadline.saturating_duration_since(inner.epoch));
         let key = inner.wheel.insert(tick, waker);
         let earliest = tick < self.next.load(Ordering::Relaxed);
         self.note_next(&inner.wheel);
-        (key, earliest)
+        Some((key, earliest))
     }
 
     /// Leaves another waker with a timer. Returns false if the timer has fired.
@@ -143,8 +159,8 @@ impl Timers {
         }
     }
 
-    /// Wakes every timer, because the driver ends. The leaves set their timers elsewhere.
-    pub(crate) fn forget_all(&self) {
+    /// Wakes every timer. The leaves set their timers elsewhere.
+    fn forget_all(&self) {
         while let Some(waker) = {
             let mut inner = self.lock();
             let waker = inner.wheel.pop_any();
@@ -179,10 +195,14 @@ impl LeafTimer {
     ///
     /// # Errors
     ///
-    /// The errors of [`current`].
+    /// The errors of [`current`], and one if the driver ends meanwhile.
     pub(crate) fn new(deadline: Instant, waker: &Waker) -> io::Result<LeafTimer> {
-        let driver = current()?;
-        let (key, earliest) = driver.timers.insert(deadline, waker.clone());
+        LeafTimer::at(current()?, deadline, waker)
+    }
+
+    fn at(driver: &'static Remote, deadline: Instant, waker: &Waker) -> io::Result<LeafTimer> {
+        let inserted = driver.timers.insert(deadline, waker.clone());
+        let (key, earliest) = inserted.ok_or_else(ended)?;
         if earliest {
             driver.ring();
         }
@@ -242,9 +262,46 @@ fn outside() -> io::Result<&'static Remote> {
 fn of_outside(threads: &Threads) -> io::Result<&'static Remote> {
     // Nothing else stops it.
     match threads.scheduler.is_stopping() {
-        true => Err(io::Error::other(
-            "the driver of futures outside of a runtime has ended: its poller failed",
-        )),
+        true => Err(ended()),
         false => Ok(threads.scheduler.remote(0)),
+    }
+}
+
+/// Only the driver outside of all runtimes ends before the code that registers with it.
+#[cold]
+fn ended() -> io::Error {
+    io::Error::other("the driver of futures outside of a runtime has ended: its poller failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_timer_is_woken_by_the_end_of_its_driver_or_refused_after_it() {
+        let (woken, timers) = (Arc::new(Woken::default()), Timers::new());
+        let late = Instant::now() + Duration::from_secs(3600);
+        let set = || timers.insert(late, woken.clone().into()).is_some();
+        timers.restart(Instant::now());
+        assert!(set());
+        timers.end();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(!set(), "nobody would fire it");
+        assert_eq!(timers.len(), 0);
+        timers.restart(Instant::now());
+        assert!(set());
     }
 }

@@ -693,11 +693,15 @@ pub(crate) fn block_thread(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Optio
 
 #[cfg(test)]
 mod tests {
-    use osier_poll::Token;
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
+    use osier_poll::{Poller, Token};
     use osier_queue::readiness::HUP;
 
     use super::*;
     use crate::wait::entry::mark;
+    use crate::worker::threads::Claim;
 
     fn watched() -> (Watched, Token) {
         let watched = Watched::new(OwnedFd::from(std::io::pipe().unwrap().0), ShortRead::SaysNothing);
@@ -740,5 +744,52 @@ mod tests {
             assert_eq!(attempt(), (Some(4), 2));
             assert_eq!(attempt(), (None, 2), "the short read has emptied the socket");
         });
+    }
+
+    fn socket() -> Watched {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        Watched::from_outside(socket.into(), ShortRead::SaysNothing).unwrap()
+    }
+
+    fn ask(socket: &Watched, driver: &Remote) -> io::Result<()> {
+        let register = |how| socket.register(driver, how, &mut None);
+        socket.entry().state.renew(Direction::Read, driver.id, register)
+    }
+
+    /// When it is woken, it does what a thread does that has taken a driver before: it registers its socket there.
+    struct Late {
+        driver: &'static Remote,
+        socket: Watched,
+        registered: Mutex<Option<io::Result<()>>>,
+    }
+
+    impl Wake for Late {
+        fn wake(self: Arc<Self>) {
+            *self.registered.lock().unwrap() = Some(ask(&self.socket, self.driver));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_ends_takes_no_socket_that_nobody_would_wake() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let claim = Claim(Remote::claim(poller, Instant::now()).unwrap());
+        let driver = claim.0;
+        let late = Arc::new(Late {
+            driver,
+            socket: socket(),
+            registered: Mutex::new(None),
+        });
+        let first = socket();
+        let mut waiter = pin!(first.waiter(Direction::Read));
+        let waker = late.clone().into();
+        let mut cx = Context::from_waker(&waker);
+        let asked = || ask(&first, driver);
+        let state = &first.entry().state;
+        let polled = state.poll_ready(Direction::Read, waiter.as_mut(), &mut cx, asked);
+        assert!(polled.is_pending());
+        drop(claim);
+        let registered = late.registered.lock().unwrap().take();
+        assert!(registered.expect("the first socket is woken").is_err());
+        assert_eq!(late.socket.entry().state.snapshot().owner(Direction::Read), None);
     }
 }

@@ -32,6 +32,7 @@ use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::wait::descriptor;
 use crate::wait::driver::Timers;
+use crate::wait::entry;
 use crate::worker::context;
 use crate::worker::desk::Desk;
 use crate::worker::executor;
@@ -147,9 +148,11 @@ impl Remote {
 
     /// Gives the remote back. Late wake-ups may still reach it, and do nothing.
     pub(crate) fn release(&self) {
+        // First: a thread that has just taken this driver for a leaf registers nothing that the next lines would miss.
         *self.poller() = None;
+        entry::forget_worker(self.id);
         // A leaf that waits here for time or for a descriptor registers with another driver.
-        self.timers.forget_all();
+        self.timers.end();
         self.descriptors.forget_all();
         self.tasks.reopen();
         FREE.lock()

@@ -16,7 +16,6 @@ use osier_poll::Poller;
 use osier_queue::clock::Member;
 use osier_queue::{Gate, Idle};
 
-use crate::wait::entry;
 use crate::worker::Worker;
 use crate::worker::affinity::{pin_thread, start_thread};
 use crate::worker::clock::{Clock, VirtualClock};
@@ -345,7 +344,6 @@ pub(crate) struct Claim(pub(crate) &'static Remote);
 impl Drop for Claim {
     fn drop(&mut self) {
         self.0.desk.close();
-        entry::forget_worker(self.0.id);
         self.0.release();
     }
 }
