@@ -11,8 +11,10 @@
 //! ```
 //!
 //! A producer rings the consumer after its push, and that begins with the fence. So the look costs one load.
+//!
+//! A producer that must not empty the queue itself, because it may hold a lock, leaves that to another thread by [`Leftovers`].
 
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Says whether the consumer of a queue has ended.
 ///
@@ -55,5 +57,56 @@ impl Gate {
     #[inline]
     pub fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed)
+    }
+}
+
+/// The pushes behind shut gates that nobody has answered yet. However many producers push, one of them at a time gets the duty to have the
+/// queues emptied.
+///
+/// ```
+/// use osier_queue::Leftovers;
+///
+/// let leftovers = Leftovers::new();
+/// assert!(leftovers.add(), "this producer starts a thread that empties the queue");
+/// assert!(!leftovers.add(), "and the thread answers this push too");
+/// let mut rounds = 0;
+/// leftovers.answer(|| rounds += 1);
+/// assert_eq!(rounds, 1);
+/// assert!(leftovers.add(), "that thread may have looked before this push");
+/// ```
+///
+/// Each operation is one atomic exchange with `AcqRel`. So the thread that takes a push off the count sees what was pushed, and empties the
+/// queues after that.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// Not 0 while a thread has the duty.
+    pushes: AtomicUsize,
+}
+
+impl Leftovers {
+    crate::sync::const_unless_loom! {
+        /// No pushes.
+        pub fn new() -> Self {
+            Self { pushes: AtomicUsize::new(0) }
+        }
+    }
+
+    /// Notes a push. Returns true if nobody has the duty: the caller has it now, and makes some thread [`answer`](Self::answer).
+    pub fn add(&self) -> bool {
+        self.pushes.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    /// Calls `empty` until it has begun after the last push. Then nobody has the duty.
+    pub fn answer(&self, mut empty: impl FnMut()) {
+        let mut seen = self.pushes.load(Ordering::Acquire);
+        while seen > 0 {
+            empty();
+            seen = self.pushes.fetch_sub(seen, Ordering::AcqRel) - seen;
+        }
+    }
+
+    /// Gives the duty back: no thread can be had. The next producer tries again.
+    pub fn give_up(&self) {
+        self.pushes.store(0, Ordering::Release);
     }
 }

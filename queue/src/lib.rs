@@ -56,7 +56,7 @@ pub use channel::Channel;
 pub use clock::{Virtual, tick_after, tick_at};
 pub use completion::Completion;
 pub use event::Event;
-pub use gate::Gate;
+pub use gate::{Gate, Leftovers};
 pub use group::Group;
 pub use inbox::{Inbox, Link, Links};
 pub use inline::InlineQueue;

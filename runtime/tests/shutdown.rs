@@ -230,6 +230,46 @@ fn a_fiber_that_never_comes_back_is_reported_and_the_process_ends() {
     }
 }
 
+/// The only worker has taken them from the queue of the runtime, and does not come back to start them.
+#[test]
+fn jobs_and_tasks_that_an_only_worker_has_taken_are_cancelled_when_it_is_left_behind() {
+    let name = "jobs_and_tasks_that_an_only_worker_has_taken_are_cancelled_when_it_is_left_behind";
+    let Some((status, text)) = in_a_child(name, || {
+        let builder = Runtime::builder().workers(1).shutdown_timeout(Duration::ZERO);
+        let runtime = builder.build().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (queued, all_are_queued) = std::sync::mpsc::channel::<()>();
+        let (begin, begun) = std::sync::mpsc::channel();
+        // It holds the worker until the others are queued, and ends.
+        drop(runtime.spawn(move || all_are_queued.recv()));
+        drop(runtime.spawn(move || {
+            begin.send(()).unwrap();
+            let _ = released.recv();
+        }));
+        // A worker takes half of what is queued.
+        let jobs: Vec<_> = (0..9).map(|_| runtime.spawn(|| ())).collect();
+        let tasks: Vec<_> = (0..9).map(|_| runtime.spawn_future(async {})).collect();
+        drop(queued);
+        begun.recv().unwrap();
+        drop(runtime);
+        let (sender, outcomes) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            jobs.into_iter().for_each(|job| sender.send(job.join()).unwrap());
+            tasks.into_iter().for_each(|task| sender.send(task.join()).unwrap());
+        });
+        for number in 0..18 {
+            let outcome = outcomes.recv_timeout(Duration::from_secs(30));
+            let outcome = outcome.unwrap_or_else(|_| panic!("number {number} is never cancelled"));
+            assert!(osier::Cancelled::is_payload(&*outcome.unwrap_err()));
+        }
+        drop(release);
+    }) else {
+        return;
+    };
+    assert!(status.success(), "{status}: {text}");
+    assert!(text.contains("is left behind"), "{text}");
+}
+
 #[test]
 fn an_overflow_names_the_fiber() {
     #[allow(unconditional_recursion)]

@@ -1,7 +1,7 @@
 //! A queue whose consumer ends.
 
 use super::*;
-use osier_queue::Gate;
+use osier_queue::{Gate, Leftovers};
 
 /// A queue of one job, behind a gate.
 #[derive(Default)]
@@ -72,5 +72,45 @@ fn one_of_two_consumers_sees_that_all_have_ended() {
         let last = all_are_shut(&gates[..]) + other.join().unwrap();
         assert!(last > 0, "nobody was the last");
         last
+    });
+}
+
+/// A queue behind a shut gate, of which one job a producer is left, and the number of threads that empty it at the moment.
+#[derive(Default)]
+struct Left {
+    jobs: [AtomicBool; 2],
+    leftovers: Leftovers,
+    emptying: AtomicUsize,
+}
+
+impl Left {
+    /// Pushes a job, and empties the queue if that is this producer's duty, as a thread that it starts does. Returns the emptied jobs.
+    fn push(&self, job: usize) -> usize {
+        self.jobs[job].store(true, Relaxed);
+        if !self.leftovers.add() {
+            return 0;
+        }
+        let mut emptied = 0;
+        self.leftovers.answer(|| {
+            assert_eq!(self.emptying.fetch_add(1, Relaxed), 0, "two threads have the duty");
+            let jobs = self.jobs.iter();
+            emptied += jobs.filter(|job| job.load(Relaxed) && job.swap(false, Relaxed)).count();
+            self.emptying.fetch_sub(1, Relaxed);
+        });
+        emptied
+    }
+}
+
+#[test]
+fn jobs_that_are_left_are_taken_out_once_by_one_thread_at_a_time() {
+    model("gate: two pushes behind it", None, &[0, 1, 2], || {
+        let left = Arc::new(Left::default());
+        let other = {
+            let left = left.clone();
+            thread::spawn(move || left.push(1))
+        };
+        let by_this = left.push(0);
+        assert_eq!(by_this + other.join().unwrap(), 2, "lost, or taken twice");
+        by_this
     });
 }

@@ -226,6 +226,12 @@ impl Stealers {
         self.deque.is_empty() && self.last_woken.as_ref().is_none_or(Stealer::is_empty)
     }
 
+    /// Takes one of the tasks that wait there.
+    pub(crate) fn steal(&self) -> Steal<Runnable> {
+        let last_woken = || self.last_woken.as_ref().map_or(Steal::Empty, Stealer::steal);
+        self.deque.steal().or_else(last_woken)
+    }
+
     /// Takes half of the tasks that wait there, or the last one woken if nothing else waits: its worker may be busy for
     /// long.
     pub(crate) fn steal_into(&self, deque: &Deque<Runnable>) -> Steal<()> {

@@ -12,18 +12,22 @@
 //! # The end
 //! The [`Gate`] of a worker is in front of its arrivals, and that of the scheduler in front of what comes from outside: the last worker shuts
 //! it. The queue behind a gate that shuts is emptied, and so cancelled, by a thread that holds no lock of the program: a destructor may take
-//! one. So a thread that finds a gate shut after a push leaves the rest to a new thread. While that one is at work, others only add to
-//! `left`: a runtime has one such thread at most, however many tasks are woken late, and under whichever lock.
+//! one. So a thread that finds a gate shut after a push leaves the rest to a thread of the pool, or to the pool of the simulation that runs
+//! here. While that one is at work, others only add to `leftovers`: a runtime keeps one such thread busy at most, however many tasks are woken
+//! late, and under whichever lock.
+//!
+//! A worker that is left behind, because one of its fibers does not come back, keeps what only its own thread may touch until it goes on: its
+//! fibers, the tasks that are not `Send`, and the jobs that it has spawned for itself, which an only worker's all are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 use osier_coro::stack;
-use osier_queue::{Gate, Idle};
+use osier_queue::{Gate, Idle, Leftovers};
 
-use crate::worker::affinity::start_thread;
+use crate::wait::pool;
 use crate::worker::executor::{self, Runnable};
 use crate::worker::isolate::isolate;
 use crate::worker::packet::Job;
@@ -40,8 +44,8 @@ pub(crate) struct Scheduler {
     pub(crate) stopping: AtomicBool,
     /// Shut when no worker takes jobs and tasks from outside any more.
     pub(crate) gate: Gate,
-    /// The pushes behind a shut gate that the thread which empties the queues has not answered. Not 0 while there is such a thread.
-    pub(crate) left: AtomicUsize,
+    /// The pushes behind a shut gate.
+    pub(crate) leftovers: Leftovers,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) stacks: stack::Config,
     pub(crate) measure_stacks: bool,
@@ -135,6 +139,13 @@ impl Scheduler {
             while !worker.arrivals.is_empty() {
                 drop(worker.arrivals.steal());
             }
+            // Empty, but for a worker that is left behind.
+            while !worker.stealer.is_empty() {
+                drop(worker.stealer.steal());
+            }
+            while !worker.stealers.is_empty() {
+                isolate(|| drop(worker.stealers.steal()));
+            }
         }
         if self.gate.is_shut() {
             while !self.injector.is_empty() {
@@ -146,23 +157,17 @@ impl Scheduler {
         }
     }
 
-    /// Does so on a thread of its own: the caller may hold a lock that a destructor takes. Where the system starts no thread, the next push
+    /// Does so on a thread of the pool: the caller may hold a lock that a destructor takes. Where the system starts no thread, the next push
     /// or the end of the runtime finds what is left.
     #[cold]
     fn cancel_elsewhere(self: &Arc<Self>) {
-        if self.left.fetch_add(1, Ordering::AcqRel) > 0 {
+        if !self.leftovers.add() {
             return;
         }
         let scheduler = Arc::clone(self);
-        let cancel = move || {
-            let mut seen = scheduler.left.load(Ordering::Acquire);
-            while seen > 0 {
-                scheduler.cancel_left();
-                seen = scheduler.left.fetch_sub(seen, Ordering::AcqRel) - seen;
-            }
-        };
-        if start_thread("osier-cancel", cancel).is_err() {
-            self.left.store(0, Ordering::Release);
+        match pool::try_spawn(move || scheduler.leftovers.answer(|| scheduler.cancel_left())) {
+            Ok(task) => task.detach(),
+            Err(_) => self.leftovers.give_up(),
         }
     }
 

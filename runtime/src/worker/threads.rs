@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
@@ -14,7 +14,7 @@ use crossbeam_deque::{Injector, Steal, Worker as Deque};
 use osier_coro::stack;
 use osier_poll::Poller;
 use osier_queue::clock::Member;
-use osier_queue::{Gate, Idle};
+use osier_queue::{Gate, Idle, Leftovers};
 
 use crate::worker::Worker;
 use crate::worker::affinity::{pin_thread, start_thread};
@@ -301,7 +301,7 @@ pub(crate) fn prepare(
         idle: Idle::new(vacancies.len()),
         stopping: AtomicBool::new(false),
         gate: Gate::new(),
-        left: AtomicUsize::new(0),
+        leftovers: Leftovers::new(),
         shutdown_timeout: settings.shutdown_timeout,
         stacks: settings.stacks.clone(),
         measure_stacks: settings.measure_stacks,
