@@ -88,6 +88,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
+            // The text has the server's report already.
+            Kind::Postgres(error) if error.as_db_error().is_some() => None,
             Kind::Postgres(error) => error.source(),
             Kind::Connect(_, error) => Some(error),
         }

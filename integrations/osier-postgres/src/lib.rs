@@ -37,6 +37,9 @@
 //! - A server that hangs, or whose network is cut, keeps a call waiting. Limit calls by [`osier::timeout`]: a [`Pool`] then closes the
 //!   connection and makes another one; a connection of a [`Pipeline`] stays until its socket fails. The server itself ends slow
 //!   statements with `options='-c statement_timeout=5s'` among the parameters of the connection.
+//! - The socket of a cut network fails after the time that the parameters of the connection set: `keepalives_idle=30 keepalives_interval=10
+//!   keepalives_retries=3` (seconds; about a minute together) while the server owes an answer, and `tcp_user_timeout=60` while it has not
+//!   acknowledged a statement. By default that takes two hours and a quarter of an hour.
 //! - No TLS: use a Unix socket, the loopback or a private network.
 //! - Changes of the session (`set`, `listen`, a temporary table, `begin` without an end) stay with the connection, for the next caller
 //!   that gets it. Use [`Connection::transaction`] and `set local`.

@@ -87,8 +87,8 @@ impl Pipeline {
         Pipeline::with(url.parse()?, connections)
     }
 
-    /// Makes a pipeline as [`connect`](Pipeline::connect) does, from tokio-postgres' own configuration. Its settings of sockets and of
-    /// target sessions have no effect.
+    /// Makes a pipeline as [`connect`](Pipeline::connect) does, from tokio-postgres' own configuration. Its settings of target sessions
+    /// have no effect.
     ///
     /// # Suspends
     ///

@@ -48,8 +48,8 @@ impl Pool {
         Pool::with(url.parse::<Config>()?, size)
     }
 
-    /// Makes a pool as [`connect`](Pool::connect) does, from tokio-postgres' own configuration. Its settings of sockets and of target
-    /// sessions have no effect.
+    /// Makes a pool as [`connect`](Pool::connect) does, from tokio-postgres' own configuration. Its settings of target sessions have
+    /// no effect.
     ///
     /// # Suspends
     ///

@@ -3,6 +3,7 @@
 use std::io;
 
 use osier::net::{TcpStream, UnixStream};
+use rustix::net::sockopt;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -69,8 +70,8 @@ fn each_host<T>(config: &Config, with: impl Fn(Stream) -> T) -> Result<T, Error>
         let ports = config.get_ports();
         let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
         let connected = match config.get_connect_timeout() {
-            None => Stream::connect(host, port).map(&with),
-            Some(limit) => match osier::timeout(*limit, || Stream::connect(host, port).map(&with)) {
+            None => Stream::connect(host, port, config).map(&with),
+            Some(limit) => match osier::timeout(*limit, || Stream::connect(host, port, config).map(&with)) {
                 Ok(connected) => connected,
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             },
@@ -89,16 +90,37 @@ enum Stream {
 }
 
 impl Stream {
-    fn connect(host: &Host, port: u16) -> io::Result<Stream> {
+    fn connect(host: &Host, port: u16, config: &Config) -> io::Result<Stream> {
         match host {
             Host::Tcp(host) => {
                 let stream = TcpStream::connect((host.as_str(), port))?;
                 stream.set_nodelay(true)?;
+                notice_cut(&stream, config)?;
                 Ok(Stream::Tcp(stream))
             }
             Host::Unix(folder) => UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).map(Stream::Unix),
         }
     }
+}
+
+/// Makes the kernel notice that the network to the server is cut, as the configuration says.
+fn notice_cut(stream: &TcpStream, config: &Config) -> io::Result<()> {
+    if config.get_keepalives() {
+        sockopt::set_tcp_keepidle(stream, config.get_keepalives_idle())?;
+        if let Some(interval) = config.get_keepalives_interval() {
+            sockopt::set_tcp_keepintvl(stream, interval)?;
+        }
+        if let Some(probes) = config.get_keepalives_retries() {
+            sockopt::set_tcp_keepcnt(stream, probes)?;
+        }
+        sockopt::set_socket_keepalive(stream, true)?;
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(limit) = config.get_tcp_user_timeout() {
+        let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(stream, millis)?;
+    }
+    Ok(())
 }
 
 fn name(host: &Host, port: u16) -> String {

@@ -1,5 +1,6 @@
 //! The pool against a real PostgreSQL, which is started once. Without one the test prints why it is skipped.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +51,32 @@ fn a_pool_over_a_real_server() {
     }
 }
 
+/// Where the network is cut after a statement was acknowledged, nothing but this timer ends the call.
+#[test]
+fn the_kernel_probes_a_silent_server_as_the_configuration_says() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let url = format!("host=127.0.0.1 port={port} user=osier keepalives_idle=30");
+    let connecting = std::thread::spawn(move || osier::run(|| Pipeline::connect(&url, 1).is_err()));
+    let (mut server, client) = listener.accept().unwrap();
+    server.read_exact(&mut [0; 8]).unwrap();
+    let ends = [client.port(), port].map(|port| format!(":{port:04X}"));
+    // The timer of the client's socket, `02` for probes, and the hundredths of seconds that are left.
+    let timer = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1]));
+        let (timer, left) = row.expect("the connection")[5].split_once(':').unwrap();
+        (timer.to_owned(), u32::from_str_radix(left, 16).unwrap())
+    };
+    eventually("the probes are due within half a minute", || {
+        let (timer, left) = timer();
+        timer == "02" && left <= 3000
+    });
+    drop(server);
+    assert!(connecting.join().unwrap());
+}
+
 fn rows_values_and_errors(server: &Peer) {
     let pool = open(server, 2);
     let connection = pool.get().unwrap();
@@ -70,6 +97,10 @@ fn rows_values_and_errors(server: &Peer) {
     let twice = connection.execute("insert into item values (11)", &[]).unwrap_err();
     assert_eq!(twice.code().map(|code| code.code()), Some("23505"), "{twice}");
     assert!(twice.to_string().contains("duplicate key") && !twice.is_closed());
+    assert!(
+        std::error::Error::source(&twice).is_none(),
+        "a chain would say it twice"
+    );
     assert_eq!(format!("{twice:?}"), format!("{twice} (SQLSTATE 23505)"));
     assert!(format!("{twice:#?}").contains("item_pkey"), "{twice:#?}");
     let wrong = connection.query("select nonsense", &[]).unwrap_err();
