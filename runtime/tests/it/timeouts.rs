@@ -164,3 +164,40 @@ fn a_sleep_wakes_the_last_waker_it_was_given() {
     assert_eq!((old.wakes(), new.wakes()), (0, 1));
     assert!(sleep.poll(&mut Context::from_waker(&new_waker)).is_ready());
 }
+
+/// Deadlines that the clock can hardly tell, and those beyond it: nothing overflows, nothing is late because of them, and they end as others do.
+#[test]
+fn far_deadlines_wait_and_are_cancelled() {
+    // Beyond 2^64 nanoseconds, beyond 2^64 milliseconds, and at the end of what `Instant` can tell.
+    let far = [1 << 40, u64::MAX / 1000, u64::MAX / 4, i64::MAX as u64, u64::MAX].map(Duration::from_secs);
+    let waits = |limit: Duration| {
+        osier::scope(|scope| {
+            let (nobody_writes, _writer) = osier::net::UnixStream::pair().unwrap();
+            nobody_writes.set_read_timeout(Some(limit)).unwrap();
+            let (_sender, mut receiver) = osier::sync::mpsc::channel::<()>(1);
+            let fibers = [
+                scope.spawn_local(move || osier::sleep(limit)),
+                scope.spawn_local(move || drop(osier::timeout(limit, || osier::sleep(Duration::MAX)))),
+                scope.spawn_local(move || osier::block_on(Sleep::new(limit))),
+                scope.spawn_local(move || drop(receiver.recv_timeout(limit))),
+                scope.spawn_local(move || {
+                    let mut socket = nobody_writes;
+                    socket.read(&mut [0]).unwrap_err();
+                    osier::sleep(limit);
+                }),
+            ];
+            osier::sleep(Duration::from_millis(2));
+            let task = osier::spawn_future(async move { Sleep::new(limit).await });
+            osier::sleep(Duration::from_millis(2));
+            assert!(!task.is_finished(), "{limit:?}");
+            assert!(osier::block_on(task.cancel()).is_none());
+            for fiber in fibers {
+                assert!(!fiber.is_finished(), "{limit:?}");
+                fiber.cancel();
+                assert!(osier::Cancelled::is_payload(&*fiber.join().unwrap_err()));
+            }
+        });
+    };
+    on(1).run(|| far.into_iter().for_each(waits));
+    crate::given::timeless(1).run(|| far.into_iter().for_each(waits));
+}
