@@ -381,10 +381,11 @@ impl Readiness {
     }
 
     /// Takes the directions from `worker`, which has ended: its successor with this number has no registrations. The waiters of
-    /// these directions are woken, and make another worker the owner.
+    /// these directions are woken, and make another worker the owner. The worker's poller must have gone before: then every attempt to
+    /// [`own`](Readiness::own) for it fails, or has made it the owner already.
     pub fn forget_worker(&self, worker: u16) {
         let forget = |direction| {
-            // Nobody but the worker itself could become the owner now.
+            // Nobody makes it the owner now.
             if self.snapshot().owner(direction) != Some(worker) {
                 return;
             }
