@@ -174,7 +174,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// A TCP port of the loopback interface that was free a moment ago, below those that Linux gives to clients. Two calls of a process give
-/// two ports. A program that can listen on a Unix socket or choose its port should: another process may take this one.
+/// two ports. A program that can listen on a Unix socket or choose its port should: another process may take this one. A server of ours gets the
+/// port of [`nobody`](crate::nobody), which is held.
 ///
 /// # Panics
 /// Panics if no port is free.

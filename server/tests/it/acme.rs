@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use testkit::Redis;
 use testkit::pebble::{Manners, Pebble};
-use testkit::{DEADLINE, Folder, eventually, free_port, wait_for};
+use testkit::{DEADLINE, Folder, eventually, nobody, wait_for};
 
 use crate::support::{Server, Signal, certs, osier};
 
@@ -34,7 +34,7 @@ impl Authority {
         let ca = certs::Authority::new("the authority of the authority");
         folder.write("ca.pem", &ca.pem);
         ca.write(&folder, "pebble", &["127.0.0.1"]);
-        let (plain, https) = (free_port(), free_port());
+        let (plain, https) = (nobody().port(), nobody().port());
         let manners = Manners {
             http_port: plain,
             tls_port: https,
@@ -255,7 +255,7 @@ fn a_killed_server_takes_up_where_it_was_and_the_stored_certificate_is_served_at
 #[test]
 fn machines_that_share_a_redis_have_one_certificate_and_answer_each_others_challenges() {
     // The first machine speaks TLS with Redis.
-    let (files, tls_port) = (Folder::new(), free_port().to_string());
+    let (files, tls_port) = (Folder::new(), nobody().port().to_string());
     let ca = certs::Authority::new("the authority of Redis");
     files.write("ca.pem", &ca.pem);
     ca.write(&files, "redis", &["127.0.0.1"]);
@@ -281,7 +281,7 @@ fn machines_that_share_a_redis_have_one_certificate_and_answer_each_others_chall
         redis.ask("INFO commandstats").contains("cmdstat_pttl:")
     });
     redis.ask(&format!("DEL osier:lock:{NAME}"));
-    let (plain, https) = (free_port(), free_port());
+    let (plain, https) = (nobody().port(), nobody().port());
     let by_tls = format!("redis = \"rediss://127.0.0.1:{tls_port}\"\nca = \"{ca}\"");
     let first = authority.shared_site_by(&by_tls, (plain, https));
     let _first = start(&first);
@@ -324,7 +324,7 @@ fn a_machine_that_dies_in_an_order_gives_its_lock_back() {
         return;
     };
     let lock = "osier:lock:a.example.org";
-    let folder = authority.shared_site(&redis, (free_port(), free_port()));
+    let folder = authority.shared_site(&redis, (nobody().port(), nobody().port()));
     let server = start(&folder);
     // It waits for the others before it tells the issuer to look.
     wait_for("the lock", || {

@@ -89,7 +89,7 @@ fn files_are_found_after_a_restart() {
          [[listen]]\naddress = \"127.0.0.1:@\"\n",
         application.address
     )
-    .replace('@', &testkit::free_port().to_string());
+    .replace('@', &testkit::nobody().port().to_string());
     let folder = Sites::folder();
     let stored = folder.join("stored");
     let sites = Sites::start_in(folder, &file);

@@ -240,7 +240,7 @@ pub fn https_backend() -> Option<(Folder, u16, Program)> {
     authority.write(&folder, "backend", &["app.internal"]);
     folder.write("ca.pem", &authority.pem);
     folder.write("other.pem", Authority::new("others").pem);
-    let port = testkit::free_port();
+    let port = testkit::nobody().port();
     let mut command = Command::new("openssl");
     command
         .current_dir(folder.path())

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::free_port;
+use testkit::nobody;
 
 const ROUTES: &str =
     "[[site]]\ndefault = true\n[[site.route]]\npath = \"/fixed\"\nrespond = \"@\"\n[[site.route]]\nfiles = \"www\"\n";
@@ -134,7 +134,7 @@ fn listeners(ports: &[u16], answer: &str) -> String {
 
 #[test]
 fn listeners_come_stay_and_go() {
-    let ports @ [first, second] = [free_port(), free_port()];
+    let ports @ [first, second] = [nobody().port(), nobody().port()];
     let folder = Sites::folder();
     let content = crate::support::pattern(32 << 20);
     folder.write("www/large.bin", &content);
@@ -176,7 +176,7 @@ fn listeners_come_stay_and_go() {
 
 #[test]
 fn connections_that_a_removed_listener_cuts_are_logged() {
-    let [first, second] = [free_port(), free_port()];
+    let [first, second] = [nobody().port(), nobody().port()];
     let folder = Sites::folder();
     folder.write("www/large.bin", vec![0; 32 << 20]);
     let file = |ports: &[u16]| listeners(ports, "1").replace("\"20s\"", "\"300ms\"");
@@ -197,7 +197,7 @@ fn connections_that_a_removed_listener_cuts_are_logged() {
 fn a_listener_that_cannot_be_bound_leaves_everything_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let first = free_port();
+    let first = nobody().port();
     let sites = Sites::start(&listeners(&[first], "old"));
     let said = sites.reload(&listeners(&[first, port], "new"));
     assert!(
@@ -233,7 +233,7 @@ fn what_only_a_start_can_change_is_said() {
 
 #[test]
 fn other_settings_of_a_listener_count_for_who_comes() {
-    let port = free_port();
+    let port = nobody().port();
     let file = |settings: &str, drain: &str, answer: &str| {
         format!(
             "drain = \"{drain}\"\n[[listen]]\nname = \"web\"\naddress = \"127.0.0.1:{port}\"\n{settings}{}",
