@@ -50,6 +50,7 @@ mod sim;
 mod slow_reader;
 mod sockets;
 mod splice;
+mod storm;
 mod task_lifecycle;
 mod tasks;
 mod tcp;

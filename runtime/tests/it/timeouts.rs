@@ -177,9 +177,9 @@ fn far_deadlines_wait_and_are_cancelled() {
             let (_sender, mut receiver) = osier::sync::mpsc::channel::<()>(1);
             let fibers = [
                 scope.spawn_local(move || osier::sleep(limit)),
-                scope.spawn_local(move || drop(osier::timeout(limit, || osier::sleep(Duration::MAX)))),
+                scope.spawn_local(move || osier::timeout(limit, || osier::sleep(Duration::MAX)).unwrap()),
                 scope.spawn_local(move || osier::block_on(Sleep::new(limit))),
-                scope.spawn_local(move || drop(receiver.recv_timeout(limit))),
+                scope.spawn_local(move || receiver.recv_timeout(limit).unwrap()),
                 scope.spawn_local(move || {
                     let mut socket = nobody_writes;
                     socket.read(&mut [0]).unwrap_err();
