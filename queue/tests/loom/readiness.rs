@@ -340,3 +340,32 @@ fn without_edges_an_event_for_the_writer_leaves_the_reader_armed_again() {
         },
     );
 }
+
+/// A thread has taken a driver for its socket, and the driver ends: first its poller goes, then what is registered is forgotten.
+#[test]
+fn a_driver_that_ends_wakes_or_refuses_who_comes() {
+    model("readiness: a driver ends", Some(3), &[0, 1], || {
+        let driver = Arc::new((Readiness::new(), loom::sync::Mutex::new(true)));
+        let ending = {
+            let driver = driver.clone();
+            thread::spawn(move || {
+                *driver.1.lock().unwrap() = false;
+                driver.0.forget_worker(0);
+            })
+        };
+        let (state, has_poller) = (&driver.0, &driver.1);
+        let mut waiter = pin!(state.list(Direction::Read).waiter());
+        let mut refused_at_once = true;
+        let outcome = block_on(poll_fn(|cx| {
+            let register = |_: Move| has_poller.lock().unwrap().then_some(()).ok_or(());
+            let polled = state.poll_ready(Direction::Read, waiter.as_mut(), cx, || {
+                state.renew(Direction::Read, 0, register)
+            });
+            refused_at_once &= polled.is_ready();
+            polled
+        }));
+        assert_eq!(outcome, Err(()));
+        ending.join().unwrap();
+        usize::from(refused_at_once)
+    });
+}
