@@ -3,8 +3,11 @@
 //! These often lie in folders that the user may write to. An attacker with the rights of that user could leave a symbolic
 //! link there, and root would write to its target, or give the target away, at the next start. So root follows a link only
 //! if root has made it: the link and its folder belong to root. Every part of a path is looked up in the open folder
-//! before it, so nothing changes between a look and its use. A file with a second name (a hard link) is not given away
-//! either. A process that is not root opens every path as it is.
+//! before it, so nothing changes between a look and its use. A file or socket with a second name (a hard link) is not given
+//! away either, nor a device that all may write to. A process that is not root opens every path as it is.
+//!
+//! Root cannot tell who has moved a file. In a folder of the user, a file of root that has got the name of a log is given
+//! away: keep no keys there.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -32,13 +35,14 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     let file = open(path, flags)?;
     let found = fstat(&file)?;
     if rustix::process::geteuid().is_root() && type_of(&found) != FileType::RegularFile {
-        return Err(refused("it is not a regular file; remove it"));
+        return Err(refused("it is not a regular file; name another one"));
     }
     has_one_name(&found)?;
     Ok(file.into())
 }
 
-/// Gives a file to a user and a group, and creates it if it is missing.
+/// Gives a file to a user and a group, and creates it if it is missing. A device that all may write to, such as `/dev/null`,
+/// stays as it is.
 ///
 /// # Errors
 /// As [`open_to_write`].
@@ -53,6 +57,7 @@ pub fn give_file(path: &Path, user: u32, group: u32) -> io::Result<()> {
     let found = fstat(&file)?;
     match type_of(&found) {
         FileType::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        FileType::CharacterDevice if found.st_mode & 0o002 != 0 => Ok(()),
         _ => has_one_name(&found).and_then(|()| give(&file, user, group)),
     }
 }
@@ -89,8 +94,9 @@ pub fn give_socket(path: &Path, user: u32, group: u32) -> io::Result<()> {
 
 fn open_socket(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path, OFlags::PATH)?;
-    match type_of(&fstat(&file)?) {
-        FileType::Socket => Ok(file),
+    let found = fstat(&file)?;
+    match type_of(&found) {
+        FileType::Socket => has_one_name(&found).map(|()| file),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a socket")),
     }
 }
@@ -104,10 +110,9 @@ fn type_of(found: &Stat) -> FileType {
     FileType::from_raw_mode(found.st_mode)
 }
 
-/// Refuses a regular file with another name, which may be somebody else's.
+/// Refuses a file that is no folder with another name, which may be somebody else's.
 fn has_one_name(found: &Stat) -> io::Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    match is_root && type_of(found) == FileType::RegularFile && found.st_nlink > 1 {
+    match rustix::process::geteuid().is_root() && found.st_nlink > 1 {
         true => Err(refused("it has a second name (a hard link); remove it")),
         false => Ok(()),
     }
@@ -128,8 +133,9 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let mut links = 0;
     while let Some(name) = left.pop_front() {
         at.push(&name);
+        let is_of_kernel = fstatfs(&folder)?.f_type == PROC_SUPER_MAGIC;
         // A link of procfs leads to an open file, which the text of the link need not name: `/dev/stdout`.
-        if left.is_empty() && fstatfs(&folder)?.f_type == PROC_SUPER_MAGIC {
+        if left.is_empty() && is_of_kernel {
             return Ok(openat(&folder, &name, flags, mode)?);
         }
         let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -143,9 +149,10 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP.into());
                 }
-                if fstat(&link)?.st_uid != 0 || fstat(&folder)?.st_uid != 0 {
+                // Where root is a mere user of the host, `/proc/self` belongs to nobody.
+                if !is_of_kernel && (fstat(&link)?.st_uid != 0 || fstat(&folder)?.st_uid != 0) {
                     return Err(refused(format!(
-                        "'{}' is a symbolic link that somebody other than root may have made; remove it",
+                        "'{}' is a symbolic link that somebody other than root may have made; remove it, or name its target",
                         at.display()
                     )));
                 }
@@ -260,5 +267,81 @@ mod tests {
         symlink(format!("/proc/self/fd/{}", reader.as_raw_fd()), folder.join("stdout")).unwrap();
         give_file(&folder.join("stdout"), NOBODY, NOBODY).unwrap();
         assert_eq!(fstat(&reader).unwrap().st_uid, NOBODY);
+    }
+
+    #[test]
+    fn a_device_for_all_stays_that_of_root() {
+        let Some(folder) = folder() else { return };
+        let null = folder.join("null");
+        let device = rustix::fs::makedev(1, 3);
+        let made = rustix::fs::mknodat(
+            CWD,
+            &null,
+            FileType::CharacterDevice,
+            Mode::from_raw_mode(0o666),
+            device,
+        );
+        if let Err(error) = made {
+            println!("skipped: this root makes no devices: {error}");
+            return;
+        }
+        fs::set_permissions(&null, Permissions::from_mode(0o666)).unwrap();
+        give_file(&null, NOBODY, NOBODY).unwrap();
+        assert_eq!(owner(&null), 0);
+        // Only its group may write to a terminal.
+        fs::set_permissions(&null, Permissions::from_mode(0o620)).unwrap();
+        give_file(&null, NOBODY, NOBODY).unwrap();
+        assert_eq!(owner(&null), NOBODY);
+    }
+
+    #[test]
+    fn a_socket_with_a_second_name_stays_as_it_is() {
+        let Some(folder) = folder() else { return };
+        let (socket, second) = (folder.join("socket"), folder.join("theirs/socket"));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        fs::hard_link(&socket, &second).unwrap();
+        assert!(give_socket(&second, NOBODY, NOBODY).is_err());
+        assert!(set_socket_mode(&second, 0o777).is_err());
+        assert_eq!(owner(&socket), 0);
+    }
+
+    /// The links of procfs belong to a user of the host that has no number there.
+    #[test]
+    fn a_container_of_a_mere_user_has_its_standard_output() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root becomes a mere user");
+            return;
+        }
+        let test = std::env::current_exe().unwrap();
+        let name = "process::handed::tests::within_the_container";
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args([
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--mount-proc",
+            "--fork",
+        ]);
+        // The folder of the test program may be closed to this user.
+        command.args(["/proc/self/fd/0", "--exact", name, "--ignored", "--nocapture"]);
+        let output = command.stdin(File::open(test).unwrap()).output();
+        match output {
+            Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1 test") => {
+                println!("skipped: no container: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+            Err(error) => println!("skipped: no container: {error}"),
+        }
+    }
+
+    #[test]
+    #[ignore = "the child process of another test: cargo test -p osier-server --bin osier process::handed"]
+    fn within_the_container() {
+        assert_ne!(fs::symlink_metadata("/proc/self").unwrap().uid(), 0);
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        give_file(Path::new(&path), 0, 0).unwrap();
     }
 }
