@@ -50,7 +50,9 @@ impl FastCgi {
             Ok(head) => head,
             Err(failure) => return Outcome::Response(refuse(failure)),
         };
-        if let Some(to) = head.local_redirect() {
+        if self.local_redirects
+            && let Some(to) = head.local_redirect()
+        {
             let to = to.to_owned();
             backend.forget();
             return Outcome::Redirect(to);

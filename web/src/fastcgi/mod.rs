@@ -359,9 +359,6 @@ impl FastCgi {
             Outcome::Redirect(to) => to,
         };
         for _ in 0..REDIRECTS {
-            if !self.local_redirects {
-                return Response::redirect(StatusCode::FOUND, &next);
-            }
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
             let script = match Wanted::parse(path).map(|path| self.find(&path)) {
                 Ok(Ok((Found::Script(script), root, _))) => self.params(&root, &script),

@@ -202,7 +202,7 @@ fn location_and_status_mean_what_cgi_says() {
             "other-host-moved" => "Status: 301\nLocation: //example.org/x\n\n",
             "backslash" => "Location: /\\example.org/x\n\n",
             "with-status" => "Status: 307 Over There\nLocation: /a.php?there\n\n",
-            "local" => "Location: /sub/?from=local\n\n",
+            "local" => "Location: /sub/?from=local\nSet-Cookie: a=1\n\n",
             "file" => "Location: /photo.jpg\n\n",
             "circle" => "Location: /a.php?circle\n\n",
             query => {
@@ -243,8 +243,9 @@ fn location_and_status_mean_what_cgi_says() {
     };
     let reply = serve(&folder, &app, options).ask(&post("/a.php?local", "body"));
     assert_eq!(
-        (reply.status, reply.header("location")),
-        (302, Some("/sub/?from=local"))
+        (reply.status, reply.header("location"), reply.header("set-cookie")),
+        (302, Some("/sub/?from=local"), Some("a=1")),
+        "a login may be in it"
     );
 }
 
