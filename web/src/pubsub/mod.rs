@@ -69,6 +69,9 @@ use connection::{Connection, LONGEST_WAIT, Outage, PATIENCE, Tls};
 pub use payload::Payload;
 use wire::Received;
 
+/// Received messages for each turn of the worker. Its readers then take theirs, or a burst would fill the queue of one that keeps up.
+const TURN: usize = 8;
+
 /// Interval of PING to a silent broker. The connection has failed after twice this time without a
 /// reply.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -363,6 +366,7 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
         return error;
     }
     let Connection { transport, replies } = &mut connection;
+    let mut delivered = 0_usize;
     osier::scope(|scope| {
         let transport = &**transport;
         let subscribing = scope.spawn_local(|| {
@@ -399,8 +403,10 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
                 }
                 Received::Message { room, bytes } => {
                     deliver(shared, seen, room, bytes);
-                    // Readers of this worker take their turns, or a burst would fill the queue of one that keeps up.
-                    osier::yield_now();
+                    delivered += 1;
+                    if delivered.is_multiple_of(TURN) {
+                        osier::yield_now();
+                    }
                 }
                 Received::Other => {}
             }

@@ -244,6 +244,39 @@ fn a_burst_from_another_process_disconnects_no_reader() {
     });
 }
 
+/// A worker has other work, too. One message for each turn of its loop would be slower than other processes publish.
+#[test]
+fn a_burst_from_another_process_takes_few_turns_of_a_busy_worker() {
+    const MESSAGES: usize = 500;
+    let Some(broker) = Broker::start(&[]) else { return };
+    let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+    runtime.run(|| {
+        let (near, _) = connect(address(&broker), 1000);
+        let room = near.room::<String>("lobby");
+        shared(&room);
+        let mut all = room.subscribe(MESSAGES, Policy::DropOldest);
+        let turns = Arc::new(AtomicUsize::new(0));
+        let counted = turns.clone();
+        let busy = osier::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_millis(1)); // a worker at work, while all messages arrive
+                counted.fetch_add(1, Ordering::Relaxed);
+                osier::yield_now();
+            }
+        });
+        let mut stream = std::os::unix::net::UnixStream::connect(broker.socket()).unwrap();
+        stream.write_all(&b"PUBLISH lobby x\r\n".repeat(MESSAGES)).unwrap();
+        assert_eq!(all.recv_timeout(PATIENCE), Ok(Some("x".into())));
+        let before = turns.load(Ordering::Relaxed);
+        for _ in 1..MESSAGES {
+            assert_eq!(all.recv_timeout(PATIENCE), Ok(Some("x".into())));
+        }
+        let turns = turns.load(Ordering::Relaxed) - before;
+        busy.cancel();
+        assert!(turns < MESSAGES / 3, "{turns} turns for {MESSAGES} messages");
+    });
+}
+
 #[test]
 fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
     let Some(mut broker) = Broker::start(&[]) else { return };
