@@ -19,7 +19,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, Stat, Uid, chownat, fstat, fstatfs, openat, readlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, Stat, Uid, chownat, fstat, fstatfs, mkdirat, openat,
+    readlinkat,
 };
 use rustix::io::Errno;
 
@@ -68,6 +69,36 @@ pub fn give_file(path: &Path, user: u32, group: u32) -> io::Result<()> {
 /// As [`open_to_write`].
 pub fn give_folder(path: &Path, user: u32, group: u32) -> io::Result<()> {
     give(&open(path, OFlags::PATH | OFlags::DIRECTORY)?, user, group)
+}
+
+/// Makes a folder that only its owner may use, if it is missing.
+///
+/// # Errors
+/// As [`open_to_write`].
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let Some((parent, name)) = path.parent().zip(path.file_name()) else {
+        return Ok(()); // the root folder
+    };
+    let parent = open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+    match mkdirat(&parent, name, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
+        made => Ok(made?),
+    }
+}
+
+/// Makes a folder as [`make_folder`] does, and those above it that are missing.
+///
+/// # Errors
+/// As [`open_to_write`].
+pub fn make_folders(path: &Path) -> io::Result<()> {
+    match (make_folder(path), path.parent()) {
+        (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound && parent != Path::new("") => {
+            make_folders(parent)?;
+            make_folder(path)
+        }
+        (made, _) => made,
+    }
 }
 
 /// Sets the permissions of the file of a Unix socket.
@@ -234,6 +265,18 @@ mod tests {
         symlink("circle", folder.join("circle")).unwrap();
         let error = give_file(&folder.join("circle"), NOBODY, NOBODY).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+    }
+
+    #[test]
+    fn folders_are_made_where_no_link_of_others_leads() {
+        let Some(folder) = folder() else { return };
+        make_folders(&folder.join("a/b/c")).unwrap();
+        make_folders(&folder.join("a/b/c")).unwrap();
+        assert_eq!(fs::metadata(folder.join("a/b")).unwrap().mode() & 0o777, 0o700);
+        assert!(make_folder(&folder.join("x/y")).is_err());
+        symlink("../a", folder.join("theirs/a")).unwrap();
+        assert!(make_folders(&folder.join("theirs/a/d/e")).is_err());
+        assert!(!folder.join("a/d").exists());
     }
 
     #[test]

@@ -9,7 +9,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -512,7 +511,7 @@ fn allowed(
             Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
             Touch::Folder => {
                 // A Landlock rule needs the folder itself.
-                let _ = fs::DirBuilder::new().mode(0o700).create(&*path);
+                let _ = handed::make_folder(path);
                 paths.write.push(path.clone());
             }
             Touch::Connect => {}
@@ -528,7 +527,7 @@ fn allowed(
             strays.push(format!("'{}' is outside of chroot: set 'state'", state.display()));
         }
         // A Landlock rule needs the folder itself.
-        let _ = state::make_folder(state);
+        let _ = handed::make_folders(state);
         paths.write.push(state.to_owned());
     }
     paths.read.extend(replaceable.folders.iter().cloned());

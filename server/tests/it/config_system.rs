@@ -404,7 +404,8 @@ fn root_gives_away_nothing_that_the_links_of_others_lead_to() {
     let here = folder.path().display().to_string();
     let text = format!(
         "user = \"65534\"\ngroup = \"65534\"\n[error_log]\nfile = \"{here}/logs/error\"\n[log]\nfile = \"{here}/logs/deep/access\"\n\
-         [[site]]\ndefault = true\n[site.cache]\ndisk = \"{here}/logs/cache\"\n[[site.route]]\nfiles = \"www\"\n"
+         [[site]]\ndefault = true\n[site.cache]\ndisk = \"{here}/logs/cache\"\n[[site.route]]\nfiles = \"www\"\n\
+         [[site]]\nhost = \"b.example\"\n[site.cache]\ndisk = \"{here}/logs/deep/cache\"\n[[site.route]]\nfiles = \"www\"\n"
     );
     planted(&victims.join("file"), &logs.join("error"));
     planted(&victims, &logs.join("deep"));
@@ -415,7 +416,8 @@ fn root_gives_away_nothing_that_the_links_of_others_lead_to() {
     assert_eq!(owner("").unwrap(), 0, "the folder has been given away: {said}");
     assert_eq!(owner("file").unwrap(), 0, "the file has been given away: {said}");
     assert!(owner("access").is_err(), "root has made a file: {said}");
-    for name in ["error", "deep/access", "cache"] {
+    assert!(owner("cache").is_err(), "root has made a folder: {said}");
+    for name in ["error", "deep/access", "cache", "deep/cache"] {
         let line = format!("'{here}/logs/{name}' is not given to the user of the server: ");
         assert!(said.contains(&line), "{line} is missing: {said}");
     }
