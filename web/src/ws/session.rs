@@ -39,7 +39,8 @@ const BATCH: usize = 32;
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
 /// The callbacks run on a fiber of the connection's worker, one at a time. A callback may block;
-/// messages of its client wait meanwhile. A panic is logged, and closes the connection with [`Close::INTERNAL`].
+/// messages of its client wait meanwhile. A panic is logged, and closes the connection with [`Close::INTERNAL`]. One in
+/// [`poll_woken`](Callbacks::poll_woken), which runs on no fiber, only ends it.
 ///
 /// ```
 /// use osier::pubsub::Topic;
