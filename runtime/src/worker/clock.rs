@@ -16,11 +16,9 @@ use crate::worker::stamp::Stamp;
 /// How long a worker polls its descriptors in one look. Bytes between two sockets of this machine may still be on their way through the
 /// kernel, on a busy machine for many milliseconds.
 const LOOK: Duration = Duration::from_millis(1);
-/// A worker looks once for each of these steps of the jump that comes next, before it reports that it is idle. A long deadline is mostly a
-/// timeout that must not come while bytes are on their way.
+/// A jump of so far, or less, is worth one look. Each doubling is worth one more: a long deadline is mostly a timeout that must not come
+/// while bytes are on their way.
 const STEP: Duration = Duration::from_secs(1);
-/// The most looks before a jump.
-const LOOKS_MAX: u32 = 100;
 
 /// A clock for tests: it stands still until it is moved, and moves by itself when nobody has anything to do.
 ///
@@ -46,7 +44,7 @@ const LOOKS_MAX: u32 = 100;
 /// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. While it waits for these, it moves too
 /// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [keep it](VirtualClock::auto_advance) from moving by itself
 /// and [advance](VirtualClock::advance) it by hand. Sockets between two fibers on the clock are seen: before the clock moves, their workers
-/// look for bytes that are on their way, for a thousandth of the move, at least 1 ms and at most 100 ms.
+/// look for bytes that are on their way: for 1 ms before a move of a second, 12 before one of an hour, 17 before one of a day.
 ///
 /// Work on the pool holds the clock until its result is taken: [`unblock`](crate::unblock()), files, names that are looked up.
 ///
@@ -240,7 +238,7 @@ impl Seat {
     /// The number of looks before the clock jumps, if the worker's next timer is due at `next`. At least one.
     fn looks(&self, next: Option<Instant>) -> u32 {
         let steps = self.member.distance(next).unwrap_or_default().as_nanos() / STEP.as_nanos();
-        u32::try_from(steps).unwrap_or(LOOKS_MAX).clamp(1, LOOKS_MAX)
+        1 + steps.checked_ilog2().unwrap_or(0)
     }
 
     /// The look has found nothing and the worker has announced its sleep: whether it is to sleep until it is rung.
@@ -284,10 +282,11 @@ mod tests {
         for (seconds, expected) in [
             (0, 1),
             (1, 1),
-            (7, 7),
-            (99, 99),
-            (24 * 3600, 100),
-            (u64::MAX >> 32, 100),
+            (2, 2),
+            (7, 3),
+            (3600, 12),
+            (24 * 3600, 17),
+            (u64::MAX >> 32, 32),
         ] {
             assert_eq!(
                 looks(&clock, Some(Duration::from_secs(seconds))),
@@ -304,7 +303,7 @@ mod tests {
         let next = || Some(clock.now() + 5 * STEP);
         let look = || clock.look(|| false, || true, next);
         assert!(look().is_some() && look().is_some());
-        assert_eq!(looks(&clock, Some(5 * STEP)), 5);
+        assert_eq!(looks(&clock, Some(5 * STEP)), 3);
         assert_eq!(look(), None);
     }
 
