@@ -14,7 +14,8 @@ pub enum Symlinks {
     /// Links that end inside the folder, relative and absolute ones.
     #[default]
     Inside,
-    /// Those, and links that belong to the owner of the file or folder to which they lead.
+    /// Those, and links that belong to the owner of the file or folder to which they lead. macOS cannot tell the owner of
+    /// a link safely, so there this is `Inside`.
     Owner,
     /// Every link.
     All,
@@ -101,6 +102,10 @@ impl Links {
             (Symlinks::Owner, Some((of_link, of_target))) => format!(
                 "which belongs to user {of_target} and the link to user {of_link}; symlinks = \"all\" allows that"
             ),
+            (Symlinks::Owner, None) => {
+                "out of the folder, and this system cannot tell whose link it is; symlinks = \"all\" allows that"
+                    .to_owned()
+            }
             _ => "out of the folder; symlinks = \"owner\" or \"all\" allows that".to_owned(),
         };
         self.say(format_args!(

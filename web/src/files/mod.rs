@@ -23,6 +23,8 @@
 //!   step where there are symbolic links to judge; `links` has the rule, and logs refused ones.
 //! - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
 //!   `encoded` makes the encodings that have no sibling.
+//! - `linux` has the calls of Linux for names and bytes in memory, `entry` an entry of a folder; `no_linux` and `no_path`
+//!   stand in for them elsewhere.
 //! - `conditional` and `range` choose which part of the file is sent.
 //! - `listing` writes the listing of a folder; `mime` maps extensions to types; `calendar` makes dates.
 
@@ -32,7 +34,14 @@ pub(crate) mod caches;
 pub mod calendar;
 pub(crate) mod conditional;
 mod encoded;
+#[cfg_attr(
+    not(any(target_os = "linux", target_os = "android", target_os = "freebsd")),
+    path = "no_path.rs"
+)]
+mod entry;
 mod links;
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_linux.rs")]
+mod linux;
 mod listing;
 mod mime;
 pub(crate) mod place;

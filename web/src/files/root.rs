@@ -6,7 +6,7 @@
 //! - `openat2` (Linux 5.6). With `RESOLVE_BENEATH` the kernel refuses every path and every link that leads out;
 //!   [`Symlinks::All`] does without. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk either, so that a
 //!   worker may call [`Root::find_cached`].
-//! - The walk in `walk.rs`, where a sandbox forbids that call, for a name that the kernel refuses
+//! - The walk in `walk.rs`, on other systems and where a sandbox forbids that call, for a name that the kernel refuses
 //!   because of a link, and for one that fails 8 times because of renames. It decides by
 //!   [`Symlinks`], and refused links are logged.
 //!
@@ -20,10 +20,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+use super::entry::PATH;
 use super::links::{Links, Symlinks};
+use super::linux::{open_below, open_cached};
 use super::walk::{Stop, number, walk};
 
 /// A served folder. All workers share it. It is immutable.
@@ -101,18 +103,16 @@ impl Root {
         // If a link on the way is changed meanwhile, the path leads to another folder.
         let real = || {
             let real = std::fs::canonicalize(path)?;
-            let found = number(&openat(CWD, &real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+            let found = number(&openat(CWD, &real, OPEN, Mode::empty())?)?;
             io::Result::Ok((found == number(&root.dir)?).then_some(real))
         };
         if let Some(real) = (0..3).find_map(|_| real().ok().flatten()) {
             root.real = real;
         }
         if abilities.is_none() {
-            // Any other error means that the call is missing: old kernels return ENOSYS, sandboxes
-            // EPERM, and EINVAL is an unknown flag.
-            let cached = root.by_kernel(b"", OFlags::PATH, true);
+            let cached = root.by_kernel(b"", PATH, true);
             root.abilities = Abilities {
-                kernel_walks: root.by_kernel(b"", OFlags::PATH, false).is_ok(),
+                kernel_walks: root.by_kernel(b"", PATH, false).is_ok(),
                 cached_lookups: !matches!(cached, Err(error) if error != Errno::AGAIN),
             };
         }
@@ -128,7 +128,7 @@ impl Root {
         if !self.abilities.cached_lookups {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let found = openat2(CWD, path, OPEN, Mode::empty(), ResolveFlags::CACHED)?;
+        let found = open_cached(path, OPEN)?;
         Ok(number(&found)? == number(&self.dir)?)
     }
 
@@ -195,7 +195,7 @@ impl Root {
     ///
     /// As [`Root::find`].
     pub fn metadata(&self, name: &[u8]) -> io::Result<Metadata> {
-        File::from(self.descend(name, OFlags::PATH).map_err(plain)?).metadata()
+        File::from(self.descend(name, PATH).map_err(plain)?).metadata()
     }
 
     /// Returns the metadata of `name` if the kernel has every step to it in memory.
@@ -208,7 +208,7 @@ impl Root {
         if !(self.abilities.kernel_walks && self.abilities.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        File::from(self.descend_cached(name, OFlags::PATH).map_err(plain)?).metadata()
+        File::from(self.descend_cached(name, PATH).map_err(plain)?).metadata()
     }
 
     /// Opens `name` without touching a disk. A name that only the walk can judge is left to it.
@@ -240,11 +240,9 @@ impl Root {
 
     /// Opens `name` by `openat2`.
     fn by_kernel(&self, name: &[u8], flags: OFlags, cached: bool) -> Result<OwnedFd, Errno> {
-        let mut resolve = ResolveFlags::NO_MAGICLINKS;
-        resolve.set(ResolveFlags::BENEATH, self.links.rule != Symlinks::All);
-        resolve.set(ResolveFlags::CACHED, cached);
+        let is_beneath = self.links.rule != Symlinks::All;
         let name = if name.is_empty() { b"." } else { name };
-        openat2(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        open_below(&self.dir, name, flags | OFlags::CLOEXEC, is_beneath, cached)
     }
 
     /// Opens `name` step by step, and logs a refused link.
@@ -294,8 +292,8 @@ fn refuse_parents(name: &[u8]) -> Result<(), Errno> {
 fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
     let file = match opened {
         Ok(fd) => File::from(fd),
-        // `open(2)` returns these for a socket and for a device without a driver.
-        Err(Errno::NXIO | Errno::NODEV) => return Ok(Found::Special),
+        // `open(2)` returns these for a socket, the last one on BSDs, and for a device without a driver.
+        Err(Errno::NXIO | Errno::NODEV | Errno::OPNOTSUPP) => return Ok(Found::Special),
         Err(errno) => return Err(plain(errno)),
     };
     let metadata = file.metadata()?;
@@ -311,13 +309,15 @@ fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
 /// Maps the kernel's errors for a name that leads nowhere to `NotFound`.
 fn plain(errno: Errno) -> io::Error {
     match errno {
-        Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::NOTDIR => io::ErrorKind::NotFound.into(),
+        // MLINK: FreeBSD's error for a link that may not be followed.
+        Errno::XDEV | Errno::LOOP | Errno::MLINK | Errno::NAMETOOLONG | Errno::NOTDIR => io::ErrorKind::NotFound.into(),
         other => other.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::HOLDS_LINKS;
     use super::*;
     use std::io::Read;
     use std::os::unix::fs::symlink;
@@ -484,7 +484,11 @@ mod tests {
             let (links, log) = (Arc::new(Links::new(www.clone(), rule)), Arc::clone(&lines));
             links.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
             let root = Root::open_with(&www, abilities, &links).unwrap();
-            let is_followed = rule != Symlinks::Inside;
+            let acts_as = match rule {
+                Symlinks::Owner if !HOLDS_LINKS => Symlinks::Inside,
+                rule => rule,
+            };
+            let is_followed = acts_as != Symlinks::Inside;
             for (name, text) in [
                 ("file", "outside"),
                 ("folder/b.txt", "b"),
@@ -503,7 +507,7 @@ mod tests {
                 assert_eq!(describe(root.find(b"other")), expected, "{rule:?}");
             }
             let lines = lines.lock().unwrap();
-            let refused = match rule {
+            let refused = match acts_as {
                 Symlinks::Inside => 4 + usize::from(is_root),
                 Symlinks::Owner => usize::from(is_root),
                 Symlinks::All => 0,
@@ -516,8 +520,10 @@ mod tests {
                     "{lines:?}"
                 );
                 assert!(says("folder/b.txt' is not served: the symbolic link "), "{lines:?}");
-            } else if rule == Symlinks::Owner && is_root {
+            } else if acts_as == Symlinks::Owner && is_root {
                 assert!(says("which belongs to user 0 and the link to user 65534"), "{lines:?}");
+            } else if rule == Symlinks::Owner && !HOLDS_LINKS {
+                assert!(says("this system cannot tell whose link it is"), "{lines:?}");
             }
         }
     }

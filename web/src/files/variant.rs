@@ -2,16 +2,17 @@
 //! the place for a variant that the server makes.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::Errno;
 
 use super::conditional::Validators;
+use super::linux;
 use super::root::Identity;
 use crate::compress::accept_encoding::Coding;
 use crate::{Fields, Response};
@@ -209,16 +210,10 @@ fn complete(cached: Response, mime: &str, coding: Option<Coding>) -> (Fields, Fi
 fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {
-        match preadv2(
-            file,
-            &mut [IoSliceMut::new(&mut bytes[filled..])],
-            filled as u64,
-            ReadWriteFlags::NOWAIT,
-        ) {
+        match linux::read_cached(file, &mut bytes[filled..], filled as u64) {
             Ok(0) => return Ok(false),
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
-            // EAGAIN: not in memory. EOPNOTSUPP, EINVAL: the file system cannot say.
             Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL) => return Err(io::ErrorKind::WouldBlock.into()),
             Err(errno) => return Err(errno.into()),
         }

@@ -1,24 +1,22 @@
 //! Opens a name below a folder step by step, and follows symbolic links as [`Symlinks`] allows.
 //!
-//! Each step is one `openat(O_PATH | O_NOFOLLOW)` from the descriptor of the step before. The walk reads and follows
-//! links itself, so it may leave the folder on the way. Only the end of the way is opened for reading. If there were
-//! links, the walk climbs before that from the folder that it has reached towards the system's root folder. If it meets
-//! the served folder, the name ends inside.
+//! Each step is an [`Entry`], found from the descriptor of the step before. The walk reads and follows links itself, so it
+//! may leave the folder on the way. Only the end of the way is opened for what the caller wants. If there were links, the
+//! walk climbs before that from the folder that it has reached towards the system's root folder. If it meets the served
+//! folder, the name ends inside.
 //!
 //! The walk holds the descriptor of the place that it judges, so no rename can replace that place afterwards.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
+use super::entry::{Entry, HOLDS_LINKS, STEP};
 use super::links::{Outside, Symlinks};
 
 /// Most links that are followed for one name before it counts as a loop, as in Linux.
 const MAX_LINKS: usize = 40;
-
-/// Flags of the folders on the way.
-const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The reason why a name was not opened.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,12 +89,11 @@ impl Walk<'_> {
                 walked.extend_from_slice(if walked.is_empty() { b"" } else { b"/" });
                 walked.extend_from_slice(&segment);
             }
-            let step = openat(self.here(), segment.as_slice(), STEP, Mode::empty())?;
-            let found = fstat(&step)?;
-            match FileType::from_raw_mode(found.st_mode) {
-                FileType::Symlink => self.follow(&step, &found, &walked)?,
-                FileType::Directory => self.here = Some(step),
-                _ => return self.open_file(&segment, step, &found, flags),
+            let entry = Entry::find(self.here(), &segment)?;
+            match entry.kind() {
+                FileType::Symlink => self.follow(&entry, &walked)?,
+                FileType::Directory => self.here = Some(entry.into_folder()?),
+                _ => return self.open_file(&segment, entry, flags),
             }
         }
         self.admit()?;
@@ -108,13 +105,13 @@ impl Walk<'_> {
     }
 
     /// Puts the steps of a link in front of the way that is left.
-    fn follow(&mut self, link: &OwnedFd, found: &Stat, name: &[u8]) -> Result<(), Stop> {
+    fn follow(&mut self, link: &Entry, name: &[u8]) -> Result<(), Stop> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Errno::LOOP.into());
         }
-        let text = readlinkat(link, "", Vec::new())?;
-        self.todo.push(Step::EndOfLink(found.st_uid));
+        let text = link.text()?;
+        self.todo.push(Step::EndOfLink(link.found.st_uid));
         self.todo.extend(segments(text.as_bytes()));
         if text.as_bytes().starts_with(b"/") {
             self.here = Some(openat(CWD, "/", STEP, Mode::empty())?);
@@ -125,20 +122,17 @@ impl Walk<'_> {
     }
 
     /// Opens the file in which the way ends.
-    fn open_file(mut self, segment: &[u8], step: OwnedFd, found: &Stat, flags: OFlags) -> Result<OwnedFd, Stop> {
+    fn open_file(mut self, segment: &[u8], entry: Entry, flags: OFlags) -> Result<OwnedFd, Stop> {
+        let found = entry.found;
         for left in std::mem::take(&mut self.todo) {
             match left {
                 Step::Name(_) => return Err(Errno::NOTDIR.into()),
-                Step::EndOfLink(owner) => self.compare(owner, found),
+                Step::EndOfLink(owner) => self.compare(owner, &found),
             }
         }
         let is_inside = self.admit()?;
-        if flags.contains(OFlags::PATH) {
-            return Ok(step);
-        }
-        // The name is opened a second time. A link that was put there meanwhile is refused. Another file is simply the
-        // newer one, unless its owner matters.
-        let file = openat(self.here(), segment, flags, Mode::empty())?;
+        // A link that was put there meanwhile is refused. Another file is simply the newer one, unless its owner matters.
+        let file = entry.open(self.here(), segment, flags)?;
         if !is_inside && self.rule == Symlinks::Owner && fstat(&file)?.st_uid != found.st_uid {
             return Err(Errno::NOENT.into());
         }
@@ -157,7 +151,7 @@ impl Walk<'_> {
         let is_inside = self.links == 0 || is_below(self.here(), self.root)?;
         let is_allowed = match self.rule {
             Symlinks::Inside => false,
-            Symlinks::Owner => self.owners.is_none(),
+            Symlinks::Owner => HOLDS_LINKS && self.owners.is_none(),
             Symlinks::All => true,
         };
         if is_inside || is_allowed {
@@ -170,7 +164,7 @@ impl Walk<'_> {
 }
 
 /// The device and the inode of an open file. While it is open, no other file has them.
-pub fn number(file: &OwnedFd) -> Result<(u64, u64), Errno> {
+pub fn number(file: &OwnedFd) -> Result<impl Eq + use<>, Errno> {
     fstat(file).map(|found| (found.st_dev, found.st_ino))
 }
 
