@@ -18,6 +18,7 @@ mod process;
 mod program;
 mod redis;
 mod seeds;
+mod signals;
 mod thread_watch;
 mod wait;
 pub mod websocket;
@@ -31,6 +32,7 @@ pub use program::{Program, find, free_port, in_a_child, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
 pub use seeds::seeds;
+pub use signals::assert_takes_no_signals;
 pub use thread_watch::ThreadWatch;
 pub use wait::{DEADLINE, eventually, wait_for};
 

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
+use crate::worker::service::as_service;
 use crate::worker::threads::{Settings, Threads};
 
 /// The number of wakers that are taken out under one hold of the lock.
@@ -247,13 +248,13 @@ fn outside() -> io::Result<&'static Remote> {
             name: "osier-driver".into(),
             ..Settings::default()
         };
-        let threads =
-            Threads::start(&settings, 1, drop, |_| "timers and descriptors of futures".into()).map_err(|error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("the driver of futures outside of a runtime cannot start: {error}"),
-                )
-            })?;
+        let started = as_service(|| Threads::start(&settings, 1, drop, |_| "timers and descriptors of futures".into()));
+        let threads = started.map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the driver of futures outside of a runtime cannot start: {error}"),
+            )
+        })?;
         let _ = THREADS.set(threads);
     }
     of_outside(THREADS.get().expect("set under the lock"))

@@ -38,7 +38,6 @@ pub(crate) mod remote;
 pub(crate) mod resting;
 pub(crate) mod running;
 pub(crate) mod scheduler;
-#[cfg(any(feature = "inspect", feature = "process"))]
 pub(crate) mod service;
 mod shortage;
 #[cfg(feature = "sim")]

@@ -1,4 +1,5 @@
-//! Service threads: threads of this crate that run no code of the program, such as the watchdog.
+//! Service threads: threads of this crate that run no code of the program, such as the watchdog. The driver outside of every runtime is one,
+//! too: it only wakes. The threads that drop what is left of a runtime are none, because a destructor may start threads, which inherit the mask.
 //!
 //! The program knows nothing of them, so they must not take its signals. A program that blocks SIGTERM on its own threads, to read it from a
 //! signalfd, would otherwise be killed: the kernel gives a signal to any thread that does not block it. The creator blocks the signals around
@@ -9,10 +10,11 @@
 //! This file may use `unsafe` to read and set the calling thread's mask of signals, which is memory of the calls' own.
 #![allow(unsafe_code)]
 
-use std::io;
 use std::mem::MaybeUninit;
-use std::thread::JoinHandle;
+#[cfg(any(feature = "inspect", feature = "process"))]
+use std::{io, thread::JoinHandle};
 
+#[cfg(any(feature = "inspect", feature = "process"))]
 use super::affinity::start_thread;
 
 /// A thread that makes one of these itself must get it: a fault that is blocked ends the process without its report.
@@ -30,7 +32,13 @@ const FAULTS: [libc::c_int; 6] = [
 /// # Errors
 ///
 /// The system's.
+#[cfg(any(feature = "inspect", feature = "process"))]
 pub(crate) fn start_service(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    as_service(|| start_thread(name, body))
+}
+
+/// Calls `start`. The threads that it starts block all signals but [`FAULTS`].
+pub(crate) fn as_service<T>(start: impl FnOnce() -> T) -> T {
     struct Unblocks(libc::sigset_t);
     impl Drop for Unblocks {
         fn drop(&mut self) {
@@ -49,5 +57,5 @@ pub(crate) fn start_service(name: &str, body: impl FnOnce() + Send + 'static) ->
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
         Unblocks(before.assume_init())
     };
-    start_thread(name, body)
+    start()
 }

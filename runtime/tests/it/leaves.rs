@@ -35,6 +35,13 @@ fn a_sleep_is_driven_outside_of_every_runtime() {
     assert_eq!(woken, 1, "one timer, one wake-up");
 }
 
+/// The program does not know the thread, so a signal that the program blocks must not end in it.
+#[test]
+fn the_driver_outside_of_every_runtime_takes_no_signals() {
+    poll_by_hand(Sleep::new(Duration::from_millis(1)));
+    testkit::assert_takes_no_signals("osier-driver-0");
+}
+
 #[test]
 fn a_sleep_blocks_a_plain_thread() {
     let start = Instant::now();
