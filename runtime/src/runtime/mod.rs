@@ -357,8 +357,8 @@ impl Builder {
     }
 
     #[cfg(not(feature = "inspect"))]
-    fn watch(&self) -> io::Result<fn(&'static Remote)> {
-        Ok(|_| ())
+    fn watch(&self) -> io::Result<fn(&'static Remote) -> Option<std::convert::Infallible>> {
+        Ok(|_| None)
     }
 }
 
