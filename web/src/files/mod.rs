@@ -44,6 +44,9 @@ mod links;
 mod linux;
 mod listing;
 mod mime;
+// For tests of it on a system that has O_PATH.
+#[cfg(test)]
+mod no_path;
 pub(crate) mod place;
 pub(crate) mod range;
 mod resource;
