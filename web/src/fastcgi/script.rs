@@ -113,9 +113,14 @@ impl Wanted {
         self.name.as_deref()
     }
 
-    /// Whether the last segment has a script's suffix.
+    /// Whether the last segment may be another spelling of a script's name. Some file systems (FAT, SMB, those of Macs) ignore the case of
+    /// letters, and dots and spaces at the end.
     pub fn ends_like_a_script(&self, rules: &Rules) -> bool {
-        self.segments.last().is_some_and(|last| rules.is_of_script(&last.data))
+        let Some(last) = self.segments.last() else { return false };
+        let end = last.data.iter().rposition(|byte| !b". ".contains(byte));
+        let name = last.data[..end.map_or(0, |end| end + 1)].to_ascii_lowercase();
+        let is = |suffix: &String| name.ends_with(suffix.to_ascii_lowercase().as_bytes());
+        rules.suffixes.iter().any(is)
     }
 
     /// PATH_INFO after `segment`: the rest of the path, decoded.
@@ -300,6 +305,16 @@ mod tests {
         ] {
             assert_eq!(find_by(&rules, path), with_files, "{path}");
             assert_eq!(find(path), without, "{path}");
+        }
+    }
+
+    #[test]
+    fn other_spellings_of_a_script_are_no_files_to_send() {
+        for path in ["/a.php", "/a.PHP", "/a.pHp.", "/a.php%20", "/a.php.%20.", "/.x/a.Php"] {
+            assert!(Wanted::parse(path).unwrap().ends_like_a_script(&rules()), "{path}");
+        }
+        for path in ["/", "/a.php/x", "/a.php.txt", "/aphp", "/...", "/a.phps"] {
+            assert!(!Wanted::parse(path).unwrap().ends_like_a_script(&rules()), "{path}");
         }
     }
 
