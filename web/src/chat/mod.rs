@@ -578,7 +578,7 @@ impl Callbacks for Guest {
         self.return_to_place(sender);
     }
 
-    fn on_close(&mut self, _: Option<&Close>) {
+    fn on_close(&mut self, _: &ws::End) {
         if let Some(sender) = self.sender.take()
             && sender.leave(&self.seat.room.topic)
         {

@@ -34,17 +34,22 @@ pub enum CloseReason {
     Evicted,
     /// The server was shutting down.
     Shutdown,
-    /// It had left HTTP, as WebSockets and tunnels do. The new protocol has ended.
+    /// It had left HTTP, as WebSockets and tunnels do. The new protocol has ended, by a close frame if it was a WebSocket.
     Upgraded,
     /// Another process has it: see [`Server::upgradable`](crate::Server::upgradable).
     Moved,
-    /// A response could not be finished: its handler, its file or its backend failed after the head was sent.
+    /// A response could not be finished: its handler, its file or its backend failed after the head was sent. Or the code of a WebSocket
+    /// failed.
     Failed,
+    /// The client of a WebSocket sent nothing within [`ws::Options::pong_within`](crate::ws::Options::pong_within) after a ping.
+    PingTimeout,
+    /// The client of a WebSocket was too slow: see [`ws::End::TooSlow`](crate::ws::End::TooSlow).
+    TooSlow,
 }
 
 impl CloseReason {
     /// Every reason.
-    pub const ALL: [CloseReason; 14] = [
+    pub const ALL: [CloseReason; 16] = [
         CloseReason::Client,
         CloseReason::LastResponse,
         CloseReason::IdleTimeout,
@@ -59,6 +64,8 @@ impl CloseReason {
         CloseReason::Upgraded,
         CloseReason::Moved,
         CloseReason::Failed,
+        CloseReason::PingTimeout,
+        CloseReason::TooSlow,
     ];
 
     /// The reason in lower case, with underscores: `idle_timeout`.
@@ -78,6 +85,8 @@ impl CloseReason {
             CloseReason::Upgraded => "upgraded",
             CloseReason::Moved => "moved",
             CloseReason::Failed => "failed",
+            CloseReason::PingTimeout => "ping_timeout",
+            CloseReason::TooSlow => "too_slow",
         }
     }
 

@@ -20,6 +20,8 @@ use std::task::{Context, Poll};
 use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
+#[cfg(feature = "ws")]
+use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Saved;
 #[cfg(feature = "ws")]
@@ -147,6 +149,12 @@ impl Upgraded {
         let text = format_args!("the websocket of {peer} {how}");
         let record = Record::new(Level::Error, text).of_client(peer, self.link.is_proxied());
         self.link.worker.server.log(&record);
+    }
+
+    /// Sets why the connection ends, if not as an upgraded one.
+    #[cfg(feature = "ws")]
+    pub(crate) fn ends(&self, reason: CloseReason) {
+        self.link.leaves_protocol(reason);
     }
 
     /// Whether the server is shutting down. If so, end the session politely.

@@ -137,6 +137,14 @@ impl Frame {
         (!bytes.is_empty()).then(|| Frame(Encoded::new(bytes)))
     }
 
+    /// The code and the reason of a close frame.
+    pub(super) fn closing(&self) -> Close {
+        match self.0.bytes[2..].split_first_chunk() {
+            Some((code, reason)) => Close::new(u16::from_be_bytes(*code), &String::from_utf8_lossy(reason)),
+            None => Close::new(Close::NO_CODE, ""),
+        }
+    }
+
     /// Whether this is a close frame. Nothing is sent after a close frame.
     pub(super) fn is_close(&self) -> bool {
         self.0.bytes[0] & 0x0F == 8

@@ -47,7 +47,7 @@ impl From<Vec<u8>> for Message {
     }
 }
 
-/// How a connection was closed.
+/// A close frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
     /// Close code: one of the constants here, or an application's own (3000 to 4999).
@@ -80,23 +80,14 @@ impl Close {
     /// The client should try again later: it was too slow, or the server is overloaded.
     pub const TRY_AGAIN: u16 = 1013;
 
-    pub(super) fn abnormal() -> Close {
-        Close {
-            code: Close::ABNORMAL,
-            reason: String::new(),
-        }
-    }
-
-    pub(super) fn going_away() -> Close {
-        Close {
-            code: Close::GOING_AWAY,
-            reason: String::new(),
-        }
+    pub(super) fn new(code: u16, reason: &str) -> Close {
+        let reason = reason.into();
+        Close { code, reason }
     }
 }
 
 impl fmt::Display for Close {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.code, self.reason)
+        f.pad(format!("{} {}", self.code, self.reason).trim_end())
     }
 }

@@ -36,11 +36,12 @@
 //! - `handshake` checks the upgrade request.
 //! - `decode` turns bytes into messages and `frame` turns messages into bytes. Both depend only on
 //!   `message` and are fuzzed alone, with the properties in `law`.
-//! - `socket` is the blocking style and `session` the callback style.
+//! - `socket` is the blocking style and `session` the callback style. `end` has the reasons of both.
 //!
 //! The tungstenite crate supplies the coding of frame headers, opcodes and close codes.
 
 mod decode;
+mod end;
 mod frame;
 mod handshake;
 #[cfg(test)]
@@ -59,6 +60,7 @@ use osier::pubsub::Policy;
 use crate::{Request, Response};
 use decode::{Failure, Sizes};
 
+pub use end::End;
 pub use frame::Frame;
 pub use message::{Close, Message};
 pub use session::{Callbacks, Sender};
@@ -188,10 +190,7 @@ impl Options {
                     true
                 }
             };
-            if has_failed && socket.closed().is_none() {
-                let _ = socket.close(Close::INTERNAL, "");
-            }
-            socket.finish();
+            socket.finish(has_failed);
         }))
     }
 

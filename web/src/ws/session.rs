@@ -18,6 +18,7 @@ use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use osier::Cancelled;
@@ -26,7 +27,7 @@ use osier::pubsub::{Inlet, Policy, Pushed, RecvError, Subscriber, Topic, TryRecv
 
 use super::decode::{Decoder, Event, Failure};
 use super::frame::{Frame, Outbox};
-use super::{Close, Message, Timing};
+use super::{Close, End, Message, Timing};
 use crate::Upgraded;
 use crate::conn::buffers::{self, Size};
 #[cfg(feature = "upgrade")]
@@ -71,13 +72,12 @@ pub trait Callbacks: 'static {
     /// Called for each message of the client.
     fn on_message(&mut self, message: Message, sender: &Sender);
 
-    /// Called once when the connection ends, for whatever reason. `close` is the client's close
-    /// frame, if it sent one.
+    /// Called once when the connection ends. `end` says why.
     ///
     /// An immediate shutdown of the server calls it outside of a fiber, so it must not block then.
     /// It is called after a panic of another callback, too.
-    fn on_close(&mut self, close: Option<&Close>) {
-        let _ = close;
+    fn on_close(&mut self, end: &End) {
+        let _ = end;
     }
 
     /// Saves the callbacks for another process, in an [upgrade](crate::upgrade). Returns `None` if they cannot move, as by default. Called
@@ -193,6 +193,8 @@ pub(super) struct Session<C: Callbacks> {
     deadline: Option<Instant>,
     /// Whether the last `poll_woken` was ready.
     are_callbacks_ready: bool,
+    /// Why it ends, once that is known.
+    end: Option<Box<End>>,
     /// Whether `on_close` was called.
     is_close_reported: bool,
     /// Whether the connection was opened in another process.
@@ -202,6 +204,8 @@ pub(super) struct Session<C: Callbacks> {
 /// The phase of a connection. Each has its own deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// No callback was called yet.
+    New,
     Open,
     /// A ping was sent, and nothing was received since.
     Pinged,
@@ -209,7 +213,7 @@ enum Stage {
     Closing,
 }
 
-/// The connection has ended.
+/// The connection has ended, for the reason that the session has noted.
 struct Over;
 
 impl<C: Callbacks> Session<C> {
@@ -226,9 +230,10 @@ impl<C: Callbacks> Session<C> {
             decoder: None,
             timing,
             write_at: (bound / 2).clamp(1, BATCH),
-            stage: Stage::Open,
+            stage: Stage::New,
             deadline: None,
             are_callbacks_ready: false,
+            end: None,
             is_close_reported: false,
             is_restored: false,
         }
@@ -252,17 +257,38 @@ impl<C: Callbacks> Session<C> {
         matches!(self.stage, Stage::Open | Stage::Pinged)
     }
 
-    fn report_close(&mut self, close: Option<&Close>) {
-        if !std::mem::replace(&mut self.is_close_reported, true) {
-            self.callbacks.on_close(close);
+    /// Notes why the connection ends, unless that is known.
+    #[cold]
+    fn ends(&mut self, end: End) -> Over {
+        self.end.get_or_insert_with(|| Box::new(end));
+        Over
+    }
+
+    /// Notes that a read or a write has failed.
+    #[cold]
+    fn failed(&mut self, error: &io::Error) -> Over {
+        // A queue that is full meanwhile came first.
+        match self.queue.ended() {
+            Some(RecvError::TooSlow) => self.ends(End::TooSlow),
+            _ => self.ends(End::of_error(error)),
         }
     }
 
-    fn rest(&mut self, outcome: Result<(), Over>) -> AfterBurst {
+    /// Calls `on_close`, if nobody has. Returns the end.
+    fn report_close(&mut self, unknown: End) -> &End {
+        self.ends(unknown);
+        let end = self.end.as_deref().expect("it was set above");
+        if !std::mem::replace(&mut self.is_close_reported, true) {
+            self.callbacks.on_close(end);
+        }
+        end
+    }
+
+    fn rest(&mut self, io: &Upgraded, outcome: Result<(), Over>) -> AfterBurst {
         match outcome {
             Ok(()) => AfterBurst::Sleep(self.deadline),
             Err(Over) => {
-                self.report_close(None);
+                io.ends(self.report_close(End::Lost).close_reason());
                 AfterBurst::End
             }
         }
@@ -276,7 +302,7 @@ impl<C: Callbacks> Session<C> {
                 Ok(0) => self.end_of_input(io),
                 Ok(count) => self.take(io, &input[..count]),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(()),
-                Err(_) => Err(Over),
+                Err(error) => Err(self.failed(&error)),
             };
             // Bytes buffered behind the handshake are announced only once, so they are all read
             // now. Unread bytes of the socket wake the connection again.
@@ -290,11 +316,16 @@ impl<C: Callbacks> Session<C> {
 
     /// Handles the end of the client's bytes, or of reading because the server is draining.
     fn end_of_input(&mut self, io: &mut Upgraded) -> Result<(), Over> {
-        if io.is_draining() && self.stage != Stage::Closing {
-            self.sender.close(Close::GOING_AWAY, "the server is stopping");
-            let _ = self.send(io);
+        if !io.is_draining() {
+            return Err(self.ends(End::Lost));
         }
-        Err(Over)
+        Err(self.stop(io))
+    }
+
+    /// Says goodbye at the end of the server.
+    fn stop(&mut self, io: &mut Upgraded) -> Over {
+        self.ends(End::Shutdown);
+        self.close(io, Close::GOING_AWAY, "the server is stopping")
     }
 
     /// Decodes received bytes and calls the callback for each message.
@@ -312,16 +343,13 @@ impl<C: Callbacks> Session<C> {
                 Ok(Some(Event::Ping(payload))) => drop(self.sender.send(Frame::pong(&payload))),
                 Ok(Some(Event::Pong)) => {}
                 Ok(Some(Event::Close(close))) => {
-                    if self.stage != Stage::Closing {
-                        self.sender.close(close.code, "");
-                        let _ = self.send(io);
-                    }
-                    self.report_close(Some(&close));
-                    return Err(Over);
+                    let code = close.code;
+                    self.ends(End::Client(close));
+                    return Err(self.close(io, code, ""));
                 }
-                Err(failure) => {
-                    self.fail(io, failure);
-                    return Err(Over);
+                Err(Failure { code, reason }) => {
+                    self.ends(End::ProtocolError(Close::new(code, reason)));
+                    return Err(self.close(io, code, reason));
                 }
             }
             if self.sender.len() >= self.write_at {
@@ -334,24 +362,30 @@ impl<C: Callbacks> Session<C> {
         Ok(())
     }
 
-    /// Sends the client a close frame with the protocol violation.
-    fn fail(&mut self, io: &mut Upgraded, failure: Failure) {
+    /// Sends the last frame, unless it is sent, to a client whose connection ends then.
+    fn close(&mut self, io: &mut Upgraded, code: u16, reason: &str) -> Over {
         if self.stage != Stage::Closing {
-            self.sender.close(failure.code, failure.reason);
+            self.sender.close(code, reason);
             let _ = self.send(io);
         }
+        Over
     }
 
     /// Writes the queued frames.
     fn send(&mut self, io: &mut Upgraded) -> Result<(), Over> {
         let mut batch = Outbox::default();
         while self.stage != Stage::Closing {
-            let is_last = fill(&mut batch, &self.sender.0.last, || self.queue.try_recv());
+            let last = fill(&mut batch, &self.sender.0.last, || self.queue.try_recv());
             if batch.is_empty() {
                 break;
             }
-            batch.flush(io).map_err(|_| Over)?;
-            if is_last {
+            batch.flush(io).map_err(|error| self.failed(&error))?;
+            if let Some(last) = last {
+                let is_too_slow = self.queue.ended().is_some() && self.sender.0.last.get() != Some(&last);
+                self.ends(match is_too_slow {
+                    true => End::TooSlow,
+                    false => End::Server(last.closing()),
+                });
                 self.enter(Stage::Closing, self.timing.close_within);
             }
         }
@@ -372,17 +406,13 @@ impl<C: Callbacks> Session<C> {
                 self.sender.send(Frame::ping(b""));
                 Ok(())
             }
-            Cause::Deadline => Err(Over),
-            Cause::Shutdown => {
-                self.sender.close(Close::GOING_AWAY, "the server is stopping");
-                let _ = self.send(io);
-                Err(Over)
-            }
+            Cause::Deadline => Err(self.ends(End::PingTimeout)),
+            Cause::Shutdown => Err(self.stop(io)),
         };
         if outcome.is_ok() {
             outcome = self.send(io);
         }
-        self.rest(outcome)
+        self.rest(io, outcome)
     }
 
     /// Runs callbacks. A panic of theirs ends the connection.
@@ -398,15 +428,19 @@ impl<C: Callbacks> Session<C> {
             resume_unwind(payload);
         }
         io.log_panic(&*payload);
-        self.sender.close(Close::INTERNAL, "");
-        let _ = self.send(io);
-        self.rest(Err(Over))
+        self.ends(End::Failed);
+        let over = self.close(io, Close::INTERNAL, "");
+        self.rest(io, Err(over))
     }
 }
 
-/// Fills the batch with the frames of one write by `next`, which takes one of the queue. Returns whether a close frame is the last of them.
+/// Fills the batch with the frames of one write by `next`, which takes one of the queue. Returns the close frame, if it is the last of them.
 #[inline]
-fn fill(batch: &mut Outbox, close: &OnceLock<Frame>, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> bool {
+fn fill(
+    batch: &mut Outbox,
+    close: &OnceLock<Frame>,
+    mut next: impl FnMut() -> Result<Frame, TryRecvError>,
+) -> Option<Frame> {
     // Before the queue: what was pushed before the close frame is found there.
     let close = close.get();
     while batch.len() < BATCH {
@@ -418,13 +452,13 @@ fn fill(batch: &mut Outbox, close: &OnceLock<Frame>, mut next: impl FnMut() -> R
                 None => break,
             },
         };
-        let is_last = frame.is_close();
-        batch.push(frame);
-        if is_last {
-            return true;
+        if frame.is_close() {
+            batch.push(frame.clone());
+            return Some(frame);
         }
+        batch.push(frame);
     }
-    false
+    None
 }
 
 impl<C: Callbacks> crate::Session for Session<C> {
@@ -437,7 +471,7 @@ impl<C: Callbacks> crate::Session for Session<C> {
                 _ => session.callbacks.on_open(&session.sender),
             }
             let sent = session.send(io);
-            session.rest(sent)
+            session.rest(io, sent)
         })
     }
 
@@ -483,7 +517,12 @@ impl<C: Callbacks> Drop for Session<C> {
         // Callbacks that panic are dropped while the panic unwinds. Their `on_close` may well panic
         // again, for example at a poisoned lock, and a second panic would abort the process. The
         // panic hook has printed the second one, so its payload is ignored.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.report_close(None)));
+        let end = match self.stage {
+            _ if thread::panicking() => End::Failed,
+            Stage::New => End::Lost,
+            _ => End::Shutdown,
+        };
+        let _ = catch_unwind(AssertUnwindSafe(|| _ = self.report_close(end)));
     }
 }
 
@@ -507,7 +546,7 @@ mod tests {
     fn is_closed(sender: &Sender, mut next: impl FnMut() -> Result<Frame, TryRecvError>) -> bool {
         loop {
             let mut batch = Outbox::default();
-            let is_last = fill(&mut batch, &sender.0.last, &mut next);
+            let is_last = fill(&mut batch, &sender.0.last, &mut next).is_some();
             if is_last || batch.is_empty() {
                 return is_last && sender.is_empty();
             }

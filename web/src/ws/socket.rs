@@ -20,7 +20,7 @@ use osier::time::Sleep;
 
 use super::decode::{Decoder, Event, Failure, Sizes};
 use super::frame::{Frame, Outbox};
-use super::{Close, Message, Timing};
+use super::{Close, End, Message, Timing};
 use crate::Upgraded;
 use crate::conn::buffers::{self, Size};
 use crate::conn::polled::Polled;
@@ -36,9 +36,9 @@ pub struct WebSocket<'a> {
     protocol: Option<String>,
     inbox: Inbox,
     outbox: Outbox,
-    /// Whether a close frame is sent or in the outbox.
-    closing: bool,
-    closed: Option<Close>,
+    /// Why a close frame is sent or in the outbox.
+    closing: Option<End>,
+    closed: Option<End>,
     /// Time of the last received bytes. While closing: when the close frame was queued.
     heard: Instant,
     /// Whether a ping was sent since then.
@@ -99,7 +99,7 @@ impl<'a> WebSocket<'a> {
             protocol,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
-            closing: false,
+            closing: None,
             closed: None,
             heard: osier::time::now(),
             pinged: false,
@@ -108,7 +108,7 @@ impl<'a> WebSocket<'a> {
     }
 
     /// Waits for a message. `None` means that the connection is closed, and
-    /// [`closed`](WebSocket::closed) says how. Pings are answered meanwhile.
+    /// [`closed`](WebSocket::closed) says why. Pings are answered meanwhile.
     ///
     /// # Suspends
     ///
@@ -122,19 +122,22 @@ impl<'a> WebSocket<'a> {
     ///
     /// - `InvalidData`: the client has violated the protocol or a size limit. It has been sent a
     ///   close frame with the reason.
-    /// - `TimedOut`: the client has not answered a ping.
+    /// - `TimedOut`: the client has not answered a ping, or has not taken the answers to its own.
     /// - `UnexpectedEof`: the client has disconnected without a close frame.
     /// - Any error of the socket.
+    ///
+    /// After each of them [`closed`](WebSocket::closed) says why the connection has ended.
     pub fn read(&mut self) -> io::Result<Option<Message>> {
         while self.closed.is_none() {
             let waited = match self.inbox.next(self.timing.sizes) {
-                Ok(None) if self.outbox.is_empty() && !self.closing => self.wait_to_read()?,
-                Ok(None) => osier::block_on(self.wait())?,
-                decoded => Waited::Bytes(decoded),
+                Ok(None) if self.outbox.is_empty() && self.closing.is_none() => self.wait_to_read(),
+                Ok(None) => osier::block_on(self.wait()),
+                decoded => Ok(Waited::Bytes(decoded)),
             };
             let message = match waited {
-                Waited::Bytes(Ok(Some(Event::Message(message)))) if !self.closing => Some(message),
-                waited => self.handle_here(waited)?,
+                Ok(Waited::Bytes(Ok(Some(Event::Message(message))))) if self.closing.is_none() => Some(message),
+                Ok(waited) => self.handle_here(waited)?,
+                Err(error) => return Err(self.failed(error)),
             };
             if message.is_some() {
                 return Ok(message);
@@ -178,10 +181,13 @@ impl<'a> WebSocket<'a> {
     pub async fn recv_async(&mut self) -> io::Result<Option<Message>> {
         while self.closed.is_none() {
             let waited = match self.inbox.next(self.timing.sizes) {
-                Ok(None) => self.wait().await?,
-                decoded => Waited::Bytes(decoded),
+                Ok(None) => self.wait().await,
+                decoded => Ok(Waited::Bytes(decoded)),
             };
-            let message = self.handle(waited).await?;
+            let message = match waited {
+                Ok(waited) => self.handle(waited).await?,
+                Err(error) => return Err(self.failed(error)),
+            };
             if message.is_some() {
                 return Ok(message);
             }
@@ -200,33 +206,30 @@ impl<'a> WebSocket<'a> {
     async fn handle(&mut self, waited: Waited) -> io::Result<Option<Message>> {
         match waited {
             // Messages after the server's close frame are discarded (RFC 6455 §1.4).
-            Waited::Bytes(Ok(Some(Event::Message(_)))) if self.closing => {}
+            Waited::Bytes(Ok(Some(Event::Message(_)))) if self.closing.is_some() => {}
             Waited::Bytes(Ok(Some(Event::Message(message)))) => return Ok(Some(message)),
             Waited::Bytes(Ok(Some(Event::Ping(payload)))) => self.pong(&payload).await?,
             Waited::Bytes(Ok(Some(Event::Pong) | None)) => {}
             Waited::Bytes(Ok(Some(Event::Close(close)))) => {
-                if !self.closing {
-                    self.closing = true;
-                    self.outbox.push(Frame::close(close.code, ""));
-                }
-                self.closed = Some(close);
+                let code = close.code;
+                self.start_close(End::Client(close), code, "");
+                self.closed.clone_from(&self.closing);
                 self.flush_async().await?;
             }
             Waited::Bytes(Err(failure)) => return Err(self.fail(failure).await),
-            Waited::End if self.closing => self.closed = Some(Close::abnormal()),
+            Waited::End | Waited::Silence if self.closing.is_some() => self.closed.clone_from(&self.closing),
             Waited::End if self.io.is_draining() => {
                 // The server has ended reading because it is draining; the client is still there.
-                self.closed = Some(Close::going_away());
-                self.start_close(Close::GOING_AWAY, "the server is stopping");
+                self.start_close(End::Shutdown, Close::GOING_AWAY, "the server is stopping");
+                self.closed = Some(End::Shutdown);
                 self.flush_async().await?;
             }
             Waited::End => {
-                self.closed = Some(Close::abnormal());
+                self.closed = Some(End::Lost);
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Waited::Silence if self.closing => self.closed = Some(Close::abnormal()),
             Waited::Silence if self.pinged => {
-                self.closed = Some(Close::abnormal());
+                self.closed = Some(End::PingTimeout);
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     "the client did not answer a ping",
@@ -257,18 +260,18 @@ impl<'a> WebSocket<'a> {
     /// # Errors
     ///
     /// - `BrokenPipe`: the server has sent a close frame, or answered the client's.
-    /// - `TimedOut`: the server's write timeout has passed.
+    /// - `TimedOut`: the server's write timeout has passed. The connection has ended, as after an error of the socket.
     /// - [`Cancelled`]: the server shuts down.
     /// - Any error of the socket.
     pub fn send(&mut self, message: impl Into<Frame>) -> io::Result<()> {
-        if self.closing {
+        if self.closing.is_some() {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the WebSocket is closed"));
         }
         if self.io.is_draining() {
             self.check_drain()?;
         }
         self.outbox.push(message.into());
-        self.outbox.flush(self.io)
+        self.outbox.flush(self.io).map_err(|error| self.failed(error))
     }
 
     /// Closes the connection if the server has been draining for `close_within`. A handler that only
@@ -280,8 +283,8 @@ impl<'a> WebSocket<'a> {
         if now.saturating_duration_since(since) < self.timing.close_within {
             return Ok(());
         }
-        self.closed = Some(Close::going_away());
-        self.close(Close::GOING_AWAY, "the server is stopping")?;
+        self.closed = Some(End::Shutdown);
+        self.close_for(End::Shutdown, Close::GOING_AWAY, "the server is stopping")?;
         Err(Cancelled.into())
     }
 
@@ -299,12 +302,25 @@ impl<'a> WebSocket<'a> {
     ///
     /// Same as [`send`](WebSocket::send), without the `BrokenPipe` after a close.
     pub fn close(&mut self, code: u16, reason: &str) -> io::Result<()> {
-        self.start_close(code, reason);
-        self.outbox.flush(self.io)
+        self.close_for(End::Server(Close::new(code, reason)), code, reason)
     }
 
-    /// How the connection was closed, once it is.
-    pub fn closed(&self) -> Option<&Close> {
+    fn close_for(&mut self, end: End, code: u16, reason: &str) -> io::Result<()> {
+        self.start_close(end, code, reason);
+        self.outbox.flush(self.io).map_err(|error| self.failed(error))
+    }
+
+    /// Notes that a read or a write has failed. A cancelled one may be made again.
+    #[cold]
+    fn failed(&mut self, error: io::Error) -> io::Error {
+        if !Cancelled::is(&error) {
+            self.closed.get_or_insert_with(|| End::of_error(&error));
+        }
+        error
+    }
+
+    /// Why the connection has ended, once it has. A cancelled call does not end it.
+    pub fn closed(&self) -> Option<&End> {
         self.closed.as_ref()
     }
 
@@ -318,21 +334,21 @@ impl<'a> WebSocket<'a> {
         self.io.peer()
     }
 
-    fn start_close(&mut self, code: u16, reason: &str) {
-        if !self.closing {
-            self.closing = true;
+    fn start_close(&mut self, end: End, code: u16, reason: &str) {
+        if self.closing.is_none() {
+            self.closing = Some(end);
             self.heard = osier::time::now(); // `close_within` begins
             self.outbox.push(Frame::close(code, reason));
         }
     }
 
     async fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
-        if self.closing {
+        if self.closing.is_some() {
             return Ok(());
         }
         self.outbox.push(Frame::pong(payload));
         if self.outbox.len() >= UNSENT_MAX {
-            return self.flush_async().await;
+            return self.flush_async().await.map_err(|error| self.failed(error));
         }
         Ok(())
     }
@@ -398,13 +414,13 @@ impl<'a> WebSocket<'a> {
 
     /// The time at which a silent client is pinged, or at which the connection ends. `None` is never.
     fn silent_until(&self) -> Option<Instant> {
-        let patience = match (self.closing, self.pinged) {
+        let patience = match (self.closing.is_some(), self.pinged) {
             (true, _) => self.timing.close_within,
             (_, true) => self.timing.pong_within,
             _ => self.timing.ping_after,
         };
         // The time for the pong begins when the ping was sent, at the end of `ping_after`.
-        let since = if self.pinged && !self.closing {
+        let since = if self.pinged && self.closing.is_none() {
             self.heard.checked_add(self.timing.ping_after)
         } else {
             Some(self.heard)
@@ -431,7 +447,7 @@ impl<'a> WebSocket<'a> {
     }
 
     fn heard(&mut self) {
-        if !self.closing {
+        if self.closing.is_none() {
             // It may be early by as long as the worker's other fibers have run in this turn.
             (self.heard, self.pinged) = (osier::time::coarse_now(), false);
         }
@@ -451,8 +467,9 @@ impl<'a> WebSocket<'a> {
 
     /// Sends the client a close frame with the protocol violation. The connection ends when the closure that owns the socket returns.
     async fn fail(&mut self, failure: Failure) -> io::Error {
-        self.closed = Some(Close::abnormal());
-        self.start_close(failure.code, failure.reason);
+        let end = End::ProtocolError(Close::new(failure.code, failure.reason));
+        self.start_close(end, failure.code, failure.reason);
+        self.closed.clone_from(&self.closing);
         let _ = self.flush_async().await;
         failure.into()
     }
@@ -462,12 +479,18 @@ impl<'a> WebSocket<'a> {
     }
 
     /// Completes the closing handshake after the closure has returned.
-    pub(super) fn finish(&mut self) {
-        if self.closed.is_some() {
-            return;
+    pub(super) fn finish(&mut self, has_failed: bool) {
+        if self.closed.is_none() {
+            let closing = match has_failed {
+                true => self.close_for(End::Failed, Close::INTERNAL, ""),
+                false => self.close(Close::NORMAL, ""),
+            };
+            if closing.is_ok() {
+                while let Ok(Some(_)) = self.read() {}
+            }
         }
-        if self.close(Close::NORMAL, "").is_ok() {
-            while let Ok(Some(_)) = self.read() {}
+        if let Some(end) = &self.closed {
+            self.io.ends(end.close_reason());
         }
     }
 }

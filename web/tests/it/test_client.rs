@@ -362,11 +362,8 @@ fn an_upgrade_hands_over_both_ends() {
         fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
             sender.send(message);
         }
-        fn on_close(&mut self, close: Option<&ws::Close>) {
-            self.0
-                .lock()
-                .unwrap()
-                .push(format!("{:?}", close.map(|close| close.code)));
+        fn on_close(&mut self, end: &ws::End) {
+            self.0.lock().unwrap().push(end.to_string());
         }
     }
     let closed = Arc::new(Mutex::new(Vec::new()));
@@ -413,7 +410,7 @@ fn an_upgrade_hands_over_both_ends() {
         osier::run(|| talk(path));
     }
     crate::common::eventually("the callbacks get the close codes", || {
-        *closed.lock().unwrap() == ["Some(1005)", "Some(1005)"]
+        *closed.lock().unwrap() == ["the client closed: 1005", "the client closed: 1005"]
     });
     // A refused upgrade returns the response alone. An upgrade that nobody continues ends.
     let (refused, none) = client.get("/fiber").upgrade("websocket");

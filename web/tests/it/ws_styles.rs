@@ -2,6 +2,8 @@
 //! backpressure, ends, and low use of memory.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
@@ -11,7 +13,7 @@ use std::time::Duration;
 use crate::common::{PATIENCE, eventually, site, site_with};
 use crate::ws_client::{Got, Peer, masked};
 use osier::pubsub::{Policy, Pushed, Subscriber, Topic};
-use osier_web::{Request, Router, Server, Timeouts, ws};
+use osier_web::{CloseReason, ConnectionEvent, Request, Router, Server, Timeouts, ws};
 
 fn quick() -> ws::Options {
     ws::Options {
@@ -92,8 +94,8 @@ impl ws::Callbacks for Recorder {
         self.say(text);
     }
 
-    fn on_close(&mut self, close: Option<&ws::Close>) {
-        self.say(format!("closed {:?}", close.map(|close| close.code)));
+    fn on_close(&mut self, end: &ws::End) {
+        self.say(format!("{end:?}"));
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -171,7 +173,7 @@ fn a_handler_is_called_for_what_happens_and_its_sender_works_from_anywhere() {
     peer.send(&masked(0x88, &4000_u16.to_be_bytes()));
     peer.expect_end();
     it.expect("bye");
-    it.expect("closed Some(4000)");
+    it.expect(r#"Server(Close { code: 4000, reason: "as you like" })"#);
     let sender = &it.senders.lock().unwrap()[0];
     eventually("the sender knows", || sender.is_closed());
     assert_eq!((sender.send("too late"), it.numbers.subscribers()), (Pushed::Ended, 0));
@@ -187,26 +189,122 @@ fn every_end_is_told_once() {
         peer
     };
     drop(start());
-    it.expect("closed None");
+    it.expect("Lost");
     let mut peer = start();
     peer.send(&masked(0x88, b""));
     assert_eq!(peer.frame(), Some(Got(0x88, vec![])));
-    it.expect("closed Some(1005)");
+    it.expect(r#"Client(Close { code: 1005, reason: "" })"#);
     let mut peer = start();
     peer.send(&masked(0xB1, b"reserved bits"));
     peer.expect_close(1002);
-    it.expect("closed None");
+    it.expect(
+        r#"ProtocolError(Close { code: 1002, reason: "a reserved bit is set, and no extension was agreed on" })"#,
+    );
     let mut peer = start();
     peer.text("panic");
     peer.expect_close(1011);
-    it.expect("closed None");
+    it.expect("Failed");
     // A peer that does not reply to a close frame is not waited for long.
     let mut peer = start();
     peer.text("bye");
     it.expect("bye");
     assert_eq!(peer.frame().unwrap().0, 0x88);
-    it.expect("closed None");
+    it.expect(r#"Server(Close { code: 4000, reason: "as you like" })"#);
     assert!(it.events.try_recv().is_err(), "nothing is reported twice");
+}
+
+/// Tells why it has ended.
+struct Tells(mpsc::Sender<String>);
+
+impl ws::Callbacks for Tells {
+    fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+        match message.as_text() {
+            Some("bye") => sender.close(4000, "as you like"),
+            Some("much") => (0..MUCH).for_each(|n| _ = sender.send(big(n))),
+            _ => panic!("as the client likes"),
+        }
+    }
+    fn on_close(&mut self, end: &ws::End) {
+        self.0.send(format!("{end:?}")).unwrap();
+    }
+}
+
+fn tells(socket: &mut ws::WebSocket<'_>) -> std::io::Result<()> {
+    while let Some(message) = socket.read()? {
+        match message.as_text() {
+            Some("bye") => socket.close(4000, "as you like")?,
+            Some("much") => (0..MUCH).try_for_each(|n| socket.send(big(n)))?,
+            _ => panic!("as the client likes"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn both_styles_and_the_server_tell_why_a_websocket_ends() {
+    let (tell, told) = mpsc::channel();
+    let (reason, reasons) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let router = Router::new().get("/{style}/{milliseconds}", move |request: &mut Request<'_>| {
+        let tell = tell.lock().unwrap().clone();
+        let options = ws::Options {
+            ping_after: Duration::from_millis(request.param("milliseconds").unwrap().parse().unwrap()),
+            pong_within: Duration::from_millis(10),
+            ..quick()
+        };
+        if request.param("style").as_deref() == Some("callbacks") {
+            return options.upgrade_dormant(request, Tells(tell));
+        }
+        options.upgrade(request, move |socket| {
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| tells(socket)));
+            let end = socket.closed().map_or("Failed".into(), |end| format!("{end:?}"));
+            tell.send(end).unwrap();
+            outcome.unwrap_or_else(|payload| panic::resume_unwind(payload))
+        })
+    });
+    let timeouts = Timeouts {
+        write: Duration::from_millis(300),
+        ..Timeouts::default()
+    };
+    let server = Server::new(router).timeouts(timeouts).on_connection(move |event| {
+        if let ConnectionEvent::Closed(why) = event {
+            reason.send(why).unwrap();
+        }
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let by = |who: &str, code: u16, why: &str| format!("{who}(Close {{ code: {code}, reason: {why:?} }})");
+    for style in ["callbacks", "closure"] {
+        let check = |rest: &str, act: &dyn Fn(&mut Peer), end: &str, reason: CloseReason| {
+            let mut peer = Peer::open(site.addr, &format!("/{style}/{rest}"));
+            act(&mut peer);
+            assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok(end), "{style}");
+            drop(peer);
+            assert_eq!(reasons.recv_timeout(PATIENCE), Ok(reason), "{style}, {end}");
+        };
+        let says = |text: &'static str| move |peer: &mut Peer| peer.text(text);
+        let closes = |peer: &mut Peer| peer.send(&masked(0x88, b"\x0f\xa1enough"));
+        let leaves = |peer: &mut Peer| peer.stream.shutdown(Shutdown::Both).unwrap();
+        let errs = |peer: &mut Peer| peer.send(&masked(0xB1, b"reserved bits"));
+        let (client, server) = (by("Client", 4001, "enough"), by("Server", 4000, "as you like"));
+        let error = by(
+            "ProtocolError",
+            1002,
+            "a reserved bit is set, and no extension was agreed on",
+        );
+        check("60000", &closes, &client, CloseReason::Upgraded);
+        check("60000", &says("bye"), &server, CloseReason::Upgraded);
+        check("60000", &leaves, "Lost", CloseReason::Client);
+        check("10", &|_| (), "PingTimeout", CloseReason::PingTimeout);
+        check("60000", &says("much"), "TooSlow", CloseReason::TooSlow);
+        check("60000", &errs, &error, CloseReason::ProtocolError);
+        check("60000", &says("panic"), "Failed", CloseReason::Failed);
+    }
+    let peers = ["/callbacks/60000", "/closure/60000"].map(|path| Peer::open(site.addr, path));
+    site.stop.shutdown();
+    for _ in peers {
+        assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("Shutdown"));
+        assert_eq!(reasons.recv_timeout(PATIENCE), Ok(CloseReason::Shutdown));
+    }
 }
 
 #[test]
@@ -217,7 +315,7 @@ fn a_server_that_stops_says_goodbye_in_both_styles() {
     it.site.stop.shutdown();
     assert_eq!(peer.frame().unwrap().1[..2], 1001_u16.to_be_bytes());
     it.expect("open");
-    it.expect("closed None");
+    it.expect("Shutdown");
 
     let read = |request: &mut Request<'_>| quick().upgrade(request, |socket| socket.read().map(|_| ()));
     let site = site(Router::new().get("/", read));
@@ -332,7 +430,7 @@ fn a_silent_client_is_pinged_and_a_dead_one_is_let_go() {
     }
     eventually("the loop has ended", || ends.load(Ordering::SeqCst) == 1);
     it.expect("open");
-    it.expect("closed None");
+    it.expect("PingTimeout");
 }
 
 /// More messages than the buffers of a loopback connection hold.
@@ -404,6 +502,8 @@ fn a_slow_client_of_a_handler_meets_the_policy_and_nobody_waits_for_it() {
                 assert_eq!(close.1[..2], ws::Close::TRY_AGAIN.to_be_bytes());
                 assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>(), "no gap before the end");
                 assert_eq!(sender.dropped(), 1);
+                it.expect("open");
+                it.expect("TooSlow");
             }
             Policy::DropOldest => {
                 let (numbers, _) = numbers(&mut peer);
@@ -569,7 +669,7 @@ impl ws::Callbacks for Panics {
         sender.send(message);
     }
 
-    fn on_close(&mut self, _: Option<&ws::Close>) {
+    fn on_close(&mut self, _: &ws::End) {
         assert!(self.place == "never" || self.place == "storm", "a test panics in close");
     }
 

@@ -128,6 +128,14 @@ impl Link {
         }
     }
 
+    /// Sets why the connection ends, after it has left HTTP.
+    #[cfg(feature = "ws")]
+    pub(crate) fn leaves_protocol(&self, reason: CloseReason) {
+        if self.phase.get() == Phase::Ended(CloseReason::Upgraded) {
+            self.phase.set(Phase::Ended(reason));
+        }
+    }
+
     /// Notes that the client is read on during a graceful shutdown: Linux answers its bytes by a reset once both directions are shut down,
     /// and opens no window for them once the reading direction is.
     pub(crate) fn reads_on(&self) {
