@@ -159,7 +159,8 @@ impl Outage {
         begins
     }
 
-    /// Sleeps for the delay before the next attempt, and doubles the delay.
+    /// Sleeps for the delay before the next attempt, and doubles the delay. Up to a quarter of it is left out at random: the broker would
+    /// meet all processes at the same moment.
     pub(super) fn sleep(&mut self) {
         if self
             .up
@@ -168,7 +169,7 @@ impl Outage {
         {
             self.wait = FIRST_WAIT;
         }
-        osier::sleep(self.wait);
+        osier::sleep(self.wait - self.wait.mul_f64(osier::random() as f64 / u64::MAX as f64 / 4.0));
         self.wait = (2 * self.wait).min(LONGEST_WAIT);
     }
 
@@ -178,5 +179,32 @@ impl Outage {
         self.since
             .take()
             .map(|since| osier::time::now().saturating_duration_since(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use osier::time::VirtualClock;
+
+    use super::*;
+
+    #[test]
+    fn processes_do_not_come_back_all_at_once() {
+        let runtime = osier::Runtime::builder().clock(VirtualClock::new());
+        let waits: HashSet<Duration> = runtime.build().unwrap().run(|| {
+            let wait = |_| {
+                let (mut outage, start) = (Outage::none(), osier::time::now());
+                outage.wait = LONGEST_WAIT;
+                outage.sleep();
+                osier::time::now() - start
+            };
+            (0..20).map(wait).collect()
+        });
+        assert!(waits.len() > 10, "{waits:?}");
+        // Timers may be a millisecond late.
+        let bounds = LONGEST_WAIT * 3 / 4..=LONGEST_WAIT + Duration::from_millis(2);
+        assert!(waits.iter().all(|wait| bounds.contains(wait)), "{waits:?}");
     }
 }

@@ -26,7 +26,7 @@
 //!   message is dropped, and the log counts it. They are sent a second after the broker is back, when the
 //!   other processes have subscribed again.
 //! - Reconnecting starts after 50 ms, and the delay doubles up to 1 s. It is 50 ms again after a
-//!   connection that has lived for 5 s.
+//!   connection that has lived for 5 s. Each delay is shorter by up to a quarter, at random, so that processes come back one by one.
 //! - A message is dropped, and logged, if the broker rejects it (too large, or the user may not
 //!   write to that channel) or closes the connection at it five times. The next message follows. A
 //!   room whose subscription the broker rejects works within this process only.

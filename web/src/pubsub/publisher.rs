@@ -17,7 +17,7 @@ use super::{Outbound, RedisState, wire};
 const BATCH: usize = 128;
 
 /// Number of new connections that must end at the same message, sent alone, before the message is
-/// dropped. With the delays between them this takes 1.5 s, longer than a killed broker needs to
+/// dropped. With the delays between them this takes over 1.1 s, longer than a killed broker needs to
 /// restart.
 const FATAL_MAX: u32 = 5;
 
