@@ -38,6 +38,8 @@
 //! - Redis stores no messages: a process does not receive messages that were published while it was
 //!   disconnected. [`Options::on_gap`] tells it that. Messages of one process arrive in their order. Messages of different processes
 //!   may arrive in different orders at different processes.
+//! - A room that has neither a [`Room`] nor a subscriber any more is unsubscribed from within 15 s. One that is asked for again is subscribed
+//!   to again.
 //! - A [`Redis`] has two fibers, the publisher and the listener. They end with its last clone and
 //!   its last room.
 
@@ -207,7 +209,9 @@ struct Known {
     /// Publishes a message of another process to the topic. Returns `false` if the bytes are not of
     /// the room's type.
     deliver: Arc<Deliver>,
-    /// Whether the broker has confirmed the subscription.
+    /// Counts the subscribers of this process.
+    subscribers: Arc<dyn Fn() -> usize + Send + Sync>,
+    /// Whether the broker has confirmed the subscription. Each `Room` has a clone.
     is_subscribed: Arc<AtomicBool>,
     /// Whether it has confirmed one before.
     was_subscribed: Arc<AtomicBool>,
@@ -223,8 +227,8 @@ impl Redis {
         Options::new(address).connect()
     }
 
-    /// Returns the room of that name. The name is also the broker's channel, which is subscribed to
-    /// as long as this `Redis` exists.
+    /// Returns the room of that name. The name is also the broker's channel, which is subscribed to as long as this process has a clone
+    /// of the [`Room`] or a subscriber of it. A clone of its [topic](Room::topic) alone does not count.
     ///
     /// # Panics
     ///
@@ -255,13 +259,20 @@ osier_queue::impl_debug!(Redis, self => { options: self.0.shared.options, .. });
 impl Known {
     fn new<T: Payload>() -> Known {
         let topic = Topic::<T>::new();
-        let into = topic.clone();
+        let (into, of) = (topic.clone(), topic.clone());
         Known {
             topic: Arc::new(topic),
             deliver: Arc::new(move |bytes| T::from_bytes(bytes).map(|message| into.publish(message)).is_some()),
+            subscribers: Arc::new(move || of.subscribers()),
             is_subscribed: Arc::default(),
             was_subscribed: Arc::default(),
         }
+    }
+
+    /// Whether somebody of this process may publish to the room or hear it. Asked under the lock of the rooms, without which nobody gets
+    /// one that nobody has.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.is_subscribed) > 1 || (self.subscribers)() > 0
     }
 }
 
@@ -292,7 +303,8 @@ impl<T> Room<T> {
         self.topic.subscribe(bound, policy)
     }
 
-    /// The topic of this process. Messages published directly to it stay in this process.
+    /// The topic of this process. Messages published directly to it stay in this process. Keep the room as long as somebody may
+    /// [join](crate::ws::Sender::join) the topic.
     pub fn topic(&self) -> &Topic<T> {
         &self.topic
     }
@@ -319,6 +331,21 @@ osier_queue::impl_debug!(Room<T>, self => { name: self.name, topic: self.topic, 
 impl RedisState {
     fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Known>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the rooms that nobody has, and returns their names. A room stays that is `asked` for at the broker and not confirmed: the
+    /// reply would count for the next room of that name.
+    fn forget_unused(&self, asked: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
+        let mut unused = Vec::new();
+        self.rooms().retain(|name, room| {
+            let awaits_reply = asked.contains(name) && !room.is_subscribed.load(Ordering::Acquire);
+            let stays = awaits_reply || room.is_used();
+            if !stays {
+                unused.push(name.clone());
+            }
+            stays
+        });
+        unused
     }
 
     fn lost(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -436,13 +463,22 @@ fn deliver(shared: &RedisState, seen: &mut wire::Seen, name: &str, bytes: &[u8])
     }
 }
 
-/// Subscribes to all rooms, also those added later, and sends a PING when there is nothing else to
-/// send.
+/// Subscribes to all rooms, also those added later, and leaves those that nobody has. Sends a PING when there is nothing else to send.
 fn subscribe(shared: &RedisState, mut transport: &Transport) -> io::Result<()> {
     let mut known: HashSet<Arc<str>> = HashSet::new();
+    let mut sweep_at = osier::time::now();
     loop {
-        let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();
         let mut bytes = Vec::new();
+        let now = osier::time::now();
+        if now >= sweep_at {
+            sweep_at = now + PING_EVERY;
+            for name in shared.forget_unused(&known) {
+                if known.remove(&name) {
+                    resp::encode(&mut bytes, &[b"UNSUBSCRIBE", name.as_bytes()]);
+                }
+            }
+        }
+        let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();
         for name in names {
             if known.insert(name.clone()) {
                 resp::encode(&mut bytes, &[b"SUBSCRIBE", name.as_bytes()]);

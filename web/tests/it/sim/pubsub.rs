@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use osier::net::{TcpListener, TcpStream};
@@ -23,14 +23,30 @@ type Channels = Arc<Mutex<BTreeMap<Vec<u8>, Vec<Arc<TcpStream>>>>>;
 
 /// A broker that knows what the crate asks of one. A subscriber that takes nothing holds nobody up for long.
 pub fn broker() -> io::Result<()> {
-    let channels = Channels::default();
+    broker_of(&Channels::default())
+}
+
+fn broker_of(channels: &Channels) -> io::Result<()> {
+    channels.lock().unwrap().clear();
     let listener = TcpListener::bind("0.0.0.0:6379")?;
     loop {
         let (stream, _) = listener.accept()?;
         stream.set_write_timeout(Some(5 * SECOND))?;
-        let (stream, channels) = (Arc::new(stream), Arc::clone(&channels));
-        osier::spawn(move || serve(&stream, &channels));
+        let (stream, channels) = (Arc::new(stream), Arc::clone(channels));
+        osier::spawn(move || {
+            let served = serve(&stream, &channels);
+            channels
+                .lock()
+                .unwrap()
+                .values_mut()
+                .for_each(|all| leave(all, &stream));
+            served
+        });
     }
+}
+
+fn leave(subscribers: &mut Vec<Arc<TcpStream>>, stream: &Arc<TcpStream>) {
+    subscribers.retain(|other| !Arc::ptr_eq(other, stream));
 }
 
 fn serve(stream: &Arc<TcpStream>, channels: &Channels) -> io::Result<()> {
@@ -48,6 +64,12 @@ fn serve(stream: &Arc<TcpStream>, channels: &Channels) -> io::Result<()> {
                     .push(Arc::clone(stream));
                 let head = format!("*3\r\n$9\r\nsubscribe\r\n${}\r\n", channel.len());
                 out.try_write(&[head.as_bytes(), channel, b"\r\n:1\r\n"].concat())?;
+            }
+            [b"UNSUBSCRIBE", channel] => {
+                let subscribers = &mut *channels.lock().unwrap();
+                leave(subscribers.get_mut(channel).expect("one that is subscribed to"), stream);
+                let head = format!("*3\r\n$11\r\nunsubscribe\r\n${}\r\n", channel.len());
+                out.try_write(&[head.as_bytes(), channel, b"\r\n:0\r\n"].concat())?;
             }
             [b"PUBLISH", channel, message] => {
                 publish(channels, channel, message);
@@ -242,4 +264,89 @@ fn connect() -> Redis {
 #[test]
 fn what_waits_for_a_broker_reaches_the_other_processes() {
     super::check(&[], 60, outage);
+}
+
+/// A room that is left and asked for again, about when it leaves the broker, misses nothing from the moment at which it is shared. In the
+/// end it leaves the broker.
+fn leaving(world: &World) {
+    let channels = Channels::default();
+    let at_broker = Arc::clone(&channels);
+    let broker = world.host("broker", move || broker_of(&at_broker));
+    let (is_well, is_over, visits) = (
+        Arc::new(AtomicBool::new(true)),
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let over = Arc::clone(&is_over);
+    let speaker = world.host("speaker", move || {
+        let redis = connect();
+        let room = redis.room::<String>("news");
+        for n in 0.. {
+            if over.load(Ordering::SeqCst) {
+                break;
+            }
+            room.publish(n.to_string());
+            osier::sleep(SECOND / 10);
+        }
+        drop(room);
+        osier::sleep(1000 * SECOND);
+    });
+    let (well, over, counted) = (Arc::clone(&is_well), Arc::clone(&is_over), Arc::clone(&visits));
+    world.host("guest", move || {
+        let redis = connect();
+        while !over.load(Ordering::SeqCst) {
+            let room = redis.room::<String>("news");
+            let mut all = room.subscribe(10_000, Policy::DropOldest);
+            if once_in(2) {
+                while !room.is_shared() && !over.load(Ordering::SeqCst) {
+                    osier::sleep(SECOND / 20);
+                }
+                let was_well = well.load(Ordering::SeqCst);
+                while all.try_recv().is_ok() {}
+                osier::sleep(SECOND + some_of(5 * SECOND));
+                let heard: Vec<u32> = std::iter::from_fn(|| all.try_recv().ok())
+                    .map(|message| message.parse().unwrap())
+                    .collect();
+                assert!(heard.is_sorted_by(|one, next| one < next), "{heard:?}");
+                if was_well && well.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
+                    let (first, last) = (heard[0], heard[heard.len() - 1]);
+                    assert_eq!(heard.len() as u32, last - first + 1, "{heard:?}");
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            drop((room, all));
+            osier::sleep(some_of(match below(2) {
+                0 => SECOND,
+                _ => 20 * SECOND,
+            }));
+        }
+        osier::sleep(1000 * SECOND);
+    });
+    osier::sleep(100 * SECOND);
+    if once_in(2) {
+        is_well.store(false, Ordering::SeqCst);
+        for _ in 0..below(5) {
+            osier::sleep(some_of(10 * SECOND));
+            match below(2) {
+                0 => broker.kill(),
+                _ => drop(world.reset(&speaker, &broker)),
+            }
+            osier::sleep(some_of(3 * SECOND));
+            broker.restart();
+        }
+        osier::sleep(60 * SECOND);
+        is_well.store(true, Ordering::SeqCst);
+    }
+    let before = visits.load(Ordering::SeqCst);
+    osier::sleep(200 * SECOND);
+    assert!(visits.load(Ordering::SeqCst) > before, "it is shared again");
+    is_over.store(true, Ordering::SeqCst);
+    osier::sleep(100 * SECOND);
+    let are_left = channels.lock().unwrap().values().all(Vec::is_empty);
+    assert!(are_left, "the broker still has subscribers");
+}
+
+#[test]
+fn a_room_that_nobody_has_leaves_the_broker_and_comes_back_when_it_is_asked_for() {
+    super::check(&[], 60, leaving);
 }
