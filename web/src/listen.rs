@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
+use osier::net::{Stream, TcpListener, TcpStream, ToSocketAddrs, UnixListener, UnixStream};
 
 /// How long the kernel keeps a new connection whose client sends nothing: the shortest time that Linux knows.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -48,7 +48,8 @@ impl Address {
     ///
     /// # Suspends
     ///
-    /// Until the connection is made or refused, or the timeout has passed.
+    /// Until the connection is made or refused, or the timeout has passed. On a plain thread it blocks, and neither the lookup of a name nor
+    /// a Unix socket whose backlog is full has a limit there.
     ///
     /// # Cancellation
     ///
@@ -57,21 +58,41 @@ impl Address {
     /// # Errors
     ///
     /// `TimedOut`, or the system's error for the last address tried.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a fiber.
     pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
+        let is_on_fiber = osier::fiber::id().is_some();
         let connect = || match self {
             Address::Tcp(host) => {
-                let stream = TcpStream::connect(host.as_str())?;
+                let stream = match is_on_fiber {
+                    true => TcpStream::connect(host.as_str())?,
+                    false => connect_one_of(host, timeout)?,
+                };
                 stream.set_nodelay(true)?;
                 Ok(stream.into())
             }
             Address::Unix(path) => UnixStream::connect(path).map(Stream::from),
         };
-        osier::timeout(timeout, connect).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        match is_on_fiber {
+            true => osier::timeout(timeout, connect).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            false => connect(),
+        }
     }
+}
+
+/// Connects on a plain thread, where nothing ends a call from outside: each attempt has the rest of the time.
+fn connect_one_of(host: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let start = osier::time::now();
+    let mut outcome = Err(io::ErrorKind::NotFound.into());
+    for address in host.to_socket_addrs()? {
+        let rest = timeout.saturating_sub(osier::time::now() - start);
+        outcome = match rest.is_zero() {
+            true => return Err(io::ErrorKind::TimedOut.into()),
+            false => TcpStream::connect_timeout(&address, rest),
+        };
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 impl FromStr for Address {

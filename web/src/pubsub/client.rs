@@ -55,7 +55,7 @@ impl Client {
     ///
     /// # Suspends
     ///
-    /// Until the replies are there, at most 5 s for each step.
+    /// Until the replies are there, at most 5 s for each step. On a plain thread it blocks, and the lookup of a name has no limit there.
     ///
     /// # Errors
     ///
@@ -64,10 +64,6 @@ impl Client {
     /// # Cancellation
     ///
     /// Unwinds, and closes the connection. The server may still execute the commands.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a fiber, if it has to connect.
     pub fn call(&self, commands: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         let kept = self.idle().pop();
         if let Some(connection) = kept {
@@ -104,7 +100,33 @@ osier_queue::impl_debug!(Client, self => { address: self.address, .. });
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn a_plain_thread_may_connect() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let pings = BufReader::new(&stream).lines().map_while(Result::ok);
+            for _ in pings.filter(|line| line == "PING") {
+                (&stream).write_all(b"+PONG\r\n").unwrap();
+            }
+        });
+        let client = Client::new(address.to_string().parse().unwrap());
+        assert_eq!(client.call(&[&[b"PING"]]).unwrap(), [Reply::Text(b"PONG".to_vec())]);
+        drop(client);
+        serving.join().unwrap();
+        let gone = Client::new(testkit::nobody().to_string().parse().unwrap());
+        assert_eq!(
+            gone.call(&[&[b"PING"]]).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
 
     #[test]
     fn a_server_that_is_not_there_is_named() {
