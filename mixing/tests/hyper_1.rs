@@ -274,7 +274,11 @@ fn http2_spawns_on_our_executor() {
 /// hyper gives each stream of HTTP/2 to the executor, so the future around the connection is not the one that is polled.
 #[test]
 fn the_streams_of_a_connection_with_tokio_have_tokio() {
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     run(|| {
         let (listener, address) = listen();
         let handle = tokio.handle().clone();
