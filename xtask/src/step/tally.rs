@@ -84,7 +84,7 @@ impl Tally {
 
     /// Reads a line; false if nobody needs to see it.
     pub fn take(&mut self, line: &str) -> bool {
-        if line == "successes:" || line == "failures:" || line.starts_with("test result: ") {
+        if line == "successes:" || line == "failures:" || self.is_result(line) {
             self.is_of_passed = line == "successes:";
             self.shown = None;
         }
@@ -93,6 +93,11 @@ impl Tally {
             self.complain(line);
         }
         !self.is_of_passed
+    }
+
+    /// Whether a line is the result of a program. In the output of a test, it is that of a harness which the test has run.
+    fn is_result(&self, line: &str) -> bool {
+        line.starts_with("test result: ") && self.shown.is_none()
     }
 
     /// Keeps the beginning of what a failed test has printed, and the programs that cargo names.
@@ -124,11 +129,10 @@ impl Tally {
                 self.failures.push((self.program.clone(), test.to_string()));
             }
             self.times.push((time, format!("{}{test}", self.program)));
-        } else if let Some(rest) = line.strip_prefix("test result: ") {
-            self.passed += number_before(rest, " passed");
-            self.failed += number_before(rest, " failed");
-            self.ignored += number_before(rest, " ignored");
-            self.shown = None;
+        } else if self.is_result(line) {
+            self.passed += number_before(line, " passed");
+            self.failed += number_before(line, " failed");
+            self.ignored += number_before(line, " ignored");
         } else if let Some(why) = line.trim_start().strip_prefix("skipped: ") {
             match &self.shown {
                 Some(_) if self.counted => {}
@@ -158,10 +162,6 @@ impl Tally {
         if broken {
             let why = format!("no test failed, but the command did, after {} s", took.as_secs());
             self.complaints.push((None, why));
-        }
-        if failed == 0 {
-            // A test that ran another harness showed its output, too.
-            self.complaints.clear();
         }
         Outcome {
             name: name.into(),
@@ -238,10 +238,20 @@ mod tests {
     }
 
     #[test]
+    fn a_harness_that_a_test_has_run_counts_as_its_output() {
+        let output = "running 2 tests\n\nsuccesses:\n\n---- outer stdout ----\nrunning 1 test\ntest result: ok. 1 passed; 0 failed;\n\
+                      ---- other stdout ----\nfine\n\nsuccesses:\n    outer\n    other\n\nfailures:\n\n---- bad stdout ----\n\
+                      panicked\n\nfailures:\n    bad\n\ntest result: FAILED. 2 passed; 1 failed;";
+        let o = tally(output, false);
+        assert_eq!((o.passed, o.failed), (2, 1));
+        assert_eq!(o.complaints, ["---- bad stdout ----", "panicked"]);
+    }
+
+    #[test]
     fn a_test_that_printed_a_skip_has_not_passed() {
         let o = tally(
             "---- udp stdout ----\nskipped: no IPv6\nskipped: again\n---- tcp stdout ----\nfine\n\
-             test result: ok. 2 passed; 0 failed; 0 ignored;",
+             successes:\n    udp\n    tcp\ntest result: ok. 2 passed; 0 failed; 0 ignored;",
             true,
         );
         assert_eq!((o.passed, o.failed), (1, 0));
@@ -279,6 +289,9 @@ mod tests {
             "thread 'bad' panicked",
             "---- worse stdout ----",
             "thread 'worse' panicked",
+            "failures:",
+            "    bad",
+            "    worse",
             "test result: FAILED. 3 passed; 2 failed;",
         ] {
             tally.take(line);
