@@ -245,7 +245,7 @@ fn handlers_get_descriptors_although_connections_want_all() {
     folder.write(
         "site.toml",
         format!(
-            "workers = 2\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\ndefault = true\n\
+            "workers = 2\n[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = {{ header = \"10m\" }}\n[[site]]\ndefault = true\n\
              [[site.route]]\npath = \"/backend\"\nproxy = \"http://{address}\"\n[[site.route]]\nfiles = \"www\"\n"
         ),
     );

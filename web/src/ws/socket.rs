@@ -314,7 +314,9 @@ impl<'a> WebSocket<'a> {
     #[cold]
     fn failed(&mut self, error: io::Error) -> io::Error {
         if !Cancelled::is(&error) {
-            self.closed.get_or_insert_with(|| End::of_error(&error));
+            let closing = &self.closing;
+            let end = || closing.clone().unwrap_or_else(|| End::of_error(&error));
+            self.closed.get_or_insert_with(end);
         }
         error
     }

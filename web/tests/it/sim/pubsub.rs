@@ -286,7 +286,7 @@ fn leaving(world: &World) {
                 break;
             }
             room.publish(n.to_string());
-            osier::sleep(SECOND / 10);
+            osier::sleep(SECOND / 3);
         }
         drop(room);
         osier::sleep(1000 * SECOND);
@@ -348,5 +348,5 @@ fn leaving(world: &World) {
 
 #[test]
 fn a_room_that_nobody_has_leaves_the_broker_and_comes_back_when_it_is_asked_for() {
-    super::check(&[], 60, leaving);
+    super::check(&[], 15, leaving);
 }
