@@ -47,14 +47,15 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, str};
 
-use osier::JoinHandle;
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
+use osier::{Cancelled, JoinHandle};
 
 use crate::Address;
 use crate::conn::transport::Transport;
@@ -358,6 +359,15 @@ impl RedisState {
         self.lost().is_some_and(|at| since(at) <= PATIENCE + LONGEST_WAIT)
     }
 
+    /// Calls the program's `on_gap`, whose panic ends no listener.
+    fn tell_gap(&self, room: &str) {
+        match catch_unwind(AssertUnwindSafe(|| (self.options.on_gap)(room))) {
+            Err(payload) if Cancelled::is_payload(&*payload) => resume_unwind(payload),
+            Err(_) => self.log(format_args!("'on_gap' panicked for the room {room}")),
+            Ok(()) => {}
+        }
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
         (self.options.log)(line);
     }
@@ -425,7 +435,7 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
                     };
                     room.is_subscribed.store(true, Ordering::Release);
                     if room.was_subscribed.swap(true, Ordering::Relaxed) {
-                        (shared.options.on_gap)(name);
+                        shared.tell_gap(name);
                     }
                 }
                 Received::Message { room, bytes } => {

@@ -170,9 +170,14 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
     osier::run(|| {
         let (near, lines) = connect(address(&broker), 1000);
         let gaps = Lines::default();
-        let gap = gaps.clone();
+        let (gap, there_said) = (gaps.clone(), Lines::default());
+        let log = there_said.clone();
         let options = Options {
-            on_gap: Box::new(move |room| gap.lock().unwrap().push(room.to_owned())),
+            on_gap: Box::new(move |room| {
+                gap.lock().unwrap().push(room.to_owned());
+                panic!("on purpose"); // the listener goes on
+            }),
+            log: Box::new(move |line| log.lock().unwrap().push(line.to_string())),
             ..Options::new(address(&broker))
         };
         let far = options.connect();
@@ -212,6 +217,9 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         shared(&there);
         assert_eq!(has(&lines, "is back after"), 1, "{lines:?}");
         eventually("the gap is reported", || *gaps.lock().unwrap() == ["lobby"]);
+        eventually("its fault is logged", || {
+            has(&there_said, "'on_gap' panicked for the room lobby") == 1
+        });
         // Messages that waited are forwarded once and in order, if the other process was there
         // first. Later messages always are.
         room.publish("after".into());
