@@ -75,8 +75,8 @@ impl Gate {
 /// assert!(leftovers.add(), "that thread may have looked before this push");
 /// ```
 ///
-/// Each operation is one atomic exchange with `AcqRel`. So the thread that takes a push off the count sees what was pushed, and empties the
-/// queues after that.
+/// A push, and the end of each round of [`answer`](Leftovers::answer), is one atomic exchange with `AcqRel`. So the thread that takes a push
+/// off the count sees what was pushed, and empties the queues after that.
 #[derive(Debug, Default)]
 pub struct Leftovers {
     /// Not 0 while a thread has the duty.

@@ -104,10 +104,8 @@ impl WebSocket {
                 Ok(Sent::Text(text)) => return Some(Message::Text(text.as_str().to_owned())),
                 Ok(Sent::Binary(bytes)) => return Some(Message::Binary(bytes.to_vec())),
                 Ok(Sent::Close(frame)) => {
-                    self.closed = Some(frame.map_or_else(Self::without_code, |frame| Close {
-                        code: frame.code.into(),
-                        reason: frame.reason.as_str().to_owned(),
-                    }));
+                    let close = frame.map(|frame| Close::new(frame.code.into(), &frame.reason));
+                    self.closed = Some(close.unwrap_or_else(|| Close::new(Close::NO_CODE, "")));
                 }
                 Ok(_) => {}
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
@@ -116,13 +114,6 @@ impl WebSocket {
                 Err(Error::Protocol(error)) if self.socket.can_read() => panic!("{error}"),
                 Err(_) => return None,
             }
-        }
-    }
-
-    fn without_code() -> Close {
-        Close {
-            code: Close::NO_CODE,
-            reason: String::new(),
         }
     }
 

@@ -80,7 +80,7 @@ impl Close {
     /// The client should try again later: it was too slow, or the server is overloaded.
     pub const TRY_AGAIN: u16 = 1013;
 
-    pub(super) fn new(code: u16, reason: &str) -> Close {
+    pub(crate) fn new(code: u16, reason: &str) -> Close {
         let reason = reason.into();
         Close { code, reason }
     }
