@@ -258,7 +258,12 @@ fn handlers_get_descriptors_although_connections_want_all() {
         client.send_raw(head.as_bytes());
         client
     };
-    let mut early = ["/a.txt", "/backend"].map(|target| begin(&format!("GET {target} HTTP/1.1\r\n")));
+    // The answer to a first request shows that the server has accepted the connection, and has read the beginning of the second request.
+    let mut early = ["/a.txt", "/backend"].map(|target| {
+        let mut client = begin(&format!("GET /a.txt HTTP/1.1\r\nhost: x\r\n\r\nGET {target} HTTP/1.1\r\n"));
+        assert_eq!(client.receive("GET").text(), "a");
+        client
+    });
     let _late: Vec<_> = (0..100).map(|_| begin("GET /a.txt HTTP/1.1\r\n")).collect();
     let stderr = || std::fs::read_to_string(folder.join("stderr")).unwrap();
     eventually("new ones wait", || {
