@@ -100,6 +100,10 @@ impl Handler for chat::Chat {
     fn start(&self) {
         chat::Chat::start(self);
     }
+
+    fn chat(&self) -> Option<&chat::Chat> {
+        Some(self)
+    }
 }
 
 /// Reads `redis`, `ca` and `channel`.

@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use osier_web::chat::Chat;
 use osier_web::files::CacheLimits;
 use osier_web::upgrade::Upgrade;
 use osier_web::upstream::Upstream;
@@ -124,6 +125,11 @@ pub trait Handler: Send + Sync {
 
     /// The handler's backends, for the metrics.
     fn upstream(&self) -> Option<&Upstream> {
+        None
+    }
+
+    /// The handler's chat, for the metrics.
+    fn chat(&self) -> Option<&Chat> {
         None
     }
 

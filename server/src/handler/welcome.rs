@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use osier_web::chat::Chat;
 use osier_web::{Request, Response, Served};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -52,6 +53,10 @@ impl Handler for welcome::Welcome {
 
     fn stop(&self) {
         welcome::Welcome::stop(self);
+    }
+
+    fn chat(&self) -> Option<&Chat> {
+        Some(welcome::Welcome::chat(self))
     }
 
     fn records(&self) -> bool {

@@ -3,7 +3,7 @@
 //! ```text
 //!   a request's end ─▶ Series of its route (series.rs), by the number in its label (routes.rs) ─┐
 //!   a connection's begin and end, a reload ─▶ Totals (totals.rs) ──────────────────────────────┤
-//!   caches (caches.rs), backends, workers, /proc (process.rs) ───────────────────────────────────┴▶ page.rs ─▶ text.rs
+//!   caches (caches.rs), chats (chats.rs), backends, workers, /proc (process.rs) ────────────────┴▶ page.rs ─▶ text.rs
 //! ```
 //!
 //! One [`Admin`] lives from the start, or from the reload that configures it. Each snapshot has a [`Shown`], which the
@@ -12,6 +12,7 @@
 //! Source: Prometheus, "Exposition formats", text format 0.0.4.
 
 mod caches;
+mod chats;
 pub mod fibers;
 mod page;
 mod process;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use osier::inspect::WorkerMetrics;
+use osier_web::chat::Chat;
 use osier_web::http::StatusCode;
 use osier_web::upstream::Upstream;
 use osier_web::wrap::cache::Store;
@@ -54,6 +56,7 @@ pub type Ends = Box<dyn Fn(usize) -> Vec<(String, i64)> + Send + Sync>;
 pub struct Shown {
     pub routes: Routes,
     pub gateways: Vec<Gateway>,
+    pub chats: Vec<Rooms>,
     pub stores: Vec<Arc<Store>>,
 }
 
@@ -62,6 +65,13 @@ pub struct Gateway {
     pub site: String,
     pub route: String,
     pub upstream: Upstream,
+}
+
+/// A route with a chat, under the names that metrics give it.
+pub struct Rooms {
+    pub site: String,
+    pub route: String,
+    pub chat: Chat,
 }
 
 /// The open connections of all listeners.
@@ -92,6 +102,7 @@ impl Admin {
         let nothing = Shown {
             routes: Routes::new(1, None),
             gateways: Vec::new(),
+            chats: Vec::new(),
             stores: Vec::new(),
         };
         Admin {

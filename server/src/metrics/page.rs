@@ -12,7 +12,7 @@ use osier_web::{CloseReason, Phase, Spooled};
 use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;
 use super::totals::Totals;
-use super::{Open, Shown, caches};
+use super::{Open, Shown, caches, chats};
 
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
@@ -47,6 +47,7 @@ impl Numbers<'_> {
         self.requests(&mut text);
         self.backends(&mut text);
         caches::write(self.shown, &mut text);
+        chats::write(self.shown, &mut text);
         memory(&mut text);
         spooled(&mut text);
         self.workers(&mut text);

@@ -30,6 +30,7 @@ fn shown(routes: &[(&str, &str)]) -> (Arc<Shown>, Vec<u16>) {
     let shown = Shown {
         routes: table,
         gateways: Vec::new(),
+        chats: Vec::new(),
         stores: Vec::new(),
     };
     (Arc::new(shown), numbers)

@@ -24,7 +24,7 @@ use crate::config::{self, Bind, Config, Log, Policies, Setting};
 use crate::handler::{self, Changed, Handler, Match, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
-use crate::metrics::{Admin, Gateway, ROUTES_MAX, Routes, Shown};
+use crate::metrics::{Admin, Gateway, ROUTES_MAX, Rooms, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::{self, Auth, Trouble};
 use crate::policy::cache;
@@ -197,6 +197,7 @@ pub fn build(
         shown: resources.admin.as_ref().map(|_| Shown {
             routes: Routes::new(resources.handlers.workers, old_routes),
             gateways: Vec::new(),
+            chats: Vec::new(),
             stores: Vec::new(),
         }),
     };
@@ -414,6 +415,13 @@ impl Builder<'_> {
                 .join(" ")
         });
         let number = shown.routes.add(self.old_routes, &site, &route);
+        if let Some(chat) = handler.and_then(|handler| handler.chat()) {
+            shown.chats.push(Rooms {
+                site: site.clone(),
+                route: route.clone(),
+                chat: chat.clone(),
+            });
+        }
         if let Some(upstream) = handler.and_then(|handler| handler.upstream()) {
             shown.gateways.push(Gateway {
                 site,

@@ -137,6 +137,11 @@ impl Welcome {
         }
     }
 
+    /// Returns the chat of the site.
+    pub fn chat(&self) -> &Chat {
+        &self.chat
+    }
+
     /// Counts a served request. Called on the worker that has served it.
     pub fn record(&self, served: &Served<'_>) {
         if served.target() != live::EVENTS {

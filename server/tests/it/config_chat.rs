@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use crate::metrics::{ADMIN, admin_of, wait_for_value};
 use crate::support::sites::{Sites, wait_for};
 use crate::support::{DEADLINE, Signal};
 use testkit::Redis;
@@ -94,6 +95,34 @@ fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
         .err()
         .expect("another site's page");
     assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+}
+
+#[test]
+fn rooms_guests_and_lines_are_counted_and_stay_so_over_a_reload() {
+    let file = format!("{ADMIN}{CHAT}");
+    let sites = Sites::start(&file);
+    let admin = admin_of(&sites);
+    let is = |name: &str, count: f64| wait_for_value(admin, name, &[("site", "default"), ("route", "/chat")], count);
+    is("osier_chat_guests", 0.0);
+    let enter = |query: &str| Guest::enter(sites.addresses[0], query, "http://x").expect("a guest may come");
+    let (mut ada, mut bob) = (enter("name=Ada"), enter("name=Bob"));
+    let hall = enter("room=hall&name=Eve");
+    ada.say("hello");
+    bob.expect("hello");
+    bob.say(&"x".repeat(101));
+    bob.expect("at most 100 bytes");
+    assert!(
+        sites
+            .reload(&format!("{file}[[site.route]]\nrespond = \"new\"\n"))
+            .contains("reloaded")
+    );
+    is("osier_chat_rooms", 2.0);
+    is("osier_chat_guests", 3.0);
+    is("osier_chat_lines_total", 1.0);
+    is("osier_chat_rejected_lines_total", 1.0);
+    is("osier_chat_slow_guests_total", 0.0);
+    drop(hall);
+    is("osier_chat_rooms", 1.0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::support::Client;
 use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
 
-const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
+pub const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
 const REQUESTS: &str = "osier_http_requests_total";
 
 pub fn admin_of(sites: &Sites) -> SocketAddr {
@@ -64,7 +64,7 @@ fn another_sites_name_does_not_lead_to_the_pages_of_this_machine() {
 }
 
 /// Waits until the page shows this value.
-fn wait_for_value(admin: SocketAddr, name: &str, labels: &[(&str, &str)], value: f64) {
+pub fn wait_for_value(admin: SocketAddr, name: &str, labels: &[(&str, &str)], value: f64) {
     let what = format!("{name} {labels:?} {value}");
     wait_for(&what, || page_of(admin).value(name, labels) == Some(value));
 }
@@ -108,7 +108,7 @@ fn busy() -> (Sites, SocketAddr) {
             "{ADMIN}[[listen]]\nname = \"plain\"\naddress = \"127.0.0.1:0\"\n[[listen]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\ntls = true\n\
          [[site]]\nhost = \"example.org\"\nlisten = [\"https\"]\ntls = {{ cert = \"example.pem\", key = \"example.key\" }}\n[[site.route]]\nrespond = \"x\"\n\
          [[site]]\ndefault = true\nlisten = [\"plain\"]\n[[site.route]]\npath = \"/app\"\nproxy = {{ to = \"{good}\", strip = true }}\n\
-         [[site.route]]\npath = \"/down\"\nproxy = \"{bad}\"\n[[site.route]]\nfiles = \"www\"\n"
+         [[site.route]]\npath = \"/down\"\nproxy = \"{bad}\"\n[[site.route]]\npath = \"/chat\"\nchat = true\n[[site.route]]\nfiles = \"www\"\n"
         ),
     );
     for (target, status) in [

@@ -260,7 +260,9 @@ fn handlers_get_descriptors_although_connections_want_all() {
     };
     // The answer to a first request shows that the server has accepted the connection, and has read the beginning of the second request.
     let mut early = ["/a.txt", "/backend"].map(|target| {
-        let mut client = begin(&format!("GET /a.txt HTTP/1.1\r\nhost: x\r\n\r\nGET {target} HTTP/1.1\r\n"));
+        let mut client = begin(&format!(
+            "GET /a.txt HTTP/1.1\r\nhost: x\r\n\r\nGET {target} HTTP/1.1\r\n"
+        ));
         assert_eq!(client.receive("GET").text(), "a");
         client
     });

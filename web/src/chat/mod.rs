@@ -41,6 +41,7 @@ mod way;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -110,6 +111,22 @@ impl Default for Options {
     }
 }
 
+/// The numbers of a chat, in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Rooms that have guests here now.
+    pub rooms: usize,
+    /// Guests that are in them.
+    pub guests: usize,
+    /// Lines that guests have sent, without the rejected ones and those of other processes.
+    pub lines: u64,
+    /// Lines that were rejected because they were too long or came too fast.
+    pub rejected: u64,
+    /// Guests that were disconnected because they did not take what others said.
+    pub slow: u64,
+}
+
 /// A set of rooms. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Chat(Arc<House>);
@@ -121,8 +138,21 @@ struct House {
     socket: ws::Options,
     rooms: Arc<Rooms>,
     bridge: Option<Bridge>,
+    counts: Counts,
     #[cfg(feature = "upgrade")]
     handover: handover::Handover,
+}
+
+/// The counts of [`Stats`]. They order nothing.
+#[derive(Debug, Default)]
+struct Counts {
+    lines: AtomicU64,
+    rejected: AtomicU64,
+    slow: AtomicU64,
+}
+
+fn count(number: &AtomicU64) {
+    number.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The connection of a chat to other processes.
@@ -206,6 +236,7 @@ impl Chat {
             socket,
             rooms: Arc::new(rooms),
             bridge: None,
+            counts: Counts::default(),
             #[cfg(feature = "upgrade")]
             handover: handover::Handover::default(),
         }))
@@ -258,6 +289,27 @@ impl Chat {
     #[cfg(feature = "upgrade")]
     pub fn upgradable(&self, upgrade: &crate::upgrade::Upgrade, name: &str) {
         upgrade.part(name, &self.0);
+    }
+
+    /// Returns the chat's numbers, for metrics. It takes a time in proportion to the number of rooms.
+    ///
+    /// ```
+    /// let chat = osier_web::chat::Chat::new();
+    /// let handler = chat.clone().handler();
+    /// # drop(handler);
+    /// assert_eq!(chat.stats().guests, 0);
+    /// ```
+    pub fn stats(&self) -> Stats {
+        let (rooms, guests) = self.0.rooms.count();
+        let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let counts = &self.0.counts;
+        Stats {
+            rooms,
+            guests,
+            lines: number(&counts.lines),
+            rejected: number(&counts.rejected),
+            slow: number(&counts.slow),
+        }
     }
 
     /// Makes a handler that gives [`Chat::answer`].
@@ -403,6 +455,7 @@ impl House {
 impl House {
     /// Says a line of a guest, here and in the other processes.
     fn say(&self, room: &Room, name: &str, text: &str, at: u64) {
+        count(&self.counts.lines);
         #[cfg(feature = "upgrade")]
         if self.asks(room, name, text, at) {
             return;
@@ -518,11 +571,12 @@ impl Guest {
         self.lines_left = self.lines_left.saturating_sub(1);
         may
     }
-}
 
-/// Sends a message to this guest only.
-fn notice(sender: &Sender, text: &str) {
-    sender.send(json!({"is": "notice", "text": text}).to_string());
+    /// Tells this guest alone that its line was rejected.
+    fn reject(&self, sender: &Sender, why: &str) {
+        count(&self.house.counts.rejected);
+        sender.send(json!({"is": "notice", "text": why}).to_string());
+    }
 }
 
 impl Callbacks for Guest {
@@ -553,13 +607,11 @@ impl Callbacks for Guest {
             return;
         }
         if text.len() > self.house.options.line_bytes {
-            return notice(
-                sender,
-                &format!("A line has at most {} bytes.", self.house.options.line_bytes),
-            );
+            let why = format!("A line has at most {} bytes.", self.house.options.line_bytes);
+            return self.reject(sender, &why);
         }
         if !self.may_speak() {
-            return notice(sender, "Not so fast: this line was not sent.");
+            return self.reject(sender, "Not so fast: this line was not sent.");
         }
         let at = osier::time::system_now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -578,7 +630,10 @@ impl Callbacks for Guest {
         self.return_to_place(sender);
     }
 
-    fn on_close(&mut self, _: &ws::End) {
+    fn on_close(&mut self, end: &ws::End) {
+        if *end == ws::End::TooSlow {
+            count(&self.house.counts.slow);
+        }
         if let Some(sender) = self.sender.take()
             && sender.leave(&self.seat.room.topic)
         {

@@ -196,6 +196,13 @@ impl Rooms {
         })
     }
 
+    /// The rooms that have guests here, and the guests in them.
+    pub(super) fn count(&self) -> (usize, usize) {
+        let table = lock(&self.table);
+        let seats = table.values().map(|entry| entry.seats).filter(|seats| *seats > 0);
+        seats.fold((0, 0), |(rooms, guests), seats| (rooms + 1, guests + seats))
+    }
+
     /// Notes that the room of that name has guests in `process`, and returns the room, which is opened
     /// if need be. `None` if no room can be opened: then nobody here is in it.
     pub(super) fn entered(&self, name: &str, process: u64) -> Option<Arc<Room>> {

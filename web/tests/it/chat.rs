@@ -1,10 +1,11 @@
 //! The chat over raw WebSockets: what guests see of each other, and what is refused.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{Site, eventually, site_with};
+use crate::common::{Site, connect_narrowly, eventually, site_with};
 use crate::ws_client::{Peer, handshake, masked};
 use osier_web::chat::{Chat, Options};
 use osier_web::{Request, Router, Server};
@@ -127,6 +128,33 @@ fn what_is_too_long_too_fast_or_no_line_is_not_said() {
             break;
         }
     }
+}
+
+#[test]
+fn a_guest_that_takes_nothing_is_disconnected_and_counted() {
+    const LINE: usize = 60_000;
+    let chat = Chat::with(Options {
+        line_bytes: LINE,
+        burst: u32::MAX,
+        ..Options::default()
+    });
+    let router = Router::new().get("/chat", chat.clone().handler());
+    let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let (mut ada, _) = enter(&site, "lobby", "Ada");
+    let mut silent = connect_narrowly(site.addr);
+    silent.write_all(handshake("/chat?name=Silent").as_bytes()).unwrap();
+    eventually("it has come", || chat.stats().guests == 2);
+    assert_eq!(chat.stats().rooms, 1);
+    // More than the kernel and the queue keep for a connection.
+    let mut said = 0;
+    while chat.stats().slow == 0 {
+        assert!(said < 2000, "{:?}", chat.stats());
+        say(&mut ada, &"x".repeat(LINE));
+        next_of(&mut ada, "line");
+        said += 1;
+    }
+    eventually("its seat is free", || chat.stats().guests == 1);
+    assert_eq!((chat.stats().lines, chat.stats().rejected), (said, 0));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::backend::{self, Backend, options, pattern, serve, serve_large};
-use crate::common::{Client, PATIENCE, eventually, site_with};
+use crate::common::{Client, PATIENCE, connect_narrowly, eventually, site_with};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
 use osier_web::{Router, Server};
@@ -283,10 +283,7 @@ fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
     ));
     // A small receive buffer, so that the kernel does not take it all.
     let slow = |length: usize| {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        socket.connect(&site.addr.into()).unwrap();
-        let mut client = Client::new(socket.into());
+        let mut client = Client::new(connect_narrowly(site.addr));
         client.send(format!("GET /{length} HTTP/1.1\r\nHost: a\r\n\r\n"));
         client
     };
@@ -458,10 +455,7 @@ fn nothing_is_held_back_while_the_backend_pauses() {
     let site = serve(backend.proxy());
     // Chance decides which bytes come last.
     for _ in 0..15 {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        socket.connect(&site.addr.into()).unwrap();
-        let mut client = Client::new(socket.into());
+        let mut client = Client::new(connect_narrowly(site.addr));
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.head().0, 200);
         assert!(client.take(PART) == pattern(PART), "every byte in its place");

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::backend::{Backend, options};
-use crate::common::{Client, Site, eventually, site, site_with};
+use crate::common::{Client, Site, connect_narrowly, eventually, site, site_with};
 use crate::responder::{Folder, Responder, answer, folder, upstream_builder};
 use osier_web::fastcgi::FastCgi;
 use osier_web::proxy::Proxy;
@@ -156,10 +156,7 @@ fn stall(handler: Handler) {
 
 /// A client whose kernel takes few bytes.
 fn slow_reader(site: &Site) -> Client {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.connect(&site.addr.into()).unwrap();
-    Client::new(socket.into())
+    Client::new(connect_narrowly(site.addr))
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Slow readers of files: after a while a connection holds no stack, and its client still gets every byte.
 
 use std::io::Read;
-use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use osier_web::files::Files;
 use osier_web::{Router, Server, Timeouts};
 use testkit::Folder;
 
-use crate::common::{Client, Site, eventually, site_with};
+use crate::common::{Client, Site, connect_narrowly, eventually, site_with};
 
 /// More than the buffers of the kernel hold.
 const LENGTH: usize = 12 << 20;
@@ -53,10 +52,7 @@ fn site(folder: &Folder) -> (Site, Told) {
 
 /// A client whose kernel takes few bytes.
 fn slow_client(site: &Site) -> Client {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.connect(&site.addr.into()).unwrap();
-    Client::new(TcpStream::from(socket))
+    Client::new(connect_narrowly(site.addr))
 }
 
 /// A client that asks, and takes nothing until its connection holds no stack.

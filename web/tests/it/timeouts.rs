@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Site, eventually, kernel_queues, site_with};
+use crate::common::{PATIENCE, Site, connect_narrowly, eventually, kernel_queues, site_with};
 use osier_web::{Rates, Request, Router, Server, Timeouts};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -179,10 +179,7 @@ fn the_kernel_gives_up_unread_bytes(head: &str) {
     // The kernel keeps the bytes long enough that even a busy machine sees them there.
     let write = 3 * MEDIUM;
     let site = site_timing_out(router, |timeouts| (timeouts.idle, timeouts.write) = (SHORT, write));
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.connect(&site.addr.into()).unwrap();
-    let client = std::net::TcpStream::from(socket);
+    let client = connect_narrowly(site.addr);
     (&client).write_all(head.as_bytes()).unwrap();
     let ours = client.local_addr().unwrap();
     eventually("the server closes, and the kernel has the bytes", || {

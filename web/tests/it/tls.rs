@@ -11,7 +11,7 @@ use osier_web::tls::{self, Acceptor, ClientCertificates, Connector, Identity};
 use osier_web::{CloseReason, ConnectionEvent, Protocol, Request, Response, Router, Server, Timeouts, ws};
 use testkit::Folder;
 
-use crate::common::{Client, PATIENCE, Site, eventually, site_with, taken};
+use crate::common::{Client, PATIENCE, Site, connect_narrowly, eventually, site_with, taken};
 use crate::masked;
 
 pub type Secure = Client<tls::Stream>;
@@ -229,10 +229,7 @@ fn a_slow_reader_of_a_file_holds_no_stack_and_gets_every_byte_and_the_next_respo
     let site = site(router, |server| server);
     let mut asker = connect(&site);
     eventually("no other connection is left", || asker.get("/resting").text() == "1");
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.connect(&site.addr.into()).unwrap();
-    let mut client = over(TcpStream::from(socket));
+    let mut client = over(connect_narrowly(site.addr));
     let file = "GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let next = "GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n";
     client.send(format!("{next}{file}{next}{file}"));

@@ -112,6 +112,14 @@ fn run(
     }
 }
 
+/// Connects with a receive buffer of a few kilobytes, so that the server soon has bytes left.
+pub fn connect_narrowly(addr: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&addr.into()).expect("the server listens");
+    socket.into()
+}
+
 impl Site {
     pub fn connect(&self) -> Client {
         Client::new(TcpStream::connect(self.addr).expect("the server listens"))
