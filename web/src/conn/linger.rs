@@ -13,7 +13,7 @@ use crate::conn::{Conn, Stage, after};
 
 /// The longest time for which a client may go on sending, at most [`LINGER_BYTES`]. An early 413 or 403 thus
 /// reaches a client that sends 100 MB at 3 MB/s before it reads. Meanwhile the connection counts in
-/// `max_connections`, and holds neither a stack nor a buffer.
+/// `max_connections`, and holds neither a stack nor a buffer. It gives way to a new one as an idle connection does.
 ///
 /// nginx reads for 30 s (`lingering_time`), without a bound of bytes, and takes the same silence for
 /// the end (`lingering_timeout`).
@@ -113,6 +113,7 @@ impl Conn {
         if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
+        self.link.lingers();
         let linger = Linger::begin();
         let next = linger.sleep();
         self.set_stage(Stage::Linger(linger));
@@ -131,6 +132,7 @@ impl Conn {
             (true, false) => return self.throw_away(Linger::begin_blind()),
         };
         self.link.reads_on();
+        self.link.lingers();
         match self.link.socket().shutdown(Shutdown::Write) {
             Ok(()) => self.throw_away(linger),
             Err(_) => AfterBurst::End,

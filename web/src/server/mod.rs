@@ -164,9 +164,9 @@ impl Server {
     }
 
     /// Sets the most connections at once, over all workers. At the limit, the connections that are
-    /// idle longest are closed for new ones. While none is idle, a new one waits in the accept
-    /// backlog. Each worker reads the count on its own, so the count may exceed the limit by the
-    /// number of workers minus one.
+    /// idle longest are closed for new ones. One that was refused, and whose client goes on sending, is
+    /// idle after a second. While none is idle, a new one waits in the accept backlog. Each worker reads
+    /// the count on its own, so the count may exceed the limit by the number of workers minus one.
     ///
     /// There is no limit by default. But the same happens, to the connections of all servers of the
     /// process, when a new connection would leave less than a quarter of the limit of open files

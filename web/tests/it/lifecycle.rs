@@ -2,7 +2,7 @@
 //! the limit of connections, the access log.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -192,6 +192,25 @@ fn silent_connections_make_room_for_new_ones() {
     assert_eq!(site.get("/").text(), "hi");
     assert!(site.logged("the ones that are idle longest are closed"));
     drop(kept);
+}
+
+#[test]
+fn a_client_that_was_refused_and_goes_on_sending_makes_room() {
+    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(1);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut refused = site.connect();
+    refused.send("nonsense\r\n\r\n");
+    assert_eq!(refused.reply().status, 400);
+    let mut waiting = site.connect();
+    waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    // Without a pause of five seconds the server would read for a minute.
+    waiting.stream.set_nonblocking(true).unwrap();
+    eventually("it is answered", || {
+        let _ = refused.stream.write(b"x");
+        waiting.stream.peek(&mut [0]).is_ok()
+    });
+    waiting.stream.set_nonblocking(false).unwrap();
+    assert_eq!(waiting.reply().text(), "hi");
 }
 
 #[test]

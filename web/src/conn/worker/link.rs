@@ -20,7 +20,7 @@ use crate::conn::stalled;
 use crate::conn::transport::Transport;
 use crate::listen::NOWHERE;
 
-use super::{FRESH_GRACE, Worker};
+use super::{FRESH_GRACE, LINGER_GRACE, Worker};
 
 /// The memory of a connection at rest: its box, its slot, its entry in the table of sockets, its link.
 const CONNECTION_BYTES: usize = 400;
@@ -42,6 +42,8 @@ pub(crate) struct Link {
     pub(super) idle_since: Cell<Millis>,
     /// Whether a graceful shutdown leaves its reading direction open, and only wakes it.
     pub(super) is_read_on: Cell<bool>,
+    /// Whether it lingers, since `idle_since`, and may be closed before its time.
+    pub(super) lingers: Cell<bool>,
     /// When it began, in that time.
     pub(super) began: u32,
     /// Index in `Worker::links`. Only the owner of that list writes it.
@@ -114,9 +116,23 @@ impl Link {
         self.phase.get() == Phase::Fresh && u128::from(idle) < FRESH_GRACE.as_millis()
     }
 
-    /// Closes the connection, which is idle. A request that has just arrived is still served.
+    /// Whether it may be closed for another: it waits for a request, or has lingered for [`LINGER_GRACE`].
+    pub(super) fn is_idle(&self) -> bool {
+        let lingered = || u128::from(self.idle_since.get().until(self.worker.now()));
+        self.phase.get().is_idle() || self.lingers.get() && lingered() >= LINGER_GRACE.as_millis()
+    }
+
+    /// Marks the beginning of a lingering close.
+    pub(crate) fn lingers(&self) {
+        self.lingers.set(true);
+        self.idle_since.set(Millis::of(self.worker.now()));
+    }
+
+    /// Closes the connection, which is idle. A request that has just arrived is still served. The reason of one that lingers stays.
     pub(crate) fn evict(&self) {
-        self.phase.set(Phase::Ended(CloseReason::Evicted));
+        if !self.lingers.take() {
+            self.phase.set(Phase::Ended(CloseReason::Evicted));
+        }
         let _ = self.socket().shutdown(Shutdown::Read);
     }
 

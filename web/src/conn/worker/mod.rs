@@ -40,6 +40,9 @@ pub(crate) const INPUT_BYTES: usize = 16 << 10;
 /// not know of the drain.
 pub(crate) const FRESH_GRACE: Duration = Duration::from_secs(1);
 
+/// Time that a client has to read the last response, until its connection, which lingers, may be closed for another.
+const LINGER_GRACE: Duration = Duration::from_secs(1);
+
 /// Buffer pairs kept for later bursts. Many are in use at once only while handlers are suspended,
 /// behind a proxy for example.
 const POOLED: usize = 64;
@@ -228,6 +231,7 @@ impl Worker {
             streams: Cell::new(0),
             idle_since: Cell::new(Millis::of(now)),
             is_read_on: Cell::new(false),
+            lingers: Cell::new(false),
             began: now,
             protocol: Cell::new(protocol),
             place: Cell::new(place),
@@ -299,20 +303,20 @@ impl Worker {
     /// is the one that has been idle longest among a sample of [`SAMPLE`], so the cost does not depend
     /// on the number of connections. A request that has just arrived is still served.
     pub(crate) fn evict(&self, count: usize) -> usize {
-        self.evict_where(count, Phase::is_idle)
+        self.evict_where(count, Link::is_idle)
     }
 
     /// The connection that [`evict`](Worker::evict) would close next, with the milliseconds for which it has been idle. One whose client
     /// has just been accepted is left in peace.
     pub(crate) fn idle_longest(&self) -> Option<(u32, Rc<Link>)> {
         let links = self.links.borrow();
-        let link = self.waiting_longest(&links, |link| link.phase.get().is_idle() && !link.is_just_accepted())?;
+        let link = self.waiting_longest(&links, |link| link.is_idle() && !link.is_just_accepted())?;
         Some((link.idle_since.get().until(self.now()), Rc::clone(link)))
     }
 
     /// Same as [`evict`](Worker::evict), but connections that wait for the rest of a head leave, too.
     pub(crate) fn evict_with_heads(&self, count: usize) -> usize {
-        self.evict_where(count, |phase| phase.is_idle() || phase == Phase::Other)
+        self.evict_where(count, |link| link.is_idle() || link.phase.get() == Phase::Other)
     }
 
     /// Looks for connections whose clients take nothing, and closes up to `count` of them. See [`Stalled`].
@@ -336,9 +340,8 @@ impl Worker {
         }
     }
 
-    fn evict_where(&self, count: usize, may_leave: impl Fn(Phase) -> bool + Copy) -> usize {
+    fn evict_where(&self, count: usize, may_leave: impl Fn(&Link) -> bool + Copy) -> usize {
         let links = self.links.borrow();
-        let may_leave = |link: &Link| may_leave(link.phase.get());
         let evicted = (0..count).map_while(|_| self.waiting_longest(&links, may_leave));
         evicted.map(|link| link.evict()).count()
     }
