@@ -51,7 +51,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fmt, str};
+use std::{fmt, mem, str};
 
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
@@ -186,11 +186,18 @@ struct RedisState {
     /// Random number of this process on the wire.
     node: [u8; wire::NODE_BYTES],
     outbound: Inlet<Outbound>,
-    rooms: Mutex<HashMap<Arc<str>, Known>>,
+    rooms: Mutex<Rooms>,
     /// Set when a room was added.
     changed: Event,
     /// When the listener last found the broker unreachable.
     lost: Mutex<Option<Instant>>,
+}
+
+#[derive(Default)]
+struct Rooms {
+    table: HashMap<Arc<str>, Known>,
+    /// The names of rooms that came into the table since the listener last looked. Some may have left it.
+    added: Vec<Arc<str>>,
 }
 
 /// A message on its way to the broker.
@@ -238,8 +245,11 @@ impl Redis {
         let shared = &self.0.shared;
         let mut rooms = shared.rooms();
         let name: Arc<str> = name.into();
-        let is_new = !rooms.contains_key(&name);
-        let known = rooms.entry(name.clone()).or_insert_with(Known::new::<T>).clone();
+        let is_new = !rooms.table.contains_key(&name);
+        if is_new {
+            rooms.added.push(name.clone());
+        }
+        let known = rooms.table.entry(name.clone()).or_insert_with(Known::new::<T>).clone();
         drop(rooms);
         if is_new {
             shared.changed.set();
@@ -330,15 +340,33 @@ impl<T> Clone for Room<T> {
 osier_queue::impl_debug!(Room<T>, self => { name: self.name, topic: self.topic, shared: self.is_shared() });
 
 impl RedisState {
-    fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Known>> {
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn room(&self, name: &str) -> Option<Known> {
+        self.rooms().table.get(name).cloned()
+    }
+
+    /// Counts all rooms as added: a new connection is subscribed to none.
+    fn add_all_rooms(&self) {
+        let rooms = &mut *self.rooms();
+        rooms.added = rooms.table.keys().cloned().collect();
+    }
+
+    /// Returns the names of the rooms that were added since the last call.
+    fn added_rooms(&self) -> Vec<Arc<str>> {
+        let mut rooms = self.rooms();
+        let mut added = mem::take(&mut rooms.added);
+        added.retain(|name| rooms.table.contains_key(name));
+        added
     }
 
     /// Removes the rooms that nobody has, and returns their names. A room stays that is `asked` for at the broker and not confirmed: the
     /// reply would count for the next room of that name.
     fn forget_unused(&self, asked: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let mut unused = Vec::new();
-        self.rooms().retain(|name, room| {
+        self.rooms().table.retain(|name, room| {
             let awaits_reply = asked.contains(name) && !room.is_subscribed.load(Ordering::Acquire);
             let stays = awaits_reply || room.is_used();
             if !stays {
@@ -384,6 +412,7 @@ fn listen(shared: &RedisState) {
         };
         shared
             .rooms()
+            .table
             .values()
             .for_each(|room| room.is_subscribed.store(false, Ordering::Release));
         *shared.lost() = Some(osier::time::now());
@@ -430,9 +459,7 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
             };
             match wire::received(&reply) {
                 Received::Subscribed(name) => {
-                    let Some(room) = shared.rooms().get(name).cloned() else {
-                        continue;
-                    };
+                    let Some(room) = shared.room(name) else { continue };
                     room.is_subscribed.store(true, Ordering::Release);
                     if room.was_subscribed.swap(true, Ordering::Relaxed) {
                         shared.tell_gap(name);
@@ -461,9 +488,7 @@ fn deliver(shared: &RedisState, seen: &mut wire::Seen, name: &str, bytes: &[u8])
         Some((.., message)) => message,
         None => bytes,
     };
-    let Some(room) = shared.rooms().get(name).cloned() else {
-        return;
-    };
+    let Some(room) = shared.room(name) else { return };
     if !(room.deliver)(message) {
         shared.log(format_args!(
             "redis {}: dropped a message of {} bytes in {name:?}: it is not of the room's type",
@@ -476,6 +501,7 @@ fn deliver(shared: &RedisState, seen: &mut wire::Seen, name: &str, bytes: &[u8])
 /// Subscribes to all rooms, also those added later, and leaves those that nobody has. Sends a PING when there is nothing else to send.
 fn subscribe(shared: &RedisState, mut transport: &Transport) -> io::Result<()> {
     let mut known: HashSet<Arc<str>> = HashSet::new();
+    shared.add_all_rooms();
     let mut sweep_at = osier::time::now();
     loop {
         let mut bytes = Vec::new();
@@ -488,8 +514,7 @@ fn subscribe(shared: &RedisState, mut transport: &Transport) -> io::Result<()> {
                 }
             }
         }
-        let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();
-        for name in names {
+        for name in shared.added_rooms() {
             if known.insert(name.clone()) {
                 resp::encode(&mut bytes, &[b"SUBSCRIBE", name.as_bytes()]);
             }
