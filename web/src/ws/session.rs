@@ -40,8 +40,7 @@ const BATCH: usize = 32;
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
 /// The callbacks run on a fiber of the connection's worker, one at a time. A callback may block;
-/// messages of its client wait meanwhile. A panic is logged, and closes the connection with [`Close::INTERNAL`]. One in
-/// [`poll_woken`](Callbacks::poll_woken), which runs on no fiber, only ends it.
+/// messages of its client wait meanwhile. A panic is logged, and closes the connection with [`Close::INTERNAL`].
 ///
 /// ```
 /// use osier::pubsub::Topic;
@@ -193,6 +192,8 @@ pub(super) struct Session<C: Callbacks> {
     deadline: Option<Instant>,
     /// Whether the last `poll_woken` was ready.
     are_callbacks_ready: bool,
+    /// The panic of that `poll_woken`, which ran on no fiber. The connection's next fiber reports it.
+    panic: Option<Box<Panic>>,
     /// Why it ends, once that is known.
     end: Option<Box<End>>,
     /// Whether `on_close` was called.
@@ -200,6 +201,9 @@ pub(super) struct Session<C: Callbacks> {
     /// Whether the connection was opened in another process.
     is_restored: bool,
 }
+
+/// The payload of a panic.
+type Panic = Box<dyn Any + Send>;
 
 /// The phase of a connection. Each has its own deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +237,7 @@ impl<C: Callbacks> Session<C> {
             stage: Stage::New,
             deadline: None,
             are_callbacks_ready: false,
+            panic: None,
             end: None,
             is_close_reported: false,
             is_restored: false,
@@ -393,6 +398,9 @@ impl<C: Callbacks> Session<C> {
     }
 
     fn woken(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
+        if let Some(panic) = self.panic.take() {
+            return self.panicked(io, *panic);
+        }
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
             Cause::Woken | Cause::Writable => {
@@ -423,7 +431,7 @@ impl<C: Callbacks> Session<C> {
     }
 
     #[cold]
-    fn panicked(&mut self, io: &mut Upgraded, payload: Box<dyn Any + Send>) -> AfterBurst {
+    fn panicked(&mut self, io: &mut Upgraded, payload: Panic) -> AfterBurst {
         if Cancelled::is_payload(&*payload) {
             resume_unwind(payload);
         }
@@ -504,7 +512,12 @@ impl<C: Callbacks> crate::Session for Session<C> {
         if self.stage == Stage::Closing {
             return Poll::Pending; // nothing more is sent
         }
-        self.are_callbacks_ready = self.callbacks.poll_woken(cx).is_ready();
+        let polled = catch_unwind(AssertUnwindSafe(|| self.callbacks.poll_woken(cx)));
+        let polled = polled.unwrap_or_else(|panic| {
+            self.panic = Some(Box::new(panic));
+            Poll::Ready(())
+        });
+        self.are_callbacks_ready = polled.is_ready();
         match self.queue.poll_ready(cx) {
             Poll::Pending if !self.are_callbacks_ready => Poll::Pending,
             _ => Poll::Ready(()),
