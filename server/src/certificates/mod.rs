@@ -440,12 +440,24 @@ impl Shelf for Certificates {
     }
 
     fn may_order(&self, subject: &Subject) -> bool {
-        self.on_demand.may_renew(subject.name(), &ask)
+        self.on_demand.may_order(subject.name(), &ask)
     }
 
     fn missing(&self, subject: &Subject) {
         let auto = locked(&self.autos).get(&subject.names).cloned();
         auto.inspect(|auto| auto.tell_missing());
+    }
+
+    fn failed(&self, subject: &Subject) -> &'static str {
+        let auto = locked(&self.autos).get(&subject.names).cloned();
+        match auto {
+            Some(auto) if auto.ends().is_some() => "an expired one is served, which browsers refuse",
+            Some(_) => "a self-signed one is served, which browsers refuse",
+            None => {
+                self.on_demand.failed(subject.name());
+                "clients that ask for it are refused"
+            }
+        }
     }
 }
 

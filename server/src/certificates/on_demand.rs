@@ -82,8 +82,7 @@ struct State {
     settings: Option<Settings>,
     /// The folder that handshakes read. `None` with `[shared]`, where the keeper loads certificates.
     folder: Option<Folder>,
-    /// The known names. `None` while a certificate is being ordered.
-    known: HashMap<String, Option<Served>>,
+    known: HashMap<String, Known>,
     /// Names whose stored certificate is looked for.
     new: VecDeque<String>,
     /// Names that wait for a question.
@@ -100,6 +99,15 @@ struct State {
     orders: Rate,
     /// Whether the log has said that there are too many known names.
     is_full: bool,
+}
+
+/// A name that may have a certificate.
+enum Known {
+    /// Its first order is on its way. The question has just been answered.
+    Ordered,
+    /// Its last order has failed, and it has no certificate.
+    Failed,
+    Served(Served),
 }
 
 /// Why and when a name got no certificate.
@@ -177,7 +185,8 @@ impl OnDemand {
         state.known.keys().cloned().collect()
     }
 
-    /// Serves a certificate. Returns false if its name is not a known one.
+    /// Serves a certificate. Returns false if its name is not a known one, or if an expired certificate would be its
+    /// first: clients wait for the order that follows.
     ///
     /// # Errors
     /// One line: the certificate cannot be used with its key.
@@ -186,30 +195,53 @@ impl OnDemand {
         let Some(known) = state.known.get_mut(name) else {
             return Ok(false);
         };
-        *known = Some(Served::of(stored)?);
+        let served = Served::of(stored)?;
+        if !matches!(known, Known::Served(_)) && served.has_expired() {
+            return Ok(false);
+        }
+        *known = Known::Served(served);
         state.coming.remove(name);
         Ok(true)
+    }
+
+    /// Notes that an order has failed. The handshakes that wait for it end.
+    pub fn failed(&self, name: &str) {
+        let mut state = locked(&self.state);
+        state.coming.remove(name);
+        if let Some(known @ Known::Ordered) = state.known.get_mut(name) {
+            *known = Known::Failed;
+        }
+    }
+
+    /// The number of names that wait for a certificate.
+    pub fn missing(&self) -> usize {
+        let is_missing = |known: &&Known| !matches!(known, Known::Served(_));
+        locked(&self.state).known.values().filter(is_missing).count()
     }
 
     /// The names with a certificate, and the end of its validity in seconds since 1970.
     pub fn ends(&self) -> Vec<(String, i64)> {
         let state = locked(&self.state);
-        let ends = |(name, known): (&String, &Option<Served>)| Some((name.clone(), known.as_ref()?.ends));
+        let ends = |(name, known): (&String, &Known)| match known {
+            Known::Served(served) => Some((name.clone(), served.ends)),
+            Known::Ordered | Known::Failed => None,
+        };
         state.known.iter().filter_map(ends).collect()
     }
 
-    /// Asks again whether a name may have a certificate, before a renewal. Forgets a refused name, and returns false
-    /// for it.
+    /// Asks again whether a name may have a certificate, before a renewal and before another try. Forgets a refused
+    /// name, and returns false for it.
     ///
     /// # Suspends
     /// Until the question is answered.
-    pub fn may_renew(&self, name: &str, ask: Ask<'_>) -> bool {
+    pub fn may_order(&self, name: &str, ask: Ask<'_>) -> bool {
         let url = {
             let state = locked(&self.state);
             match &state.known.get(name) {
-                // The question was asked before the first order.
-                None | Some(None) => None,
-                Some(Some(_)) => state.settings.as_ref().and_then(|settings| settings.ask.clone()),
+                None | Some(Known::Ordered) => None,
+                Some(Known::Failed | Known::Served(_)) => {
+                    state.settings.as_ref().and_then(|settings| settings.ask.clone())
+                }
             }
         };
         let is_refused = url.is_some_and(|url| matches!(ask(&url, name), Ok(false)));
@@ -284,13 +316,13 @@ impl OnDemand {
             return false;
         };
         let mut state = locked(&self.state);
-        let is_wanted = state.pending.contains(name) && served.ends > Time::now().0;
+        let is_wanted = state.pending.contains(name) && !served.has_expired();
         if !is_wanted || !self.has_room(&mut state, name) {
             return false;
         }
         state.pending.remove(name);
         state.coming.remove(name);
-        state.known.insert(name.to_owned(), Some(served));
+        state.known.insert(name.to_owned(), Known::Served(served));
         true
     }
 
@@ -363,7 +395,7 @@ impl OnDemand {
             ));
             return false;
         }
-        state.known.insert(name.to_owned(), None);
+        state.known.insert(name.to_owned(), Known::Ordered);
         true
     }
 }
@@ -374,6 +406,10 @@ impl Served {
             identity: stored.identity()?,
             ends: issue::end(&stored.chain),
         })
+    }
+
+    fn has_expired(&self) -> bool {
+        self.ends <= Time::now().0
     }
 }
 
@@ -409,7 +445,7 @@ impl State {
     fn is_coming(&self, name: &str) -> bool {
         let since = self.coming.get(name);
         let is_early = since.is_some_and(|since| osier::time::now().saturating_duration_since(*since) < COMING_FOR);
-        is_early && (self.pending.contains(name) || matches!(self.known.get(name), Some(None)))
+        is_early && (self.pending.contains(name) || matches!(self.known.get(name), Some(Known::Ordered)))
     }
 
     /// The refusal of a name, if it still counts.
@@ -426,8 +462,10 @@ impl Source for OnDemand {
     fn find(&self, name: Option<&str>) -> Option<Identity> {
         let name = name?;
         let mut state = locked(&self.state);
-        if let Some(known) = state.known.get(name) {
-            return known.as_ref().map(|served| served.identity.clone());
+        match state.known.get(name) {
+            Some(Known::Served(served)) => return Some(served.identity.clone()),
+            Some(Known::Ordered | Known::Failed) => return None,
+            None => {}
         }
         let settings = state.settings.as_ref()?;
         if !is_host_name(name) || (settings.issuers[0].is_public() && is_private(name)) {
@@ -449,8 +487,8 @@ impl Source for OnDemand {
             self.news.set();
         }
         // The first client of a name gets the certificate of an earlier run at once.
-        let stored = folder?.certificate(name).ok()??;
-        stored.identity().ok()
+        let served = Served::of(&folder?.certificate(name).ok()??).ok()?;
+        (!served.has_expired()).then_some(served.identity)
     }
 
     fn is_coming(&self, name: Option<&str>) -> bool {
@@ -691,6 +729,55 @@ mod tests {
                 assert!(locked(&on_demand.state).coming.len() <= NEW_MAX);
             },
         );
+    }
+
+    #[test]
+    fn a_name_whose_order_has_failed_keeps_no_client_waiting_and_is_asked_about_again() {
+        let (questions, orders) = run(
+            |_| Ok(true),
+            nothing,
+            |on_demand| {
+                let name = "a.example.org";
+                on_demand.find(Some(name));
+                osier::sleep(Duration::from_secs(1));
+                assert!(on_demand.is_coming(Some(name)));
+                let no_question = |_: &str, _: &str| -> io::Result<bool> { panic!("it has just been answered") };
+                assert!(on_demand.may_order(name, &no_question));
+                on_demand.failed(name);
+                assert!(!on_demand.is_coming(Some(name)) && on_demand.find(Some(name)).is_none());
+                assert_eq!(on_demand.missing(), 1);
+                assert!(on_demand.may_order(name, &|_, _| Err(io::ErrorKind::ConnectionRefused.into())));
+                assert!(!on_demand.may_order(name, &|_, _| Ok(false)));
+                assert_eq!(on_demand.missing(), 0, "its place is free");
+            },
+        );
+        assert_eq!((questions, orders.len()), (1, 1));
+    }
+
+    #[test]
+    fn an_expired_certificate_of_an_earlier_run_is_ordered_anew_before_anybody_gets_it() {
+        let name = "a.example.org";
+        let (questions, orders) = run(
+            |_| Ok(true),
+            |name| Ok(Some(Stored::expired(name))),
+            move |on_demand| {
+                assert!(on_demand.find(Some(name)).is_none());
+                osier::sleep(Duration::from_secs(1));
+                assert_eq!(on_demand.put(name, &Stored::expired(name)), Ok(false));
+                assert!(on_demand.find(Some(name)).is_none() && on_demand.is_coming(Some(name)));
+                assert_eq!(on_demand.put(name, &Stored::self_signed(name)), Ok(true));
+                assert!(on_demand.find(Some(name)).is_some());
+            },
+        );
+        assert_eq!((questions, orders), (1, vec![name.to_owned()]));
+        let folder = testkit::Folder::new();
+        let storage = Folder::new(folder.path().to_owned());
+        let on_demand = OnDemand::new(Say::new(|_| {}));
+        on_demand.set(Some(settings()), Some(storage.clone()));
+        storage.put_certificate(name, &Stored::expired(name)).unwrap();
+        assert!(on_demand.find(Some(name)).is_none());
+        storage.put_certificate(name, &Stored::self_signed(name)).unwrap();
+        assert!(on_demand.find(Some(name)).is_some());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use osier::sync::Event;
 use super::issue::{self, ASK, Obtained, Read, Resources, Subject};
 use super::order::Kind;
 use super::protocol::Error;
-use super::schedule;
+use super::schedule::{self, Validity};
 use super::storage::{Advice, Locking, Stored};
 use crate::certificates::x509::Time;
 use crate::log::operator::Say;
@@ -41,6 +41,9 @@ const LOOK: Duration = Duration::from_secs(600);
 /// Time before the next look at a certificate that was just issued. Even an issuer that suggests a renewal at once gets
 /// one an hour.
 const SETTLED: Duration = Duration::from_secs(3600);
+
+/// Seconds by which the clocks of this machine and of an issuer may differ.
+const SKEW: i64 = 3600;
 
 /// Pause before another look at a name while the storage is away. The storage's return ends the pause, see
 /// [`Keeper::look_again`].
@@ -59,6 +62,11 @@ pub trait Shelf: Send + Sync {
 
     /// Called while there is no certificate for these names yet.
     fn missing(&self, _subject: &Subject) {}
+
+    /// Called after a failed order. Returns what clients get until the next one, if no valid certificate is served.
+    fn failed(&self, _subject: &Subject) -> &'static str {
+        "a self-signed one is served, which browsers refuse"
+    }
 
     /// Whether a certificate may be ordered for these names. If not, the keeper drops the subject.
     ///
@@ -447,10 +455,32 @@ impl Keeper {
         self.say
             .info(format_args!("{issuer} has issued a certificate for {names}"));
         let Some(error) = unstored else {
-            return Next::look(SETTLED);
+            return self.settled(index, &stored);
         };
         self.state().unstored.insert(index, stored);
         self.cannot_store(index, &error)
+    }
+
+    /// The next look at a certificate that was just issued. One that is not valid now is not ordered anew each hour.
+    fn settled(&self, index: usize, stored: &Stored) -> Next {
+        let now = self.wall();
+        let validity = issue::read(&stored.chain).map(|read| read.validity);
+        let is_wrong = |validity: &Validity| now.saturating_add(SKEW) < validity.begins || now >= validity.ends;
+        let Some(wrong) = validity.filter(is_wrong) else {
+            return Next::look(SETTLED);
+        };
+        let failures = self.state().failures[index];
+        let subject = self.subject(index);
+        let name = subject.name();
+        let (begins, ends) = (Time(wrong.begins), Time(wrong.ends));
+        self.say.error(format_args!(
+            "the new certificate of {name} is valid from {begins} to {ends}, and today is {}: is the clock of this machine right?",
+            Time(now)
+        ));
+        Next {
+            has_failed: true,
+            ..Next::look(SETTLED * (1 << failures.min(5)))
+        }
     }
 
     /// Stores a certificate that the storage has not taken before. It is not ordered again meanwhile.
@@ -526,10 +556,10 @@ impl Keeper {
         let name = subject.name();
         let left = served_until.and_then(|end| u64::try_from(end.saturating_sub(self.wall())).ok());
         let pause = schedule::pause(failures + 1, left, error.retry_after(), chance(name));
-        let meanwhile = if served_until.is_some() {
-            "the old one is served"
-        } else {
-            "a self-signed one is served, which browsers refuse"
+        let without = self.shelf.failed(&subject);
+        let meanwhile = match left {
+            Some(1..) => "the old one is served",
+            _ => without,
         };
         let minutes = pause.as_secs().div_ceil(60);
         self.say.warning(format_args!(

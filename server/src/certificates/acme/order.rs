@@ -190,7 +190,12 @@ pub fn finalize(client: &mut Client<'_>, order: &Order, request: &[u8]) -> Resul
 /// The connection's errors.
 pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Error> {
     match client.get(url).and_then(|received| received.json()) {
-        Ok(order) if order["status"] == "processing" || order["status"] == "valid" => fetch(client, url).map(Some),
+        Ok(order) if order["status"] == "processing" || order["status"] == "valid" => match fetch(client, url) {
+            // The order would answer the same each time.
+            Err(Error::Problem(problem)) if problem.is_final() => Ok(None),
+            Err(Error::Malformed(_)) => Ok(None),
+            fetched => fetched.map(Some),
+        },
         Ok(_) | Err(Error::Problem(_) | Error::Malformed(_) | Error::Failed(_)) => Ok(None),
         Err(error @ Error::Io(_)) => Err(error),
     }

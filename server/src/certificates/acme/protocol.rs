@@ -144,6 +144,11 @@ impl Problem {
             retry_after: received.pause(),
         }
     }
+
+    /// Whether the same request will be refused again.
+    pub fn is_final(&self) -> bool {
+        (400..500).contains(&self.status) && self.status != 429
+    }
 }
 
 /// The detail of a problem, and those of its parts.

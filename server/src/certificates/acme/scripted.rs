@@ -78,6 +78,8 @@ pub struct Script {
     pub is_down: bool,
     /// Connections break after the order was finalized.
     pub breaks_after_finalize: bool,
+    /// The certificate of its first order cannot be fetched.
+    pub loses_certificate: bool,
     /// The next new order makes the client panic.
     pub makes_panic: bool,
     /// The answer to a new order, instead of an order.
@@ -364,6 +366,7 @@ impl Issuer {
                 let number: usize = number.parse().unwrap();
                 json_reply(200, &order_body(&state.orders[number], number))
             }
+            ["certificate", "0"] if script.loses_certificate => problem(404, "malformed", "it is gone"),
             ["certificate", number] => {
                 let chain = state.orders[number.parse::<usize>().unwrap()].chain.clone().unwrap();
                 Received {

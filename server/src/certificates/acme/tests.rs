@@ -269,6 +269,23 @@ fn the_issuers_window_is_asked_for() {
     assert_eq!(got, Advice { id, window, again });
 }
 
+#[test]
+fn a_finalized_order_whose_certificate_is_gone_is_ordered_anew() {
+    let folder = Folder::new();
+    let issuer = Issuer::new(Script {
+        breaks_after_finalize: true,
+        loses_certificate: true,
+        ..script()
+    });
+    let path = folder.path().to_owned();
+    let (first, again) = (resources(&issuer, &path), resources(&issuer, &path));
+    let broken = run(move || obtain(&subject(&["a.example"]), &first));
+    assert!(matches!(broken, Err(Error::Io(_))));
+    issuer.script.lock().unwrap().breaks_after_finalize = false;
+    run(move || obtain(&subject(&["a.example"]), &again)).unwrap();
+    assert_eq!(issuer.counts().1.len(), 2);
+}
+
 /// Collects what is served.
 #[derive(Default)]
 struct Served(Mutex<Vec<String>>);
@@ -374,6 +391,31 @@ fn a_start_with_ten_thousand_certificates_asks_their_issuer_for_little() {
         "{after_hours:?}"
     );
     assert!(at_the_next_start.1 - after_hours.1 < 100, "{looks:?}");
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_by_this_clock_is_not_ordered_each_hour() {
+    for ahead in [10 * DAY.as_secs().cast_signed(), -10 * DAY.as_secs().cast_signed()] {
+        let issuer = Issuer::new(Script {
+            lifetime: Some(6 * DAY),
+            ..script()
+        });
+        let counted = issuer.clone();
+        let (lines, served) = run(move || {
+            let kept = Kept::on(Arc::new(Memory::default()));
+            let right = virtual_clock();
+            let clock: Clock = Arc::new(move || right() + ahead);
+            kept.run(&issuer, vec![subject(&["a.example"])], &clock, DAY);
+            (kept.lines(), kept.served())
+        });
+        assert!(served > 0);
+        assert!((1..8).contains(&counted.counts().1.len()), "{lines:?}");
+        assert!(
+            lines[1].starts_with("the new certificate of a.example is valid from ")
+                && lines[1].ends_with(": is the clock of this machine right?"),
+            "{lines:?}"
+        );
+    }
 }
 
 #[test]

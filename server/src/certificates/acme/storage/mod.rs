@@ -91,8 +91,18 @@ pub struct Stored {
 impl Stored {
     /// The certificate of an earlier run.
     pub fn self_signed(name: &str) -> Stored {
+        Stored::until(name, rcgen::date_time_ymd(4096, 1, 1))
+    }
+
+    /// The certificate of an earlier run that is not valid any more.
+    pub fn expired(name: &str) -> Stored {
+        Stored::until(name, rcgen::date_time_ymd(2026, 1, 1))
+    }
+
+    fn until(name: &str, end: time::OffsetDateTime) -> Stored {
         let key = rcgen::KeyPair::generate().unwrap();
-        let chain = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        let mut chain = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        chain.not_after = end;
         Stored {
             chain: chain.self_signed(&key).unwrap().pem(),
             key: key.serialize_pem(),
