@@ -28,7 +28,7 @@ pub mod x509;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ use self::settings::{CertificateFiles, CertificateFrom};
 use self::shared::{Listener, Shared, certificate_response, text_response};
 use self::x509::{AltName, Certificate, Time};
 
-/// Time between two looks at the files of certificates.
-const LOOK: Duration = Duration::from_secs(10);
+/// Time between two looks at the files of certificates, and of ticket keys.
+pub const LOOK: Duration = Duration::from_secs(10);
 
 /// An origin of certificates, at work.
 pub trait Source: Send + Sync {
@@ -121,6 +121,9 @@ pub struct Certificates {
     is_asking: AtomicBool,
     /// Obtains and renews the certificates of `autos` and `on_demand`.
     keeper: Mutex<Option<Arc<Keeper>>>,
+    /// The orders that have brought a certificate, and those that have failed.
+    issued: AtomicU64,
+    failed: AtomicU64,
     pub challenges: Challenges,
 }
 
@@ -145,6 +148,8 @@ impl Certificates {
             authority: Mutex::default(),
             autos: Mutex::default(),
             keeper: Mutex::default(),
+            issued: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             challenges: Challenges::default(),
         }
     }
@@ -378,6 +383,23 @@ impl Certificates {
         ends
     }
 
+    /// The number of certificates that are not there: of sites with a self-signed one, and of names on demand whose
+    /// clients are refused.
+    pub fn missing(&self) -> usize {
+        let autos = locked(&self.autos)
+            .values()
+            .filter(|auto| auto.ends().is_none())
+            .count();
+        let files: Vec<Arc<Files>> = locked(&self.files).values().cloned().collect();
+        let files = files.iter().filter(|files| files.find(None).is_none()).count();
+        autos + files + self.on_demand.missing()
+    }
+
+    /// The orders that have brought a certificate, and those that have failed.
+    pub fn orders(&self) -> [u64; 2] {
+        [&self.issued, &self.failed].map(|count| count.load(Ordering::Relaxed))
+    }
+
     fn root(&self) -> Option<&Path> {
         self.locations.get()?.root.as_deref()
     }
@@ -448,7 +470,12 @@ impl Shelf for Certificates {
         auto.inspect(|auto| auto.tell_missing());
     }
 
+    fn issued(&self) {
+        self.issued.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn failed(&self, subject: &Subject) -> &'static str {
+        self.failed.fetch_add(1, Ordering::Relaxed);
         let auto = locked(&self.autos).get(&subject.names).cloned();
         match auto {
             Some(auto) if auto.ends().is_some() => "an expired one is served, which browsers refuse",

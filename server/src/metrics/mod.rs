@@ -45,12 +45,22 @@ pub struct Admin {
     is_draining: AtomicBool,
     /// Counts the open connections.
     connections: Box<dyn Fn() -> Open + Send + Sync>,
-    certificates: Ends,
+    certificates: Look,
 }
 
-/// Returns the names of certificates with the ends of their validity, in seconds since 1970. The argument is the most
-/// that it returns.
-pub type Ends = Box<dyn Fn(usize) -> Vec<(String, i64)> + Send + Sync>;
+/// Looks at the certificates. The argument is the most names that it returns.
+pub type Look = Box<dyn Fn(usize) -> Held + Send + Sync>;
+
+/// The certificates of a process.
+#[derive(Default)]
+pub struct Held {
+    /// The names of those that end first, with the ends of their validity in seconds since 1970.
+    pub ends: Vec<(String, i64)>,
+    /// The number of those that are not there.
+    pub missing: usize,
+    /// The orders that have brought a certificate, and those that have failed.
+    pub orders: [u64; 2],
+}
 
 /// The parts of a snapshot that have metrics.
 pub struct Shown {
@@ -92,12 +102,11 @@ impl Open {
 }
 
 impl Admin {
-    /// Shows `totals`, and no route yet. `connections` counts the open connections, and `certificates` finds those that
-    /// end first.
+    /// Shows `totals`, and no route yet. `connections` counts the open connections.
     pub fn new(
         totals: Arc<Totals>,
         connections: impl Fn() -> Open + Send + Sync + 'static,
-        certificates: Ends,
+        certificates: Look,
     ) -> Admin {
         let nothing = Shown {
             routes: Routes::new(1, None),

@@ -12,7 +12,7 @@ use osier_web::{CloseReason, Phase, Spooled};
 use super::series::{PHASE_BOUNDS, Sum};
 use super::text::Text;
 use super::totals::Totals;
-use super::{Open, Shown, caches, chats};
+use super::{Held, Open, Shown, caches, chats};
 
 /// The most backends that have series of their own.
 const BACKENDS_MAX: usize = 1024;
@@ -32,8 +32,7 @@ pub struct Numbers<'a> {
     pub shown: &'a Shown,
     pub workers: &'a [WorkerMetrics],
     pub connections: Open,
-    /// The names of certificates, and the ends of their validity in seconds since 1970.
-    pub certificates: Vec<(String, i64)>,
+    pub certificates: Held,
     pub is_draining: bool,
 }
 
@@ -113,9 +112,23 @@ impl Numbers<'_> {
             "gauge",
             "End of the validity of a certificate, in seconds since 1970.",
         );
-        for (name, end) in &self.certificates {
+        for (name, end) in &self.certificates.ends {
             text.sample("", &[("name", name)], end);
         }
+        text.family(
+            "osier_certificates_missing",
+            "gauge",
+            "Certificates that are not there: clients of these sites get a self-signed one, and those of names on demand none.",
+        );
+        text.sample("", &[], self.certificates.missing);
+        text.family(
+            "osier_certificate_orders_total",
+            "counter",
+            "Orders of certificates by ACME, by result.",
+        );
+        let [issued, failed] = self.certificates.orders;
+        text.sample("", &[("result", "success")], issued);
+        text.sample("", &[("result", "failure")], failed);
     }
 
     fn requests(&self, text: &mut Text) {

@@ -17,7 +17,11 @@ fn admin(connections: usize) -> Arc<Admin> {
         all: connections,
         protocols: Protocol::ALL.into_iter().zip(1..).collect(),
     };
-    Arc::new(Admin::new(Arc::new(Totals::new(2)), open, Box::new(|_| Vec::new())))
+    Arc::new(Admin::new(
+        Arc::new(Totals::new(2)),
+        open,
+        Box::new(|_| Held::default()),
+    ))
 }
 
 /// A snapshot with these routes, and their numbers.

@@ -19,7 +19,7 @@ use osier_web::{Connections, Level};
 
 use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
-use crate::metrics::{Admin, Open};
+use crate::metrics::{Admin, Held, Open};
 use crate::reader::Reason;
 use crate::site::live::Live;
 use crate::site::{Resources, Snapshot, build};
@@ -584,6 +584,10 @@ fn new_admin(process: &Process, connections: &Arc<Mutex<Vec<Connections>>>) -> A
         Open::of(&connections)
     };
     let certificates = Arc::clone(&process.certificates);
-    let ends = Box::new(move |count| certificates.ends(count));
-    Arc::new(Admin::new(Arc::clone(&process.totals), count, ends))
+    let look = move |count| Held {
+        ends: certificates.ends(count),
+        missing: certificates.missing(),
+        orders: certificates.orders(),
+    };
+    Arc::new(Admin::new(Arc::clone(&process.totals), count, Box::new(look)))
 }

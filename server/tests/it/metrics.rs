@@ -327,6 +327,24 @@ fn certificates_show_their_end() {
 }
 
 #[test]
+fn certificates_that_are_not_there_and_failed_orders_are_counted() {
+    let issuer = testkit::nobody();
+    let sites = Sites::start(&format!(
+        "state = \"state\"\n{ADMIN}[acme]\nissuer = \"https://{issuer}/directory\"\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+         [[site]]\nhost = \"a.example.org\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n\
+         [[site]]\nhost = \"b.example.org\"\ntls = {{ cert = \"no.pem\", key = \"no.key\" }}\n[[site.route]]\nrespond = \"x\"\n"
+    ));
+    let admin = admin_of(&sites);
+    wait_for_value(admin, "osier_certificate_orders_total", &[("result", "failure")], 1.0);
+    let page = page_of(admin);
+    assert_eq!(page.value("osier_certificates_missing", &[]), Some(2.0));
+    let issued = page.value("osier_certificate_orders_total", &[("result", "success")]);
+    assert_eq!(issued, Some(0.0));
+    let (_sites, admin) = busy();
+    assert_eq!(page_of(admin).value("osier_certificates_missing", &[]), Some(0.0));
+}
+
+#[test]
 fn connections_are_counted_by_the_reason_of_their_end() {
     let sites = Sites::start(&format!(
         "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n"
@@ -388,7 +406,7 @@ fn promtool_has_no_complaint() {
     });
     let folder = testkit::Folder::new();
     for (name, rules, count) in [
-        ("alerts", document("grafana/alerts.yml"), 6),
+        ("alerts", document("grafana/alerts.yml"), 9),
         ("dashboard", rules, count),
     ] {
         folder.write(name, rules);

@@ -63,6 +63,9 @@ pub trait Shelf: Send + Sync {
     /// Called while there is no certificate for these names yet.
     fn missing(&self, _subject: &Subject) {}
 
+    /// Called after an order that has brought a certificate.
+    fn issued(&self) {}
+
     /// Called after a failed order. Returns what clients get until the next one, if no valid certificate is served.
     fn failed(&self, _subject: &Subject) -> &'static str {
         "a self-signed one is served, which browsers refuse"
@@ -451,6 +454,7 @@ impl Keeper {
     fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
         let Obtained { stored, unstored } = obtained;
         self.serve(index, &stored);
+        self.shelf.issued();
         let names = self.subject(index).names.join(", ");
         self.say
             .info(format_args!("{issuer} has issued a certificate for {names}"));
