@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use osier_tls::Tickets;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use toml::de::DeValue;
@@ -84,15 +85,26 @@ fn authorities(table: &Section<'_>) -> Option<Vec<u8>> {
     None
 }
 
-/// Reads `ticket_keys`. A file that is not there yet, or that everybody may read, is a warning.
+/// Reads `ticket_keys`. A file that is not there yet, that holds something else, or that everybody may read, is a
+/// warning.
 pub fn ticket_keys(top: &Section<'_>) -> Option<PathBuf> {
     let text = top.string("ticket_keys")?;
     let path = top.as_file(
         &text,
         "sessions are sealed by keys of this process alone until the next start",
     )?;
+    let source = top.source();
+    let held = std::fs::read(&path).ok().map(|bytes| Tickets::from_keys(&bytes));
+    if let Some(Err(error)) = held {
+        source.warning(
+            &text.span,
+            format!(
+                "'{}': {error}; a running server keeps the keys that it has, and a start makes its own",
+                source.shown(&path)
+            ),
+        );
+    }
     if let Some(why) = permissions(&path) {
-        let source = top.source();
         source.warning(&text.span, format!("'{}' {why}", source.shown(&path)));
     }
     Some(path)

@@ -26,6 +26,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
+use osier_tls::Tickets;
 use osier_web::Level;
 use osier_web::files::CacheLimits;
 use osier_web::upgrade::Upgrade;
@@ -189,9 +190,30 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>) -> Result<(), Failure> {
     );
     sites.process.log.count_in_time();
     certificates::watch(&sites.process.certificates);
+    if sites.config.ticket_keys.is_some() {
+        watch_ticket_keys(sites.process.tickets.clone(), sites.process.say.clone());
+    }
     let subjects = sites.config.subjects();
     sites.process.certificates.keep(subjects, sites.config.on_demand());
     Ok(())
+}
+
+/// Starts the fiber that logs, once, why a changed file of ticket keys is not used. Handshakes read it by themselves.
+fn watch_ticket_keys(tickets: Tickets, say: Say) {
+    let watch = osier::fiber::Builder::new().name("ticket keys");
+    drop(watch.spawn(move || {
+        let mut said = String::new();
+        loop {
+            osier::sleep(certificates::LOOK);
+            let tickets = tickets.clone();
+            let why =
+                osier::unblock(move || tickets.reload()).map_or_else(|error| error.to_string(), |_| String::new());
+            if !why.is_empty() && why != said {
+                say.error(format_args!("'ticket_keys': {why}; the old keys stay"));
+            }
+            said = why;
+        }
+    }));
 }
 
 /// Serves the requests that signals make, until the end of the server.

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::support::certs::{Authority, write};
-use crate::support::sites::Sites;
-use crate::support::{Client, Folder, osier};
+use crate::support::sites::{Sites, wait_for};
+use crate::support::{Client, Folder, check, osier};
 use testkit::php::{Fpm, Listen};
 
 /// Two listeners: `http` without TLS, and `https`, with further settings. A reload tells them apart by their addresses.
@@ -620,6 +620,15 @@ fn sessions_outlive_reloads_and_with_a_file_of_keys_also_restarts() {
     let sites = restart(sites, &text);
     assert_eq!(resumes(&sites, "-sess_in"), Some(true));
     sites.folder.write("keys", "too short");
+    let why = "9 bytes are not ticket keys";
+    wait_for("the line about the file", || {
+        sites
+            .said()
+            .lines()
+            .any(|line| line.contains(why) && line.contains("the old keys stay"))
+    });
+    let (status, said) = check(&sites.folder, &["site.toml"]);
+    assert!(status == Some(0) && said.contains(&format!("keys': {why}")), "{said}");
     let said = sites.hang_up();
     assert!(
         said.contains("'ticket_keys': ") && said.contains("the old keys stay"),
