@@ -32,7 +32,7 @@ impl Identity {
             PemError::NoItemsFound => {
                 Error::unusable("the key file has no private key in PEM, or one with a passphrase")
             }
-            error => Error::unusable(format_args!("the key file cannot be read: {error}")),
+            error => Error::unusable(format_args!("the key file {}", incomplete(&error))),
         })?;
         Identity::new(chain, key)
     }
@@ -67,7 +67,11 @@ impl Identity {
         let key = provider()
             .key_provider
             .load_private_key(key)
-            .map_err(|error| Error::unusable(format_args!("the private key cannot be used: {error}")))?;
+            .map_err(|_| {
+                Error::unusable(
+                    "the private key cannot be used: it is no RSA key of 2048 bits or more, no ECDSA key of P-256 or P-384, and no Ed25519 key",
+                )
+            })?;
         Ok(CertifiedKey::new(chain, key))
     }
 
@@ -90,11 +94,22 @@ impl Identity {
     }
 }
 
+/// The end of a sentence about a file that is not PEM to its end.
+fn incomplete(error: &PemError) -> String {
+    match error {
+        PemError::MissingSectionEnd { end_marker } => {
+            let label = String::from_utf8_lossy(end_marker);
+            format!("is not whole: the line '-----END {label}-----' is missing")
+        }
+        error => format!("cannot be read: {error}"),
+    }
+}
+
 /// The certificates of a PEM text that `what` names in errors. At least one.
 pub(crate) fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|error| Error::unusable(format_args!("{what} cannot be read: {error}")))?;
+        .map_err(|error| Error::unusable(format_args!("{what} {}", incomplete(&error))))?;
     match found.is_empty() {
         true => Err(Error::unusable(format_args!("{what} has no certificate in PEM"))),
         false => Ok(found),

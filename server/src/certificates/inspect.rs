@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use osier_tls::Identity;
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::x509::{AltName, Certificate, Time};
@@ -120,7 +120,10 @@ fn read(path: &Path, shown: &impl Fn(&Path) -> String) -> Result<Vec<u8>, String
 /// The certificates of a file, at least one.
 fn chain(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     let ders: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let ders = ders.map_err(|error| format!("is not a PEM file: {error}"))?;
+    let ders = ders.map_err(|error| match error {
+        pem::Error::MissingSectionEnd { .. } => "is not whole: it ends within a certificate".to_owned(),
+        error => format!("is not a PEM file: {error}"),
+    })?;
     if ders.is_empty() {
         let text = match PrivateKeyDer::from_pem_slice(pem).is_ok() || is_encrypted(pem) {
             true => "holds a private key and no certificate",
@@ -184,12 +187,21 @@ fn other_names(leaf: &Certificate, hosts: &[String]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("the certificate is not for {}, but for {names}", missing.join(", ")))
 }
 
-/// The sentence about a file without the issuer's certificate: certbot writes such a `cert.pem` beside `fullchain.pem`.
+/// The sentence about a file without the issuer's certificate. certbot writes such a `cert.pem` beside `fullchain.pem`.
 fn without_issuer(path: &Path, chain: &[Certificate]) -> Option<String> {
     let full = path.with_file_name("fullchain.pem");
-    let is_alone = chain.len() == 1 && chain[0].issuer != chain[0].subject;
-    (is_alone && *path != full && full.is_file())
-        .then(|| "it holds the site's certificate alone, and clients need that of its issuer too: use 'fullchain.pem' beside it".into())
+    let leaf = &chain[0];
+    if chain.len() > 1 || leaf.issuer == leaf.subject {
+        return None;
+    }
+    let remedy = match *path != full && full.is_file() {
+        true => "use 'fullchain.pem' beside it".to_owned(),
+        // Authorities name this place where they sign by an intermediate certificate.
+        false => format!("append it; it is at {}", leaf.issuer_at.as_ref()?),
+    };
+    Some(format!(
+        "it holds the site's certificate alone, and clients need that of its issuer too: {remedy}"
+    ))
 }
 
 /// The sentence about a key that everybody may read.
@@ -292,6 +304,50 @@ mod tests {
         folder.write("c.pem", &leaf);
         folder.write("fullchain.pem", leaf + &middle + &root);
         assert!(texts(&folder, &[], 1)[0].ends_with("use 'fullchain.pem' beside it"));
+    }
+
+    #[test]
+    fn a_certificate_whose_issuer_is_elsewhere_needs_that_of_its_issuer() {
+        const URL: &[u8] = b"http://issuer.example/middle.der";
+        let folder = Folder::new();
+        // AuthorityInfoAccess: one place of the issuer's certificate (RFC 5280 section 4.2.2.1).
+        let place = [
+            b"\x06\x08\x2b\x06\x01\x05\x05\x07\x30\x02\x86",
+            &[URL.len() as u8][..],
+            URL,
+        ]
+        .concat();
+        let length = place.len() as u8;
+        let access = [&[0x30, length + 2, 0x30, length][..], &place].concat();
+        let mut params = CertificateParams::new(["a.example.org".to_owned()]).unwrap();
+        params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(
+            &[1, 3, 6, 1, 5, 5, 7, 1, 1],
+            access,
+        )];
+        let (issuer_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut issuer = CertificateParams::default();
+        issuer.distinguished_name.push(rcgen::DnType::CommonName, "middle");
+        let middle = issuer.self_signed(&issuer_key).unwrap().pem();
+        let leaf = params.signed_by(&key, &Issuer::new(issuer, issuer_key)).unwrap().pem();
+        folder.write("k.pem", key.serialize_pem());
+        fs::set_permissions(folder.join("k.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+        folder.write("c.pem", &leaf);
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [
+                "'c.pem': it holds the site's certificate alone, and clients need that of its issuer too: append it; it is at \
+                 http://issuer.example/middle.der"
+            ]
+        );
+        folder.write("c.pem", leaf.clone() + &middle);
+        assert_eq!(texts(&folder, &[], 1), [""; 0]);
+        folder.write("c.pem", &leaf[..leaf.len() - 30]);
+        assert_eq!(
+            texts(&folder, &[], 1),
+            [format!(
+                "'c.pem' is not whole: it ends within a certificate; {MEANWHILE}"
+            )]
+        );
     }
 
     #[test]

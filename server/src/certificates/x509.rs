@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use osier_web::files::calendar::Utc;
 use x509_parser::objects::{oid_registry, oid2abbrev};
+use x509_parser::oid_registry::OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS;
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name};
 
 /// The error for an encoding that is not that of a certificate.
@@ -38,6 +39,8 @@ pub struct Certificate {
     pub is_ca: bool,
     /// Identifier of the key that has signed it.
     pub authority_key: Option<Vec<u8>>,
+    /// URL of the certificate that has signed it, if it names one.
+    pub issuer_at: Option<String>,
 }
 
 /// A name that a certificate is for.
@@ -79,6 +82,7 @@ impl Certificate {
             names: names.filter_map(alt_name).collect(),
             is_ca: read.is_ca(),
             authority_key: read.extensions().iter().find_map(authority_key),
+            issuer_at: read.extensions().iter().find_map(issuer_at),
         })
     }
 
@@ -105,6 +109,18 @@ fn authority_key(extension: &X509Extension<'_>) -> Option<Vec<u8>> {
         ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0.to_vec()),
         _ => None,
     }
+}
+
+fn issuer_at(extension: &X509Extension<'_>) -> Option<String> {
+    let ParsedExtension::AuthorityInfoAccess(access) = extension.parsed_extension() else {
+        return None;
+    };
+    access.iter().find_map(|described| match &described.access_location {
+        GeneralName::URI(url) if described.access_method == OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS => {
+            Some(url.escape_default().to_string())
+        }
+        _ => None,
+    })
 }
 
 impl fmt::Display for AltName {

@@ -273,7 +273,10 @@ fn seconds(date: &Value) -> Option<i64> {
 
 /// Checks and stores a certificate.
 fn store(subject: &Subject, resources: &Resources, stored: Stored) -> Result<Obtained, Error> {
-    if read(&stored.chain).is_none() || !subject.is_served_by(&stored) {
+    if read(&stored.chain).is_none() {
+        return Err(Error::Malformed("something that is no certificate in PEM form".into()));
+    }
+    if !subject.is_served_by(&stored) {
         return Err(Error::Malformed(
             "a certificate that is not for the names of the order".into(),
         ));

@@ -63,7 +63,7 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub status: u16,
-    /// The part behind `urn:ietf:params:acme:error:`, or the whole type.
+    /// The part behind `urn:ietf:params:acme:error:`, or the whole type. Empty if the response names none.
     pub kind: String,
     pub detail: String,
     /// Time for which the issuer wants to be left alone.
@@ -105,11 +105,14 @@ impl fmt::Display for Error {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the issuer refuses ({}, {}): {}",
-            self.status, self.kind, self.detail
-        )
+        let Problem {
+            status, kind, detail, ..
+        } = self;
+        match kind.as_str() {
+            // A page of a proxy before the issuer, for example.
+            "" => write!(f, "the issuer answers with the status {status} and without a reason"),
+            kind => write!(f, "the issuer refuses ({status}, {kind}): {detail}"),
+        }
     }
 }
 
@@ -133,7 +136,7 @@ impl Problem {
     /// The refusal in a response.
     fn of(received: &Received) -> Problem {
         let body: Value = serde_json::from_slice(&received.body).unwrap_or(Value::Null);
-        let kind = body["type"].as_str().unwrap_or("no type");
+        let kind = body["type"].as_str().unwrap_or_default();
         Problem {
             status: received.status,
             kind: kind
