@@ -68,6 +68,8 @@ pub struct Config {
     pub sites: Vec<Site>,
     /// The folders of included files, which a reload reads again.
     pub includes: Vec<PathBuf>,
+    /// The files whose content is a part of the configuration, which a reload reads again.
+    pub contents: Vec<PathBuf>,
 }
 
 impl Config {
@@ -92,6 +94,7 @@ impl Config {
             shared: None,
             admin: None,
             includes: Vec::new(),
+            contents: Vec::new(),
             sites: vec![Site {
                 listeners: (0..listeners.len()).collect(),
                 ..site
@@ -164,6 +167,26 @@ impl Config {
             _ => None,
         });
         files.flatten()
+    }
+
+    /// The settings of the sites whose certificates public authorities sign.
+    fn acme_settings(&self) -> impl Iterator<Item = &acme::Settings> {
+        self.sites.iter().filter_map(|site| match &site.tls.certificate {
+            Some(CertificateFrom::Auto(settings)) => Some(&**settings),
+            Some(CertificateFrom::OnDemand) => Some(&self.acme),
+            _ => None,
+        })
+    }
+
+    /// The programs that set DNS records.
+    pub fn dns_programs(&self) -> impl Iterator<Item = &Path> {
+        self.acme_settings().filter_map(|settings| settings.dns.as_deref())
+    }
+
+    /// The files with the authorities of issuers.
+    pub fn issuers_files(&self) -> impl Iterator<Item = &Path> {
+        let issuers = self.acme_settings().flat_map(|settings| &settings.issuers);
+        issuers.filter_map(|issuer| issuer.ca.as_deref())
     }
 
     /// Removes a listener, also from the sites that it serves.

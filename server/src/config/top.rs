@@ -103,6 +103,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,
         includes: Vec::new(),
+        contents: source.contents(),
     }
 }
 

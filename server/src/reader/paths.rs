@@ -93,6 +93,7 @@ impl Section<'_> {
             Ok(bytes) => Ok((path, bytes)),
             Err(error) => Err(format!("'{}' cannot be read: {error}", self.source.shown(&path))),
         });
+        self.source.has_read(self.source.named(&value));
         match read {
             Ok((value, bytes)) => Some((At { value, span }, bytes)),
             Err(why) => {

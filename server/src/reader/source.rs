@@ -28,6 +28,8 @@ pub struct Source<'s> {
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
+    /// The files whose content was read, as the file names them.
+    contents: RefCell<Vec<PathBuf>>,
     /// Parts of the text that no message shows.
     secrets: Vec<Range<usize>>,
     /// The starts of the values that were read.
@@ -61,6 +63,7 @@ impl<'s> Source<'s> {
             chroot: OnceCell::new(),
             variable,
             problems: RefCell::default(),
+            contents: RefCell::default(),
             secrets: secrets::of(text, table),
             seen: RefCell::default(),
         }
@@ -91,6 +94,16 @@ impl<'s> Source<'s> {
     pub fn mistake_count(&self) -> usize {
         let problems = self.problems.borrow();
         problems.iter().filter(|problem| !problem.is_warning).count()
+    }
+
+    /// Notes that the content of a file was read.
+    pub(super) fn has_read(&self, path: PathBuf) {
+        self.contents.borrow_mut().push(path);
+    }
+
+    /// The files whose content was read so far.
+    pub fn contents(&self) -> Vec<PathBuf> {
+        self.contents.borrow().clone()
     }
 
     /// Notes that a value was read.

@@ -462,6 +462,9 @@ pub fn cannot_listen(error: &io::Error, bind: &Bind, setting: &str) -> Reason {
     Reason::of(error, text)
 }
 
+/// The folders of the system's programs.
+const SYSTEM_PROGRAMS: [&str; 3] = ["/bin", "/sbin", "/usr"];
+
 /// Prepares to give up privileges. None if the configuration keeps them all.
 fn privileges(
     file: Option<&Path>,
@@ -518,9 +521,17 @@ fn allowed(
         }
     }
     // A certificate outside of the new root folder stays as it was read at the start.
-    for file in config.certificate_files() {
+    let contents = config.contents.iter().map(PathBuf::as_path);
+    for file in config.certificate_files().chain(config.issuers_files()).chain(contents) {
         paths.read.push(file.to_owned());
         replaceable.add(file);
+    }
+    // A program that sets DNS records is a script, as a rule, and runs others.
+    for program in config.dns_programs() {
+        let real = fs::canonicalize(program).ok();
+        let folders = [Some(program), real.as_deref()].map(|path| path.and_then(Path::parent));
+        let folders = folders.into_iter().flatten().chain(SYSTEM_PROGRAMS.map(Path::new));
+        paths.execute.extend(folders.map(Path::to_owned));
     }
     if let Some(state) = state {
         if chroot.as_ref().is_some_and(|root| !state.starts_with(root)) {

@@ -142,7 +142,12 @@ fn errors(folder: &Folder) -> String {
 }
 
 fn start(folder: &Folder) -> Server {
+    start_with(folder, |_| {})
+}
+
+fn start_with(folder: &Folder, prepare: impl FnOnce(&mut Command)) -> Server {
     let mut command = osier();
+    prepare(&mut command);
     let log = fs::File::options()
         .append(true)
         .create(true)
@@ -212,6 +217,24 @@ fn a_wildcard_is_proved_by_a_program() {
         "{added:?}"
     );
     eventually("the removal of the records", || asked("remove ") == added);
+}
+
+#[test]
+fn landlock_leaves_the_program_and_the_authorities_of_the_issuer_accessible() {
+    let Some(authority) = Authority::start(false) else {
+        return;
+    };
+    let programs = Folder::new();
+    let program = authority.pebble.dns_program(programs.path());
+    let acme = format!("challenges = \"dns-01\"\ndns = \"{}\"", program.display());
+    let folder = authority.site("\"*.example.org\"", &acme);
+    let text = fs::read_to_string(folder.join("site.toml")).unwrap();
+    folder.write("site.toml", format!("landlock = true\n{text}"));
+    // Temporary files may be everywhere in their folder, and these tests are in that of the system.
+    let spool = folder.join("spool");
+    fs::create_dir(&spool).unwrap();
+    let _server = start_with(&folder, |command| drop(command.env("TMPDIR", spool)));
+    authority.wait_for_certificate("any.example.org", &folder);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{Client, Server, Signal, fastcgi, osier};
 
@@ -683,6 +684,35 @@ fn a_file_outside_of_the_new_root_folder_is_not_read_again() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+}
+
+#[test]
+fn landlock_leaves_every_file_that_is_read_with_the_configuration_readable() {
+    let (folder, elsewhere) = (Sites::folder(), Sites::folder());
+    let authority = Authority::new("the authority");
+    authority.write(&folder, "site", &["example.org"]);
+    let replace = |pem: &str| {
+        elsewhere.write("new.pem", pem);
+        fs::rename(elsewhere.join("new.pem"), elsewhere.join("ca.pem")).unwrap();
+    };
+    replace(&authority.pem);
+    let ca = elsewhere.join("ca.pem").display().to_string();
+    let text = format!(
+        "landlock = true\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = {{ client_ca = \"{ca}\" }}\n\
+         [[site]]\nhost = \"example.org\"\ntls = {{ cert = \"site.pem\", key = \"site.key\" }}\n\
+         [[site.route]]\nproxy = {{ to = \"https://{}\", ca = \"{ca}\" }}\n",
+        testkit::nobody()
+    );
+    let spool = folder.join("other");
+    let sites = Sites::start_with(folder, &text, |command| {
+        command.env("TMPDIR", spool);
+    });
+    replace(&Authority::new("another authority").pem);
+    let said = sites.reload(&text);
+    assert!(
+        said.contains("'tls' of listener") && said.contains("reloaded"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub struct Paths {
     /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary
     /// files.
     pub write: Vec<PathBuf>,
-    /// Folders with programs that an upgrade may start. Their interpreters and libraries become accessible, too.
+    /// Folders with programs that an upgrade, or the proof of a name, may start. Their interpreters and libraries become accessible, too.
     pub execute: Vec<PathBuf>,
 }
 
