@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use osier::net;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateRevocationListDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
 use crate::connector::root_store;
@@ -82,6 +84,10 @@ impl fmt::Debug for Acceptor {
 }
 
 /// Whether clients show certificates.
+///
+/// Beside the authorities a PEM text may hold lists of revoked certificates (`X509 CRL`). A certificate on a list of its issuer
+/// ends the handshake. A list counts also after its time, and an issuer without a list has revoked nothing. A client cannot resume a
+/// session that began under other lists.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ClientCertificates {
@@ -149,7 +155,7 @@ impl AcceptorBuilder {
     ///
     /// # Errors
     ///
-    /// Authorities for client certificates that cannot be read.
+    /// Authorities for client certificates, or lists of revoked ones, that cannot be read.
     pub fn build(self) -> Result<Acceptor, Error> {
         let builder = ServerConfig::builder_with_provider(server_provider().clone())
             .with_protocol_versions(versions(self.min_version))?;
@@ -162,7 +168,15 @@ impl AcceptorBuilder {
             None => builder.with_no_client_auth(),
             Some(ca) => {
                 let roots = root_store(certificates(ca, "the file of client authorities")?)?;
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider().clone());
+                let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(ca).collect();
+                let lists = lists.map_err(|error| {
+                    Error::unusable(format_args!(
+                        "a list of revoked client certificates cannot be read: {error}"
+                    ))
+                })?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider().clone())
+                    .with_crls(lists)
+                    .allow_unknown_revocation_status();
                 let verifier = if is_required {
                     verifier
                 } else {

@@ -10,7 +10,9 @@ use std::time::SystemTime;
 use osier_web::files::calendar::Utc;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::oid_registry::OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS;
-use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name};
+use x509_parser::prelude::{
+    CertificateRevocationList, FromDer, GeneralName, ParsedExtension, X509Certificate, X509Extension, X509Name,
+};
 
 /// The error for an encoding that is not that of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +104,15 @@ impl Certificate {
             },
         })
     }
+}
+
+/// The time of the list that follows a list of revoked certificates, if it names one.
+///
+/// # Errors
+/// When the encoding is not that of a list.
+pub fn next_update(list: &[u8]) -> Result<Option<Time>, Malformed> {
+    let (_, list) = CertificateRevocationList::from_der(list).map_err(|_| Malformed)?;
+    Ok(list.next_update().map(|next| Time(next.timestamp())))
 }
 
 fn authority_key(extension: &X509Extension<'_>) -> Option<Vec<u8>> {

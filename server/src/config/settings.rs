@@ -327,8 +327,8 @@ pub enum TlsVersion {
 /// Certificates of clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientTls {
-    /// The authorities that sign the clients' certificates: the text of a PEM file. A reload compares it and so finds a
-    /// changed file.
+    /// The authorities that sign the clients' certificates, and lists of revoked ones: the text of the PEM files. A reload
+    /// compares it and so finds a changed file.
     pub authorities: Vec<u8>,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,

@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use osier_tls::Tickets;
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use toml::de::DeValue;
 
 use crate::certificates::acme::order::Kind;
 use crate::certificates::acme::settings as acme;
 use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
-use crate::certificates::x509::Time;
+use crate::certificates::x509::{Time, next_update};
 use crate::reader::{Section, Source};
 
 use super::address::{Address, DEFAULT_ADDRESS, is_ipv4_taken_with_ipv6};
@@ -50,11 +50,15 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
     let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
     let min_version = table.choice("min_version", &versions).unwrap_or_default();
     let authorities = authorities(&table);
-    let client_at = table.key("client");
+    let lists = revoked(&table);
     let is_required = table.choice("client", &[("optional", false), ("required", true)]);
-    if let (Some(at), None) = (&client_at, table.key("client_ca")) {
-        let text = "'client' needs 'client_ca': the file with the authorities that sign the clients' certificates";
-        section.source().problem(at, text);
+    if table.key("client_ca").is_none() {
+        for key in ["client", "client_crl"] {
+            let Some(at) = table.key(key) else { continue };
+            let text =
+                format!("'{key}' needs 'client_ca': the file with the authorities that sign the clients' certificates");
+            section.source().problem(&at, text);
+        }
     }
     if let Some(at) = table.key("cert").or(table.key("key")) {
         let text = "a certificate belongs to its site: [[site]] tls = { cert = \"FILE\", key = \"FILE\" }";
@@ -64,7 +68,7 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
     Some(ListenTls {
         min_version,
         client: authorities.map(|authorities| ClientTls {
-            authorities,
+            authorities: [authorities, lists.unwrap_or_default()].join(&b'\n'),
             is_required: is_required.unwrap_or(true),
         }),
     })
@@ -83,6 +87,29 @@ fn authorities(table: &Section<'_>) -> Option<Vec<u8>> {
     let text = format!("'client_ca': '{shown}' holds no certificates in PEM form");
     source.problem(&path.span, text);
     None
+}
+
+/// Reads the lists of revoked certificates. A file that is not there is a mistake: without it the listener would admit
+/// everybody. A list that is out of date counts on, with a warning.
+fn revoked(table: &Section<'_>) -> Option<Vec<u8>> {
+    let (path, bytes) = table.content("client_crl")?;
+    let source = table.source();
+    let shown = source.shown(&path.value);
+    let ders: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let ends: Option<Vec<_>> = ders.ok().map(|ders| ders.iter().map(|der| next_update(der)).collect());
+    let ends: Result<Vec<_>, _> = ends.unwrap_or_default().into_iter().collect();
+    let Some(ends) = ends.ok().filter(|ends| !ends.is_empty()) else {
+        let text = format!("'client_crl': '{shown}' holds no list of revoked certificates in PEM form (X509 CRL)");
+        source.problem(&path.span, text);
+        return None;
+    };
+    if let Some(end) = ends.into_iter().flatten().min().filter(|end| *end < Time::now()) {
+        source.warning(
+            &path.span,
+            format!("'{shown}': a newer list was due on {end}; until it is there, this one counts"),
+        );
+    }
+    Some(bytes)
 }
 
 /// Reads `ticket_keys`. A file that is not there yet, that holds something else, or that everybody may read, is a

@@ -233,7 +233,9 @@ fn landlock_leaves_the_program_and_the_authorities_of_the_issuer_accessible() {
     // Temporary files may be everywhere in their folder, and these tests are in that of the system.
     let spool = folder.join("spool");
     fs::create_dir(&spool).unwrap();
-    let _server = start_with(&folder, |command| drop(command.env("TMPDIR", spool)));
+    let _server = start_with(&folder, |command| {
+        command.env("TMPDIR", spool);
+    });
     authority.wait_for_certificate("any.example.org", &folder);
 }
 

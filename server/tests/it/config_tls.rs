@@ -388,6 +388,48 @@ fn backends_are_told_which_certificate_a_client_has_shown() {
 }
 
 #[test]
+fn a_revoked_certificate_is_refused_after_a_reload() {
+    let (folder, authority) = folder();
+    let clients = Authority::new("the clients");
+    folder.write("clients.pem", &clients.pem);
+    authority.write(&folder, "site", &["example.org"]);
+    for (name, serial) in [("ann", 7_u64), ("bob", 8)] {
+        let (cert, key) = clients.sign_with(&[name], |params| params.serial_number = Some(serial.into()));
+        write(&folder, name, &cert, &key);
+    }
+    folder.write("revoked.pem", clients.revoke(7, 2096));
+    let tls = "{ client_ca = \"clients.pem\" }";
+    let text = listeners(tls) + &site("default = true", "site", "");
+    let sites = Sites::start_in(folder, &text);
+    let get = |name: &str| {
+        let files = [format!("{name}.pem"), format!("{name}.key")];
+        curl(&sites, "example.org", &["--cert", &files[0], "--key", &files[1]])
+    };
+    let Some(before) = get("ann") else { return };
+    assert!(before.is_ok() && get("bob").unwrap().is_ok());
+    let with_list = text.replace(tls, "{ client_ca = \"clients.pem\", client_crl = \"revoked.pem\" }");
+    assert!(sites.reload(&with_list).contains("new connections get the change"));
+    assert!(get("ann").unwrap().is_err() && get("bob").unwrap().is_ok());
+    sites.folder.write("revoked.pem", clients.revoke(8, 2026));
+    let said = sites.reload(&with_list);
+    assert!(
+        said.contains("revoked.pem': a newer list was due on 2026-01-01") && said.contains("reloaded"),
+        "{said}"
+    );
+    assert!(get("ann").unwrap().is_ok() && get("bob").unwrap().is_err());
+    // Without the list everybody would be let in.
+    sites.folder.write("revoked.pem", &clients.pem);
+    let said = sites.reload(&with_list);
+    assert!(
+        said.contains("holds no list of revoked certificates") && said.contains("stays"),
+        "{said}"
+    );
+    assert!(get("bob").unwrap().is_err());
+    let said = sites.reload(&text.replace(tls, "{ client_crl = \"revoked.pem\" }"));
+    assert!(said.contains("'client_crl' needs 'client_ca'"), "{said}");
+}
+
+#[test]
 fn what_a_cache_stores_for_a_certificate_is_not_for_others() {
     let (folder, authority) = folder();
     let clients = Authority::new("the clients");

@@ -133,6 +133,32 @@ fn a_client_of_another_authority_is_refused() {
     });
 }
 
+#[test]
+fn a_certificate_on_a_list_of_its_issuer_is_refused() {
+    let numbered = |serial: u64| AUTHORITY.issue_with("somebody", |params| params.serial_number = Some(serial.into()));
+    let lists = [
+        &AUTHORITY.pem,
+        &AUTHORITY.revoke(&[7]),
+        &Authority::new("Somebody else").revoke(&[8]),
+    ];
+    let authorities: Vec<u8> = lists.into_iter().flat_map(|pem| pem.bytes()).collect();
+    for (serial, is_revoked) in [(7, true), (8, false)] {
+        let acceptor = with_clients(ClientCertificates::Required(authorities.clone()));
+        let (client, server) = pair(&connector_of(&numbered(serial)), &acceptor);
+        let shaken = osier::run(move || shake(&client, &server).1);
+        let refused = shaken.err().map(|error| Error::of(&error).unwrap().is_certificate());
+        assert_eq!(refused, is_revoked.then_some(true), "{serial}");
+    }
+    let broken = [
+        &AUTHORITY.pem,
+        "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+    ]
+    .concat();
+    let broken = ClientCertificates::Required(broken.into_bytes());
+    let builder = Acceptor::builder(LOCALHOST.identity()).client_certificates(broken);
+    assert!(builder.build().unwrap_err().to_string().contains("cannot be used"));
+}
+
 /// Knows two names, and a name for validations alone.
 struct Two {
     first: Identity,

@@ -5,7 +5,10 @@ use std::sync::LazyLock;
 
 use osier::net::UnixStream;
 use osier_tls::{Acceptor, Connector, Identity, Stream};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+    RevokedCertParams, date_time_ymd,
+};
 
 /// A certificate with its key, in PEM.
 pub struct Made {
@@ -54,6 +57,26 @@ impl Authority {
             chain: params.signed_by(&key, &self.issuer).expect("a certificate").pem(),
             key: key.serialize_pem(),
         }
+    }
+
+    /// A list of revoked certificates with these serial numbers.
+    pub fn revoke(&self, serials: &[u64]) -> String {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2026, 1, 2),
+            crl_number: 1_u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).expect("a list");
+        list.pem().expect("a list")
     }
 
     /// A client that trusts this authority alone.

@@ -3,7 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+    RevokedCertParams, date_time_ymd,
+};
 
 use super::Folder;
 
@@ -38,6 +41,25 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let signed = params.signed_by(&key, &self.issuer).unwrap();
         (signed.pem(), key.serialize_pem())
+    }
+
+    /// A list of revoked certificates with this serial number, which is to be replaced at a year's begin.
+    pub fn revoke(&self, serial: u64, next: i32) -> String {
+        let revoked = RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2025, 1, 1),
+            next_update: date_time_ymd(next, 1, 1),
+            crl_number: 1_u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     /// Writes a certificate and its key to `NAME.pem` and `NAME.key`.
