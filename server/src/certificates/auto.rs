@@ -16,8 +16,8 @@ use crate::log::operator::Say;
 
 /// The certificate of a site.
 pub struct Auto {
-    /// The first host of the site, after which the files are named.
-    name: String,
+    /// The hosts of the site. The first one names the files.
+    hosts: Vec<String>,
     /// The folder that the first handshake reads. `None` if the keeper loads the certificate.
     folder: Option<Folder>,
     /// Whether the log has said that there is no certificate.
@@ -37,18 +37,19 @@ enum Current {
 }
 
 impl Auto {
-    /// The certificate of a site whose first host is `name`.
+    /// The certificate of a site with these hosts, at least one.
     ///
     /// # Suspends
     /// While the folder is looked at.
-    pub fn new(name: &str, folder: Option<Folder>, say: Say) -> Auto {
-        let is_missing = folder.as_ref().is_some_and(|folder| !folder.has_certificate(name));
+    pub fn new(hosts: &[String], folder: Option<Folder>, say: Say) -> Auto {
+        let is_missing = |folder: &Folder| !hosts.iter().any(|host| folder.has_certificate(host));
+        let is_missing = folder.as_ref().is_some_and(is_missing);
         let current = match folder {
             Some(_) => Current::Unread(0),
             None => Current::Missing,
         };
         let auto = Auto {
-            name: name.to_owned(),
+            hosts: hosts.to_vec(),
             folder,
             is_told: AtomicBool::new(false),
             ends: AtomicI64::new(0),
@@ -64,7 +65,7 @@ impl Auto {
     /// Logs once that there is no certificate yet.
     pub fn tell_missing(&self) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
-            let name = &self.name;
+            let name = &self.hosts[0];
             self.say.warning(format_args!(
                 "tls = \"auto\": there is no certificate for {name} yet; THE SITE SERVES A SELF-SIGNED ONE until there is"
             ));
@@ -89,25 +90,23 @@ impl Auto {
     /// certificate.
     pub fn ends(&self) -> Option<(String, i64)> {
         let ends = self.ends.load(Ordering::Relaxed);
-        (ends != 0).then(|| (self.name.clone(), ends))
+        (ends != 0).then(|| (self.hosts[0].clone(), ends))
     }
 
-    /// Reads the stored certificate. The caller holds no lock: another fiber of this worker that waits for the lock
+    /// Reads the stored certificate, or one of another host of the site: the hosts may have changed. The caller holds no lock: another fiber of this worker that waits for the lock
     /// would block the thread that has to resume this one.
     ///
     /// # Suspends
     /// While the file is read.
     fn read(&self) -> Current {
-        let read = self
-            .folder
-            .as_ref()
-            .map_or(Ok(None), |folder| folder.certificate(&self.name));
+        let stored = |host: &String| self.folder.as_ref()?.certificate(host).transpose();
+        let read = self.hosts.iter().find_map(stored).transpose();
         let read = read.map_err(|error| error.to_string());
         match read.and_then(|stored| stored.as_ref().map(Stored::identity).transpose()) {
             Ok(Some(identity)) => Current::Read(identity),
             Ok(None) => Current::Missing,
             Err(why) => {
-                let name = &self.name;
+                let name = &self.hosts[0];
                 self.say
                     .error(format_args!("the stored certificate of {name} cannot be used: {why}"));
                 Current::Missing
@@ -147,11 +146,23 @@ mod tests {
     fn auto(folder: &testkit::Folder, first: &Stored) -> Arc<Auto> {
         let folder = Folder::new(folder.join("state"));
         folder.put_certificate("a.example.org", first).unwrap();
-        Arc::new(Auto::new("a.example.org", Some(folder), Say::new(|_| {})))
+        let hosts = ["a.example.org".to_owned()];
+        Arc::new(Auto::new(&hosts, Some(folder), Say::new(|_| {})))
     }
 
     fn leaf(identity: Option<Identity>) -> Vec<u8> {
         identity.unwrap().chain().next().unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_site_with_a_new_first_host_shows_the_certificate_of_another_one() {
+        let folder = testkit::Folder::new();
+        let stored = Stored::self_signed("a.example.org");
+        auto(&folder, &stored);
+        let hosts = ["b.example.org", "a.example.org"].map(str::to_owned);
+        let folder = Folder::new(folder.join("state"));
+        let auto = Auto::new(&hosts, Some(folder), Say::new(|line| panic!("{}", line.text)));
+        assert_eq!(leaf(auto.find(None)), leaf(stored.identity().ok()));
     }
 
     #[test]

@@ -238,13 +238,13 @@ impl Certificates {
 
     /// The certificate for these hosts. None without a state folder, or without a host.
     fn auto(&self, hosts: &[String]) -> Option<Arc<Auto>> {
-        let name = hosts.first()?;
+        hosts.first()?;
         let folder = match self.shared() {
             Some(_) => None,
             None => Some(self.folder()?),
         };
         let mut autos = locked(&self.autos);
-        let make = || Arc::new(Auto::new(name, folder, self.say.clone()));
+        let make = || Arc::new(Auto::new(hosts, folder, self.say.clone()));
         let auto = autos.entry(hosts.to_vec()).or_insert_with(make);
         Some(Arc::clone(auto))
     }

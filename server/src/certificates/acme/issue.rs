@@ -125,6 +125,11 @@ impl Subject {
     pub fn is_served_by(&self, stored: &Stored) -> bool {
         leaf(&stored.chain).is_some_and(|leaf| self.names.iter().all(|name| leaf.is_for(name)))
     }
+
+    /// Whether a stored certificate is for some of the names.
+    pub fn is_partly_served_by(&self, stored: &Stored) -> bool {
+        leaf(&stored.chain).is_some_and(|leaf| self.names.iter().any(|name| leaf.is_for(name)))
+    }
 }
 
 /// Reads the first certificate of a chain. `None` if there is none.

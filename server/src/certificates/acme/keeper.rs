@@ -344,12 +344,29 @@ impl Keeper {
         let read = found.as_ref().and_then(|stored| issue::read(&stored.chain));
         match &found {
             Some(stored) => self.serve(index, stored),
+            None if self.serves_another(index) => {}
             None => self.shelf.missing(subject),
         }
         match read.as_ref().and_then(|read| self.not_before(subject, read)) {
             Some(pause) => Next::look(pause),
             None => self.order(index, read.as_ref()),
         }
+    }
+
+    /// Serves what is stored for some of the names until there is a certificate for all: a site has got another host. False
+    /// if there is nothing.
+    fn serves_another(&self, index: usize) -> bool {
+        let subject = self.subject(index);
+        if self.state().served.contains_key(&index) {
+            return true;
+        }
+        let stored = |name: &String| self.resources.storage.certificate(name).ok().flatten();
+        let is_usable =
+            |stored: &Stored| issue::end(&stored.chain) > self.wall() && subject.is_partly_served_by(stored);
+        let another = (subject.names.len() > 1).then(|| subject.names.iter().filter_map(stored).find(is_usable));
+        let another = another.flatten();
+        another.iter().for_each(|stored| self.serve(index, stored));
+        another.is_some()
     }
 
     /// The pause until the next look at a certificate that is not to be renewed yet.

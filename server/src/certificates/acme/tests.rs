@@ -455,6 +455,32 @@ fn a_certificate_that_finds_no_room_is_served_and_not_ordered_again() {
 }
 
 #[test]
+fn a_site_with_other_hosts_serves_the_certificate_of_some_of_them_meanwhile() {
+    let issuer = Issuer::new(Script {
+        is_down: true,
+        ..script()
+    });
+    for hosts in [["b.example", "a.example"], ["a.example", "b.example"]] {
+        let (storage, issuer) = (Arc::new(Memory::default()), issuer.clone());
+        storage
+            .put_certificate("a.example", &issuer.issue(&["a.example".to_owned()]))
+            .unwrap();
+        let (lines, served) = run(move || {
+            let kept = Kept::on(storage);
+            kept.run(
+                &issuer,
+                vec![subject(&hosts)],
+                &virtual_clock(),
+                Duration::from_secs(20),
+            );
+            (kept.lines(), kept.served())
+        });
+        assert_eq!(served, 1, "{lines:?}");
+        assert!(lines[1].ends_with("until then the old one is served"), "{lines:?}");
+    }
+}
+
+#[test]
 fn a_panic_in_an_order_is_told_and_the_order_is_tried_again() {
     let panics = Script {
         makes_panic: true,
