@@ -32,6 +32,8 @@
 
 #[cfg(not(panic = "unwind"))]
 compile_error!("osier-coro ends coroutines by unwinding: build with panic = \"unwind\"");
+#[cfg(not(all(unix, target_pointer_width = "64")))]
+compile_error!("osier runs on 64-bit Unix systems only: build for another target, or leave osier out for this one");
 
 pub mod coroutine;
 pub mod overflow;

@@ -61,6 +61,9 @@
 //! - [`Token`]`(u64::MAX)` is reserved for the back-end.
 #![deny(unsafe_code)]
 
+#[cfg(not(all(unix, target_pointer_width = "64")))]
+compile_error!("osier runs on 64-bit Unix systems only: build for another target, or leave osier out for this one");
+
 mod bits;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_epoll.rs")]
 mod epoll;
