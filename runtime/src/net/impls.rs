@@ -247,6 +247,52 @@ macro_rules! stream_impls {
                 self.0.watched.own_here().map(drop)
             }
 
+            /// `read` as a future: an arm of [`select!`](crate::select!). The read timeout does not apply to it.
+            ///
+            /// [`as_async`](Self::as_async) has the traits of futures-io, for code over any stream.
+            ///
+            /// ```
+            /// use osier::net::UnixStream;
+            /// use std::io::Write;
+            /// use std::time::Duration;
+            ///
+            /// osier::run(|| {
+            ///     let (near, mut far) = UnixStream::pair()?;
+            ///     far.write_all(b"hello")?;
+            ///     let mut buf = [0; 16];
+            ///     osier::select! {
+            ///         n = near.read_async(&mut buf) => assert_eq!(&buf[..n?], b"hello"),
+            ///         timeout Duration::from_secs(60) => panic!("the bytes are there"),
+            ///     }
+            ///     std::io::Result::Ok(())
+            /// })?;
+            /// # std::io::Result::Ok(())
+            /// ```
+            ///
+            /// # Cancellation
+            ///
+            /// Dropped before it is ready, it has taken nothing.
+            ///
+            /// # Errors
+            ///
+            /// The system's errors.
+            pub fn read_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
+                self.0.read_async(buf)
+            }
+
+            /// `write` as a future. The write timeout does not apply to it.
+            ///
+            /// # Cancellation
+            ///
+            /// Dropped before it is ready, it has written nothing.
+            ///
+            /// # Errors
+            ///
+            /// The system's errors.
+            pub fn write_async(&self, buf: &[u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
+                self.0.write_async(buf, rustix::net::SendFlags::empty())
+            }
+
             /// [`peek`](Self::peek) as a future. The read timeout does not apply to it.
             pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.peek_async(buf)

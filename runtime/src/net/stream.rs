@@ -151,6 +151,13 @@ impl Stream {
         self.receive(|fd| call::peek(fd, buf))
     }
 
+    pub(crate) fn read_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        let short_read = self.watched.short_read();
+        Io::new(&self.watched, Direction::Read, move |fd| {
+            call::read(fd, buf, short_read)
+        })
+    }
+
     pub(crate) fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
         Io::new(&self.watched, Direction::Read, |fd| call::peek(fd, buf))
     }

@@ -261,6 +261,32 @@ fn a_dropped_read_takes_no_bytes() {
 }
 
 #[test]
+fn a_read_and_a_write_are_arms_that_lose_nothing() {
+    in_every_colour(|| async {
+        let (near, far) = tcp_pair_async().await;
+        let mut buf = [0; 8];
+        assert!(poll_once(pin!(near.read_async(&mut buf))).is_pending());
+        assert_eq!(far.write_async(b"hello").await.unwrap(), 5);
+        assert_eq!(near.read_async(&mut buf).await.unwrap(), 5);
+        assert_eq!(&buf[..5], b"hello");
+
+        let mut written = 0;
+        while let Poll::Ready(n) = poll_once(pin!(near.write_async(&[7; 65_536]))) {
+            written += n.unwrap();
+        }
+        drop(near); // the write that found no room has written nothing
+        let (mut read, mut buf) = (0, vec![0; 65_536]);
+        loop {
+            match far.read_async(&mut buf).await.unwrap() {
+                0 => break,
+                n => read += n,
+            }
+        }
+        assert_eq!(read, written);
+    });
+}
+
+#[test]
 fn a_dropped_accept_loses_no_connection() {
     in_every_colour(|| async {
         let listener = TcpListener::bind(LOOPBACK).unwrap();
