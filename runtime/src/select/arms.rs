@@ -219,6 +219,12 @@ pub fn wait_now<A: Arms>(arms: Pin<&mut A>, order: Order) -> Option<A::Taken> {
 
 /// The deadline of a `timeout` arm. Beyond the range of the clock it is for ever.
 #[inline]
-pub fn after(limit: Duration) -> Option<Instant> {
-    now().checked_add(limit)
+pub fn after(limit: impl Into<Option<Duration>>) -> Option<Instant> {
+    now().checked_add(limit.into()?)
+}
+
+/// The deadline of an `until` arm.
+#[inline]
+pub fn by(deadline: impl Into<Option<Instant>>) -> Option<Instant> {
+    deadline.into()
 }

@@ -31,7 +31,7 @@ pub use race::{First, FirstOf, Race, race, race_async};
 #[doc(hidden)]
 pub mod __private {
     pub use super::arms::{
-        Arm, End as NoArm, Order, Taken, after, next, next_now, next_until, wait, wait_now, wait_until,
+        Arm, End as NoArm, Order, Taken, after, by, next, next_now, next_until, wait, wait_now, wait_until,
     };
     pub use super::join::{End as NoPart, Part, all, wait as wait_all};
 }
@@ -70,8 +70,8 @@ pub mod __private {
 /// |---|---|
 /// | `pattern = future => body` | waits for the future; its output is bound to the pattern, which must match whatever comes: errors and hang-ups are values, and `match` in the body tells them apart |
 /// | `pattern = future, if condition => body` | as above if the condition is true; else the arm is not there, and its future is not made |
-/// | `timeout duration => body` | runs when none was ready for so long |
-/// | `until instant => body` | runs when none was ready by then |
+/// | `timeout duration => body` | runs when none was ready for so long; an `Option<Duration>` may be `None`, which is for ever |
+/// | `until instant => body` | runs when none was ready by then; an `Option<Instant>` may be `None`, which is never |
 /// | `default => body` | runs when none is ready now: nothing is waited for |
 ///
 /// At most one of the last three may stand. The other arms may be any in number and type, and the same source may be in
@@ -162,7 +162,7 @@ macro_rules! __select {
         $crate::__select!(@body $how $else $arms (until { $crate::select::__private::after($limit) }) $($rest)+)
     };
     (@arm $how:tt $else:tt $arms:tt until $deadline:expr => $($rest:tt)+) => {
-        $crate::__select!(@body $how $else $arms (until { ::core::option::Option::Some($deadline) }) $($rest)+)
+        $crate::__select!(@body $how $else $arms (until { $crate::select::__private::by($deadline) }) $($rest)+)
     };
     (@arm $how:tt $else:tt $arms:tt $($rest:tt)+) => { $crate::__select!(@leaf $how $else $arms $($rest)+) };
     (@leaf $how:tt $else:tt $arms:tt $output:pat = $leaf:expr, if $condition:expr => $($rest:tt)+) => {

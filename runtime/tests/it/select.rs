@@ -237,6 +237,33 @@ fn a_timeout_runs_when_its_time_has_passed_and_not_before() {
 }
 
 #[test]
+fn a_limit_that_is_none_never_comes() {
+    timeless(1).run(|| {
+        let mut asked = 0;
+        for limit in [None, Some(Duration::ZERO), None] {
+            let deadline = limit.map(|limit| osier::time::now() + limit);
+            let by_time = select! {
+                () = osier::time::Sleep::new(LONG) => false,
+                until deadline => true,
+            };
+            let in_time = select! {
+                () = osier::time::Sleep::new(LONG) => false,
+                timeout limit => true,
+            };
+            let awaited = osier::block_on(async {
+                select_async! {
+                    () = osier::time::Sleep::new(LONG) => false,
+                    until deadline => true,
+                }
+            });
+            assert_eq!([by_time, in_time, awaited], [limit.is_some(); 3]);
+            asked += 1;
+        }
+        assert_eq!(asked, 3);
+    });
+}
+
+#[test]
 fn what_is_ready_wins_over_a_timeout_that_has_passed() {
     on(1).run(|| {
         for _ in 0..100 {
