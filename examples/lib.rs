@@ -28,6 +28,7 @@ chapters! {
     BlockingLibraries: "blocking-libraries.md",
     FilesProcessesSignals: "files-processes-signals.md",
     Embedding: "embedding.md",
+    OwnProtocol: "own-protocol.md",
     Routing: "routing.md",
     FormsAndJson: "forms-and-json.md",
     Websockets: "websockets.md",
