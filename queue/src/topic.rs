@@ -38,7 +38,7 @@ pub enum Policy {
     DropOldest,
     /// The message is refused. The receiver sees the first messages.
     DropNewest,
-    /// The feed ends. Its receiver gets the messages in the queue, and then [`End::TooSlow`].
+    /// The feed ends. Its receiver gets the messages in the queue, and then learns that it was too slow.
     Disconnect,
 }
 

@@ -32,6 +32,8 @@ pub enum Cause {
     Deadline,
     /// The runtime shuts down. This is the last call. A socket that has bytes gets one call with [`Cause::Readable`] before it, and
     /// may have bytes still.
+    ///
+    /// The fiber of this call is cancelled. A call that would wait fails or unwinds, except inside of [`shield`](crate::shield()).
     Shutdown,
 }
 

@@ -331,7 +331,7 @@ fn a_dormant_connection_that_stays_readable_hears_of_the_shutdown() {
         let (mut client, server) = pair();
         client.write_all(b"nobody reads this").unwrap();
         let wake = move |_: &mut TcpStream, cause| {
-            noted.lock().unwrap().push(cause);
+            noted.lock().unwrap().push((cause, osier::fiber::is_cancelled()));
             AfterBurst::Sleep(None)
         };
         park_local(Box::new(Conn(server, wake)), None).unwrap();
@@ -339,8 +339,12 @@ fn a_dormant_connection_that_stays_readable_hears_of_the_shutdown() {
     });
     drop(runtime);
     let causes = causes.lock().unwrap();
-    assert_eq!(causes.iter().filter(|cause| **cause == Cause::Shutdown).count(), 1);
-    assert_eq!(causes.last(), Some(&Cause::Shutdown));
+    assert_eq!(causes.iter().filter(|(cause, _)| *cause == Cause::Shutdown).count(), 1);
+    assert_eq!(
+        causes.last(),
+        Some(&(Cause::Shutdown, true)),
+        "the last call, cancelled"
+    );
     drop(client);
 }
 
