@@ -198,7 +198,7 @@ pub use runtime::handle::{Ended, Handle};
 pub use runtime::{Builder, Runtime, run};
 pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
 pub use time::sleep;
-pub use wait::block_on::{block_on, unblock};
+pub use wait::block_on::{block_on, unblock, unblock_async};
 pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};
 pub use worker::affinity::available_parallelism;
 pub use worker::packet::JoinHandle;

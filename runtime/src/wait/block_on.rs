@@ -53,8 +53,14 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// osier::run(|| {
 ///     let text = osier::unblock(|| std::fs::read_to_string("/proc/self/comm"));
 ///     assert!(!text.unwrap().is_empty());
+///
+///     // A fiber of its own for it gives a handle, as tokio's `spawn_blocking` does.
+///     let sum = osier::spawn(|| osier::unblock(|| (1..=1000).sum::<u32>()));
+///     assert_eq!(sum.join().unwrap(), 500_500);
 /// });
 /// ```
+///
+/// The process has one pool, of at most 500 threads; more work waits in line. In a future use [`unblock_async`].
 ///
 /// # Suspends
 ///
@@ -67,9 +73,31 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// # Panics
 ///
 /// If `work` does, with the same payload. Also if the pool has no thread and the system starts none.
+#[doc(alias("spawn_blocking", "block_in_place"))]
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    block_on(unblock_async(work))
+}
+
+/// Runs `work` as [`unblock`] does, in a future. The work begins at the first poll.
+///
+/// ```
+/// osier::run(|| {
+///     let task = osier::spawn_future(async { osier::unblock_async(|| (1..=1000).sum::<u32>()).await });
+///     assert_eq!(task.join().unwrap(), 500_500);
+/// });
+/// ```
+///
+/// # Cancellation
+///
+/// A future that is dropped takes back work that no thread has begun. Other work goes on by itself, and its value is dropped.
+///
+/// # Panics
+///
+/// The panics of [`unblock`].
+#[doc(alias = "spawn_blocking")]
+pub async fn unblock_async<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let pooled = pooled(|| catch_unwind(AssertUnwindSafe(work)));
-    match block_on(pooled.unwrap_or_else(|error| panic!("osier: {error}"))) {
+    match pooled.unwrap_or_else(|error| panic!("osier: {error}")).await {
         Ok(value) => value,
         Err(payload) => resume_unwind(payload),
     }

@@ -323,6 +323,26 @@ fn a_runtime_run_on_a_worker_says_what_to_do_instead() {
 }
 
 #[test]
+fn work_that_blocks_is_a_future_in_every_colour() {
+    crate::colours::in_every_colour(|| async { assert_eq!(osier::unblock_async(|| 6 * 7).await, 42) });
+}
+
+#[test]
+fn work_that_panics_panics_the_task_that_waits_for_it() {
+    let runtime = on(1);
+    let task = runtime.spawn_future(osier::unblock_async(|| -> u32 { panic!("the work") }));
+    assert_eq!(task.join().unwrap_err().downcast_ref(), Some(&"the work"));
+}
+
+#[test]
+fn work_whose_future_is_never_polled_does_not_begin() {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    drop(osier::unblock_async(move || sender.send(())));
+    // The work is dropped with its sender, and has sent nothing.
+    assert!(receiver.recv().is_err());
+}
+
+#[test]
 fn block_on_waits_for_any_future() {
     use std::future::poll_fn;
     use std::sync::Mutex;
