@@ -18,20 +18,20 @@
 //!
 //! A chat may be [shared](Chat::shared) with other processes over Redis. Lines and histories are
 //! then common to all processes. The number of guests is counted in each process alone.
-//!
-//! # Protocol
-//!
-//! A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
-//! published to the room's topic, which queues it for each connection.
-//!
-//! `rooms` has the rooms, and `handover` moves them to a new process. The lock of the room's history is held while a line enters
-//! the history and the topic, and while a guest is sent the history and joins. Every guest thus sees every line once, in one order.
-//! Lines of different processes may be ordered differently in each process.
-//!
-//! A shared chat uses one channel of the broker for all its rooms. A line goes to the local room at
-//! once and to the channel. The relay, a fiber, delivers lines of other processes to the local
-//! rooms, and creates the rooms that are missing. The channel also carries which rooms have guests in
-//! which process, so that a room leaves when it has guests nowhere.
+
+// # Protocol
+//
+// A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
+// published to the room's topic, which queues it for each connection.
+//
+// `rooms` has the rooms, and `handover` moves them to a new process. The lock of the room's history is held while a line enters
+// the history and the topic, and while a guest is sent the history and joins. Every guest thus sees every line once, in one order.
+// Lines of different processes may be ordered differently in each process.
+//
+// A shared chat uses one channel of the broker for all its rooms. A line goes to the local room at
+// once and to the channel. The relay, a fiber, delivers lines of other processes to the local
+// rooms, and creates the rooms that are missing. The channel also carries which rooms have guests in
+// which process, so that a room leaves when it has guests nowhere.
 
 #[cfg(feature = "upgrade")]
 mod handover;

@@ -7,12 +7,8 @@
 //!
 //! Only small bodies and the beginnings of streams are encoded on the worker. All other bytes are
 //! encoded on the pool for blocking work, in slices, so that a large response delays no other client.
-//! A slice ends after `SLICE`, whatever the bytes and the machine.
 //!
-//! Static files are compressed in `files/encoded.rs` instead, because their encoded forms are
-//! cached.
-//!
-//! Source: RFC 9110 sections 8.4, 8.8.3, 12.5.3 and 15.4.5.
+//! [`Files`](crate::files::Files) compresses static files itself, and caches their encoded forms.
 //!
 //! ```
 //! use osier_web::compress::Compress;

@@ -35,22 +35,22 @@
 //!
 //! Files that the backend names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators,
 //! conditions and ranges. A name without a file gets 404.
-//!
-//! # Layout
-//!
-//! | module | work |
-//! |---|---|
-//! | `script` | finds the script that a path means |
-//! | `found` | remembers the scripts found in the last second |
-//! | `params` | encodes the FastCGI parameters |
-//! | `sender` | sends the request body |
-//! | `exchange` | reads the records of the backend |
-//! | `backend_response` | reads the head and the body out of these records |
-//! | `client_response` | makes the client's response |
-//! | `stderr` | logs the backend's standard error |
-//!
-//! [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a
-//! time: backends multiplex badly or not at all.
+
+// # Layout
+//
+// | module | work |
+// |---|---|
+// | `script` | finds the script that a path means |
+// | `found` | remembers the scripts found in the last second |
+// | `params` | encodes the FastCGI parameters |
+// | `sender` | sends the request body |
+// | `exchange` | reads the records of the backend |
+// | `backend_response` | reads the head and the body out of these records |
+// | `client_response` | makes the client's response |
+// | `stderr` | logs the backend's standard error |
+//
+// [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a
+// time: backends multiplex badly or not at all.
 
 mod backend_response;
 mod client_response;

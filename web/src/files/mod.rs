@@ -13,20 +13,20 @@
 //! # ;
 //! # std::io::Result::Ok(())
 //! ```
-//!
-//! # Layout
-//!
-//! - `answer` is the entry. It turns a request into a response.
-//! - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
-//! - `target` reads a request's path into a file name.
-//! - `place` finds the folder of a path, again and again; `root` opens a name in that folder. `walk` does so step by
-//!   step where there are symbolic links to judge; `links` has the rule, and logs refused ones.
-//! - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
-//!   `encoded` makes the encodings that have no sibling.
-//! - `linux` has the calls of Linux for names and bytes in memory, `entry` an entry of a folder; `no_linux` and `no_path`
-//!   stand in for them elsewhere.
-//! - `conditional` and `range` choose which part of the file is sent.
-//! - `listing` writes the listing of a folder; `mime` maps extensions to types; `calendar` makes dates.
+
+// # Layout
+//
+// - `answer` is the entry. It turns a request into a response.
+// - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
+// - `target` reads a request's path into a file name.
+// - `place` finds the folder of a path, again and again; `root` opens a name in that folder. `walk` does so step by
+//   step where there are symbolic links to judge; `links` has the rule, and logs refused ones.
+// - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
+//   `encoded` makes the encodings that have no sibling.
+// - `linux` has the calls of Linux for names and bytes in memory, `entry` an entry of a folder; `no_linux` and `no_path`
+//   stand in for them elsewhere.
+// - `conditional` and `range` choose which part of the file is sent.
+// - `listing` writes the listing of a folder; `mime` maps extensions to types; `calendar` makes dates.
 
 mod answer;
 mod cache;

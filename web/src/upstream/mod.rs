@@ -5,25 +5,23 @@
 //! reports [`answered`](Lease::answered) or [`failed`](Lease::failed). Then it [keeps](Lease::keep)
 //! the connection, or drops the lease, which closes it.
 //!
-//! ```text
-//!   affinity.rs: what the request says
-//!     ▼
-//!   lease ─▶ claim (claim.rs) ─▶ shelf of this worker (shelves.rs) ─▶ Lease (lease.rs)
-//!              │ health.rs: in, out, due for a trial     └ empty: dial (backend.rs)
-//!              │ pick.rs: weights, loads and keys
-//!   keeper.rs: one fiber an upstream: active checks, idle timeout
-//! ```
-//!
 //! Any worker may take, use and return a lease, at the same time as others. The number of leases and the health of a
 //! backend are atomics. A search that finds a backend takes no lock and allocates nothing. Where leases are limited, or
 //! the choice depends on them, a claim counts itself with a compare-and-swap that fails if the backend has more leases
 //! than the choice allows, so two workers never take the same place. Everything else that a request writes belongs to
-//! its worker (per_worker.rs).
+//! its worker.
 //!
 //! Idle connections lie on one shelf per worker. A lock guards each shelf; it is held for a push or
 //! a pop and never across a suspension. Usually a connection stays on the worker whose poller knows it. A
 //! worker whose shelf is empty takes a connection of another worker, which costs two system calls, less than
 //! connecting.
+
+//   affinity.rs: what the request says
+//     ▼
+//   lease ─▶ claim (claim.rs) ─▶ shelf of this worker (shelves.rs) ─▶ Lease (lease.rs)
+//              │ health.rs: in, out, due for a trial     └ empty: dial (backend.rs)
+//              │ pick.rs: weights, loads and keys
+//   keeper.rs: one fiber an upstream: active checks, idle timeout
 
 pub(crate) mod affinity;
 pub(crate) mod attempt;

@@ -19,14 +19,14 @@
 //! [`Rate::check`] runs before the handler. The [`Permit`] lives among the extensions of the request: until the
 //! response has been sent or, after a change of protocols (a WebSocket, a tunnel), until the connection ends. A client
 //! is a [`ClientNetwork`].
-//!
-//! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm,
-//! ITU-T I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away
-//! than the burst allows. So an instant in the past means a full bucket, and the entry can be forgotten.
-//!
-//! The table has `SHARDS` shards, chosen by hash. Each has a bounded size, and a lock that is held for one look-up. A
-//! full shard first forgets the clients with full buckets, then the quarter whose buckets are fullest. Somebody with
-//! many addresses can make the table forget clients early, but can neither make it grow nor lock out others.
+
+// A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm,
+// ITU-T I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away
+// than the burst allows. So an instant in the past means a full bucket, and the entry can be forgotten.
+//
+// The table has `SHARDS` shards, chosen by hash. Each has a bounded size, and a lock that is held for one look-up. A
+// full shard first forgets the clients with full buckets, then the quarter whose buckets are fullest. Somebody with
+// many addresses can make the table forget clients early, but can neither make it grow nor lock out others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry as Slot, RandomState};

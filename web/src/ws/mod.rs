@@ -30,15 +30,15 @@
 //! No extension is negotiated. `permessage-deflate` needs a compressor of hundreds of kilobytes per
 //! connection, and a compressed frame could not be shared. The handshake of a client that offers an
 //! extension succeeds without it, as RFC 6455 requires.
-//!
-//! # Layout
-//!
-//! - `handshake` checks the upgrade request.
-//! - `decode` turns bytes into messages and `frame` turns messages into bytes. Both depend only on
-//!   `message` and are fuzzed alone, with the properties in `law`.
-//! - `socket` is the blocking style and `session` the callback style. `end` has the reasons of both.
-//!
-//! The tungstenite crate supplies the coding of frame headers, opcodes and close codes.
+
+// # Layout
+//
+// - `handshake` checks the upgrade request.
+// - `decode` turns bytes into messages and `frame` turns messages into bytes. Both depend only on
+//   `message` and are fuzzed alone, with the properties in `law`.
+// - `socket` is the blocking style and `session` the callback style. `end` has the reasons of both.
+//
+// The tungstenite crate supplies the coding of frame headers, opcodes and close codes.
 
 mod decode;
 mod end;

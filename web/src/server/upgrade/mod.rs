@@ -69,10 +69,8 @@
 //! - It says `Leaving`, because the next upgrade has begun, or the old process is asked to [end soon](Upgrade::end_soon): the same, after
 //!   connections at rest have moved.
 //! - It says `Stopping`, because it is being shut down: the old process shuts down, too.
-//!
-//! # Layout
-//!
-//! `old` starts the new process and hands over, `new` takes over. The messages and the queue are in `conn/handover/`.
+
+// `old` starts the new process and hands over, `new` takes over. The messages and the queue are in `conn/handover/`.
 
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 

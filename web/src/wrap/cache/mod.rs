@@ -52,21 +52,21 @@
 //!
 //! Scheme, host, path and query. Spellings of one path have one key for purges, but each gets its own
 //! response, and so do requests with fields such as `X-Forwarded-Host` that some applications believe more than the
-//! target. See `key.rs`.
-//!
-//! # Layout
-//!
-//! | module | work |
-//! |---|---|
-//! | `asked`, `directives` | the demands of a request, and `Cache-Control` |
-//! | `freshness` | the rules: what is stored, how long it is fresh |
-//! | `key` | keys and variants |
-//! | `entry` | a stored response, and the responses made of it |
-//! | `store`, `queue` | the table of entries, its rebuilding after a start, and the order of eviction |
-//! | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
-//! | `fill`, `writer` | a body while it arrives |
-//! | `disk`, `record` | files, and their heads |
-//! | `purge` | removing entries |
+//! target.
+
+// # Layout
+//
+// | module | work |
+// |---|---|
+// | `asked`, `directives` | the demands of a request, and `Cache-Control` |
+// | `freshness` | the rules: what is stored, how long it is fresh |
+// | `key` | keys and variants |
+// | `entry` | a stored response, and the responses made of it |
+// | `store`, `queue` | the table of entries, its rebuilding after a start, and the order of eviction |
+// | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
+// | `fill`, `writer` | a body while it arrives |
+// | `disk`, `record` | files, and their heads |
+// | `purge` | removing entries |
 
 mod asked;
 mod directives;
