@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::waiters::{WaitList, Waiter};
 
-/// The level of a [`Budget`]: the distance of the held bytes from the limit.
+/// How close the held bytes are to the limit of their budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     /// Below 80 % of the limit, or no limit.

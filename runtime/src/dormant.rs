@@ -8,7 +8,9 @@
 //! ```
 //!
 //! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system call
-//! of the runtime. `worker/resting.rs` has what a worker does with a connection at rest.
+//! of the runtime.
+
+// `worker/resting.rs` has what a worker does with a connection at rest.
 
 use std::io;
 use std::time::Instant;

@@ -1,17 +1,37 @@
 //! Signals of the process, as something to wait for.
 //!
-//! A listener is a word of bits and an eventfd. The handler sets the signal's bit and writes to the descriptor. A
-//! receiver takes a bit. Handlers are shared with all users of the `signal-hook` family, so listeners and other
-//! libraries do not replace each other's handlers.
+//! [`ctrl_c`] waits for one. [`Signals`] keeps listening: it loses none between two waits, and its `recv_async` is an arm of
+//! [`select!`](crate::select!). The page of [the crate](crate#graceful-shutdown) has a server that stops at SIGTERM.
 //!
-//! # Protocol
-//! A bit is set before the descriptor is written to, and the descriptor is read only when no bit was found. A receiver
-//! that has read the descriptor and then takes one bit of several writes to it again. So bits imply a readable
-//! descriptor, and any number of receivers on any pollers may wait for it.
+//! ```
+//! use osier::signal::{Signal, Signals};
 //!
-//! # Safety
-//! This file may use `unsafe` to register handlers. A handler must do only what a signal handler may do: it makes one
-//! atomic read-modify-write and one write(2). It does not allocate, lock or panic.
+//! let hangups = Signals::new([Signal::HUP])?;
+//! osier::run(move || {
+//!     osier::spawn(move || -> std::io::Result<()> {
+//!         loop {
+//!             hangups.recv()?;
+//!             println!("reading the configuration again");
+//!         }
+//!     });
+//! });
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! Handlers are shared with all users of the `signal-hook` family, so listeners and other libraries do not replace each
+//! other's handlers.
+
+// A listener is a word of bits and an eventfd. The handler sets the signal's bit and writes to the descriptor. A
+// receiver takes a bit.
+//
+// # Protocol
+// A bit is set before the descriptor is written to, and the descriptor is read only when no bit was found. A receiver
+// that has read the descriptor and then takes one bit of several writes to it again. So bits imply a readable
+// descriptor, and any number of receivers on any pollers may wait for it.
+//
+// # Safety
+// This file may use `unsafe` to register handlers. A handler must do only what a signal handler may do: it makes one
+// atomic read-modify-write and one write(2). It does not allocate, lock or panic.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -261,14 +281,34 @@ osier_queue::impl_debug!(Signals, self => { .. });
 ///
 /// Until it comes. Blocks the thread when called on a plain one.
 ///
+/// # Cancellation
+///
+/// The error of a cancelled call.
+///
 /// # Errors
 ///
 /// The errors of [`Signals::new`] and [`Signals::recv`].
+///
+/// # Examples
+///
+/// ```no_run
+/// osier::run(|| {
+///     let work = osier::spawn(|| osier::sleep(std::time::Duration::from_secs(3600)));
+///     osier::signal::ctrl_c()?;
+///     work.cancel();
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
 pub fn ctrl_c() -> io::Result<()> {
     Signals::new([Signal::INT])?.recv().map(drop)
 }
 
 /// Waits as [`ctrl_c`] does, in a future. It listens from its first poll on.
+///
+/// # Errors
+///
+/// The errors of [`ctrl_c`].
 pub async fn ctrl_c_async() -> io::Result<()> {
     Signals::new([Signal::INT])?.recv_async().await.map(drop)
 }

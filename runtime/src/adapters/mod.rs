@@ -42,11 +42,9 @@
 //!
 //! The timeouts of a stream apply to its blocking calls only. [`select!`](crate::select!) or the executor's own means
 //! give a future a timeout.
-//!
-//! ```text
-//!   stream.rs   AsyncStream: the crate's streams with futures_io's traits
-//!   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   executor, timer, runtime context
-//! ```
+
+//   stream.rs   AsyncStream: the crate's streams with futures_io's traits
+//   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   executor, timer, runtime context
 
 #[cfg(any(feature = "hyper", feature = "tokio-io"))]
 mod compat;

@@ -61,15 +61,13 @@
 //! callbacks at once and needs no lock.
 //!
 //! A callback may block: it runs on a plain thread, or on the fiber that iterates. A panic ends only that callback.
-//!
-//! # Parts
-//! ```text
-//!   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with its own poller; graceful shutdown
-//!      │  run_queue.rs   RunQueue: the order of callbacks, the threads that run them
-//!      │  registry.rs    the outstanding requests
-//!      │  request.rs     a leaf, its callback, and the state of osier_queue::request; CancelHandle
-//!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     callbacks for the leaves of time/, wait/descriptor.rs and net/
-//! ```
+
+// # Parts
+//   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with its own poller; graceful shutdown
+//      │  run_queue.rs   RunQueue: the order of callbacks, the threads that run them
+//      │  registry.rs    the outstanding requests
+//      │  request.rs     a leaf, its callback, and the state of osier_queue::request; CancelHandle
+//      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     callbacks for the leaves of time/, wait/descriptor.rs and net/
 
 mod file;
 mod io_queue;

@@ -1,7 +1,16 @@
 //! Fibers: how to make one, and how code finds out which one runs it.
 //!
-//! A fiber is a coroutine that a worker resumes. `worker/core.rs` holds what a fiber knows of itself, `worker/packet.rs` what is
-//! spawned. This module is the public face: it starts fibers, names them and yields.
+//! | to | use |
+//! |---|---|
+//! | start one | [`spawn`]; [`spawn_local`] if it holds an `Rc`; [`Builder`] for a name, a larger stack or a given worker |
+//! | start some, and take each value as it comes | [`JoinSet`] |
+//! | start some that borrow | [`scope`](crate::scope), [`try_scope`](crate::try_scope) |
+//! | let others run | [`yield_now`], [`give_way`] |
+//! | keep a value for each fiber | [`fiber_local!`](crate::fiber_local!) |
+//! | say in dumps and panics what it does | [`describe`] |
+
+// A fiber is a coroutine that a worker resumes. `worker/core.rs` holds what a fiber knows of itself, `worker/packet.rs` what is
+// spawned. This module is the public face: it starts fibers, names them and yields.
 
 #[cfg(feature = "sync")]
 mod join_set;

@@ -17,13 +17,6 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! ```text
-//!   fs/mod.rs            the functions on paths
-//!   fs/operation.rs      one call as a future, begun at its first poll
-//!   fs/file.rs           File and OpenOptions        fs/dir.rs            ReadDir, DirEntry
-//!   fs/options.rs        How, DirBuilder             fs/no_simulated.rs   stands in for sim/files.rs
-//! ```
-//!
 //! # Cancellation
 //!
 //! A system call on a file cannot be interrupted. A call that is cancelled, or a future that is dropped, has no
@@ -34,6 +27,11 @@
 //! # Errors
 //!
 //! The errors of std's functions, the error of a cancelled call, and `WouldBlock` on a worker outside of a fiber.
+
+//   fs/mod.rs            the functions on paths
+//   fs/operation.rs      one call as a future, begun at its first poll
+//   fs/file.rs           File and OpenOptions        fs/dir.rs            ReadDir, DirEntry
+//   fs/options.rs        How, DirBuilder             fs/no_simulated.rs   stands in for sim/files.rs
 
 mod dir;
 mod file;

@@ -3,6 +3,25 @@
 //! The workers poll tasks between fibers, each task on a worker that has time. A task never blocks a worker. Every
 //! primitive of this crate has a future (`wait_async` beside `wait`), so tasks, fibers and threads meet at the same
 //! primitives.
+//!
+//! ```
+//! use osier::sync::mpsc;
+//! use osier::time::Sleep;
+//! use std::time::Duration;
+//!
+//! osier::run(|| {
+//!     let (sender, mut receiver) = mpsc::channel(1);
+//!     let task = osier::spawn_future(async move {
+//!         Sleep::new(Duration::from_millis(1)).await; // not `osier::sleep`, which would block: here it panics
+//!         sender.send_async("from a task").await
+//!     });
+//!     assert_eq!(receiver.recv(), Ok("from a task")); // a fiber waits for it
+//!     task.join().unwrap().unwrap();
+//! });
+//! ```
+//!
+//! A task takes less memory than a fiber, which has a stack. Code that awaits is not cancelled by unwinding: a task that is cancelled is
+//! dropped between two polls.
 
 mod local;
 

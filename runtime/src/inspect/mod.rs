@@ -1,14 +1,18 @@
 //! Diagnostics: the dump, the watchdog and the metrics.
 //!
-//! | part | shows | file |
-//! |---|---|---|
-//! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs`, `frames.rs` |
-//! | the panic hook | the fiber that panicked, and what it did | `panics.rs` |
-//! | the watchdog | a worker that no longer turns its loop, and what it runs | `watchdog.rs`, `stuck.rs`, `waiters.rs` |
-//! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
+//! | part | shows |
+//! |---|---|
+//! | [`dump()`], [`dump_on_sigquit`] | every fiber, each asked on its own stack; every task |
+//! | the panic hook | the fiber that panicked, and what it did |
+//! | the watchdog, [`Builder::watchdog`](crate::Builder::watchdog) | a worker that no longer turns its loop, and what it runs |
+//! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters |
 //!
-//! None of them changes what it shows. Each worker writes its own numbers to its desk; `worker/desk.rs` has that
-//! protocol.
+//! None of them changes what it shows.
+
+//   dump        dump.rs, frames.rs
+//   panic hook  panics.rs
+//   watchdog    watchdog.rs, stuck.rs, waiters.rs
+//   metrics     metrics.rs: each worker writes its own numbers to its desk; worker/desk.rs has that protocol
 
 pub(crate) mod dump;
 mod frames;

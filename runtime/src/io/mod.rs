@@ -1,17 +1,87 @@
 //! I/O beyond the sockets of `net`: waiting for any descriptor, sending the bytes of a file, moving bytes between
 //! streams, and cancelling work when its client has gone.
 //!
-//! ```text
-//!   readable, writable, ready    io/ready.rs: any descriptor, over crate::wait::descriptor, or poll(2) on a plain thread
-//!   Async                        io/async_fd.rs: any descriptor to read and write, over the same
-//!   sendfile                     io/sendfile.rs
-//!   read_at                      io/read_at.rs
-//!   splice                       io/splice.rs
-//!   close_later                  io/close.rs
-//!   while_connected              io/connected.rs
+//! # Copying
+//!
+//! There is no `copy` here: [`std::io::copy`] between streams of this crate does the same. Two fibers copy in both directions at once, as
+//! tokio's `copy_bidirectional` does:
+//!
+//! ```
+//! use osier::net::{Shutdown, UnixStream};
+//! use std::io;
+//!
+//! fn pass(mut from: &UnixStream, mut to: &UnixStream) -> io::Result<()> {
+//!     io::copy(&mut from, &mut to)?;
+//!     to.shutdown(Shutdown::Write)
+//! }
+//!
+//! /// Passes bytes on in both directions, until both ends have closed theirs or one direction fails.
+//! fn relay(client: &UnixStream, backend: &UnixStream) -> io::Result<()> {
+//!     osier::try_scope(|s| {
+//!         s.spawn(|| pass(client, backend));
+//!         pass(backend, client)
+//!     })
+//! }
+//! # use std::io::{Read, Write};
+//! # osier::run(|| {
+//! #     let (mut near, client) = UnixStream::pair()?;
+//! #     let (backend, mut far) = UnixStream::pair()?;
+//! #     let relay = osier::spawn(move || relay(&client, &backend));
+//! #     near.write_all(b"ping")?;
+//! #     near.shutdown(Shutdown::Write)?;
+//! #     let mut text = String::new();
+//! #     far.read_to_string(&mut text)?;
+//! #     far.write_all(b"pong")?;
+//! #     drop(far);
+//! #     near.read_to_string(&mut text)?;
+//! #     assert_eq!(text, "pingpong");
+//! #     relay.join().unwrap()
+//! # }).unwrap();
 //! ```
 //!
-//! There is no `copy` here: [`std::io::copy`] between our streams does the same.
+//! [`splice`] passes bytes on without copying them.
+//!
+//! # Buffers and codecs
+//!
+//! [`std::io::BufReader`] and [`BufWriter`](std::io::BufWriter) go around a stream or a reference to one. A codec is a pair of functions:
+//!
+//! ```
+//! use osier::net::UnixStream;
+//! use std::io::{self, BufReader, BufWriter, Read, Write};
+//!
+//! fn write_frame(to: &mut impl Write, frame: &[u8]) -> io::Result<()> {
+//!     to.write_all(&u32::try_from(frame.len()).map_err(io::Error::other)?.to_be_bytes())?;
+//!     to.write_all(frame)
+//! }
+//!
+//! fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
+//!     let mut length = [0; 4];
+//!     from.read_exact(&mut length)?;
+//!     let mut frame = Vec::new();
+//!     // What has come counts, and not what the peer claims.
+//!     from.take(u32::from_be_bytes(length).into()).read_to_end(&mut frame)?;
+//!     Ok(frame)
+//! }
+//!
+//! osier::run(|| {
+//!     let (ours, theirs) = UnixStream::pair()?;
+//!     let mut writer = BufWriter::new(&ours);
+//!     write_frame(&mut writer, b"one")?;
+//!     write_frame(&mut writer, b"two")?;
+//!     writer.flush()?; // both frames in one call
+//!     let mut reader = BufReader::new(&theirs);
+//!     assert_eq!((read_frame(&mut reader)?, read_frame(&mut reader)?), (b"one".to_vec(), b"two".to_vec()));
+//!     io::Result::Ok(())
+//! }).unwrap();
+//! ```
+
+//   readable, writable, ready    io/ready.rs: any descriptor, over crate::wait::descriptor, or poll(2) on a plain thread
+//   Async                        io/async_fd.rs: any descriptor to read and write, over the same
+//   sendfile                     io/sendfile.rs
+//   read_at                      io/read_at.rs
+//   splice                       io/splice.rs
+//   close_later                  io/close.rs
+//   while_connected              io/connected.rs
 
 #[cfg(feature = "descriptors")]
 mod async_fd;

@@ -372,6 +372,10 @@ macro_rules! stream_impls {
             /// # Cancellation
             ///
             /// The error of a cancelled call.
+            ///
+            /// # Errors
+            ///
+            /// That error, and `WouldBlock` on a worker outside of a fiber. An error of the socket is left for the next read.
             pub fn wait_readable(&self, time: std::time::Duration) -> std::io::Result<bool> {
                 self.0.wait_for(crate::wait::socket::Direction::Read, time)
             }
@@ -386,6 +390,10 @@ macro_rules! stream_impls {
             /// # Cancellation
             ///
             /// The error of a cancelled call.
+            ///
+            /// # Errors
+            ///
+            /// That error, and `WouldBlock` on a worker outside of a fiber. An error of the socket is left for the next write.
             pub fn wait_writable(&self, time: std::time::Duration) -> std::io::Result<bool> {
                 self.0.wait_for(crate::wait::socket::Direction::Write, time)
             }
@@ -462,6 +470,15 @@ macro_rules! listener_impls {
             /// # Suspends
             ///
             /// `next` suspends until there is a connection. Blocks the thread when called on a plain one.
+            ///
+            /// # Cancellation
+            ///
+            /// `next` gives the error of a cancelled call once, and unwinds the next time: end the loop at an error that
+            /// [`Cancelled::is`](crate::Cancelled::is) knows.
+            ///
+            /// # Errors
+            ///
+            /// `next` gives the errors of `accept`, and goes on after them.
             pub fn incoming(&self) -> $incoming<'_> {
                 $incoming(self)
             }

@@ -1,15 +1,5 @@
 //! Sockets with the names, methods and meaning of std. A call that has to wait suspends the fiber, not its thread.
 //!
-//! ```text
-//!   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options; what they share is in impls.rs
-//!       └──────┼──────────┘
-//!          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
-//!              │
-//!   crate::wait::socket::Watched           readiness: try the call, wait where it would block, try again
-//!
-//!   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
-//! ```
-//!
 //! All types are `Send` and `Sync`. Any fiber of any worker may use a stream, and several may use it at once through
 //! a shared reference (a reader and a writer, two readers). A plain thread may use it too, and blocks. Moving a
 //! stream to another worker is free: it registers with a worker's poller at its first call there that would block.
@@ -23,6 +13,14 @@
 //!   again.
 //! - A name is looked up on the pool for blocking work, at most 64 at a time.
 //! - A call can be cancelled: see [`Cancelled`](crate::Cancelled).
+
+//   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options; what they share is in impls.rs
+//       └──────┼──────────┘
+//          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
+//              │
+//   crate::wait::socket::Watched           readiness: try the call, wait where it would block, try again
+//
+//   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
 
 mod addr;
 mod any;

@@ -88,32 +88,56 @@ impl UdpSocket {
     }
 
     /// Receives a datagram. Returns its length and sender. The bytes that do not fit into `buf` are lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the read timeout, for example.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
     /// Receives a datagram as [`recv_from`](UdpSocket::recv_from) does, without removing it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the read timeout, for example.
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::PEEK))?)
     }
 
     /// Receives a datagram from the connected peer. The bytes that do not fit into `buf` are lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the read timeout, for example.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
 
     /// Receives a datagram as [`recv`](UdpSocket::recv) does, without removing it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the read timeout, for example.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::PEEK))
     }
 
     /// Sends a datagram to the first of these addresses.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the write timeout, for example.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = first(addr.to_socket_addrs()?)?;
         self.0.send(|fd| call::send_to(fd, buf, &addr))
     }
 
     /// Sends a datagram to the connected peer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [type](UdpSocket#errors): `TimedOut` after the write timeout, for example.
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
         self.0.write(buf, SendFlags::empty())
     }
@@ -192,11 +216,19 @@ impl UdpSocket {
 /// Addresses and options.
 impl UdpSocket {
     /// The connected peer.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.0.peer_addr()
     }
 
     /// The address of the local end.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }

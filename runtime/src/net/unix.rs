@@ -157,16 +157,21 @@ impl UnixStream {
 /// A Unix socket that listens, as [`std::os::unix::net::UnixListener`]. Dropping it leaves its file in place.
 ///
 /// ```
-/// use osier::net::{UnixListener, UnixSocketAddr, UnixStream};
-/// use std::os::linux::net::SocketAddrExt;
+/// use osier::net::{UnixListener, UnixStream};
+/// use std::io::{Read, Write};
+///
+/// let path = std::env::temp_dir().join(format!("osier-doc-{}.sock", std::process::id()));
 /// osier::run(|| {
-///     let addr = UnixSocketAddr::from_abstract_name(format!("osier-doc-{}", std::process::id()))?;
-///     let listener = UnixListener::bind_addr(&addr)?;
-///     let _client = UnixStream::connect_addr(&addr)?;
-///     let (_server, peer) = listener.accept()?;
-///     assert!(peer.is_unnamed());
-///     std::io::Result::Ok(())
-/// }).unwrap();
+///     let _ = std::fs::remove_file(&path); // of a former run
+///     let listener = UnixListener::bind(&path)?;
+///     let mut client = UnixStream::connect(&path)?;
+///     listener.accept()?.0.write_all(b"hello")?;
+///     let mut text = [0; 5];
+///     client.read_exact(&mut text)?;
+///     assert_eq!(&text, b"hello");
+///     std::fs::remove_file(&path)
+/// })?;
+/// # std::io::Result::Ok(())
 /// ```
 pub struct UnixListener(Watched);
 
@@ -297,6 +302,10 @@ impl UnixDatagram {
     }
 
     /// Makes a socket without a name.
+    ///
+    /// # Errors
+    ///
+    /// The system's error for too many open files.
     pub fn unbound() -> io::Result<UnixDatagram> {
         Ok(UnixDatagram::new(socket(SocketType::DGRAM)?))
     }
@@ -313,12 +322,20 @@ impl UnixDatagram {
     }
 
     /// Makes two connected sockets without a name.
+    ///
+    /// # Errors
+    ///
+    /// The system's error for too many open files.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (one, two) = system::pair(SocketType::DGRAM)?;
         Ok((UnixDatagram::new(one), UnixDatagram::new(two)))
     }
 
     /// Makes the socket at this path the peer of [`send`](UnixDatagram::send) and [`recv`](UnixDatagram::recv).
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `ConnectionRefused` if nobody has bound that path, `InvalidInput` for a path of more than 108 bytes or with a NUL.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::net::connect(
             self.0.watched.fd().of_system(),
@@ -327,21 +344,37 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram. Returns its length and sender. The bytes that do not fit into `buf` are lost.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` after the read timeout; the errors of [`UdpSocket`](super::UdpSocket#errors).
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
     /// Receives a datagram. The bytes that do not fit into `buf` are lost.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` after the read timeout; the errors of [`UdpSocket`](super::UdpSocket#errors).
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
 
     /// Sends a datagram to the connected peer.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`, or `ConnectionRefused` if the peer is gone; `TimedOut` after the write timeout; the errors of [`UdpSocket`](super::UdpSocket#errors).
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
         self.0.write(buf, SendFlags::empty())
     }
 
     /// Sends a datagram to the socket at this path.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](UnixDatagram::connect) and [`send`](UnixDatagram::send).
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let addr = of_path(path.as_ref())?;
         self.0.send(|fd| call::send_to(fd, buf, &addr))
@@ -379,11 +412,19 @@ impl UnixDatagram {
 /// Addresses and options.
 impl UnixDatagram {
     /// The address of the local end.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.watched.fd().of_system())
     }
 
     /// The connected peer.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
         peer(self.0.watched.fd().of_system())
     }

@@ -1,15 +1,13 @@
 //! Child processes with std's names. Waiting for a child suspends the fiber.
 //!
-//! ```text
-//!   process/mod.rs        Command and Child
-//!   process/pipe.rs       ChildStdin, ChildStdout, ChildStderr
-//!   process/exit.rs       waiting for the end: a pidfd, or the pool for blocking work where there is none
-//!   process/reaper.rs     children that were dropped before they ended
-//! ```
-//!
 //! The crate installs no handler for `SIGCHLD`. Each child has a descriptor of its own (a pidfd, Linux 5.3 and later)
 //! that becomes readable when the child ends. Other code in the process may therefore wait for its own children as it
 //! likes.
+
+//   process/mod.rs        Command and Child
+//   process/pipe.rs       ChildStdin, ChildStdout, ChildStderr
+//   process/exit.rs       waiting for the end: a pidfd, or the pool for blocking work where there is none
+//   process/reaper.rs     children that were dropped before they ended
 
 mod exit;
 mod pipe;
@@ -106,6 +104,17 @@ impl Command {
     }
 
     /// Sets whether dropping the [`Child`] kills a child that still runs. `false` by default, as in std.
+    ///
+    /// With it a [`timeout`](crate::timeout) ends the child, too:
+    ///
+    /// ```
+    /// use osier::process::Command;
+    /// use std::time::Duration;
+    ///
+    /// let limit = Duration::from_millis(10);
+    /// let outcome = osier::run(|| osier::timeout(limit, || Command::new("sleep").arg("60").kill_on_drop(true).output()));
+    /// assert!(outcome.is_err());
+    /// ```
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
@@ -162,6 +171,10 @@ impl Command {
     }
 
     /// [`status`](Command::status) as a future. It starts the program when it is first polled.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`spawn`](Command::spawn).
     pub async fn status_async(&mut self) -> io::Result<ExitStatus> {
         self.spawn()?.wait_async().await
     }
@@ -185,6 +198,10 @@ impl Command {
     }
 
     /// [`output`](Command::output) as a future. It starts the program when it is first polled.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`spawn`](Command::spawn).
     pub async fn output_async(&mut self) -> io::Result<Output> {
         self.spawn_for_output()?.wait_with_output_async().await
     }
@@ -294,6 +311,10 @@ impl Child {
     }
 
     /// [`wait`](Child::wait) as a future. Dropping it has no effect, except that stdin is closed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_wait`](Child::try_wait).
     pub async fn wait_async(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         loop {
@@ -323,6 +344,10 @@ impl Child {
     }
 
     /// [`wait_with_output`](Child::wait_with_output) as a future.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_wait`](Child::try_wait).
     pub async fn wait_with_output_async(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (out, err) = (self.stdout.take(), self.stderr.take());

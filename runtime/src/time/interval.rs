@@ -38,6 +38,18 @@ pub fn interval(period: Duration) -> Interval {
 
 /// Makes ticks at `start`, and every `period` after it.
 ///
+/// ```
+/// use osier::time::{interval_at, now};
+/// use std::time::Duration;
+///
+/// osier::run(|| {
+///     // The first tick is not at once, as that of `interval` is.
+///     let start = now() + Duration::from_millis(5);
+///     let mut ticks = interval_at(start, Duration::from_millis(5));
+///     assert_eq!(ticks.tick(), start);
+/// });
+/// ```
+///
 /// # Panics
 ///
 /// If `period` is zero.

@@ -1,5 +1,26 @@
 //! Time: sleeps, intervals, the current time, the virtual clock of tests, and waiting for a condition
 //! ([`wait_until`]).
+//!
+//! Deadlines are [`std::time::Instant`]s. Take the present from [`now`] where a test may set the clock. A limit for other calls is
+//! [`timeout`](crate::timeout), or an arm of [`select!`](crate::select!).
+//!
+//! ```
+//! use osier::sync::Event;
+//! use std::time::Duration;
+//!
+//! osier::run(|| {
+//!     let stop = Event::manual(); // other fibers may set it
+//!     let mut ticks = osier::time::interval(Duration::from_millis(1));
+//!     let mut count = 0;
+//!     while count < 3 {
+//!         osier::select! {
+//!             _ = ticks.tick_async() => count += 1,
+//!             _ = stop.wait_async() => break,
+//!             timeout Duration::from_secs(60) => panic!("no tick for a minute"),
+//!         }
+//!     }
+//! });
+//! ```
 
 use std::time::{Duration, Instant};
 
@@ -45,6 +66,21 @@ pub fn sleep(duration: Duration) {
 }
 
 /// Waits until `deadline`, or up to a few milliseconds longer, as [`sleep`] does.
+///
+/// ```
+/// use osier::time::{now, sleep_until};
+/// use std::time::Duration;
+///
+/// osier::run(|| {
+///     // Ten rounds a second, however long each one takes.
+///     let mut next = now();
+///     for _round in 0..3 {
+///         next += Duration::from_millis(100);
+///         sleep_until(next);
+///     }
+///     assert!(now() >= next);
+/// });
+/// ```
 ///
 /// # Suspends
 ///

@@ -88,7 +88,7 @@ impl From<Cancelled> for io::Error {
     }
 }
 
-/// A [`timeout`] passed before its closure was done.
+/// A [`timeout`] passed before its closure was done. As an [`io::Error`] it is of the kind [`TimedOut`](io::ErrorKind::TimedOut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed(());
 
@@ -418,6 +418,31 @@ impl Frames {
 ///     let quick = osier::timeout(Duration::from_secs(60), || 7);
 ///     assert_eq!(quick, Ok(7));
 /// });
+/// ```
+///
+/// It bounds any number of calls together. The timeouts of a socket bound each call alone. Where the body returns an [`io::Result`], two `?`
+/// give the value: [`Elapsed`] becomes an [`io::Error`] of the kind [`TimedOut`](io::ErrorKind::TimedOut).
+///
+/// ```
+/// use osier::net::{TcpListener, TcpStream};
+/// use std::io::{self, Read, Write};
+/// use std::time::Duration;
+///
+/// fn ask(mut server: &TcpStream) -> io::Result<[u8; 4]> {
+///     let mut reply = [0; 4];
+///     osier::timeout(Duration::from_millis(20), || {
+///         server.write_all(b"ping")?;
+///         server.read_exact(&mut reply)
+///     })??;
+///     Ok(reply)
+/// }
+///
+/// osier::run(|| {
+///     let silent = TcpListener::bind("127.0.0.1:0")?;
+///     let error = ask(&TcpStream::connect(silent.local_addr()?)?).unwrap_err();
+///     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+///     io::Result::Ok(())
+/// }).unwrap();
 /// ```
 ///
 /// # Suspends
