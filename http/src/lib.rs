@@ -43,6 +43,11 @@
 //!
 //! The crate has no WebSocket frames, no dates and no timeouts.
 //!
+//! # Features and requirements
+//!
+//! `fastcgi` gives the modules [`fastcgi`] and [`cgi`], `h2` gives [`h2`], `multipart` gives [`multipart`]. All are on by default. The crate
+//! forbids `unsafe`, and each parser has a fuzz target. Rust 1.95; any system.
+//!
 //! # Example
 //!
 //! Two pipelined requests, the second with a chunked body, in one buffer:

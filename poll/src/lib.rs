@@ -30,26 +30,10 @@
 //! | `Epoll` | Linux: epoll(7) and an eventfd | Linux |
 //! | `Portable` | what the `polling` crate knows: epoll, kqueue, event ports, poll(2) | Linux, with epoll and with poll(2); kqueue is type-checked only |
 //!
-//! On Linux, `Portable` needs the feature `portable`, which is on by default.
-//!
 //! [`Poller::new`] uses the driver that the environment variable `OSIER_DRIVER` names (`epoll` or `portable`). Without the variable it
 //! uses the first driver that the system has.
 //!
-//! # The back-end's contract
-//! A back-end is one file with these items. Only `poller.rs` and `events.rs` tell the back-ends apart.
-//!
-//! | item | contract |
-//! |---|---|
-//! | `IS_THERE: bool` | epoll only: whether the system has it |
-//! | `new() -> io::Result<Self>` | creates a close-on-exec poller that contains its wake-up |
-//! | `capabilities(&self) -> Capabilities` | says what it can do beyond the minimum |
-//! | `add(&self, fd, Token, Interest, Mode)` | registers; `AlreadyExists` if registered already |
-//! | `modify(&self, fd, Token, Interest, Mode)` | replaces all three and re-arms a one-shot; `NotFound` if not registered |
-//! | `delete(&self, fd)` | removes: no later `wait` reports it; `NotFound` if not registered |
-//! | `wait(&self, &mut Vec<_>, room, Option<Duration>)` | blocks until an event, a notification or the timeout; a signal may end it too. It fills at most `room` places; epoll has no such parameter, and fills the spare capacity |
-//! | `notify(&self)` | ends one `wait`, the running or the next one; many notifications may become one |
-//! | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one; epoll always has, and returns a plain `BorrowedFd` |
-//! | `event(&RawEvent) -> Event` | epoll only, a function of the file: translates an event that the kernel wrote |
+//! # Rules of every driver
 //!
 //! - The minimum is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then disarmed until
 //!   `modify`. A mode that is not in [`Capabilities`] is refused with `Unsupported`.
@@ -59,6 +43,27 @@
 //!   non-empty interest, as readable and writable.)
 //! - Only descriptors that can block are registered. A regular file or a directory is refused with `PermissionDenied`.
 //! - [`Token`]`(u64::MAX)` is reserved for the back-end.
+//!
+//! # Features and requirements
+//!
+//! On Linux the feature `portable`, on by default, adds the driver `Portable`. Rust 1.95; a 64-bit Unix. `unsafe` is denied but for the two
+//! files that call the system. The workers of the runtime `osier` wait by this crate.
+
+// # The back-end's contract
+// A back-end is one file with these items. Only `poller.rs` and `events.rs` tell the back-ends apart.
+//
+// | item | contract |
+// |---|---|
+// | `IS_THERE: bool` | epoll only: whether the system has it |
+// | `new() -> io::Result<Self>` | creates a close-on-exec poller that contains its wake-up |
+// | `capabilities(&self) -> Capabilities` | says what it can do beyond the minimum |
+// | `add(&self, fd, Token, Interest, Mode)` | registers; `AlreadyExists` if registered already |
+// | `modify(&self, fd, Token, Interest, Mode)` | replaces all three and re-arms a one-shot; `NotFound` if not registered |
+// | `delete(&self, fd)` | removes: no later `wait` reports it; `NotFound` if not registered |
+// | `wait(&self, &mut Vec<_>, room, Option<Duration>)` | blocks until an event, a notification or the timeout; a signal may end it too. It fills at most `room` places; epoll has no such parameter, and fills the spare capacity |
+// | `notify(&self)` | ends one `wait`, the running or the next one; many notifications may become one |
+// | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one; epoll always has, and returns a plain `BorrowedFd` |
+// | `event(&RawEvent) -> Event` | epoll only, a function of the file: translates an event that the kernel wrote |
 #![deny(unsafe_code)]
 
 #[cfg(not(all(unix, target_pointer_width = "64")))]

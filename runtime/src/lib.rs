@@ -1,5 +1,11 @@
 //! A coroutine runtime: network code is written the plain blocking way and runs at event-loop speed.
 //!
+//! A connection is a *fiber* with a stack of its own, as a goroutine is in Go. Calls have std's names and need no `.await`. A worker thread
+//! per core runs the fibers over one poller.
+//!
+//! It is for servers and clients that wait a lot. Programs that compute and never wait need threads instead. Programs whose libraries are
+//! all futures of tokio are better off with tokio, though [`adapters`] runs them. It does not build for Windows.
+//!
 //! ```
 //! use osier::net::{TcpListener, TcpStream};
 //! use std::io::{self, Read, Write};
@@ -52,7 +58,10 @@
 //!
 //! # Cancellation
 //!
-//! [`JoinHandle::cancel`], [`timeout`], [`shield`] and [`Cancelled`] say how. Cancellation needs `panic = "unwind"`.
+//! A fiber is cancelled by [`JoinHandle::cancel`] and by the end of its [`scope`], [`JoinSet`](fiber::JoinSet) or runtime. A part of it is
+//! cancelled by a [`timeout`], a [`sync::Interrupt`] or [`io::while_connected`] around that part. The next call that would wait fails
+//! with [`Cancelled`] if it returns an [`std::io::Error`]; otherwise, and at every later call, the fiber unwinds, so destructors
+//! run. [`shield`] defers that. Calls that never wait, and computation, are not interrupted.
 //!
 //! # Modules
 //!
@@ -65,10 +74,113 @@
 //! | [`adapters`], [`callbacks`], [`embed`] | futures libraries, code in callbacks, somebody else's loop |
 //! | [`inspect`] | dump, watchdog, metrics |
 //! | [`memory`] | accounts of what peers make a program hold, and a limit for it |
+//! | `sim` | hosts, a network, disks, time and faults from one seed, for tests (feature `sim`) |
+//! | [`coro`], [`poll`] | the crates `osier-coro` and `osier-poll`: coroutines and the poller, without this runtime |
+//!
+//! # Names that you know
+//!
+//! A search on this page finds these names, too. Each method that waits has a twin with `_async` in its name, for futures.
+//!
+//! | in tokio, std, crossbeam or Go | here |
+//! |---|---|
+//! | `tokio::spawn`, `go` | [`spawn`] for a function, [`spawn_future`] for a future. Dropping the handle detaches in both |
+//! | `LocalSet`, `spawn_local` | [`spawn_local`], [`spawn_future_local`]: every worker can, without a set |
+//! | `spawn_blocking`, `block_in_place` | [`unblock`], [`unblock_async`]. They wait: `spawn(\|\| unblock(work))` gives a handle |
+//! | `AbortHandle`, `JoinHandle::abort` | [`JoinHandle::cancel`], [`Task::cancel`] |
+//! | `JoinSet`, `TaskTracker`, `WaitGroup` | [`fiber::JoinSet`], or [`scope`] for fibers that borrow |
+//! | `errgroup`, `try_join!` | [`try_scope`] |
+//! | `CancellationToken`, `context.Context` | [`sync::Interrupt`], which cancels code inside of it; [`sync::Event::manual`] to wait for |
+//! | `timeout`, `timeout_at` | [`timeout`]; the arms `timeout` and `until` of [`select!`] |
+//! | `select!`, `select` | [`select!`]. Patterns must match whatever comes; no `else` arm: `default` runs when none is ready |
+//! | `join!`, `join_all`, `FuturesUnordered` | [`join!`], [`wait_all`], [`wait_any`] |
+//! | `sleep_until`, `interval`, `time.Ticker` | [`time::sleep_until`], [`time::interval`]. Missed ticks are skipped, as with `MissedTickBehavior::Skip` |
+//! | `time::pause`, `advance` | [`time::VirtualClock`], `#[osier::test(virtual_clock)]` |
+//! | `mpsc`, `unbounded_channel`, `sync_channel` | [`sync::mpsc`]: `channel(bound)`, `unbounded()` |
+//! | `crossbeam_channel`, `flume`, `chan` | [`sync::mpmc`] |
+//! | `broadcast`, `watch`, `oneshot` | [`sync::broadcast`], [`sync::watch`], [`sync::oneshot`]; [`pubsub`] has a queue and a policy for each subscriber |
+//! | `Notify::notified`, `notify_waiters` | [`sync::Notify`]: `wait_async`, `notify_all` |
+//! | `Semaphore`, `Barrier`, `OnceCell`, `LazyLock` | [`sync::Semaphore`], [`sync::Barrier`], [`sync::OnceCell`], [`sync::Lazy`] |
+//! | `thread_local!`, `task_local!` | [`fiber_local!`], [`task_local!`]: with an initial value, as std's; there is no `scope` |
+//! | `split`, `into_split` | `&TcpStream` reads and writes; [`try_clone`](net::TcpStream::try_clone) for two owners |
+//! | `copy`, `copy_bidirectional` | [`std::io::copy`]; both directions in [`io`](io#copying) |
+//! | `BufReader`, `BufWriter`, `codec::Framed` | those of std, around a stream: [`io`](io#buffers-and-codecs) |
+//! | `TcpSocket` | [`TcpListener::bind_reuseport`](net::TcpListener::bind_reuseport), or any std listener by `From` |
+//! | `AsyncFd` | [`io::Async`], [`io::ready`] |
+//! | `runtime::Builder`, `Handle`, `block_on` | [`Builder`], [`Handle`], [`Runtime::run`], [`block_on`] |
+//! | `tokio-console`, `pprof/goroutine` | [`dump()`], [`dump_on_sigquit`] |
+//!
+//! # Graceful shutdown
+//!
+//! A server that stops at SIGTERM accepts no more connections, ends those that are idle, and gives the others five seconds:
+//!
+//! ```
+//! use osier::fiber::JoinSet;
+//! use osier::net::{TcpListener, TcpStream};
+//! use osier::signal::{Signal, Signals};
+//! use osier::sync::Interrupt;
+//! use std::io::{self, BufRead, BufReader, Write};
+//! use std::time::Duration;
+//!
+//! fn answer(stream: TcpStream, stop: &Interrupt) -> io::Result<()> {
+//!     stream.set_read_timeout(Some(Duration::from_secs(60)))?; // between two lines
+//!     let mut reader = BufReader::new(&stream);
+//!     let mut line = String::new();
+//!     // The interrupt ends the wait for a line, and not the answer to one.
+//!     while let Ok(count) = stop.guard(|| reader.read_line(&mut line)) {
+//!         if count? == 0 {
+//!             break;
+//!         }
+//!         (&stream).write_all(line.to_uppercase().as_bytes())?;
+//!         line.clear();
+//!     }
+//!     Ok(())
+//! }
+//!
+//! fn serve(listener: TcpListener) -> io::Result<()> {
+//!     let signals = Signals::new([Signal::TERM, Signal::INT])?;
+//!     let stop = Interrupt::new();
+//!     let mut connections = JoinSet::new();
+//!     loop {
+//!         osier::select! {
+//!             accepted = listener.accept_async() => match accepted {
+//!                 Ok((stream, _)) => {
+//!                     let stop = stop.clone();
+//!                     connections.spawn(move || answer(stream, &stop));
+//!                 }
+//!                 // Too many open files, for example.
+//!                 Err(_) => osier::sleep(Duration::from_millis(100)),
+//!             },
+//!             _ended = connections.join_next_async(), if !connections.is_empty() => {}
+//!             signal = signals.recv_async() => {
+//!                 println!("stopping at {:?}", signal?);
+//!                 break;
+//!             }
+//!         }
+//!     }
+//!     drop(listener);
+//!     stop.set();
+//!     let all_end = || while connections.join_next().is_some() {};
+//!     let _ = osier::timeout(Duration::from_secs(5), all_end);
+//!     Ok(()) // The drop of the set cancels the connections that are left.
+//! }
+//! # osier::run(|| -> io::Result<()> {
+//! #     let listener = TcpListener::bind("127.0.0.1:0")?;
+//! #     let address = listener.local_addr()?;
+//! #     let server = osier::spawn(move || serve(listener));
+//! #     let mut client = BufReader::new(TcpStream::connect(address)?);
+//! #     client.get_mut().write_all(b"hello\n")?;
+//! #     let mut line = String::new();
+//! #     client.read_line(&mut line)?;
+//! #     assert_eq!(line, "HELLO\n");
+//! #     osier::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status()?;
+//! #     assert_eq!(client.read_line(&mut line)?, 0);
+//! #     server.join().unwrap()
+//! # }).unwrap();
+//! ```
 //!
 //! # Features
 //!
-//! All are on by default but those of the last five rows. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
+//! A library turns the default off and names what it needs. All are on by default but those of the last five rows. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
 //!
 //! | feature | gives |
 //! |---|---|
@@ -99,6 +211,19 @@
 //! - `peek` behind an urgent byte that nothing follows looks again and again, with other fibers in between, until
 //!   something follows.
 //! - Where a system has nothing but poll(2), [`Builder::build_local`] is refused: its poller has no descriptor of its own.
+//!
+//! # Requirements and promises
+//!
+//! - **Rust** 1.95. Only a minor release raises it.
+//! - **Systems**: every test runs on Linux on x86-64, and those of this crate on AArch64, too, in an emulator. It does not build for
+//!   Windows, for 32-bit systems, or with `panic = "abort"`.
+//! - **Versions**: before 1.0 a minor release may break the API, a patch release does not. The changelog names each change.
+//! - **`unsafe`** is denied, except in a few files for wakers, stacks, scopes and system calls. Each states its invariant. Models (loom), miri and
+//!   valgrind check them as far as they can. `osier-web`, `osier-http` and `osier-tls` forbid it.
+//! - **Dependencies**: about 30 crates with the default features, 20 without. None needs a C compiler.
+//! - **Panics** of a fiber end that fiber alone, and `join` returns the payload.
+//! - **Fairness**: a fiber keeps its worker until it waits. Long computations call [`fiber::give_way`], or go to [`unblock`].
+//! - **Licence**: MIT or Apache-2.0.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(all(
@@ -164,9 +289,12 @@ pub use osier_poll as poll;
 
 pub use fiber::scope::{Scope, ScopedJoinHandle, scope};
 pub use fiber::try_scope::{TryScope, try_scope};
+#[doc(inline)]
 pub use fiber::{spawn, spawn_local, workers, yield_now};
+#[doc(inline)]
 pub use future::{Task, spawn_future, spawn_future_local};
 #[cfg(feature = "inspect")]
+#[doc(inline)]
 pub use inspect::{dump, dump_on_sigquit};
 /// Runs `main` on a fiber of a new runtime, with one worker per core or `#[osier::main(workers = 4)]`.
 ///
@@ -196,7 +324,9 @@ pub use osier_macros::test;
 pub use runtime::embed;
 pub use runtime::handle::{Ended, Handle};
 pub use runtime::{Builder, Runtime, run};
+#[doc(inline)]
 pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
+#[doc(inline)]
 pub use time::sleep;
 pub use wait::block_on::{block_on, unblock, unblock_async};
 pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};

@@ -9,7 +9,29 @@ use rustls::sign::CertifiedKey;
 
 use crate::Identity;
 
-/// Finds the identity that a server shows to a client.
+/// Finds the identity that a server shows to a client. An [`Identity`] is one, for every client.
+///
+/// ```
+/// use osier_tls::{Acceptor, Hello, Identity, Resolver};
+/// use std::collections::HashMap;
+///
+/// /// A certificate for each name.
+/// struct Names(HashMap<String, Identity>);
+///
+/// impl Resolver for Names {
+///     fn find(&self, hello: &Hello<'_>) -> Option<Identity> {
+///         self.0.get(hello.server_name()?).cloned()
+///     }
+/// }
+///
+/// # let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+/// # let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+/// // `chain` and `key` are the texts of PEM files.
+/// let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes())?;
+/// let names = Names(HashMap::from([("localhost".to_owned(), identity)]));
+/// let acceptor = Acceptor::builder(names).build()?;
+/// # Ok::<(), osier_tls::Error>(())
+/// ```
 ///
 /// # Suspends
 ///

@@ -34,6 +34,8 @@
 //! | make calls that block the thread (a database, a password hash) | [`osier::unblock`] |
 //! | test without a socket | [`test::Client`] |
 //!
+//! An application with its test; it needs the feature `json`:
+//!
 //! ```
 //! use osier_web::{Json, Rejection, Request, Router, http::StatusCode, test::Client, wrap};
 //! use std::collections::BTreeMap;
@@ -102,20 +104,72 @@
 //! | `tls` | [`Server::tls`], [`Request::tls`], [`tls`] |
 //! | `upgrade` | [`upgrade`], [`Server::upgradable`]: a new process takes over |
 //!
-//! # Layout
+//! # Names that you know
 //!
-//! | module | contents |
+//! A search on this page finds these names, too.
+//!
+//! | in axum or actix-web | here |
 //! |---|---|
-//! | `listen` | addresses and listening sockets |
-//! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
-//! | `body` | the body of a request, the body of a response |
-//! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
-//! | `router`, `wrap` | the handler of a path, and the functions around the handler |
-//! | `server` | accepting, bursts of requests, HTTP/2 streams, responses, graceful shutdown |
-//! | `files`, `compress` | a handler for a folder; content codings |
-//! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
-//! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
-//! | `test` | a client without a socket |
+//! | `async fn` handlers, extractors | `fn(&mut Request) -> impl IntoResponse`; a method of [`Request`] for each extractor, with `?` |
+//! | `Path`, `Query`, `Form`, `Json`, `Bytes` | [`params`](Request::params), [`query_as`](Request::query_as), [`form`](Request::form), [`json`](Request::json), [`bytes`](Request::bytes) |
+//! | `State`, `Data`, `app_data` | [`Router::state`], [`Request::state`], or a value that the closure owns |
+//! | `Extension` | [`Request::extensions`] |
+//! | `ConnectInfo` | [`Request::client_ip`], [`Request::peer`] |
+//! | `layer`, `middleware::from_fn`, `wrap_fn` | [`Router::wrap`], [`Route::wrap`]: a function around the handler. tower's layers do not fit |
+//! | `nest`, `scope`; `nest_service` | [`Router::nest`]; [`Router::mount`] |
+//! | `MethodRouter`, `routing::get` | [`Route`], [`Router::get`] |
+//! | `fallback`, `default_service` | [`Router::fallback`] |
+//! | `impl IntoResponse for AppError`, `ResponseError` | [`IntoResponse`] for your type; [`Rejection`] for a status and a line; [`Error`] for any error |
+//! | `DefaultBodyLimit` | [`Limits`], [`Route::body_limit`] |
+//! | `TimeoutLayer` | [`osier::timeout`] around [`Next::run`]; [`Timeouts`] and [`Rates`] bound the clients |
+//! | `Body::from_stream`, `Sse` | [`Response::stream`], [`Body::reader`]; `sse::stream` |
+//! | `WebSocketUpgrade` | `ws::upgrade` |
+//! | `ServeDir`, `NamedFile` | `files::Files` |
+//! | `with_graceful_shutdown` | [`ShutdownHandle::shutdown`], then [`Listening::run`] returns |
+//! | `TestServer`, `oneshot` | [`test::Client`] |
+//!
+//! # Graceful shutdown
+//!
+//! ```no_run
+//! use osier::signal::{Signal, Signals};
+//! use osier_web::{Router, Server};
+//!
+//! let signals = Signals::new([Signal::TERM, Signal::INT])?;
+//! osier::run(move || -> std::io::Result<()> {
+//!     let listening = Server::new(Router::new().get("/", |_| "hello\n")).bind("127.0.0.1:8080")?;
+//!     let server = listening.handle();
+//!     osier::spawn(move || {
+//!         let _ = signals.recv();
+//!         server.shutdown();
+//!     });
+//!     listening.run(); // until every response has been sent, or `Timeouts::drain` is over
+//!     Ok(())
+//! })
+//! # .unwrap();
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! # Requirements and promises
+//!
+//! Rust 1.95, a 64-bit Unix and `panic = "unwind"`, as `osier`; every test runs on Linux. The crate forbids `unsafe`. A handler that panics
+//! is a 500 and a line in the log. Before 1.0 a minor release may break the API, a patch release does not. Without features it has about 30
+//! dependencies, with `full` about 95; ring and zstd need a C compiler then. It logs to the standard error stream unless
+//! [`Server::on_log`] says otherwise.
+
+// # Layout
+//
+// | module | contents |
+// |---|---|
+// | `listen` | addresses and listening sockets |
+// | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
+// | `body` | the body of a request, the body of a response |
+// | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
+// | `router`, `wrap` | the handler of a path, and the functions around the handler |
+// | `server` | accepting, bursts of requests, HTTP/2 streams, responses, graceful shutdown |
+// | `files`, `compress` | a handler for a folder; content codings |
+// | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
+// | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
+// | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "full"),

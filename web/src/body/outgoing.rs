@@ -18,7 +18,7 @@ use crate::conn::upgrade::Takeover;
 
 /// The body of a response.
 ///
-/// It need not be `Send`: the fiber that made it sends it.
+/// Text and bytes become one by `From`. It need not be `Send`: the fiber that made it sends it.
 pub struct Body {
     pub(crate) kind: Kind,
     /// Whether a bare value of this kind is text, which decides the default content type; `None` if

@@ -7,6 +7,16 @@ use crate::conn::log::record::Record;
 
 /// Times for which a server waits for its clients. All are on by default. `Duration::MAX` means for
 /// ever.
+///
+/// They bound clients, and not handlers: for those use [`osier::timeout`], as the page of [`Next`](crate::Next) does.
+///
+/// ```
+/// use osier_web::{Router, Server, Timeouts};
+/// use std::time::Duration;
+///
+/// let timeouts = Timeouts { idle: Duration::from_secs(15), ..Timeouts::default() };
+/// let server = Server::new(Router::new()).timeouts(timeouts);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Time for a TLS handshake, counted from the acceptance of the connection. Then close. Default: 10 s.

@@ -9,6 +9,20 @@ use crate::{Body, Response};
 
 /// A type that a handler may return.
 ///
+/// | type | response |
+/// |---|---|
+/// | `&'static str`, `String`, `Cow<'static, str>` | 200, `text/plain; charset=utf-8` |
+/// | `Vec<u8>`, `&'static [u8]` | 200, `application/octet-stream` |
+/// | [`Body`] | 200, with its content type if it has one |
+/// | `Json<T>` (feature `json`) | 200, `application/json`; a value that cannot be serialized is a 500 with a log line |
+/// | `()` | 200 without a body |
+/// | [`StatusCode`] | that status without a body |
+/// | `(StatusCode, T)` | that of `T`, with this status |
+/// | `Option<T>` | that of `T`, or 404 |
+/// | `Result<T, E>` | that of `T` or of `E` |
+/// | [`Rejection`](crate::Rejection), [`Error`](crate::Error), [`std::io::Error`] | their status; the cause of a 500 is logged and not sent |
+/// | [`Response`], `http::Response<T>` | itself |
+///
 /// Implement it for error types, so that handlers can use `?`:
 ///
 /// ```

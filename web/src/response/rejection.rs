@@ -18,6 +18,22 @@ const NO_MEMORY: &str = "memory is too short for the request's body";
 /// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that
 /// is not the client's (a missing state, a disk error) is a 500 with a log line. If the store of sessions is
 /// away, it is a 503 with `Retry-After`.
+///
+/// ```
+/// use osier_web::{Rejection, Request, Router, http::StatusCode, test::Client};
+///
+/// fn page(request: &mut Request<'_>) -> Result<String, Rejection> {
+///     let number: u32 = match request.query_param("page") {
+///         Some(text) => text.parse().map_err(|_| Rejection::new(StatusCode::BAD_REQUEST, "the page is no number\n"))?,
+///         None => 1,
+///     };
+///     Ok(format!("page {number}\n"))
+/// }
+///
+/// let client = Client::new(Router::new().get("/", page));
+/// assert_eq!(client.get("/?page=2").send().text(), "page 2\n");
+/// assert_eq!(client.get("/?page=two").send().status(), 400);
+/// ```
 #[derive(Debug)]
 pub struct Rejection(Kind);
 

@@ -84,6 +84,24 @@ pub(crate) struct HasPanicked;
 
 /// The remaining steps after a function [around](crate::Router::wrap) a handler: the next functions
 /// and finally the handler.
+///
+/// A limit for the time of all handlers:
+///
+/// ```
+/// use osier_web::{IntoResponse, Next, Request, Response, Router, http::StatusCode, test::Client};
+/// use std::time::Duration;
+///
+/// fn in_time(request: &mut Request<'_>, next: Next<'_>) -> Response {
+///     match osier::timeout(Duration::from_millis(20), || next.run(request)) {
+///         Ok(response) => response,
+///         Err(_) => (StatusCode::GATEWAY_TIMEOUT, "it takes too long\n").into_response(),
+///     }
+/// }
+///
+/// let slow = |_: &mut Request<'_>| osier::sleep(Duration::from_secs(60));
+/// let client = Client::new(Router::new().get("/", slow).wrap(in_time));
+/// assert_eq!(client.get("/").send().status(), 504);
+/// ```
 pub struct Next<'n> {
     wraps: &'n [Middleware],
     handler: Option<&'n Erased>,

@@ -118,7 +118,14 @@ fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// A value as a JSON response.
+/// A value as a JSON response. [`Request::json`](crate::Request::json) reads one.
+///
+/// ```
+/// use osier_web::{Json, Router, test::Client};
+///
+/// let router = Router::new().get("/", |_| Json(serde_json::json!({ "green": true })));
+/// assert_eq!(Client::new(router).get("/").send().text(), r#"{"green":true}"#);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Json<T>(
     /// Value that is serialized.
