@@ -29,6 +29,7 @@
 //! use a reference that `LocalKey::with` lends after its thread has dropped the value. std relies on both. Every thread that runs
 //! coroutines needs [`overflow::install_for_thread`]; [`stack::Pool::new`] and [`Stack::new`] call it for their thread.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(panic = "unwind"))]
 compile_error!("osier-coro ends coroutines by unwinding: build with panic = \"unwind\"");

@@ -65,6 +65,7 @@
 // | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one; epoll always has, and returns a plain `BorrowedFd` |
 // | `event(&RawEvent) -> Event` | epoll only, a function of the file: translates an event that the kernel wrote |
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(all(unix, target_pointer_width = "64")))]
 compile_error!("osier runs on 64-bit Unix systems only: build for another target, or leave osier out for this one");

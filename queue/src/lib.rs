@@ -24,6 +24,7 @@
 //!
 //! All concurrent modules use `sync.rs`: it is std, or the model checker under `--cfg loom`.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod budget;
 pub mod cancel;

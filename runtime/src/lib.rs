@@ -225,6 +225,7 @@
 //! - **Fairness**: a fiber keeps its worker until it waits. Long computations call [`fiber::give_way`], or go to [`unblock`].
 //! - **Licence**: MIT or Apache-2.0.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(
         feature = "adapters",

@@ -61,6 +61,7 @@
 //                     │
 //               session/         handshakes by rustls, and the TLS 1.3 records after them
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acceptor;
 mod buffer;
