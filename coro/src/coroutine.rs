@@ -66,6 +66,7 @@ const MAX_INLINE_BYTES: usize = 1024;
 /// fn send<T: Send>() {}
 /// send::<osier_coro::Coroutine<(), (), ()>>();
 /// ```
+#[doc(alias = "Generator")]
 pub struct Coroutine<Input, Yield, Return> {
     raw: corosensei::Coroutine<Input, Yield, Return, Stack>,
 }
@@ -243,6 +244,7 @@ impl<Input, Yield> Yielder<Input, Yield> {
     ///
     /// Unwinds without message if the coroutine is dropped instead of being resumed: see [`Coroutine`], "Dropping".
     #[inline(always)]
+    #[doc(alias = "yield_")]
     pub fn suspend(&self, value: Yield) -> Input {
         self.raw.suspend(value)
     }

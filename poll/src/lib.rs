@@ -91,6 +91,7 @@ pub use poller::{Driver, Poller};
 
 /// The caller's name for a registered descriptor. Its events carry it. `Token(u64::MAX)` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(alias = "key")]
 pub struct Token(pub u64);
 
 impl Token {

@@ -56,6 +56,7 @@ enum Backend {
 /// Then one of them gets an event, unless its mode is [`Mode::Level`]. With [`Driver::Portable`] the waits take turns, and a
 /// timeout counts from the start of the turn.
 #[derive(Debug)]
+#[doc(alias("Poll", "Selector"))]
 pub struct Poller {
     backend: Backend,
 }
@@ -107,6 +108,7 @@ impl Poller {
     /// - `Unsupported`: the back-end does not have the mode.
     /// - `StorageFull`: the user's limit `/proc/sys/fs/epoll/max_user_watches` is reached.
     #[inline]
+    #[doc(alias = "register")]
     pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let token = token.for_user()?;
         match &self.backend {
@@ -123,6 +125,7 @@ impl Poller {
     /// - `InvalidInput`: the token is `u64::MAX`.
     /// - `Unsupported`: the back-end does not have the mode.
     #[inline]
+    #[doc(alias = "reregister")]
     pub fn modify(&self, fd: impl AsFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let token = token.for_user()?;
         match &self.backend {
@@ -137,6 +140,7 @@ impl Poller {
     /// # Errors
     /// - `NotFound`: it is not registered here.
     #[inline]
+    #[doc(alias("deregister", "remove"))]
     pub fn delete(&self, fd: impl AsFd) -> io::Result<()> {
         match &self.backend {
             Backend::Epoll(epoll) => epoll.delete(fd.as_fd()),
@@ -175,6 +179,7 @@ impl Poller {
     /// # Errors
     /// No error is expected.
     #[inline]
+    #[doc(alias("Waker", "wake"))]
     pub fn notify(&self) -> io::Result<()> {
         match &self.backend {
             Backend::Epoll(epoll) => epoll.notify(),

@@ -54,6 +54,7 @@ pub struct Key {
 /// assert_eq!(wheel.next_wakeup(), None);
 /// ```
 #[derive(Debug)]
+#[doc(alias("TimerWheel", "DelayQueue"))]
 pub struct Wheel<T> {
     /// Tick up to which the wheel has turned.
     now: u64,

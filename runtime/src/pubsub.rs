@@ -45,6 +45,7 @@ use crate::sync::{Event, EventFd, block, block_for};
 /// after the messages in their queues.
 ///
 /// All subscribers see the messages in the same order, whoever publishes.
+#[doc(alias = "EventBus")]
 pub struct Topic<T>(Arc<Handle<T>>);
 
 /// The part that the topic's clones share and its subscribers do not. Dropping it closes the topic.

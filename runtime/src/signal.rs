@@ -50,6 +50,7 @@ use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// A signal, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(alias = "SignalKind")]
 pub struct Signal(i32);
 
 macro_rules! signals {
@@ -127,6 +128,7 @@ impl fmt::Display for Signal {
 ///
 /// Dropping a listener restores nothing: a signal that ends the process by default is then ignored, since the handler
 /// stays.
+#[doc(alias("SignalKind", "signal_hook"))]
 pub struct Signals {
     // Declared before the descriptor in `shared`: the waiter must not outlive it.
     side: Side,

@@ -23,6 +23,7 @@ const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Makes the server's end of TLS connections. Cheap to clone; all workers may share one.
 #[derive(Clone)]
+#[doc(alias("TlsAcceptor", "ServerConfig"))]
 pub struct Acceptor(ServerSettings);
 
 impl Acceptor {

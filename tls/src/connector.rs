@@ -21,6 +21,7 @@ use crate::{Error, Identity, Stream, Version};
 ///
 /// A connector remembers the session tickets of the servers that its clones have connected to, for later connections.
 #[derive(Clone)]
+#[doc(alias("TlsConnector", "ClientConfig"))]
 pub struct Connector(Arc<ClientConfig>);
 
 impl Connector {

@@ -291,6 +291,7 @@ osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 ///     })
 /// });
 /// ```
+#[doc(alias = "EventSource")]
 pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
     let body = move |out: &mut dyn Outlet| {
         out.flush()?; // sends the head, so that the page knows that it is connected

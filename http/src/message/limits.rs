@@ -9,6 +9,7 @@
 /// assert_eq!(limits.request_line, 8 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "DefaultBodyLimit")]
 pub struct Limits {
     /// The most bytes of the request line without its CRLF. The status is 414 beyond it. Default: 8 KiB.
     pub request_line: usize,

@@ -24,6 +24,7 @@ pin_project! {
     ///
     /// The streams of this crate have a method for it: [`compat`](crate::net::TcpStream::compat).
     #[derive(Debug)]
+    #[doc(alias("AsyncRead", "AsyncWrite", "TokioIo"))]
     pub struct Compat<A> {
         #[pin]
         inner: A,

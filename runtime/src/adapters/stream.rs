@@ -161,6 +161,7 @@ impl fmt::Debug for Waits {
 ///
 /// The errors of the stream's blocking calls, except that timeouts do not apply. `poll_close` shuts down the writing
 /// direction; a peer that is already gone is no error there.
+#[doc(alias("AsyncRead", "AsyncWrite"))]
 pub struct AsyncStream<S> {
     // Both are dropped before the stream, which their waiters must not outlive.
     reading: Side,

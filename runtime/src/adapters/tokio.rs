@@ -31,6 +31,7 @@ use tokio::runtime::Handle;
 /// # Cancellation
 ///
 /// The cancellation of the inner future.
+#[doc(alias = "enter")]
 pub fn with_tokio<F: Future>(handle: Handle, future: F) -> WithTokio<F> {
     WithTokio {
         future: Some(future),

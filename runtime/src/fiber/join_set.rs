@@ -34,6 +34,7 @@ use super::Builder;
 ///     assert_eq!(ended, [1, 20]);
 /// });
 /// ```
+#[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     running: HashMap<u64, JoinHandle<()>>,
     next: u64,
@@ -197,6 +198,7 @@ impl<T: Send + 'static> JoinSet<T> {
 
 impl<T> JoinSet<T> {
     /// Asks all fibers to end. They stay in the set until they are joined.
+    #[doc(alias("abort_all", "shutdown"))]
     pub fn cancel_all(&self) {
         self.running.values().for_each(JoinHandle::cancel);
     }

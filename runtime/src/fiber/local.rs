@@ -60,6 +60,7 @@ fn with_locals<R>(with: impl Fn(&mut Locals) -> R) -> R {
 ///     assert_eq!((DEPTH.with(Cell::get), other), (5, 0));
 /// });
 /// ```
+#[doc(alias = "thread_local")]
 #[macro_export]
 macro_rules! fiber_local {
     ($($(#[$attr:meta])* $vis:vis static $name:ident: $type:ty = $init:expr);+ $(;)?) => {

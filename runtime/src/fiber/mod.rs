@@ -112,6 +112,7 @@ pub fn worker() -> Option<usize> {
 /// On a worker outside of a fiber: in a future, a callback or a destructor that the loop runs.
 #[inline(always)]
 #[track_caller]
+#[doc(alias = "Gosched")]
 pub fn yield_now() {
     match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
@@ -157,6 +158,7 @@ pub fn yield_now() {
 /// # Panics
 ///
 /// As [`yield_now`].
+#[doc(alias("consume_budget", "coop"))]
 pub fn give_way() {
     match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
@@ -203,6 +205,7 @@ pub fn shrink_stack() {
 /// });
 /// ```
 #[derive(Clone, Debug, Default)]
+#[doc(alias = "thread_stack_size")]
 pub struct Builder {
     name: Option<Arc<str>>,
     stack_bytes: Option<usize>,
@@ -328,6 +331,7 @@ impl Builder {
 ///
 /// Outside of a runtime. From a plain thread use [`Handle::spawn`](crate::Handle::spawn).
 #[track_caller]
+#[doc(alias("go", "thread"))]
 pub fn spawn<F, T>(body: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -356,6 +360,7 @@ where
 ///
 /// Outside of a runtime.
 #[track_caller]
+#[doc(alias = "LocalSet")]
 pub fn spawn_local<F, T>(body: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + 'static,

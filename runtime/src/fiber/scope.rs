@@ -74,6 +74,7 @@ pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
 /// If the body does; if a child whose handle was not joined did; in a future or callback on a worker; on the stack of a
 /// [coroutine](crate::coro::Coroutine).
 #[track_caller]
+#[doc(alias = "nursery")]
 pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
     let may_wait = context::caller(|caller| match caller {
         Caller::Fiber(..) => true,

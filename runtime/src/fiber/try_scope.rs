@@ -68,6 +68,7 @@ impl<E> First<E> {
 /// # Panics
 ///
 /// As [`scope`] does.
+#[doc(alias("errgroup", "try_join"))]
 pub fn try_scope<'env, T, E: Send + 'env>(
     body: impl for<'scope> FnOnce(&TryScope<'scope, 'env, E>) -> Result<T, E>,
 ) -> Result<T, E> {

@@ -58,6 +58,7 @@ pub use local::{Current, LocalKey, NoTask, current};
 ///     });
 /// });
 /// ```
+#[doc(alias = "AbortHandle")]
 pub struct Task<T> {
     id: u64,
     /// Present until the handle is dropped or used up.
@@ -109,6 +110,7 @@ impl<T> Task<T> {
     ///
     /// `None` says that the task was cancelled. The outcome of a poll that ran meanwhile is dropped. A task that had
     /// ended before gives its outcome. Dropping the returned future leaves the task to end by itself.
+    #[doc(alias = "abort")]
     pub fn cancel(mut self) -> impl Future<Output = Option<thread::Result<T>>> + use<T> {
         let task = self.task.take().expect("it is taken only by methods that take self");
         let mut cancelling = Box::pin(task.cancel());
@@ -186,6 +188,7 @@ osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finis
 ///
 /// Outside of a runtime. From a plain thread use [`Handle::spawn_future`](crate::Handle::spawn_future).
 #[track_caller]
+#[doc(alias("spawn", "task"))]
 pub fn spawn_future<F>(future: F) -> Task<F::Output>
 where
     F: Future + Send + 'static,
@@ -216,6 +219,7 @@ where
 ///
 /// Outside of a runtime.
 #[track_caller]
+#[doc(alias("spawn_local", "LocalSet"))]
 pub fn spawn_future_local<F>(future: F) -> Task<F::Output>
 where
     F: Future + 'static,

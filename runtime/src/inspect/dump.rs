@@ -306,6 +306,7 @@ pub enum Wait {
 /// # Cancellation
 ///
 /// Deferred to the next call.
+#[doc(alias("taskdump", "console"))]
 pub fn dump() -> Dump {
     gather(remote::all().collect(), None)
 }

@@ -107,6 +107,7 @@ impl fmt::Debug for LatencyHistogram {
 /// osier::run(|| assert!(osier::inspect::metrics().is_some()));
 /// assert!(osier::inspect::metrics().is_none());
 /// ```
+#[doc(alias = "RuntimeMetrics")]
 pub fn metrics() -> Option<Metrics> {
     context::worker(|worker| of(worker.scheduler.remotes()))
 }

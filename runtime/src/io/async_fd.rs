@@ -60,6 +60,7 @@ use crate::worker::context::{self, Caller};
 ///
 /// The errors of the call.
 #[derive(Debug)]
+#[doc(alias = "AsyncFd")]
 pub struct Async<T: AsFd> {
     /// Present until `into_inner`, which ends this value.
     io: Option<T>,

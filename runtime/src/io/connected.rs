@@ -66,6 +66,7 @@ impl From<Disconnected> for io::Error {
 ///
 /// [`Disconnected`] when the peer went and a blocking call of the body met that. A body that finishes without meeting a
 /// blocking call after that returns its value. On a plain thread nothing could end the body, so it just runs.
+#[doc(alias = "disconnect")]
 pub fn while_connected<T>(
     stream: &(impl Source + ?Sized),
     half_close: HalfClose,

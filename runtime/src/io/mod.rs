@@ -74,6 +74,7 @@
 //!     io::Result::Ok(())
 //! }).unwrap();
 //! ```
+#![doc(alias("copy", "copy_bidirectional", "BufReader", "Framed", "codec"))]
 
 //   readable, writable, ready    io/ready.rs: any descriptor, over crate::wait::descriptor, or poll(2) on a plain thread
 //   Async                        io/async_fd.rs: any descriptor to read and write, over the same

@@ -80,6 +80,7 @@ pub struct Spliced {
 ///
 /// Not promised: that `SIGPIPE` is kept away from a program that does not ignore it, as Rust programs do. splice(2) has
 /// no flag for that.
+#[doc(alias = "zero_copy")]
 pub fn splice(
     from: &(impl FileSink + ?Sized),
     to: &(impl FileSink + ?Sized),

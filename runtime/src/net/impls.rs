@@ -117,6 +117,7 @@ macro_rules! socket_impls {
             /// # Errors
             ///
             /// The system's error for too many open files.
+            #[doc(alias("split", "into_split"))]
             pub fn try_clone(&self) -> std::io::Result<$type> {
                 Ok($type(self.0.try_clone()?))
             }

@@ -73,6 +73,7 @@ impl TcpStream {
     /// # Errors
     ///
     /// The error of the last address. `InvalidInput` if there is no address.
+    #[doc(alias = "dial")]
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         each_addr(addr, |addr| TcpStream::connect_until(addr, None))
     }
@@ -209,6 +210,7 @@ impl TcpStream {
 ///     std::io::Result::Ok(())
 /// }).unwrap();
 /// ```
+#[doc(alias = "TcpSocket")]
 pub struct TcpListener(Watched);
 
 listener_impls!(TcpListener, std::net::TcpListener, TcpStream, Incoming, IncomingAsync);
@@ -223,6 +225,7 @@ impl TcpListener {
     /// # Errors
     ///
     /// `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` or another error of the system for the last address.
+    #[doc(alias = "listen")]
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         each_addr(addr, |addr| TcpListener::listen(addr, Share::No))
     }
@@ -237,6 +240,7 @@ impl TcpListener {
     /// # Errors
     ///
     /// The errors of [`bind`](TcpListener::bind).
+    #[doc(alias("SO_REUSEPORT", "reuse_port"))]
     pub fn bind_reuseport(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         each_addr(addr, |addr| TcpListener::listen(addr, Share::WithOthers))
     }

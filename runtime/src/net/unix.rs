@@ -190,6 +190,7 @@ impl UnixListener {
     ///
     /// `AddrInUse` if the path exists, even as the file of a listener that is gone; `InvalidInput` for a path of more than
     /// 108 bytes or with a NUL. Also the system's other errors.
+    #[doc(alias = "listen")]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         UnixListener::listen(&of_path(path.as_ref())?)
     }

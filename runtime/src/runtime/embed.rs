@@ -328,6 +328,7 @@ impl Builder {
     /// - `WouldBlock` on a worker, which it would stop.
     /// - `Unsupported` if no driver has a descriptor of its own here, or the system no timer in a descriptor.
     /// - The system's errors for descriptors and memory.
+    #[doc(alias = "new_current_thread")]
     pub fn build_local(self) -> io::Result<Local> {
         if context::worker(|_| ()).is_some() {
             let text =

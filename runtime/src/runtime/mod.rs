@@ -82,6 +82,7 @@ impl Runtime {
     /// If `body` does, with the same payload. With that of a [cancellation](crate::Cancelled), without a message, if the poller of a
     /// worker fails. On a worker of any runtime, which must not block: use [`spawn`](crate::spawn) and join there.
     #[track_caller]
+    #[doc(alias = "block_on")]
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         assert!(
             context::worker(|_| ()).is_none(),
@@ -206,6 +207,7 @@ pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias = "new_multi_thread")]
 pub struct Builder {
     workers: Option<usize>,
     #[cfg(feature = "inspect")]
@@ -231,12 +233,14 @@ impl Default for Builder {
 
 impl Builder {
     /// Sets the number of workers; one per available core unless set.
+    #[doc(alias("worker_threads", "new_current_thread"))]
     pub fn workers(mut self, workers: usize) -> Builder {
         self.workers = Some(workers);
         self
     }
 
     /// Names the threads: `name-0`, `name-1` and so on. [`build`](Builder::build) fails for a name with a NUL.
+    #[doc(alias = "thread_name")]
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.settings.name = name.into();
         self
@@ -254,6 +258,7 @@ impl Builder {
 
     /// Sets the bytes of address space per fiber's stack, its guard included; 256 KiB unless set, of which a guard of 64
     /// KiB leaves 192 KiB usable. Only touched pages cost memory.
+    #[doc(alias = "thread_stack_size")]
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.settings.stacks.stack_bytes = bytes;
         self
@@ -310,6 +315,7 @@ impl Builder {
     /// assert!(outcome.is_err());
     /// # std::io::Result::Ok(())
     /// ```
+    #[doc(alias = "start_paused")]
     pub fn clock(mut self, clock: VirtualClock) -> Builder {
         self.settings.clock = Some(clock);
         self

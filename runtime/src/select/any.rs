@@ -79,6 +79,7 @@ fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output
 /// If a leaf's poll does; if the slice is empty, which would be a wait for ever; and where nothing may wait: in a future's poll
 /// or a callback, on a worker.
 #[track_caller]
+#[doc(alias("select_all", "FuturesUnordered"))]
 pub fn wait_any<L: Future + Unpin>(leaves: &mut [L]) -> (usize, L::Output) {
     block_on(wait_any_async(leaves))
 }
@@ -147,6 +148,7 @@ pub fn wait_any_until_async<L: Future + Unpin>(
 /// # Panics
 ///
 /// If a leaf's poll does, and where nothing may wait: in a future's poll or a callback, on a worker.
+#[doc(alias("join_all", "try_join_all"))]
 pub fn wait_all<L: Future + Unpin, const N: usize>(leaves: [L; N]) -> [L::Output; N] {
     block_on(wait_all_async(leaves))
 }

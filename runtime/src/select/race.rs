@@ -49,6 +49,7 @@ pub trait Race {
 ///
 /// If one of the futures does. If the array is empty. Where nothing may wait: in a future's poll or a callback, on a
 /// worker.
+#[doc(alias("select2", "select_ok"))]
 pub fn race<R: Race>(futures: R) -> R::Output {
     block_on(futures.first())
 }

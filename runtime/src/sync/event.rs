@@ -44,6 +44,7 @@ use super::{block, block_for};
 /// A wait borrows the event, so an event cannot be moved or dropped while anybody waits. Share it in an `Arc`, a
 /// `static` or a [`scope`](crate::scope()).
 #[derive(Default)]
+#[doc(alias("AutoResetEvent", "ManualResetEvent", "CancellationToken", "Parker"))]
 pub struct Event(queue::Event);
 
 impl Event {

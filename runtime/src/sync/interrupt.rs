@@ -29,6 +29,7 @@ use crate::worker::hook::before_suspend;
 /// });
 /// ```
 #[derive(Clone)]
+#[doc(alias("CancellationToken", "Context"))]
 pub struct Interrupt(Arc<queue::Event>);
 
 impl Interrupt {
@@ -38,6 +39,7 @@ impl Interrupt {
     }
 
     /// Sets it, for ever. Never waits.
+    #[doc(alias = "cancel")]
     pub fn set(&self) {
         self.0.set();
     }
@@ -58,6 +60,7 @@ impl Interrupt {
     ///
     /// [`Cancelled`] when the interrupt was set and a blocking call of the body met that. A body that finishes without meeting a
     /// blocking call after that returns its value. On a plain thread nothing could end the body, so it just runs.
+    #[doc(alias = "run_until_cancelled")]
     pub fn guard<T>(&self, body: impl FnOnce() -> T) -> Result<T, Cancelled> {
         if !context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
             return Ok(body());

@@ -38,6 +38,7 @@ use super::receiver::{receiver, try_receive};
 ///
 /// If `bound` is 0 or more than [`Semaphore::MAX_PERMITS`](super::Semaphore::MAX_PERMITS).
 #[track_caller]
+#[doc(alias("bounded", "chan", "crossbeam_channel", "flume", "async_channel"))]
 pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
@@ -56,6 +57,7 @@ pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
 /// assert_eq!(other.recv(), Ok("willow"));
 /// assert_eq!(receiver.recv(), Err(mpmc::RecvError));
 /// ```
+#[doc(alias = "unbounded_channel")]
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     halves(None)
 }

@@ -45,6 +45,7 @@ use crate::wait::at_once;
 ///
 /// If `bound` is 0 or more than [`Semaphore::MAX_PERMITS`](super::Semaphore::MAX_PERMITS).
 #[track_caller]
+#[doc(alias("bounded", "sync_channel"))]
 pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
@@ -60,6 +61,7 @@ pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
 /// assert_eq!(receiver.recv(), Ok("willow"));
 /// assert_eq!(receiver.recv(), Err(mpsc::RecvError));
 /// ```
+#[doc(alias = "unbounded_channel")]
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     halves(None)
 }

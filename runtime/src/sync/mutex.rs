@@ -69,6 +69,7 @@ impl<T: ?Sized> Mutex<T> {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`lock_async`](Mutex::lock_async) there.
+    #[doc(alias = "blocking_lock")]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         block_for_lock(&self.holder, self.lock_async())
     }

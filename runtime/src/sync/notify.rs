@@ -46,6 +46,7 @@ impl Notify {
     ///
     /// A waiter is present from the call of [`wait`](Notify::wait) or [`wait_async`](Notify::wait_async), before its
     /// first poll.
+    #[doc(alias = "notify_waiters")]
     pub fn notify_all(&self) {
         self.0.notify_waiters();
     }
@@ -63,12 +64,14 @@ impl Notify {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`wait_async`](Notify::wait_async) there.
+    #[doc(alias = "notified")]
     pub fn wait(&self) {
         block(self.wait_async());
     }
 
     /// Waits as [`wait`](Notify::wait) does, in a future. A future that is dropped leaves the queue and passes a
     /// `notify_one` on.
+    #[doc(alias = "notified")]
     pub fn wait_async(&self) -> Notified<'_> {
         Notified {
             inner: self.0.notified(),

@@ -35,6 +35,7 @@ use super::Mutex;
 /// ```
 ///
 /// A function that asks its own cell for the value waits for ever.
+#[doc(alias("OnceLock", "Once"))]
 pub struct OnceCell<T> {
     value: OnceLock<T>,
     /// Held by whoever makes the value.
@@ -207,6 +208,7 @@ impl<T: fmt::Debug> fmt::Debug for OnceCell<T> {
 /// # Suspends
 ///
 /// `Deref` does, as [`OnceCell::get_or_init`].
+#[doc(alias("LazyLock", "LazyCell"))]
 pub struct Lazy<T, F = fn() -> T> {
     cell: OnceCell<T>,
     init: F,

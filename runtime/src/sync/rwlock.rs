@@ -63,6 +63,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`read_async`](RwLock::read_async) there.
+    #[doc(alias = "blocking_read")]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         block_for_lock(&self.holder, self.read_async())
     }
@@ -80,6 +81,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Panics
     ///
     /// In a future or callback on a worker, if it would have to wait: use [`write_async`](RwLock::write_async) there.
+    #[doc(alias = "blocking_write")]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         block_for_lock(&self.holder, self.write_async())
     }

@@ -32,6 +32,7 @@ use crate::block_on;
 ///
 /// If `period` is zero.
 #[track_caller]
+#[doc(alias("ticker", "every"))]
 pub fn interval(period: Duration) -> Interval {
     interval_at(now(), period)
 }
@@ -73,6 +74,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 /// Dropping an interval ends it.
 #[derive(Debug)]
 #[must_use = "an interval ticks when it is waited for"]
+#[doc(alias("Ticker", "MissedTickBehavior"))]
 pub struct Interval {
     /// Until the next tick.
     sleep: Sleep,

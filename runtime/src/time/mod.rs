@@ -59,6 +59,7 @@ pub use crate::wait::sleep::Sleep;
 /// # Panics
 ///
 /// In a future or callback on a worker, where nothing may wait.
+#[doc(alias = "delay")]
 pub fn sleep(duration: Duration) {
     // A time beyond the range of the clock is for ever.
     let deadline = now().checked_add(duration);
@@ -93,6 +94,7 @@ pub fn sleep(duration: Duration) {
 /// # Panics
 ///
 /// In a future or callback on a worker, where nothing may wait.
+#[doc(alias = "delay_until")]
 pub fn sleep_until(deadline: Instant) {
     wait::wait_until(Some(deadline));
 }

@@ -51,6 +51,7 @@ use crate::sync::Notify;
 ///
 /// If the condition does. In a future or callback on a worker, if it would have to wait: use [`wait_until_async`]
 /// there.
+#[doc(alias = "eventually")]
 pub fn wait_until<N: News>(news: &N, condition: impl FnMut() -> bool) {
     block_on(wait_until_async(news, condition));
 }

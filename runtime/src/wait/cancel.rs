@@ -90,6 +90,7 @@ impl From<Cancelled> for io::Error {
 
 /// A [`timeout`] passed before its closure was done. As an [`io::Error`] it is of the kind [`TimedOut`](io::ErrorKind::TimedOut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "DeadlineExceeded")]
 pub struct Elapsed(());
 
 osier_queue::impl_error!(Elapsed, self => "the time limit passed");
@@ -460,6 +461,7 @@ impl Frames {
 ///
 /// Outside of a fiber, where nothing could end the body. [`select!`](crate::select!) limits a future on a plain thread, too.
 #[track_caller]
+#[doc(alias("timeout_at", "WithTimeout", "deadline"))]
 pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let on_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     assert!(
@@ -493,6 +495,7 @@ pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapse
 /// # Suspends
 ///
 /// Only where `body` does.
+#[doc(alias = "mask")]
 pub fn shield<T>(body: impl FnOnce() -> T) -> T {
     if context::core(|_| ()).is_none() {
         return body();

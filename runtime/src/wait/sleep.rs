@@ -25,6 +25,7 @@ use crate::worker::context::{coarse_now, now};
 ///
 /// Dropping it takes its timer out.
 #[must_use = "a future does nothing until it is polled"]
+#[doc(alias = "Timer")]
 pub struct Sleep {
     /// `None`: for ever, beyond the range of the clock.
     deadline: Option<Instant>,

@@ -55,6 +55,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// The shutdown timeout and the watchdog; time as a plain thread sees it, also inside of [`unblock`](crate::unblock()); callback queues
 /// ([`callbacks`](crate::callbacks)) with their timers; `SystemTime`.
 #[derive(Clone, Debug, Default)]
+#[doc(alias("pause", "MockClock"))]
 pub struct VirtualClock(Virtual);
 
 impl VirtualClock {
@@ -105,6 +106,7 @@ impl VirtualClock {
     }
 
     /// Sets whether the clock moves by itself when nothing can run. On by default.
+    #[doc(alias = "resume")]
     pub fn auto_advance(&self, on: bool) {
         self.0.set_automatic(on);
     }

@@ -342,6 +342,7 @@ pub(crate) fn set_panic_hook(inside: bool) -> bool {
 ///
 /// Never.
 #[inline]
+#[doc(alias = "Instant")]
 pub fn now() -> Instant {
     timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
 }

@@ -385,6 +385,7 @@ impl<T> fmt::Debug for Handle<'_, T> {
 ///     assert!(slow.join().is_err());
 /// });
 /// ```
+#[doc(alias = "AbortHandle")]
 pub struct JoinHandle<T>(Handle<'static, T>);
 
 impl<T> JoinHandle<T> {
@@ -416,6 +417,7 @@ impl<T> JoinHandle<T> {
     /// fiber if it returns no [`std::io::Error`]. Every later one unwinds the fiber. Never waits.
     ///
     /// A fiber that has not started never will.
+    #[doc(alias = "abort")]
     pub fn cancel(&self) {
         self.0.cancel();
     }

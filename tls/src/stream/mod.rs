@@ -60,6 +60,7 @@ use crate::session::{Agreed, Session};
 /// # Not promised
 ///
 /// Dropping a stream sends no close_notify: the peer cannot take a response that was broken off for a whole one.
+#[doc(alias = "TlsStream")]
 pub struct Stream {
     socket: net::Stream,
     state: Mutex<State>,

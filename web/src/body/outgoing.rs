@@ -169,6 +169,7 @@ impl Body {
 
     /// Makes a body of the bytes that `write` writes; see
     /// [`Response::stream`](crate::Response::stream).
+    #[doc(alias = "StreamBody")]
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body::produced(move |out| write(out))
     }

@@ -78,6 +78,7 @@ impl Default for Options {
 
 /// Compresses the bodies of responses.
 #[derive(Clone, Debug, Default)]
+#[doc(alias("CompressionLayer", "gzip", "brotli"))]
 pub struct Compress(Options);
 
 impl Compress {

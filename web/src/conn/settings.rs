@@ -18,6 +18,7 @@ use crate::conn::log::record::Record;
 /// let server = Server::new(Router::new()).timeouts(timeouts);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias("TimeoutLayer", "keep_alive"))]
 pub struct Timeouts {
     /// Time for a TLS handshake, counted from the acceptance of the connection. Then close. Default: 10 s.
     pub handshake: Duration,

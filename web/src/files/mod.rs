@@ -155,6 +155,7 @@ impl Default for Options {
 /// let router = osier_web::Router::new().fallback(page.handler());
 /// ```
 #[derive(Clone)]
+#[doc(alias("ServeDir", "ServeFile", "NamedFile", "static"))]
 pub struct Files {
     site: Arc<Site>,
 }

@@ -142,6 +142,7 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// all bodies together have at most [`buffer_total`](Options::buffer_total) bytes. Without
 /// [`buffer`](Options::buffer), a client that sends slowly holds a connection of the backend.
 #[derive(Clone)]
+#[doc(alias = "reverse_proxy")]
 pub struct Proxy(Arc<Settings>);
 
 struct Settings {

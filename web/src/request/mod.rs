@@ -152,6 +152,7 @@ impl<'a> Matched<'a> {
 ///
 /// let router = Router::new().put("/notes/{name}", save);
 /// ```
+#[doc(alias("extractor", "FromRequest", "HttpRequest"))]
 pub struct Request<'a> {
     pub(crate) head: &'a Head<'a>,
     /// `None` if the route has no parameters.
@@ -194,6 +195,7 @@ impl<'a> Request<'a> {
     ///     })
     /// });
     /// ```
+    #[doc(alias = "graceful_shutdown")]
     pub fn shutdown(&self) -> &Arc<Event> {
         self.body.shutdown()
     }
@@ -490,6 +492,7 @@ impl<'a> Request<'a> {
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket. The port is 0 if a field has named the client.
+    #[doc(alias("ConnectInfo", "remote_addr"))]
     pub fn peer(&self) -> SocketAddr {
         let ip = self.marks.client.get().and_then(|client| client.ip);
         ip.map_or_else(|| self.body.peer(), |ip| SocketAddr::new(ip, 0))
@@ -503,6 +506,7 @@ impl<'a> Request<'a> {
 
     /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one. An IPv4 client of an IPv6 socket
     /// has its IPv4 address here.
+    #[doc(alias = "ConnectInfo")]
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer(), self.is_proxied())
     }
@@ -634,6 +638,7 @@ impl<'a> Request<'a> {
 
     /// Values, by type, that wrapping functions have left for the handler. They live until the last
     /// byte of the response has been sent; after an upgrade, until the connection ends.
+    #[doc(alias = "Extension")]
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
@@ -649,6 +654,7 @@ impl<'a> Request<'a> {
     ///
     /// An error if there is no state of that type. As a response it is a 500, with a log line that
     /// names the type.
+    #[doc(alias("State", "Data"))]
     pub fn state<T: Any>(&self) -> Result<&'a T, Rejection> {
         let missing = || {
             let name = type_name::<T>();

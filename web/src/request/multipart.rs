@@ -91,6 +91,7 @@ impl<'a> Request<'a> {
 }
 
 /// The parts of a form, one after the other. See [`Request::multipart`].
+#[doc(alias = "upload")]
 pub struct Multipart<'r, 'a> {
     parser: codec::Multipart,
     body: &'r mut RequestBody<'a>,

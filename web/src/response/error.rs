@@ -32,6 +32,7 @@ use crate::{IntoResponse, Rejection, Response};
 /// ```
 ///
 /// It is not a [`std::error::Error`] itself, as the types of other crates that take any error.
+#[doc(alias("anyhow", "eyre"))]
 pub struct Error {
     cause: Box<dyn std::error::Error + Send + Sync>,
     status: Option<StatusCode>,

@@ -64,6 +64,7 @@ use crate::{Body, Response};
     note = "a handler may return text, bytes, `Json`, a `StatusCode`, a `Response`, or a `Result` whose error is a response: \
             `osier_web::Error` takes any error"
 )]
+#[doc(alias = "Responder")]
 pub trait IntoResponse {
     /// Makes the response.
     fn into_response(self) -> Response;

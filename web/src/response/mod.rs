@@ -146,6 +146,7 @@ impl Response {
     ///     Ok(())
     /// });
     /// ```
+    #[doc(alias("StreamBody", "streaming", "chunked"))]
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Response::new(StatusCode::OK).body(Body::stream(write))
     }
@@ -174,6 +175,7 @@ impl Response {
     ///     })
     /// });
     /// ```
+    #[doc(alias = "OnUpgrade")]
     pub fn upgrade(protocol: &str, run: impl FnOnce(&mut Upgraded) + 'static) -> Self {
         Self::taken_over(protocol, Takeover::Run(Box::new(run)))
     }
@@ -193,6 +195,7 @@ impl Response {
     }
 
     /// Makes a redirect with `status` to `location`.
+    #[doc(alias = "Redirect")]
     pub fn redirect(status: StatusCode, location: &str) -> Self {
         Response::new(status).header("location", location)
     }

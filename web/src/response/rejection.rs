@@ -35,6 +35,7 @@ const NO_MEMORY: &str = "memory is too short for the request's body";
 /// assert_eq!(client.get("/?page=two").send().status(), 400);
 /// ```
 #[derive(Debug)]
+#[doc(alias("ResponseError", "HttpError"))]
 pub struct Rejection(Kind);
 
 #[derive(Debug)]

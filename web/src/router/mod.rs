@@ -65,6 +65,7 @@ use crate::{IntoResponse, Request, Response};
 /// assert_eq!(router.paths().collect::<Vec<_>>(), ["/", "/users/{id}", "/api/items"]);
 /// ```
 #[derive(Default)]
+#[doc(alias = "App")]
 pub struct Router {
     tree: matchit::Router<usize>,
     /// Routes without a parameter. `tree` holds them too. A literal wins over a parameter at every
@@ -113,6 +114,7 @@ impl Router {
     ///
     /// Panics as [`Router::route`] does, and if this router has a fallback below a prefix already where `inner` has one. A prefix
     /// with a parameter is only for routers without a fallback.
+    #[doc(alias = "scope")]
     pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
         assert!(
             prefix.is_empty() || prefix.starts_with('/'),
@@ -163,6 +165,7 @@ impl Router {
     /// # Panics
     ///
     /// Panics if `prefix` is neither empty nor begins with `/`, if it has a parameter, or if it has a handler already.
+    #[doc(alias = "nest_service")]
     pub fn mount<F, R>(self, prefix: &str, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -194,6 +197,7 @@ impl Router {
     /// assert_eq!(client.get("/club").send().status(), 403);
     /// assert_eq!(client.get("/club").header("cookie", "member=yes").send().status(), 200);
     /// ```
+    #[doc(alias("layer", "middleware", "from_fn"))]
     pub fn wrap<F, R>(mut self, wrap: F) -> Self
     where
         F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
@@ -229,6 +233,7 @@ impl Router {
     /// # Panics
     ///
     /// Panics if this router already has a state of that type.
+    #[doc(alias("with_state", "app_data"))]
     pub fn state<T: Any + Send + Sync>(mut self, state: T) -> Self {
         assert!(
             !self.around.states.has::<T>(),
@@ -259,6 +264,7 @@ impl Router {
     /// # Panics
     ///
     /// Panics if this router has a fallback already. A handler that is [mounted](Router::mount) at `/` is one.
+    #[doc(alias("default_service", "not_found"))]
     pub fn fallback<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,

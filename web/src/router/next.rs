@@ -102,6 +102,7 @@ pub(crate) struct HasPanicked;
 /// let client = Client::new(Router::new().get("/", slow).wrap(in_time));
 /// assert_eq!(client.get("/").send().status(), 504);
 /// ```
+#[doc(alias = "middleware")]
 pub struct Next<'n> {
     wraps: &'n [Middleware],
     handler: Option<&'n Erased>,

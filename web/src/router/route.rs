@@ -45,6 +45,7 @@ impl Endpoint {
 ///
 /// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
 /// ```
+#[doc(alias("MethodRouter", "Resource"))]
 pub struct Route {
     /// Handlers in the order of addition, at most one for each method.
     pub(super) endpoints: Vec<(Box<str>, Endpoint)>,
@@ -74,6 +75,7 @@ impl Route {
     }
 
     /// Handles `method`, which may be one that HTTP does not define.
+    #[doc(alias = "method_routing")]
     pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -105,6 +107,7 @@ impl Route {
     /// };
     /// let router = Router::new().route("/ticks", Route::new().get(ticks).cancel_when_gone());
     /// ```
+    #[doc(alias = "disconnect")]
     pub fn cancel_when_gone(mut self) -> Self {
         self.gone = Gone::Cancel;
         self
@@ -128,6 +131,7 @@ impl Route {
 
     /// Sets the largest request body in bytes, in place of the server's
     /// [limit](crate::Limits::body).
+    #[doc(alias = "DefaultBodyLimit")]
     pub fn body_limit(mut self, bytes: u64) -> Self {
         self.body_limit = Some(bytes);
         self

@@ -93,6 +93,7 @@ pub fn serve(addr: impl ToSocketAddrs, handler: impl Into<Handler>) -> io::Resul
 /// })
 /// # .unwrap();
 /// ```
+#[doc(alias = "HttpServer")]
 pub struct Server {
     handler: Handler,
     limits: Limits,
@@ -386,6 +387,7 @@ impl Server {
     /// # Panics
     ///
     /// Panics outside a runtime.
+    #[doc(alias = "from_tcp")]
     pub fn listener(self, listener: impl Into<Listener>) -> io::Result<Listening> {
         self.listening(vec![listener.into()])
     }
@@ -572,6 +574,7 @@ impl Listening {
     /// # Cancellation
     ///
     /// Unwinds and stops accepting. The runtime then ends the open connections.
+    #[doc(alias = "graceful_shutdown")]
     pub fn run(self) -> usize {
         let Listening {
             listeners,
@@ -725,6 +728,7 @@ impl Drop for Accepting {
 
 /// A handle that ends a server from anywhere: from another fiber or from a plain thread.
 #[derive(Clone, Default)]
+#[doc(alias("ServerHandle", "graceful_shutdown"))]
 pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
@@ -746,6 +750,7 @@ const ENDED: u8 = 2;
 impl ShutdownHandle {
     /// Asks the server to shut down. See [`Listening::run`]. Never waits. A second call does
     /// nothing.
+    #[doc(alias = "stop")]
     pub fn shutdown(&self) {
         self.ask(ENDED);
     }

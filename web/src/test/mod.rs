@@ -61,6 +61,7 @@ const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOS
 const REPLY_BYTES: usize = 256 << 20;
 
 /// Sends requests to a router, a function or a server, without a connection.
+#[doc(alias("TestServer", "TestClient"))]
 pub struct Client {
     service: Service,
     /// Runtime for callers on plain threads, made for the first of them.

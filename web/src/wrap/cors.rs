@@ -55,6 +55,7 @@ pub struct Options {
 
 /// The options, ready to answer requests.
 #[derive(Clone, Debug)]
+#[doc(alias = "CorsLayer")]
 pub struct Cors {
     /// Whether every origin is allowed.
     any: bool,

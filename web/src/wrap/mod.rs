@@ -37,6 +37,7 @@ use crate::{Next, Request, Response};
 /// let reply = Client::new(router).get("/").send();
 /// assert_eq!(reply.header("x-request-id").map(str::len), Some(16));
 /// ```
+#[doc(alias = "SetRequestId")]
 pub fn request_id(name: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
     move |request, next| {
         let id = request.id();
@@ -73,6 +74,7 @@ pub fn server_timing() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send
 /// assert_eq!(client.get("/").header("traceparent", parent).send().text(), "4bf92f3577b34da6a3ce929d0e0e4736");
 /// assert_eq!(client.get("/").send().text().len(), 32);
 /// ```
+#[doc(alias = "TraceLayer")]
 pub fn trace() -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
     |request, next| {
         request.start_trace(true, true);
@@ -142,6 +144,7 @@ pub fn headers<const N: usize>(
 /// # Panics
 ///
 /// If the realm has a quote, a backslash or a control character.
+#[doc(alias = "HttpAuthentication")]
 pub fn basic_auth(
     realm: &str,
     check: impl Fn(&str, &str) -> bool + Send + Sync + 'static,

@@ -52,6 +52,7 @@ pub struct Options {
 }
 
 /// The requests that run, and the line of those that wait.
+#[doc(alias("ConcurrencyLimit", "LoadShed"))]
 pub struct Queue {
     options: Options,
     state: Mutex<State>,

@@ -59,6 +59,7 @@ pub struct Options {
 }
 
 /// The buckets of all clients.
+#[doc(alias("governor", "throttle", "RateLimit"))]
 pub struct Rate {
     /// Time between two requests at the steady rate.
     interval: Duration,

@@ -216,6 +216,7 @@ impl Options {
 
 /// Upgrades the request to a WebSocket on a fiber, with the default [`Options`]. See
 /// [`Options::upgrade`].
+#[doc(alias = "WebSocketUpgrade")]
 pub fn upgrade(request: &Request<'_>, run: impl FnOnce(&mut WebSocket<'_>) -> io::Result<()> + 'static) -> Response {
     Options::default().upgrade(request, run)
 }

@@ -50,6 +50,7 @@ impl Request<'_> {
     ///
     /// 400 for a value that does not fit the type. 500 if the type asks for a parameter that the
     /// route does not have.
+    #[doc(alias = "Path")]
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
         params::read(self.params)
     }
@@ -84,6 +85,7 @@ impl Request<'_> {
     /// # Errors
     ///
     /// 400 with the reason.
+    #[doc(alias = "Query")]
     pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
         let query = self.query().unwrap_or_default();
         query::read(query).map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, format!("the query: {error}")))
@@ -101,6 +103,7 @@ impl Request<'_> {
     ///
     /// 415 for another content type, 413 for a larger body or, with a line in the log, for more than 10,000 fields, 422 for values
     /// that do not fit the type, 500 with a log line if the body has been read before.
+    #[doc(alias = "Form")]
     pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.form_up_to(IN_MEMORY)
     }
@@ -171,6 +174,7 @@ impl Request<'_> {
 /// assert_eq!((refused.status().as_u16(), refused.text()), (422, "age: 7 is less than 18\n"));
 /// ```
 #[cfg(feature = "serde")]
+#[doc(alias("validator", "garde"))]
 pub trait Validate: Sized {
     /// The reason for a client, in one line or more.
     type Error: std::fmt::Display;
@@ -207,6 +211,7 @@ impl Request<'_> {
     ///
     /// 413 for a larger body, 503 for more than 16 KiB while memory is short ([`osier::memory`]), and the errors of
     /// [`RequestBody`](crate::RequestBody).
+    #[doc(alias("Bytes", "to_bytes"))]
     pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
         // At most 16 KiB are reserved before bytes arrive, whatever length the client announces.
         let announced = self.body.announced().unwrap_or(0);

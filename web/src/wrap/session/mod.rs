@@ -107,6 +107,7 @@ impl Default for Options {
 }
 
 /// Gives each request its [`Session`].
+#[doc(alias = "SessionLayer")]
 pub struct Sessions {
     store: Arc<dyn Store>,
     options: Options,
