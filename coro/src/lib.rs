@@ -28,6 +28,11 @@
 //! go to any thread. A coroutine may suspend in the middle of any call: so it must not suspend in the initialiser of a thread-local, nor
 //! use a reference that `LocalKey::with` lends after its thread has dropped the value. std relies on both. Every thread that runs
 //! coroutines needs [`overflow::install_for_thread`]; [`stack::Pool::new`] and [`Stack::new`] call it for their thread.
+//!
+//! # Requirements
+//!
+//! Rust 1.95, a 64-bit Unix and `panic = "unwind"`. `unsafe` is denied but for the files of stacks, switches and overflow reports. A program
+//! that wants sockets, timers and a scheduler besides wants the fibers of `osier`.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -22,7 +22,23 @@
 //! | [`readiness`] | is that descriptor ready, and which worker's poller reports it | loom, miri |
 //! | [`request`] | who ends that callback request, and with which status | loom, miri |
 //!
-//! All concurrent modules use `sync.rs`: it is std, or the model checker under `--cfg loom`.
+//! These are building blocks: most programs want the channels, locks and timers of `osier` instead, which suspend a fiber.
+//!
+//! ```
+//! use osier_queue::Wheel;
+//!
+//! let mut wheel = Wheel::new(0); // the present, in ticks
+//! wheel.insert(30, "late");
+//! let early = wheel.insert(10, "early");
+//! wheel.insert(20, "on time");
+//! assert_eq!(wheel.remove(early), Some("early"));
+//! assert_eq!(wheel.pop_expired(25), Some("on time"));
+//! assert_eq!(wheel.pop_expired(25), None);
+//! ```
+//!
+//! Rust 1.95, any 64-bit system, no dependencies. `unsafe` is denied but for three files, which miri checks.
+
+// All concurrent modules use `sync.rs`: it is std, or the model checker under `--cfg loom`.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

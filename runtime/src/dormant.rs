@@ -1,15 +1,18 @@
 //! Dormant connections: code that runs on a fiber when a socket or a leaf is ready, with no stack held meanwhile.
 //!
-//! ```text
-//!       park_local, start_local         socket or leaf ready, deadline, shutdown
-//!   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
-//!                              ▲                                   │
-//!                              └─────── AfterBurst::Sleep… ────────┘   AfterBurst::End drops the box
-//! ```
+//! A server with very many connections, few of them active, keeps them so: a fiber that waits holds its stack, a dormant connection a few
+//! words beside its socket. [`park_local`] or [`start_local`] gives a connection to the worker. When there is something to do, the worker
+//! calls [`Dormant::wake`] on a fiber, where the connection may block. The [`AfterBurst`] that it returns says what it waits for next. The
+//! page of [`Dormant`] has an example.
 //!
-//! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system call
-//! of the runtime.
+//! Waking a connection costs neither an allocation nor a system call of the runtime.
 
+//       park_local, start_local         socket or leaf ready, deadline, shutdown
+//   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
+//                              ▲                                   │
+//                              └─────── AfterBurst::Sleep… ────────┘   AfterBurst::End drops the box
+//
+// A connection keeps its slot, its word and its box from rest to rest.
 // `worker/resting.rs` has what a worker does with a connection at rest.
 
 use std::io;

@@ -198,6 +198,17 @@
 //! | `hyper`, `tokio-io` | the traits of these libraries on streams |
 //! | `tokio-rt` | futures that need a tokio runtime |
 //!
+//! # Crates beside it
+//!
+//! | crate | gives |
+//! |---|---|
+//! | [osier-web](https://docs.rs/osier-web) | a web framework of plain blocking handlers |
+//! | [osier-tls](https://docs.rs/osier-tls) | TLS around the streams of [`net`], on rustls |
+//! | [osier-ureq](https://docs.rs/osier-ureq) | the HTTP client ureq, whose calls suspend the fiber |
+//! | [osier-postgres](https://docs.rs/osier-postgres) | PostgreSQL, with a pool of connections |
+//! | [osier-tracing](https://docs.rs/osier-tracing) | spans of tracing that stay with their fiber |
+//! | [osier-http](https://docs.rs/osier-http), [osier-coro](https://docs.rs/osier-coro), [osier-poll](https://docs.rs/osier-poll), [osier-queue](https://docs.rs/osier-queue) | the parts: codecs without I/O, coroutines, the poller, queues |
+//!
 //! # Systems
 //!
 //! On Linux the workers use epoll(7), edge-triggered. With the feature `portable` and the environment variable

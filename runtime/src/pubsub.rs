@@ -1,7 +1,5 @@
 //! Topics: every subscriber gets every published message, each at its own pace.
 //!
-//! `osier_queue::topic` has the queues and the order of wake-ups, which models check. This module has the faces.
-//!
 //! ```
 //! use osier::pubsub::{Policy, Topic};
 //!
@@ -26,6 +24,8 @@
 //! future, in `select!` or in [`Handle::when`](crate::callbacks::Handle::when) for a callback, and
 //! [`with_fd`](Subscriber::with_fd) for somebody else's loop that polls descriptors. A subscriber has one owner, so
 //! nothing is handed on: a wait that ends leaves the messages where they are.
+
+// `osier_queue::topic` has the queues and the order of wake-ups, which models check. This module has the faces.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

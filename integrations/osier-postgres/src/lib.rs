@@ -32,6 +32,10 @@
 //! A cancelled call unwinds, as [`osier::block_on`] does. Its connection does not go back to the pool, and the server is asked to
 //! cancel the query. The same holds for a call in [`osier::timeout`].
 //!
+//! # Features
+//!
+//! `json` is for columns of JSON: `types::Json`. It is off by default.
+//!
 //! # Limits
 //!
 //! - A server that hangs, or whose network is cut, keeps a call waiting. Limit calls by [`osier::timeout`]: a [`Pool`] then closes the
@@ -45,6 +49,7 @@
 //!   that gets it. Use [`Connection::transaction`] and `set local`.
 //! - Connections are made on a runtime of Osier's: [`Pool::connect`] and [`Pool::get`] panic on a plain thread.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 mod connection;

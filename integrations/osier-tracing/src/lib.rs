@@ -58,6 +58,7 @@
 //!   tracing's trait Instrument.
 //! - A span of a fiber that forgets its guard (`mem::forget`) stays open, as on a thread.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 #[cfg(feature = "otlp")]

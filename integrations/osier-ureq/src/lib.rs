@@ -30,6 +30,15 @@
 //! # drop(agent);
 //! ```
 //!
+//! # Features
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `rustls` (default) | `https` by rustls with ring and the roots of webpki-roots |
+//! | `json` | `send_json` of requests and `read_json` of bodies |
+//!
+//! Other features of ureq, such as `gzip`, are turned on by a dependency of your own on ureq 3 without its default features.
+//!
 //! # Suspends
 //!
 //! Calls of the agent and reads of a body, where ureq's own block. They block a plain thread.
@@ -44,6 +53,7 @@
 //! SOCKS proxies: they need ureq's own sockets. ureq does not promise that the traits under this crate stay; it follows ureq's minor
 //! versions.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 mod transport;

@@ -1,4 +1,4 @@
-//! The callback face: requests that call a callback when they end.
+//! Requests that call a callback when they end, for code that neither blocks nor awaits.
 //!
 //! Callbacks run on the threads of a pool and on the thread that iterates their queue.
 //!

@@ -1,17 +1,36 @@
 //! An embedded runtime: one worker without a thread, inside somebody else's loop.
 //!
-//! A [`Local`] is a worker that its host turns when its descriptor is readable. Between two turns it is *parked*:
+//! A [`Local`] is a worker that its host turns when its descriptor is readable. Within a turn the thread is that worker; between turns
+//! it is a plain thread again. Code on a worker cannot turn another.
 //!
-//! ```text
-//!   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ park ──▶ host's loop
-//!                                                                     │
-//!     park = the parker says asleep, so that a wake-up rings the poller; the timer is set for the next deadline;
-//!            if there is work left, the worker rings itself. Each of them makes the poller's descriptor readable,
-//!            which is the descriptor of the Local.
 //! ```
+//! use osier::embed::Local;
+//! use osier::poll::{Events, Interest, Mode, Poller, Token};
+//! use std::time::Duration;
 //!
-//! Within a turn the thread is that worker; between turns it is a plain thread again. Code on a worker cannot turn
-//! another.
+//! // The host's loop: any one that polls descriptors.
+//! let (host, mut events) = (Poller::new()?, Events::with_capacity(8));
+//! let local = Local::new()?;
+//! host.add(&local, Token(1), Interest::READABLE, Mode::Oneshot)?;
+//!
+//! let fiber = local.spawn(|| osier::sleep(Duration::from_millis(5)));
+//! while !fiber.is_finished() {
+//!     host.wait(&mut events, None)?;
+//!     if events.iter().any(|event| event.token == Token(1)) {
+//!         local.turn(Some(Duration::ZERO))?; // runs what is ready, and does not wait
+//!         host.modify(&local, Token(1), Interest::READABLE, Mode::Oneshot)?;
+//!     }
+//! }
+//! # std::io::Result::Ok(())
+//! ```
+
+// Between two turns the worker is *parked*:
+//
+//   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ park ──▶ host's loop
+//                                                                     │
+//     park = the parker says asleep, so that a wake-up rings the poller; the timer is set for the next deadline;
+//            if there is work left, the worker rings itself. Each of them makes the poller's descriptor readable,
+//            which is the descriptor of the Local.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
