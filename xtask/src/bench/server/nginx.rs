@@ -21,6 +21,36 @@ pub fn deferred(config: PathBuf, port: u16) -> Result<PathBuf, String> {
     replaced(config, &format!("{listen};"), &format!("{listen} deferred;"))
 }
 
+/// The same configuration with an access log, and what else the directive says.
+pub fn logged(config: PathBuf, log: &Path, rest: &str) -> Result<PathBuf, String> {
+    let directive = format!("access_log {} combined{rest};", log.display());
+    replaced(config, "access_log off;", &directive)
+}
+
+/// A configuration of [`proxy`] that stores responses in a folder for an hour.
+pub fn cached(config: PathBuf, folder: &Path) -> Result<PathBuf, String> {
+    let store = format!(
+        "proxy_cache_path {} keys_zone=stored:10m use_temp_path=off; proxy_cache stored; proxy_cache_valid 200 1h;\n    upstream backend",
+        folder.display()
+    );
+    replaced(config, "upstream backend", &store)
+}
+
+/// A configuration of [`proxy`] that passes request bodies on as they come.
+pub fn unbuffered(config: PathBuf) -> Result<PathBuf, String> {
+    replaced(config, "proxy_pass ", "proxy_request_buffering off; proxy_pass ")
+}
+
+/// A configuration of [`proxy`] with a certificate, in HTTP/1.1.
+pub fn over_tls(config: PathBuf, port: u16, cert: &Path, key: &Path) -> Result<PathBuf, String> {
+    let listen = format!("listen 127.0.0.1:{port}");
+    let (cert, key) = (cert.display(), key.display());
+    let secured = format!(
+        "{listen} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_session_tickets on; ssl_certificate {cert}; ssl_certificate_key {key};"
+    );
+    replaced(config, &format!("{listen};"), &secured)
+}
+
 fn replaced(config: PathBuf, old: &str, new: &str) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", config.display());
     let text = std::fs::read_to_string(&config).map_err(failed)?;
@@ -45,6 +75,42 @@ pub fn proxy(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String>
             proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $host;
         }}
     }}"#
+    );
+    write(scratch, port, &server)
+}
+
+/// nginx with one worker, passing WebSockets on to another server on 127.0.0.1; returns its configuration file.
+pub fn tunnel(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
+    let server = format!(
+        r#"server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://127.0.0.1:{backend}; proxy_http_version 1.1; proxy_read_timeout 600s;
+            proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection "upgrade"; proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $host;
+        }}
+    }}"#
+    );
+    write(scratch, port, &server)
+}
+
+/// nginx with one worker, which receives a request in full, in memory, and then answers hello; returns its configuration file.
+///
+/// `return` alone answers before the body has come. So the request is passed on, without its body, to a second server of this nginx.
+pub fn sink(scratch: &Path, port: u16) -> Result<PathBuf, String> {
+    let inner = scratch.join(format!("sink-{port}.sock"));
+    let inner = inner.display();
+    let server = format!(
+        r#"upstream inner {{ server unix:{inner}; keepalive 64; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port}; client_max_body_size 8m; client_body_buffer_size 2m;
+        location / {{
+            proxy_pass http://inner; proxy_http_version 1.1; proxy_method GET; proxy_pass_request_body off;
+            proxy_set_header Connection ""; proxy_set_header Content-Length "";
+        }}
+    }}
+    server {{ listen unix:{inner}; location / {{ return 200 "Hello, World!"; }} }}"#
     );
     write(scratch, port, &server)
 }

@@ -2,6 +2,15 @@
 //!
 //! A package is optimised with a profile (`package/profile.rs`), `cargo build --release` is not. Both take part, so a
 //! row shows what the profile gives, too. The programs of `bench/` that other rows measure have no profile.
+//!
+//! `logged.rs` has access logs, `cached.rs` stored responses, `tunnels.rs` WebSockets and `uploads.rs` request bodies through the proxy, and
+//! `secured.rs` requests over TLS.
+
+mod cached;
+mod logged;
+mod secured;
+mod tunnels;
+mod uploads;
 
 use super::php;
 use super::proxy::{self, OF_HAPROXY, OF_NGINX};
@@ -20,15 +29,25 @@ type Fields = &'static [&'static str];
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     match plan.against {
         Some(_) => vec![],
-        None => vec![
-            hello(plan),
-            file(plan, &[]),
-            file(plan, load::OF_BROWSERS),
-            proxied(plan, &[]),
-            proxied(plan, load::OF_BROWSERS),
-            scripts(plan, &[]),
-            scripts(plan, load::OF_BROWSERS),
-        ],
+        None => {
+            let groups = [
+                vec![
+                    hello(plan),
+                    file(plan, &[]),
+                    file(plan, load::OF_BROWSERS),
+                    proxied(plan, &[]),
+                    proxied(plan, load::OF_BROWSERS),
+                    scripts(plan, &[]),
+                    scripts(plan, load::OF_BROWSERS),
+                ],
+                logged::rows(plan),
+                cached::rows(plan),
+                tunnels::rows(plan),
+                uploads::rows(plan),
+                secured::rows(plan),
+            ];
+            groups.into_iter().flatten().collect()
+        }
     }
 }
 
@@ -138,10 +157,16 @@ fn row<'a>(
 
 /// One of the two servers of ours with one route.
 fn osier(plan: &Plan, binary: &str, route: &str) -> Result<Server, String> {
+    osier_with(plan, binary, "", "", route)
+}
+
+/// As [`osier`], with more lines for its listener and its site.
+fn osier_with(plan: &Plan, binary: &str, listen: &str, site: &str, route: &str) -> Result<Server, String> {
     Server::start(plan, &program(binary), |port| {
         let config = plan.scratch.join(format!("packaged-{port}.toml"));
         let text = format!(
-            "workers = 1\nlog = false\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n[[site]]\ndefault = true\n[[site.route]]\n{route}\n"
+            "workers = 1\nlog = false\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n{listen}\n[[site]]\ndefault = true\n{site}\n\
+             [[site.route]]\n{route}\n"
         );
         std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
         Ok(vec![config.into()])
