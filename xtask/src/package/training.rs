@@ -32,7 +32,8 @@ pub fn train(binary: &Path, folder: &Path) -> Result<(), String> {
     site.wait_for(ports[0])?;
     site.wait_for(ports[1])?;
     load(folder, ports)?;
-    converse(ports[0])?;
+    converse(ports[0], "/chat")?;
+    converse(ports[0], "/proxy/chat")?;
     // The profile is written by an orderly exit.
     site.stop()?;
     backend.stop()
@@ -59,7 +60,8 @@ fn write_site(folder: &Path, [plain, tls, backend]: [u16; 3]) -> Result<(), Stri
     }
     let shown = folder.display();
     let backend_site = format!(
-        "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{backend}\"\n[[site]]\ndefault = true\n[[site.route]]\nrespond = {{ body = \"Hello, World!\" }}\n"
+        "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{backend}\"\n[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/chat\"\nchat = {{ origins = \"*\", burst = 1000 }}\n[[site.route]]\nrespond = {{ body = \"Hello, World!\" }}\n"
     );
     write("backend.toml", backend_site.as_bytes())?;
     let site = SITE
@@ -107,7 +109,7 @@ fastcgi = { root = "{folder}/www", to = "unix:{folder}/fpm.sock" }
 
 [[site.route]]
 path = "/cached"
-cache = true
+cache = { default_ttl = "1h" }
 proxy = { to = "127.0.0.1:{backend}", strip = true }
 
 [[site.route]]
@@ -136,6 +138,7 @@ const PLAIN: &[(&[&str], &str)] = &[
     (&[], "/large.bin"),
     (&["-H", BROWSER], "/proxy/x"),
     (&[], "/proxy/x"),
+    (&["-s", UPLOAD], "/proxy/x"),
     (&[], "/cached/x"),
     (&["-H", BROWSER], "/hello.php"),
     (&[], "/kept.php"),
@@ -159,6 +162,9 @@ const STREAMED: &[&str] = &["/hello", "/page.html", "/large.bin", "/proxy/x", "/
 
 /// A script for `wrk`: sixteen requests at once.
 const PIPELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/pipeline.lua");
+
+/// A script for `wrk`: a body of 1 MiB.
+const UPLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/upload.lua");
 
 /// One of the fields that browsers send.
 const BROWSER: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0";
@@ -190,14 +196,14 @@ fn load(folder: &Path, [plain, tls, _]: [u16; 3]) -> Result<(), String> {
     Ok(())
 }
 
-/// Guests of the chat, who talk and listen over WebSockets.
-fn converse(port: u16) -> Result<(), String> {
+/// Guests of a chat, who talk and listen over WebSockets.
+fn converse(port: u16, path: &str) -> Result<(), String> {
     let guest = |number: usize| -> std::io::Result<()> {
         let mut guest = TcpStream::connect(("127.0.0.1", port))?;
         guest.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(
             guest,
-            "GET /chat?room=room-{} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            "GET {path}?room=room-{} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
             number % 4
         )?;
@@ -224,5 +230,5 @@ fn converse(port: u16) -> Result<(), String> {
         let mut guests = guests.into_iter();
         guests.try_for_each(|guest| guest.join().expect("a guest does not panic"))
     });
-    ended.map_err(|error| format!("chat: {error}"))
+    ended.map_err(|error| format!("{path}: {error}"))
 }
