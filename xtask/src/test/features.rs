@@ -1,4 +1,4 @@
-//! The steps `features-*` and `package`: every feature compiles without the others, and every crate can be packaged.
+//! The steps `features-*`: every feature compiles without the others.
 //!
 //! A check of each feature alone takes osier-web 26 runs. For each change it takes nine: of any two features, each is on in one of them
 //! while the other is off. Each feature alone is tried where every step runs, which is once a week.
@@ -116,24 +116,6 @@ fn splits(features: &[String]) -> Vec<String> {
     };
     (0..bits).map(set).collect()
 }
-
-/// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
-pub fn package() -> Outcome {
-    let mut command = cargo();
-    command.args(["package", "--workspace", "--locked", "--no-verify", "--allow-dirty"]);
-    for private in PRIVATE {
-        command.args(["--exclude", private]);
-    }
-    let mut count = 0;
-    let ok = step::run(&mut command, LIMIT, |line| {
-        count += usize::from(line.trim_start().starts_with("Packaged "));
-        true
-    });
-    Outcome::one_check("package", ok, count, "packages", Duration::ZERO)
-}
-
-/// The packages that no registry gets.
-const PRIVATE: &[&str] = &["osier-examples", "testkit", "xtask", "xtask-api"];
 
 /// The names in the table `[features]` of a manifest.
 fn declared(manifest: &str) -> Vec<String> {

@@ -4,6 +4,7 @@
 //! compiler flags or lock files differ, so that a third-party crate is compiled once for each set of flags.
 
 pub mod api;
+mod crates;
 mod executables;
 mod features;
 mod fuzz;
@@ -51,7 +52,7 @@ pub const STEPS: &[Step] = &[
     features::step::<3>(),
     features::step::<4>(),
     of("api", Work::Compile(api::compare)),
-    of("package", Work::Compile(features::package)),
+    of("package", Work::Compile(crates::package)),
     of("targets", Work::Compile(targets::types)),
 ];
 
