@@ -24,6 +24,9 @@ use build::{SYSTEMS, dist};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+/// The version of all crates, and so of the packages.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 const PACKAGES: &[Step] = &[
     Step {
         name: "manual",
@@ -70,13 +73,11 @@ pub fn server() -> Result<std::path::PathBuf, String> {
     build::native("package").map_err(|outcome| format!("the server of a package: {} failed", outcome.name))
 }
 
-/// Writes `SHA256SUMS` of every package that is there.
+/// Writes `SHA256SUMS` of every package of this version that is there.
 fn write_sums() -> Result<(), String> {
     let entries = std::fs::read_dir(dist()).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names
-        .filter(|name| name.ends_with(".deb") || name.ends_with(".tar.gz"))
-        .collect();
+    let mut names: Vec<String> = names.filter(|name| is_package(name, VERSION)).collect();
     names.sort();
     if names.is_empty() {
         return Ok(());
@@ -84,6 +85,12 @@ fn write_sums() -> Result<(), String> {
     let sums = step::output(Command::new("sha256sum").args(&names).current_dir(dist()));
     let file = dist().join("SHA256SUMS");
     std::fs::write(&file, sums).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Whether a file of the folder is a package of `version`. Those of earlier versions stay there.
+fn is_package(name: &str, version: &str) -> bool {
+    let is_debian = name.starts_with(&format!("osier_{version}-")) && name.ends_with(".deb");
+    is_debian || name.starts_with(&format!("osier-{version}-")) && name.ends_with(".tar.gz")
 }
 
 /// The step `manual` of `cargo xtask ci`: makes the texts of a package from the server that the tests have built, and checks
@@ -97,5 +104,20 @@ fn manual() -> Outcome {
     match build::speaker("manual") {
         Ok(binary) => texts::check(&binary),
         Err(outcome) => *outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksums_are_those_of_one_version() {
+        for name in ["osier_0.2.0-1_amd64.deb", "osier-0.2.0-x86_64-linux-musl.tar.gz"] {
+            assert!(is_package(name, "0.2.0"), "{name}");
+            assert!(!is_package(name, "0.1.0"), "{name}");
+            assert!(!is_package(name, "0.2"), "{name}");
+        }
+        assert!(!is_package("osier-0.2.0-x86_64-linux-musl.tar.gz.asc", "0.2.0"));
     }
 }
