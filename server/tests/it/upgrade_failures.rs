@@ -24,7 +24,7 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
         ("exec sleep 60", "was not ready within 0.3 s"),
         (
             "cat hello >&0; exec sleep 60",
-            "speaks version 9 of the upgrade protocol, this one version 2",
+            "speaks version 9 of the upgrade protocol, this one version 2: restart the server instead",
         ),
         (
             "echo nonsense nonsense >&0; exec sleep 60",
@@ -316,7 +316,7 @@ fn a_new_process_refuses_an_old_one_of_another_version() {
     old.write_all(&hello_of_version_9()).unwrap();
     let output = child.unwrap().wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    let why = "speaks version 9 of the upgrade protocol, this one version 2";
+    let why = "speaks version 9 of the upgrade protocol, this one version 2: restart the server instead";
     assert!(output.status.code() == Some(2) && said.contains(why), "{said}");
     let mut answer = Vec::new();
     old.read_to_end(&mut answer).unwrap();

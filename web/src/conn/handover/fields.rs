@@ -24,7 +24,8 @@ impl std::fmt::Display for Malformed {
             Malformed::Payload => f.write_str("the content of a message is malformed"),
             Malformed::Version(theirs) => write!(
                 f,
-                "the other program speaks version {theirs} of the upgrade protocol, this one version {VERSION}"
+                "the other program speaks version {theirs} of the upgrade protocol, this one version {VERSION}: restart the server \
+                 instead"
             ),
         }
     }
