@@ -48,6 +48,35 @@ fn tables_and_ids_go_on() {
     assert_eq!(peer.fails(&get(5)), ErrorCode::STREAM_CLOSED);
 }
 
+/// Programs of one version of the upgrade protocol hand over to each other only while the layout stays as it is.
+#[test]
+fn the_layout_belongs_to_the_version_of_the_transport() {
+    let mut peer = Peer::server_with(&Limits {
+        max_streams: 100,
+        stream_window: 70_000,
+        connection_window: 80_000,
+        max_frame: 16_384,
+        head_bytes: 9_000,
+        decoder_table: 4_096,
+        extended_connect: true,
+        ..Limits::default()
+    });
+    peer.feed(&settings(&[(4, 100_000)]));
+    peer.frames();
+    for stream in [1, 3] {
+        exchange(&mut peer, stream);
+    }
+    let exported = peer.connection.export().unwrap();
+    let sum = exported
+        .iter()
+        .fold(0_u32, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte));
+    assert_eq!(
+        (exported.len(), sum),
+        (352, 3_274_144_126),
+        "the layout has changed: raise VERSION in web/src/conn/handover/fields.rs, and say in CHANGELOG.md that the next upgrade is a restart"
+    );
+}
+
 #[test]
 fn a_field_that_the_peer_has_indexed_is_known() {
     let mut peer = Peer::server();

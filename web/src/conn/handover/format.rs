@@ -235,6 +235,7 @@ const TABLE: [u32; 256] = {
 #[cfg(test)]
 mod tests {
     use super::super::law;
+    use super::super::record::Saved;
     use super::super::record::tests::records;
     use super::*;
     use proptest::prelude::*;
@@ -304,6 +305,59 @@ mod tests {
             frame[at] = byte;
             law::check(&frame);
         }
+    }
+
+    /// Two releases with one version hand over to each other only while the layout stays as it is.
+    #[test]
+    fn the_layout_belongs_to_the_version() {
+        let record = Record {
+            server: "web".into(),
+            peer: "192.0.2.1:80".parse().unwrap(),
+            is_proxied: true,
+            is_fresh: false,
+            is_announced: true,
+            received: b"GET /".to_vec(),
+            tls: Some(b"keys".to_vec()),
+            http2: Some(b"tables".to_vec()),
+            session: Some(Saved {
+                part: "chat".into(),
+                bytes: b"room".to_vec(),
+            }),
+        };
+        let (name, bytes) = (String::from("web"), b"bytes".to_vec());
+        let messages = [
+            Message::Hello { process: 7 },
+            Message::Item {
+                name: name.clone(),
+                bytes: bytes.clone(),
+            },
+            Message::Start,
+            Message::Ready {
+                servers: vec![name.clone()],
+            },
+            Message::Refused { why: name.clone() },
+            Message::Go,
+            Message::Accepting,
+            Message::Part {
+                name: name.clone(),
+                bytes,
+            },
+            Message::Connections {
+                batch: 3,
+                records: vec![record],
+            },
+            Message::Taken { batch: 3 },
+            Message::Leaving,
+            Message::Failed { why: name },
+            Message::Stopping,
+            Message::Done,
+        ];
+        let all: Vec<u8> = messages.iter().flat_map(encode).collect();
+        assert_eq!(
+            (VERSION, checksum(&all)),
+            (2, 2_039_767_343),
+            "the layout has changed: raise VERSION, and say in CHANGELOG.md that the next upgrade is a restart"
+        );
     }
 
     #[test]
