@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, sim, bench, upgrade}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, release, sim, bench, upgrade}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -11,6 +11,7 @@ mod deny;
 mod package;
 mod peers;
 mod quick;
+mod release;
 mod running;
 mod sim;
 mod step;
@@ -36,6 +37,7 @@ usage: cargo xtask COMMAND
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   package [NAME]   the .deb, the static tarballs and SHA256SUMS, in target/dist
                    names: manual deb tarball-x86_64 tarball-aarch64
+  release          whether this commit can be released, and the notes of that release: docs/internal/release.md
   sim [--seeds N] [--scenario NAME]
                    simulations of servers and gateways, 10,000 seeds each unless N says so
                    names: server http2 pool proxy fastcgi pubsub chat upgrade acme
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         "deny" if rest.is_empty() => deny::main(),
         "deny" if rest == ["notices"] => deny::print_notices(),
         "package" => package::main(rest),
+        "release" if rest.is_empty() => release::main(),
         "tidy" if rest.is_empty() => tidy::main(),
         "sim" => sim::main(rest),
         "bench" => bench::main(rest),

@@ -20,12 +20,13 @@ mod training;
 
 use crate::step::{self, Outcome};
 use crate::test::{self, Executable, Step, Work, target_dir};
-use build::{SYSTEMS, dist};
+use build::SYSTEMS;
+pub use build::dist;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 /// The version of all crates, and so of the packages.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const PACKAGES: &[Step] = &[
     Step {
@@ -85,6 +86,27 @@ fn write_sums() -> Result<(), String> {
     let sums = step::output(Command::new("sha256sum").args(&names).current_dir(dist()));
     let file = dist().join("SHA256SUMS");
     std::fs::write(&file, sums).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Finds what a release needs and the folder lacks: each package of this version, and checksums that are theirs.
+pub fn faults() -> Vec<String> {
+    let listed = std::fs::read_to_string(dist().join("SHA256SUMS")).unwrap_or_default();
+    let is_listed = |kind: &str| listed.lines().any(|line| line.contains(VERSION) && line.contains(kind));
+    let kinds = [
+        ("deb", ".deb"),
+        ("tarball-x86_64", "-x86_64-"),
+        ("tarball-aarch64", "-aarch64-"),
+    ];
+    let missing = kinds.into_iter().filter(|(_, kind)| !is_listed(kind));
+    let mut faults: Vec<String> = missing
+        .map(|(name, _)| format!("SHA256SUMS has no package of {VERSION} by {name}: cargo xtask package {name}"))
+        .collect();
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "SHA256SUMS"]).current_dir(dist());
+    if faults.is_empty() && !step::succeeds(&mut check) {
+        faults.push("SHA256SUMS does not fit the packages: cargo xtask package".into());
+    }
+    faults
 }
 
 /// Whether a file of the folder is a package of `version`. Those of earlier versions stay there.

@@ -45,7 +45,7 @@ pub fn package() -> Outcome {
 /// The files that each crate must bring. Both licences ask for their text in every copy.
 const REQUIRED: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// What is wrong with the crate `name`, such as `osier-0.1.0`.
+/// Finds what is wrong with the crate `name`, such as `osier-0.1.0`.
 fn faults(folder: &Path, name: &str) -> Vec<String> {
     let crate_file = folder.join(format!("{name}.crate"));
     let tar = |options: &[&str]| step::output(Command::new("tar").arg("--file").arg(&crate_file).args(options));
