@@ -88,7 +88,7 @@ fn write_sums() -> Result<(), String> {
     std::fs::write(&file, sums).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Finds what a release needs and the folder lacks: each package of this version, and checksums that are theirs.
+/// Finds what a release needs and the folder lacks: each package of this version, and signed checksums that are theirs.
 pub fn faults() -> Vec<String> {
     let listed = std::fs::read_to_string(dist().join("SHA256SUMS")).unwrap_or_default();
     let is_listed = |kind: &str| listed.lines().any(|line| line.contains(VERSION) && line.contains(kind));
@@ -105,6 +105,13 @@ pub fn faults() -> Vec<String> {
     check.args(["--check", "--strict", "SHA256SUMS"]).current_dir(dist());
     if faults.is_empty() && !step::succeeds(&mut check) {
         faults.push("SHA256SUMS does not fit the packages: cargo xtask package".into());
+    }
+    let mut verify = Command::new("gpg");
+    verify
+        .args(["--verify", "SHA256SUMS.asc", "SHA256SUMS"])
+        .current_dir(dist());
+    if faults.is_empty() && !step::succeeds(&mut verify) {
+        faults.push("SHA256SUMS has no good signature: gpg --armor --detach-sign target/dist/SHA256SUMS".into());
     }
     faults
 }
