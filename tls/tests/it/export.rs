@@ -160,6 +160,24 @@ fn what_cannot_move_says_why() {
     });
 }
 
+/// Programs of one version of the upgrade protocol hand over to each other only while the layout stays as it is.
+#[test]
+fn the_layout_belongs_to_the_version_of_the_transport() {
+    let (near, far) = UnixStream::pair().unwrap();
+    let connector = Connector::builder().ca_pem(AUTHORITY.pem.as_bytes()).build().unwrap();
+    let client = connector.connect("localhost", near).unwrap();
+    let server = LOCALHOST.acceptor().accept(far);
+    while !(client.is_established() && server.is_established()) {
+        let _ = (client.try_handshake(), server.try_handshake());
+    }
+    // The keys differ from connection to connection, so only the length is known.
+    assert_eq!(
+        server.export().unwrap().len(),
+        134,
+        "the layout has changed: raise VERSION in web/src/conn/handover/fields.rs, and say in CHANGELOG.md that the next upgrade is a restart"
+    );
+}
+
 #[test]
 fn bytes_that_are_no_stream_are_refused() {
     let ends = Ends::established();
