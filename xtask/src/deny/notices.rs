@@ -7,11 +7,18 @@ use std::path::{Path, PathBuf};
 /// One chapter for each crate: its name, its licence, and the files that say so.
 ///
 /// # Errors
-/// One line, when a crate's folder is missing.
+/// One line, when cargo lists no crate, or a crate's folder is missing.
 pub fn notices() -> Result<String, String> {
+    notices_of(crates(&["--package", "osier-server"]))
+}
+
+fn notices_of(crates: Vec<Crate>) -> Result<String, String> {
+    if crates.is_empty() {
+        return Err("cargo tree lists no crate of osier-server".into());
+    }
     let mut text =
         String::from("The program osier contains these crates. The licence of each stands below its name.\n");
-    for Crate { name, version, licence } in crates(&["--package", "osier-server"]) {
+    for Crate { name, version, licence } in crates {
         if name.starts_with("osier") {
             continue;
         }
@@ -46,4 +53,14 @@ fn licence_files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_licence).collect();
     files.sort();
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_no_crates_is_a_failure() {
+        assert!(notices_of(vec![]).unwrap_err().contains("cargo tree"));
+    }
 }
