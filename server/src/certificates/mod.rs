@@ -312,10 +312,10 @@ impl Certificates {
         if self.is_asking.swap(true, Ordering::Relaxed) {
             return;
         }
-        let keep = |certificates: &Certificates, name: &str, settings| {
+        let keep = |certificates: &Certificates, name: &str, settings, is_awaited| {
             let keeper = locked(&certificates.keeper).clone();
             let names = vec![name.to_owned()];
-            keeper.inspect(|keeper| keeper.add(Subject { names, settings }));
+            keeper.inspect(|keeper| keeper.add(Subject { names, settings }, is_awaited));
         };
         let certificates = Arc::clone(self);
         let loading = osier::fiber::Builder::new().name("stored certificates on demand");
@@ -325,13 +325,13 @@ impl Certificates {
                     .storage()
                     .map_or(Ok(None), |storage| storage.certificate(name))
             };
-            let keep = |name: &str, settings| keep(&certificates, name, settings);
+            let keep = |name: &str, settings| keep(&certificates, name, settings, false);
             certificates.on_demand.load(&find, &keep);
         }));
         let certificates = Arc::clone(self);
         let asking = osier::fiber::Builder::new().name("certificates on demand");
         drop(asking.spawn(move || {
-            let keep = |name: &str, settings| keep(&certificates, name, settings);
+            let keep = |name: &str, settings| keep(&certificates, name, settings, true);
             certificates.on_demand.run(&ask, &keep);
         }));
     }

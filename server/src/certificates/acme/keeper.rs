@@ -11,8 +11,8 @@
 //! spread over [`ASK`], and their answers are stored with the certificates. So a start with ten thousand certificates
 //! does not flood the issuers.
 //!
-//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. The
-//! wall clock says when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump
+//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. A name
+//! that clients wait for goes before all others. The wall clock says when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump
 //! forward is noticed. After a jump back, a certificate whose time lies more than [`FARTHEST`] ahead is due, too: no
 //! pause is that long.
 
@@ -34,6 +34,12 @@ use crate::log::operator::Say;
 
 /// The most certificates that are attended to at once: looked up, ordered or stored.
 const AT_ONCE: usize = 4;
+
+/// The same, if clients wait for the next one: thousands of renewals, or four proofs that time out, hold up no new name.
+const AT_ONCE_AWAITED: usize = 8;
+
+/// The time at which a certificate that clients wait for is due: before all others.
+const AWAITED: i64 = 0;
 
 /// Longest time between two looks at the wall clock.
 const LOOK: Duration = Duration::from_secs(600);
@@ -261,9 +267,10 @@ impl Keeper {
         }
     }
 
-    /// Attends to one more certificate, unless the keeper has one for these names already.
-    pub fn add(&self, subject: Subject) {
-        let now = self.wall();
+    /// Attends to one more certificate, unless the keeper has one for these names already. `is_awaited` tells whether
+    /// clients wait for it.
+    pub fn add(&self, subject: Subject, is_awaited: bool) {
+        let due = if is_awaited { AWAITED } else { self.wall() };
         let mut state = self.state();
         let mut subjects = self.subjects();
         let is_kept =
@@ -282,7 +289,7 @@ impl Keeper {
                 subjects.len() - 1
             }
         };
-        state.queue.push(Reverse((now, index)));
+        state.queue.push(Reverse((due, index)));
         drop((subjects, state));
         self.news.set();
     }
@@ -631,7 +638,8 @@ impl State {
         let Some(&Reverse((due, index))) = self.queue.peek() else {
             return Err(LOOK);
         };
-        if self.busy == AT_ONCE {
+        let most = if due == AWAITED { AT_ONCE_AWAITED } else { AT_ONCE };
+        if self.busy >= most {
             return Err(LOOK);
         }
         if due > now && due <= now.saturating_add(FARTHEST) {
@@ -677,6 +685,24 @@ mod tests {
         assert_eq!(state.next_due(now), Err(LOOK));
     }
 
+    #[test]
+    fn names_that_clients_wait_for_go_before_all_others() {
+        let (mut state, now) = (State::default(), 1_800_000_000);
+        for index in 0..10 {
+            state.queue.push(Reverse((now - 1000, index)));
+        }
+        let mut taken: Vec<_> = (0..5).map_while(|_| state.next_due(now).ok()).collect();
+        assert_eq!(taken, [0, 1, 2, 3]);
+        for index in 10..20 {
+            state.queue.push(Reverse((AWAITED, index)));
+        }
+        taken = (0..10).map_while(|_| state.next_due(now).ok()).collect();
+        assert_eq!(taken, [10, 11, 12, 13]);
+        state.busy = 0;
+        taken = (0..20).map_while(|_| state.next_due(now).ok()).collect();
+        assert_eq!(taken, [14, 15, 16, 17, 18, 19]);
+    }
+
     /// Permits orders for names that begin with `kept`.
     struct Picky;
 
@@ -711,11 +737,11 @@ mod tests {
                 move || keeper.run()
             });
             for number in 0..20 {
-                keeper.add(subject(&format!("kept{}.example", number / 10)));
-                keeper.add(subject(&format!("n{number}.example")));
+                keeper.add(subject(&format!("kept{}.example", number / 10)), true);
+                keeper.add(subject(&format!("n{number}.example")), false);
                 osier::sleep(Duration::from_millis(1));
                 // A name that was given up comes back.
-                keeper.add(subject("n0.example"));
+                keeper.add(subject("n0.example"), true);
                 osier::sleep(Duration::from_millis(1));
             }
             let mut names: Vec<_> = keeper
