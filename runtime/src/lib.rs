@@ -58,10 +58,10 @@
 //!
 //! # Cancellation
 //!
-//! A fiber is cancelled by [`JoinHandle::cancel`] and by the end of its [`scope`], [`JoinSet`](fiber::JoinSet) or runtime. A part of it is
-//! cancelled by a [`timeout`], a [`sync::Interrupt`] or [`io::while_connected`] around that part. The next call that would wait fails
-//! with [`Cancelled`] if it returns an [`std::io::Error`]; otherwise, and at every later call, the fiber unwinds, so destructors
-//! run. [`shield`] defers that. Calls that never wait, and computation, are not interrupted.
+//! A fiber is cancelled by [`JoinHandle::cancel`], [`Scope::cancel`], the drop of its [`JoinSet`](fiber::JoinSet), and the end of its
+//! runtime. A part of it is cancelled by a [`timeout`], a [`sync::Interrupt`] or [`io::while_connected`] around that part. The next call that
+//! can wait, even if it need not, fails with [`Cancelled`] if it returns an [`std::io::Error`]. Otherwise, and at every later call, the fiber
+//! unwinds, so destructors run. [`shield`] defers that. Nothing interrupts a computation, or a call that never waits.
 //!
 //! # Modules
 //!
