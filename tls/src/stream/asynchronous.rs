@@ -40,6 +40,43 @@ impl Stream {
         poll_fn(move |cx| self.poll(&mut waits, cx, |state, socket| state.handshake(socket)))
     }
 
+    /// `read` as a future: an arm of [`select!`](osier::select!). Timeouts do not apply to it.
+    ///
+    /// ```
+    /// # use osier_tls::{Acceptor, Connector, Identity};
+    /// # let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    /// # let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    /// # let acceptor = Acceptor::builder(Identity::from_pem(chain.as_bytes(), key.as_bytes())?).build()?;
+    /// # let connector = Connector::builder().ca_pem(chain.as_bytes()).build()?;
+    /// use std::io::Write;
+    /// use std::time::Duration;
+    ///
+    /// let (near, far) = osier::net::UnixStream::pair()?;
+    /// let (mut client, server) = (connector.connect("localhost", near)?, acceptor.accept(far));
+    /// osier::run(|| {
+    ///     osier::spawn(move || client.write_all(b"hello").map(|()| client));
+    ///     let mut buf = [0; 16];
+    ///     osier::select! {
+    ///         n = server.read_async(&mut buf) => assert_eq!(&buf[..n?], b"hello"),
+    ///         timeout Duration::from_secs(60) => panic!("the client sends at once"),
+    ///     }
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Cancellation
+    ///
+    /// Dropped before it is ready, it has taken nothing.
+    ///
+    /// # Errors
+    ///
+    /// The errors of a blocking read, except `TimedOut`.
+    pub fn read_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        let mut waits = Waits::default();
+        poll_fn(move |cx| self.poll(&mut waits, cx, |state, socket| state.read(socket, buf)))
+    }
+
     fn poll<T>(
         &self,
         waits: &mut Waits,
