@@ -3,6 +3,7 @@
 //! Workers format a line and add it to the buffer of a [`Writer`], whose thread writes it. So a slow disk or terminal
 //! never stops a worker. A full buffer drops lines, and the number of dropped lines is reported.
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 
@@ -21,6 +22,9 @@ use crate::reader::Reason;
 /// Bytes of the longest line on standard error. Docker splits longer lines, and the journal those of 48 KiB. The second
 /// part might begin with bytes of a client, which the journal would take for a priority.
 const STDERR_LINE: usize = (16 << 10) - 1;
+
+/// Bytes of room for a line that a thread keeps. Lines are seldom longer.
+const KEPT: usize = 4 << 10;
 
 /// The formats of the access log on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -148,30 +152,37 @@ impl AccessLog {
 
     /// Adds a line.
     pub fn record(&self, entry: &Entry<'_>) {
-        let mut line = self.line(entry);
+        thread_local! {
+            /// Room for a line, kept by the thread.
+            static LINE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        let mut line = LINE.take();
+        self.format(&mut line, entry);
         // The fields after a long value of a client must not be cut, or begin another line.
         let mut most = self.longest / 4;
         while line.len() > self.longest && most > 0 {
-            line = self.line(&entry.cut(most, &|name| cut((entry.fields)(name), most)));
+            self.format(&mut line, &entry.cut(most, &|name| cut((entry.fields)(name), most)));
             most /= 2;
         }
         line.push(b'\n');
         self.writer.push(&line);
+        if line.capacity() <= KEPT {
+            LINE.set(line);
+        }
     }
 
-    /// Formats a line without its line feed.
-    fn line(&self, entry: &Entry<'_>) -> Vec<u8> {
-        let mut line = Vec::with_capacity(256);
+    /// Makes `line` the line of an entry, without its line feed.
+    fn format(&self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+        line.clear();
         if let Some(header) = &self.syslog {
-            header.begin(&mut line, Level::Info, entry.time);
+            header.begin(line, Level::Info, entry.time);
         }
         match &self.format {
-            Format::Combined | Format::Off => combined(&mut line, entry),
-            Format::Json(fields) if fields.is_empty() => json(&mut line, entry),
-            Format::Json(fields) => json_of(&mut line, fields, entry),
-            Format::Template(form) => template(&mut line, form, entry),
+            Format::Combined | Format::Off => combined(line, entry),
+            Format::Json(fields) if fields.is_empty() => json(line, entry),
+            Format::Json(fields) => json_of(line, fields, entry),
+            Format::Template(form) => template(line, form, entry),
         }
-        line
     }
 
     /// Adds the line of a request whose response has just been sent. `site` is the name of its site.

@@ -9,7 +9,10 @@ use std::time::Duration;
 use osier_web::{RequestId, Times, TraceContext};
 
 use super::fields::{Field, Piece, Template};
-use super::text::{Client, Clock, Rfc3339, escape, escape_combined, escape_json, month, put, utc};
+use super::text::{
+    Client, Rfc3339, escape, escape_combined, escape_json, put, put_client, put_combined_time, put_number, put_padded,
+    put_rfc3339,
+};
 
 /// One request, recorded after its response was sent. Absent fields are empty.
 #[derive(Clone, Copy)]
@@ -82,11 +85,16 @@ pub fn cut(value: &[u8], most: usize) -> &[u8] {
 
 /// Formats `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
 pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
-    put(line, format_args!("{} - - [", Client(entry.client)));
-    time_combined(line, entry.time);
+    put_client(line, entry.client);
+    line.extend_from_slice(b" - - [");
+    put_combined_time(line, entry.time);
     line.extend_from_slice(b"] \"");
     request(line, entry);
-    put(line, format_args!("\" {} {} ", entry.status, entry.bytes));
+    line.extend_from_slice(b"\" ");
+    put_number(line, entry.status.into());
+    line.push(b' ');
+    put_number(line, entry.bytes);
+    line.push(b' ');
     for field in ["referer", "user-agent"] {
         let value = (entry.fields)(field);
         line.push(b'"');
@@ -94,13 +102,6 @@ pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
         line.extend_from_slice(b"\" ");
     }
     line.pop();
-}
-
-/// Formats a time as `06/Nov/1994:08:49:37 +0000`.
-fn time_combined(line: &mut Vec<u8>, time: Duration) {
-    let at = utc(time);
-    let (day, month, year) = (at.day, month(&at), at.year);
-    put(line, format_args!("{day:02}/{month}/{year:04}:{} +0000", Clock(at)));
 }
 
 /// Formats the request line. `-` when the request could not be parsed.
@@ -111,7 +112,8 @@ fn request(line: &mut Vec<u8>, entry: &Entry<'_>) {
     escape_combined(line, entry.method);
     line.push(b' ');
     escape_combined(line, entry.target);
-    put(line, format_args!(" {}", entry.version));
+    line.push(b' ');
+    line.extend_from_slice(entry.version.as_bytes());
 }
 
 /// The value of a field.
@@ -137,7 +139,7 @@ fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
         Field::Time => Value::Own(Rfc3339(entry.time).to_string()),
         Field::TimeCombined => {
             let mut time = Vec::new();
-            time_combined(&mut time, entry.time);
+            put_combined_time(&mut time, entry.time);
             Value::Own(String::from_utf8(time).unwrap_or_default())
         }
         Field::Timestamp => {
@@ -223,8 +225,11 @@ pub fn template(line: &mut Vec<u8>, template: &Template, entry: &Entry<'_>) {
 
 /// Formats one object with the default fields.
 pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
-    put(line, format_args!("{{\"time\":\"{}\"", Rfc3339(entry.time)));
-    put(line, format_args!(",\"client\":\"{}\"", Client(entry.client)));
+    line.extend_from_slice(b"{\"time\":\"");
+    put_rfc3339(line, entry.time);
+    line.extend_from_slice(b"\",\"client\":\"");
+    put_client(line, entry.client);
+    line.push(b'"');
     let texts = [
         ("method", entry.method),
         ("host", entry.host),
@@ -235,20 +240,22 @@ pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
     ];
     for (name, value) in texts {
         if !value.is_empty() {
-            put(line, format_args!(",\"{name}\":\""));
+            line.extend_from_slice(b",\"");
+            line.extend_from_slice(name.as_bytes());
+            line.extend_from_slice(b"\":\"");
             escape_json(line, value);
             line.push(b'"');
         }
     }
-    put(
-        line,
-        format_args!(",\"status\":{},\"bytes\":{}", entry.status, entry.bytes),
-    );
+    line.extend_from_slice(b",\"status\":");
+    put_number(line, entry.status.into());
+    line.extend_from_slice(b",\"bytes\":");
+    put_number(line, entry.bytes);
     if let Some(took) = entry.took {
-        put(
-            line,
-            format_args!(",\"seconds\":{}.{:06}", took.as_secs(), took.subsec_micros()),
-        );
+        line.extend_from_slice(b",\"seconds\":");
+        put_number(line, took.as_secs());
+        line.push(b'.');
+        put_padded(line, took.subsec_micros(), 6);
     }
     if let Some(id) = entry.id {
         put(line, format_args!(",\"id\":\"{id}\""));
