@@ -215,13 +215,24 @@ fn converse(port: u16, path: &str) -> Result<(), String> {
             return Err(std::io::Error::other(text));
         }
         guest.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let (mut said, mut heard) = (0, 0);
         for word in 0..50u8 {
             // A final text frame. A mask of zeros leaves the text as it is.
-            let text = [b"hello there ".as_slice(), &[b'a' + word % 26]].concat();
+            let text = format!(r#"{{"text":"hello there {}"}}"#, char::from(b'a' + word % 26));
             let head = [0x81, 0x80 | text.len() as u8, 0, 0, 0, 0];
-            guest.write_all(&[&head, text.as_slice()].concat())?;
+            guest.write_all(&[&head, text.as_bytes()].concat())?;
+            said += text.len();
             let pause = Instant::now() + Duration::from_millis(60);
-            while Instant::now() < pause && guest.read(&mut received).is_ok_and(|count| count > 0) {}
+            while Instant::now() < pause
+                && let Ok(count @ 1..) = guest.read(&mut received)
+            {
+                heard += count;
+            }
+        }
+        // A guest hears its own lines, too.
+        if heard < said {
+            let text = format!("said {said} bytes and heard {heard}");
+            return Err(std::io::Error::other(text));
         }
         Ok(())
     };
