@@ -1,4 +1,4 @@
-//! Numbers and addresses for the heads of requests to backends.
+//! Numbers and addresses for the heads of requests to backends and of stored responses.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ impl Text {
         self.len += 1;
     }
 
-    #[cfg(feature = "fastcgi")]
+    #[cfg(any(feature = "cache", feature = "fastcgi"))]
     pub(crate) fn number(mut number: u64) -> Text {
         let mut text = Text::new();
         loop {
@@ -71,7 +71,7 @@ impl Text {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "fastcgi")]
+    #[cfg(any(feature = "cache", feature = "fastcgi"))]
     #[test]
     fn numbers_are_written_as_display_writes_them() {
         for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {

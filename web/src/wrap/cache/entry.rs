@@ -20,6 +20,7 @@ use super::queue::MOST_USES;
 use crate::body::outgoing::Kind;
 use crate::files::conditional::{Conditions, Validators, Verdict, date, evaluate};
 use crate::files::range::{Selection, select, still_valid};
+use crate::request::text::Text;
 use crate::{Body, Request, Response};
 
 /// Estimated bytes that an entry takes besides its key, its fields and its body: its structures, and its places in the
@@ -107,6 +108,11 @@ impl Note {
         let room = text.len();
         let mut rest = &mut text[..];
         let done = match self {
+            // Most responses of a cache are hits, and few of them are stale.
+            Note::Hit if ttl >= 0 => (|| {
+                rest.write_all(b"osier; hit; ttl=")?;
+                rest.write_all(Text::number(ttl.unsigned_abs()).bytes())
+            })(),
             Note::Hit => write!(rest, "osier; hit; ttl={ttl}"),
             Note::Forwarded {
                 why,
@@ -334,11 +340,7 @@ impl Entry {
             _ => fields.extend(&meta.fields),
         }
         if note == Note::Hit || age.as_secs() > 0 {
-            let mut digits = [0; 20];
-            let mut rest = &mut digits[..];
-            let _ = write!(rest, "{}", age.as_secs());
-            let len = 20 - rest.len();
-            let _ = fields.push("age", &digits[..len]);
+            let _ = fields.push("age", Text::number(age.as_secs()).bytes());
         }
         let ttl = meta.freshness.lifetime.as_secs() as i64 - age.as_secs() as i64;
         note.write(ttl, |value| {

@@ -126,7 +126,9 @@ pub fn write_target(space: u64, is_https: bool, host: &str, path: &str, query: O
 pub fn write_host(space: u64, is_https: bool, host: &str, key: &mut Vec<u8>) {
     key.extend_from_slice(&space.to_le_bytes());
     key.push(u8::from(is_https));
-    key.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+    let at = key.len();
+    key.extend_from_slice(host.as_bytes());
+    key[at..].make_ascii_lowercase();
     key.push(END);
 }
 
