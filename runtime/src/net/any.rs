@@ -67,6 +67,36 @@ impl Stream {
 
 /// Options of TCP connections.
 impl Stream {
+    /// Sets whether small writes are sent at once, as [`TcpStream::set_nodelay`] does. Has no effect on a Unix socket, which holds
+    /// nothing back.
+    ///
+    /// ```
+    /// use osier::net::{Stream, UnixStream};
+    ///
+    /// let stream = Stream::from(UnixStream::pair()?.0);
+    /// stream.set_nodelay(true)?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        let Fd::System(fd) = self.0.watched.fd() else {
+            return Ok(());
+        };
+        match rustix::net::sockopt::set_tcp_nodelay(fd, nodelay) {
+            Err(_)
+                if self
+                    .local_addr()
+                    .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) =>
+            {
+                Ok(())
+            }
+            done => Ok(done?),
+        }
+    }
+
     /// Sets how long a close waits for unsent bytes, as [`TcpStream::set_linger`] does. `Some(Duration::ZERO)` resets the
     /// connection. Has no effect on a Unix socket.
     ///

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::given::{fibers_wait, on, pass, settle, timeless};
 use osier::Runtime;
-use osier::net::{SocketAddr, TcpListener, TcpStream};
+use osier::net::{SocketAddr, Stream, TcpListener, TcpStream, UnixStream};
 use testkit::ThreadWatch;
 
 /// A limit that only a broken runtime reaches.
@@ -855,4 +855,14 @@ fn accepting_lacks_a_descriptor_only_for_a_connection() {
     if let Some(child) = child {
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
     }
+}
+
+#[test]
+fn a_stream_of_either_kind_takes_the_option_for_small_writes() {
+    let (client, _server) = pair();
+    let either = Stream::from(client.try_clone().unwrap());
+    assert!(!client.nodelay().unwrap());
+    either.set_nodelay(true).unwrap();
+    assert!(client.nodelay().unwrap(), "one socket");
+    Stream::from(UnixStream::pair().unwrap().0).set_nodelay(true).unwrap();
 }
