@@ -82,7 +82,7 @@ impl Tunnel<'_> {
                 true => self.idle.both.min(self.idle.half_closed),
                 false => self.idle.both,
             };
-            let still = idle.saturating_sub(osier::time::now().saturating_duration_since(self.moved.get()));
+            let still = idle.saturating_sub(osier::time::coarse_now().saturating_duration_since(self.moved.get()));
             if still.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
