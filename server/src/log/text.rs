@@ -104,7 +104,7 @@ struct Second {
     number: u64,
     /// Empty if there is none yet.
     combined: Vec<u8>,
-    /// Without fractions of the second.
+    /// As RFC 3339 writes it, up to the seconds.
     rfc3339: Vec<u8>,
 }
 
@@ -254,13 +254,13 @@ mod tests {
     /// Each byte is escaped in the same way wherever it stands, in a value that is short or long.
     #[test]
     fn an_escape_does_not_depend_on_its_place() {
-        let escaped = |bytes: &[u8], format: &dyn Fn(&mut Vec<u8>, &[u8])| {
+        type Escape = fn(&mut Vec<u8>, &[u8]);
+        let escaped = |bytes: &[u8], escape: Escape| {
             let mut line = Vec::new();
-            format(&mut line, bytes);
+            escape(&mut line, bytes);
             line
         };
-        let formats: [&dyn Fn(&mut Vec<u8>, &[u8]); 3] =
-            [&escape_combined, &escape_json, &|line, bytes| escape(line, bytes, b"|")];
+        let formats: [Escape; 3] = [escape_combined, escape_json, |line, bytes| escape(line, bytes, b"|")];
         for format in formats {
             for byte in 0..=127u8 {
                 let alone = escaped(&[byte], format);

@@ -1,6 +1,6 @@
 //! The rows with an access log: a file, and a proxied hello, each with one line a request in Apache's combined format.
 //!
-//! By default nginx makes a system call for each line, and with `buffer=` it collects lines. Osier's lines are always written by a thread
+//! By default nginx makes a system call for each line, and with a buffer it collects lines. Osier's lines are always written by a thread
 //! of the server, whose time counts. A run whose log has fewer lines than requests is no result. HAProxy takes no part: its lines go to a
 //! syslog daemon, which would have to be measured, too.
 
