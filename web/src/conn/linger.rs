@@ -109,11 +109,10 @@ impl Conn {
     /// closes too.
     pub(super) fn linger(&mut self, reason: CloseReason) -> AfterBurst {
         self.link.ends(reason);
-        self.link.reads_on();
+        self.link.lingers();
         if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
-        self.link.lingers();
         let linger = Linger::begin();
         let next = linger.sleep();
         self.set_stage(Stage::Linger(linger));
@@ -131,7 +130,6 @@ impl Conn {
             (true, true) => Linger::begin_in_drain(),
             (true, false) => return self.throw_away(Linger::begin_blind()),
         };
-        self.link.reads_on();
         self.link.lingers();
         match self.link.socket().shutdown(Shutdown::Write) {
             Ok(()) => self.throw_away(linger),

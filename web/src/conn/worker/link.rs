@@ -40,10 +40,7 @@ pub(crate) struct Link {
     pub(super) streams: Cell<u16>,
     /// When it began to wait for a request, in the time of [`Worker::now`].
     pub(super) idle_since: Cell<Millis>,
-    /// Whether a graceful shutdown leaves its reading direction open, and only wakes it.
-    pub(super) is_read_on: Cell<bool>,
-    /// Whether it lingers, since `idle_since`, and may be closed before its time.
-    pub(super) lingers: Cell<bool>,
+    pub(super) ending: Cell<Ending>,
     /// When it began, in that time.
     pub(super) began: u32,
     /// Index in `Worker::links`. Only the owner of that list writes it.
@@ -119,19 +116,20 @@ impl Link {
     /// Whether it may be closed for another: it waits for a request, or has lingered for [`LINGER_GRACE`].
     pub(super) fn is_idle(&self) -> bool {
         let lingered = || u128::from(self.idle_since.get().until(self.worker.now()));
-        self.phase.get().is_idle() || self.lingers.get() && lingered() >= LINGER_GRACE.as_millis()
+        self.phase.get().is_idle() || self.ending.get() == Ending::Lingers && lingered() >= LINGER_GRACE.as_millis()
     }
 
-    /// Marks the beginning of a lingering close.
+    /// Marks the beginning of a lingering close, during which the client is [read on](Link::reads_on).
     pub(crate) fn lingers(&self) {
-        self.lingers.set(true);
+        self.ending.set(Ending::Lingers);
         self.idle_since.set(Millis::of(self.worker.now()));
     }
 
     /// Closes the connection, which is idle. A request that has just arrived is still served. The reason of one that lingers stays.
     pub(crate) fn evict(&self) {
-        if !self.lingers.take() {
-            self.phase.set(Phase::Ended(CloseReason::Evicted));
+        match self.ending.get() {
+            Ending::Lingers => self.ending.set(Ending::IsReadOn),
+            _ => self.phase.set(Phase::Ended(CloseReason::Evicted)),
         }
         let _ = self.socket().shutdown(Shutdown::Read);
     }
@@ -155,12 +153,12 @@ impl Link {
     /// Notes that the client is read on during a graceful shutdown: Linux answers its bytes by a reset once both directions are shut down,
     /// and opens no window for them once the reading direction is.
     pub(crate) fn reads_on(&self) {
-        self.is_read_on.set(true);
+        self.ending.set(Ending::IsReadOn);
     }
 
     /// Whether a graceful shutdown leaves its reading direction open, and only wakes it.
     pub(crate) fn is_read_on(&self) -> bool {
-        self.is_read_on.get()
+        self.ending.get() != Ending::Open
     }
 
     /// Whether it ends with all that the client should get.
@@ -292,6 +290,17 @@ impl stalled::Connection for Link {
         Link::abandon(self.socket());
         let _ = self.socket().shutdown(Shutdown::Both);
     }
+}
+
+/// How a connection at its end is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It is not at its end, or nobody reads it.
+    Open,
+    /// A graceful shutdown leaves its reading direction open, and only wakes it.
+    IsReadOn,
+    /// The same, and it lingers since `idle_since`: it may be closed before its time.
+    Lingers,
 }
 
 /// The state of a connection as other fibers of its worker see it.

@@ -31,7 +31,7 @@ use crate::conn::stalled::Stalled;
 use crate::conn::transport::Transport;
 
 pub(crate) use self::link::Link;
-use self::link::{Millis, Phase};
+use self::link::{Ending, Millis, Phase};
 
 /// Most bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
@@ -230,8 +230,7 @@ impl Worker {
             phase: Cell::new(Phase::Fresh),
             streams: Cell::new(0),
             idle_since: Cell::new(Millis::of(now)),
-            is_read_on: Cell::new(false),
-            lingers: Cell::new(false),
+            ending: Cell::new(Ending::Open),
             began: now,
             protocol: Cell::new(protocol),
             place: Cell::new(place),
