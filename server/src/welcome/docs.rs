@@ -32,7 +32,7 @@ macro_rules! chapter {
 }
 
 /// The chapters, in reading order.
-pub const GUIDE: [Doc; 25] = [
+pub const GUIDE: [Doc; 26] = [
     chapter!("introduction", "what Osier is, and how to set up a project"),
     chapter!("first-server", "a server of twenty lines"),
     chapter!("waiting", "fibers, and which calls suspend them"),
@@ -45,6 +45,7 @@ pub const GUIDE: [Doc; 25] = [
     chapter!("blocking-libraries", "databases, hashes, C libraries"),
     chapter!("files-processes-signals", "files, child processes, a graceful shutdown"),
     chapter!("embedding", "a runtime in the loop of another program"),
+    chapter!("own-protocol", "one protocol for fibers, plain threads and futures"),
     chapter!("routing", "handlers, paths, shared state"),
     chapter!("forms-and-json", "requests by type, uploads"),
     chapter!("websockets", "an echo, a room, many idle connections"),
