@@ -489,8 +489,8 @@ impl<C: Callbacks> crate::Session for Session<C> {
 
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
-        // A connection in the middle of a message moves after the message.
-        if !self.is_open() || self.decoder.is_some() || self.queue.ended().is_some() {
+        // A connection in the middle of a message moves after the message. One whose callbacks have panicked ends here.
+        if !self.is_open() || self.decoder.is_some() || self.queue.ended().is_some() || self.panic.is_some() {
             return None;
         }
         // A slow client may take a while, during which the callbacks go on.
