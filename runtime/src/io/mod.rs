@@ -57,10 +57,13 @@
 //! fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
 //!     let mut length = [0; 4];
 //!     from.read_exact(&mut length)?;
+//!     let length = u32::from_be_bytes(length);
 //!     let mut frame = Vec::new();
-//!     // What has come counts, and not what the peer claims.
-//!     from.take(u32::from_be_bytes(length).into()).read_to_end(&mut frame)?;
-//!     Ok(frame)
+//!     // Memory is for what has come, and not for what the peer claims.
+//!     match from.take(length.into()).read_to_end(&mut frame)? == length as usize {
+//!         true => Ok(frame),
+//!         false => Err(io::ErrorKind::UnexpectedEof.into()),
+//!     }
 //! }
 //!
 //! osier::run(|| {
