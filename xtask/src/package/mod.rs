@@ -106,6 +106,15 @@ pub fn faults() -> Vec<String> {
     if faults.is_empty() && !step::succeeds(&mut check) {
         faults.push("SHA256SUMS does not fit the packages: cargo xtask package".into());
     }
+    // A tarball carries the time of the commit that it was made of.
+    let stale = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .filter(|name| name.ends_with(".tar.gz") && faults.is_empty() && !is_of_this_commit(name));
+    let stale: Vec<String> = stale
+        .map(|name| format!("{name} is not of this commit: cargo xtask package"))
+        .collect();
+    faults.extend(stale);
     let mut verify = Command::new("gpg");
     verify
         .args(["--verify", "SHA256SUMS.asc", "SHA256SUMS"])
@@ -114,6 +123,16 @@ pub fn faults() -> Vec<String> {
         faults.push("SHA256SUMS has no good signature: gpg --armor --detach-sign target/dist/SHA256SUMS".into());
     }
     faults
+}
+
+/// Whether every file of a tarball has the time of the last commit.
+fn is_of_this_commit(name: &str) -> bool {
+    let mut list = Command::new("tar");
+    list.args(["--list", "--verbose", "--utc", "--full-time", "--file", name])
+        .current_dir(dist());
+    let listed = step::output(&mut list);
+    let time = epoch::date("+%Y-%m-%d %H:%M:%S");
+    !listed.is_empty() && listed.lines().all(|line| line.contains(&time))
 }
 
 /// Whether a file of the folder is a package of `version`. Those of earlier versions stay there.
