@@ -115,6 +115,19 @@ pub fn next_update(list: &[u8]) -> Result<Option<Time>, Malformed> {
     Ok(list.next_update().map(|next| Time(next.timestamp())))
 }
 
+/// The name of the authority that a list of revoked certificates is for. `None` if the list is for a part of its
+/// certificates.
+pub fn issuer_of_list(list: &[u8]) -> Option<Vec<u8>> {
+    let (_, list) = CertificateRevocationList::from_der(list).ok()?;
+    let is_part = |extension: &X509Extension<'_>| {
+        matches!(
+            extension.parsed_extension(),
+            ParsedExtension::IssuingDistributionPoint(_)
+        )
+    };
+    (!list.extensions().iter().any(is_part)).then(|| list.issuer().as_raw().to_vec())
+}
+
 fn authority_key(extension: &X509Extension<'_>) -> Option<Vec<u8>> {
     match extension.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0.to_vec()),
@@ -127,7 +140,9 @@ fn issuer_at(extension: &X509Extension<'_>) -> Option<String> {
         return None;
     };
     access.iter().find_map(|described| match &described.access_location {
-        GeneralName::URI(url) if described.access_method == OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS => {
+        GeneralName::URI(url)
+            if described.access_method == OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS && url.starts_with("http") =>
+        {
             Some(url.escape_default().to_string())
         }
         _ => None,

@@ -13,7 +13,7 @@ use crate::certificates::acme::order::Kind;
 use crate::certificates::acme::settings as acme;
 use crate::certificates::inspect::{Part, inspect, permissions};
 use crate::certificates::settings::{CertificateFiles, CertificateFrom};
-use crate::certificates::x509::{Time, next_update};
+use crate::certificates::x509::{Time, issuer_of_list, next_update};
 use crate::reader::{Section, Source};
 
 use super::address::{Address, DEFAULT_ADDRESS, is_ipv4_taken_with_ipv6};
@@ -96,13 +96,30 @@ fn revoked(table: &Section<'_>) -> Option<Vec<u8>> {
     let source = table.source();
     let shown = source.shown(&path.value);
     let ders: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
-    let ends: Option<Vec<_>> = ders.ok().map(|ders| ders.iter().map(|der| next_update(der)).collect());
-    let ends: Result<Vec<_>, _> = ends.unwrap_or_default().into_iter().collect();
+    let ders = ders.unwrap_or_default();
+    let ends: Result<Vec<_>, _> = ders.iter().map(|der| next_update(der)).collect();
     let Some(ends) = ends.ok().filter(|ends| !ends.is_empty()) else {
         let text = format!("'client_crl': '{shown}' holds no list of revoked certificates in PEM form (X509 CRL)");
         source.problem(&path.span, text);
         return None;
     };
+    // The lists are passed on beside the authorities.
+    if CertificateDer::pem_slice_iter(&bytes).next().is_some() {
+        let text = format!("'client_crl': '{shown}' holds certificates, too: keep lists alone in it");
+        source.problem(&path.span, text);
+        return None;
+    }
+    let mut issuers: Vec<_> = ders.iter().filter_map(|der| issuer_of_list(der)).collect();
+    let count = issuers.len();
+    issuers.sort_unstable();
+    issuers.dedup();
+    if issuers.len() < count {
+        let text = format!(
+            "'client_crl': '{shown}' holds two lists of one authority, and only one can count: keep the newest"
+        );
+        source.problem(&path.span, text);
+        return None;
+    }
     if let Some(end) = ends.into_iter().flatten().min().filter(|end| *end < Time::now()) {
         source.warning(
             &path.span,

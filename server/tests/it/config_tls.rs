@@ -417,14 +417,18 @@ fn a_revoked_certificate_is_refused_after_a_reload() {
         "{said}"
     );
     assert!(get("ann").unwrap().is_ok() && get("bob").unwrap().is_err());
-    // Without the list everybody would be let in.
-    sites.folder.write("revoked.pem", &clients.pem);
-    let said = sites.reload(&with_list);
-    assert!(
-        said.contains("holds no list of revoked certificates") && said.contains("stays"),
-        "{said}"
-    );
-    assert!(get("bob").unwrap().is_err());
+    // Without the list everybody would be let in, a certificate beside it would sign for clients, and of two lists the first one would count.
+    let [older, newer] = [7, 8].map(|serial| clients.revoke(serial, 2096));
+    for (content, mistake) in [
+        (clients.pem.clone(), "holds no list of revoked certificates"),
+        (format!("{newer}{}", authority.pem), "holds certificates, too"),
+        (format!("{older}{newer}"), "holds two lists of one authority"),
+    ] {
+        sites.folder.write("revoked.pem", content);
+        let said = sites.reload(&with_list);
+        assert!(said.contains(mistake) && said.contains("stays"), "{said}");
+        assert!(get("bob").unwrap().is_err());
+    }
     let said = sites.reload(&text.replace(tls, "{ client_crl = \"revoked.pem\" }"));
     assert!(said.contains("'client_crl' needs 'client_ca'"), "{said}");
 }
