@@ -17,7 +17,7 @@
 //! pause is that long.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,11 +35,9 @@ use crate::log::operator::Say;
 /// The most certificates that are attended to at once: looked up, ordered or stored.
 const AT_ONCE: usize = 4;
 
-/// The same, if clients wait for the next one: thousands of renewals, or four proofs that time out, hold up no new name.
-const AT_ONCE_AWAITED: usize = 8;
-
-/// The time at which a certificate that clients wait for is due: before all others.
-const AWAITED: i64 = 0;
+/// The same of those that clients wait for, beside the others: neither thousands of renewals nor new names whose proofs
+/// time out hold up the other kind.
+const AWAITED_AT_ONCE: usize = 8;
 
 /// Longest time between two looks at the wall clock.
 const LOOK: Duration = Duration::from_secs(600);
@@ -114,8 +112,11 @@ pub struct Keeper {
 struct State {
     /// The subjects by the time at which they are due, in seconds since 1970.
     queue: BinaryHeap<Reverse<(i64, usize)>>,
-    /// The number of subjects that are attended to now.
+    /// The subjects that clients wait for.
+    awaited: VecDeque<usize>,
+    /// The number of subjects that are attended to now, from the queue and of those that were awaited.
     busy: usize,
+    busy_awaited: usize,
     /// The failures in a row of each subject.
     failures: Vec<u32>,
     /// The subjects whose certificates are served, with the ends of those in seconds since 1970.
@@ -162,19 +163,25 @@ impl Next {
 struct Attending<'k> {
     keeper: &'k Keeper,
     index: usize,
+    is_awaited: bool,
     next: Option<Next>,
 }
 
 impl Drop for Attending<'_> {
     fn drop(&mut self) {
-        let Attending { keeper, index, .. } = *self;
+        let Attending {
+            keeper,
+            index,
+            is_awaited,
+            ..
+        } = *self;
         let next = self.next.take().unwrap_or_else(|| {
             let error = Error::Failed("a panic while it was ordered; this is a bug, please report it".into());
             keeper.failed(index, &error)
         });
         let due = keeper.wall();
         let mut state = keeper.state();
-        state.busy -= 1;
+        *state.busy(is_awaited) -= 1;
         state.failures[index] = if next.has_failed { state.failures[index] + 1 } else { 0 };
         if next.is_waiting {
             state.waiting.insert(index);
@@ -231,8 +238,9 @@ impl Keeper {
     /// certificate that is new or being attended to.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
         let (state, subjects) = (self.state(), self.subjects());
-        let queued = state.queue.iter().find(|queued| *subjects[queued.0.1] == *subject)?;
-        let Reverse((due, index)) = *queued;
+        let awaited = state.awaited.iter().map(|index| (self.began, *index));
+        let mut queued = state.queue.iter().map(|queued| queued.0).chain(awaited);
+        let (due, index) = queued.find(|(_, index)| *subjects[*index] == *subject)?;
         Some((due, state.failures[index], state.unstored.get(&index).cloned()))
     }
 
@@ -251,13 +259,13 @@ impl Keeper {
                 state.next_due(self.wall())
             };
             match due {
-                Ok(index) => {
+                Ok((index, is_awaited)) => {
                     let keeper = Arc::clone(&self);
                     let name = format!("certificate of {}", self.subject(index).name());
                     drop(
                         osier::fiber::Builder::new()
                             .name(name)
-                            .spawn(move || keeper.attend(index)),
+                            .spawn(move || keeper.attend(index, is_awaited)),
                     );
                 }
                 Err(pause) => {
@@ -270,7 +278,7 @@ impl Keeper {
     /// Attends to one more certificate, unless the keeper has one for these names already. `is_awaited` tells whether
     /// clients wait for it.
     pub fn add(&self, subject: Subject, is_awaited: bool) {
-        let due = if is_awaited { AWAITED } else { self.wall() };
+        let now = self.wall();
         let mut state = self.state();
         let mut subjects = self.subjects();
         let is_kept =
@@ -289,7 +297,10 @@ impl Keeper {
                 subjects.len() - 1
             }
         };
-        state.queue.push(Reverse((due, index)));
+        match is_awaited {
+            true => state.awaited.push_back(index),
+            false => state.queue.push(Reverse((now, index))),
+        }
         drop((subjects, state));
         self.news.set();
     }
@@ -319,10 +330,11 @@ impl Keeper {
     }
 
     /// Does the work on a subject that is due.
-    fn attend(&self, index: usize) {
+    fn attend(&self, index: usize, is_awaited: bool) {
         let mut attending = Attending {
             keeper: self,
             index,
+            is_awaited,
             next: None,
         };
         attending.next = Some(self.look(index));
@@ -633,13 +645,19 @@ impl Keeper {
 }
 
 impl State {
-    /// Takes the certificate that is due. If there is none, the pause until the next one.
-    fn next_due(&mut self, now: i64) -> Result<usize, Duration> {
+    /// Takes the certificate that is due, and tells whether clients wait for it. If there is none, the pause until the
+    /// next one.
+    fn next_due(&mut self, now: i64) -> Result<(usize, bool), Duration> {
+        if self.busy_awaited < AWAITED_AT_ONCE
+            && let Some(index) = self.awaited.pop_front()
+        {
+            self.busy_awaited += 1;
+            return Ok((index, true));
+        }
         let Some(&Reverse((due, index))) = self.queue.peek() else {
             return Err(LOOK);
         };
-        let most = if due == AWAITED { AT_ONCE_AWAITED } else { AT_ONCE };
-        if self.busy >= most {
+        if self.busy >= AT_ONCE {
             return Err(LOOK);
         }
         if due > now && due <= now.saturating_add(FARTHEST) {
@@ -648,7 +666,14 @@ impl State {
         self.queue.pop();
         self.waiting.remove(&index);
         self.busy += 1;
-        Ok(index)
+        Ok((index, false))
+    }
+
+    fn busy(&mut self, is_awaited: bool) -> &mut usize {
+        match is_awaited {
+            true => &mut self.busy_awaited,
+            false => &mut self.busy,
+        }
     }
 }
 
@@ -681,26 +706,27 @@ mod tests {
         let (now, year) = (1_800_000_000, 365 * 86_400);
         state.queue.push(Reverse((now + 3600, 7)));
         assert_eq!(state.next_due(now), Err(Duration::from_secs(3600)));
-        assert_eq!(state.next_due(now - year), Ok(7));
+        assert_eq!(state.next_due(now - year), Ok((7, false)));
         assert_eq!(state.next_due(now), Err(LOOK));
     }
 
     #[test]
-    fn names_that_clients_wait_for_go_before_all_others() {
+    fn renewals_and_names_that_clients_wait_for_hold_each_other_up_never() {
         let (mut state, now) = (State::default(), 1_800_000_000);
-        for index in 0..10 {
+        let take = |state: &mut State| -> Vec<usize> {
+            let due = std::iter::from_fn(|| state.next_due(now).ok());
+            due.map(|(index, _)| index).collect()
+        };
+        for index in 0..6 {
             state.queue.push(Reverse((now - 1000, index)));
         }
-        let mut taken: Vec<_> = (0..5).map_while(|_| state.next_due(now).ok()).collect();
-        assert_eq!(taken, [0, 1, 2, 3]);
-        for index in 10..20 {
-            state.queue.push(Reverse((AWAITED, index)));
-        }
-        taken = (0..10).map_while(|_| state.next_due(now).ok()).collect();
-        assert_eq!(taken, [10, 11, 12, 13]);
-        state.busy = 0;
-        taken = (0..20).map_while(|_| state.next_due(now).ok()).collect();
-        assert_eq!(taken, [14, 15, 16, 17, 18, 19]);
+        assert_eq!(take(&mut state), [0, 1, 2, 3]);
+        state.awaited.extend(10..30);
+        assert_eq!(take(&mut state), [10, 11, 12, 13, 14, 15, 16, 17]);
+        *state.busy(false) -= 1;
+        assert_eq!(take(&mut state), [4]);
+        *state.busy(true) -= 1;
+        assert_eq!(take(&mut state), [18]);
     }
 
     /// Permits orders for names that begin with `kept`.
