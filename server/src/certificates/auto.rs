@@ -11,6 +11,7 @@ use osier_tls::Identity;
 
 use super::acme::issue;
 use super::acme::storage::{Folder, Stored};
+use super::x509::Time;
 use super::{Source, locked};
 use crate::log::operator::Say;
 
@@ -77,12 +78,13 @@ impl Auto {
     /// # Errors
     /// One line: the certificate cannot be used with its key.
     pub fn replace(&self, stored: &Stored) -> Result<(), String> {
-        self.ends.store(issue::end(&stored.chain), Ordering::Relaxed);
-        match &mut *locked(&self.current) {
+        let mut current = locked(&self.current);
+        match &mut *current {
             // The first client will read the stored certificate.
             Current::Unread(renewals) => *renewals += 1,
-            current => *current = Current::Read(stored.identity()?),
+            shown => *shown = Current::Read(stored.identity()?),
         }
+        self.ends.store(issue::end(&stored.chain), Ordering::Relaxed);
         Ok(())
     }
 
@@ -93,25 +95,33 @@ impl Auto {
         (ends != 0).then(|| (self.hosts[0].clone(), ends))
     }
 
-    /// Reads the stored certificate, or one of another host of the site: the hosts may have changed. The caller holds no lock: another fiber of this worker that waits for the lock
-    /// would block the thread that has to resume this one.
+    /// Reads the stored certificate, or one of another host of the site: the hosts may have changed. An expired one counts
+    /// if there is no other. The caller holds no lock: another fiber of this worker that waits for the lock would block the
+    /// thread that has to resume this one.
     ///
     /// # Suspends
     /// While the file is read.
     fn read(&self) -> Current {
-        let stored = |host: &String| self.folder.as_ref()?.certificate(host).transpose();
-        let read = self.hosts.iter().find_map(stored).transpose();
-        let read = read.map_err(|error| error.to_string());
-        match read.and_then(|stored| stored.as_ref().map(Stored::identity).transpose()) {
-            Ok(Some(identity)) => Current::Read(identity),
-            Ok(None) => Current::Missing,
-            Err(why) => {
-                let name = &self.hosts[0];
-                self.say
-                    .error(format_args!("the stored certificate of {name} cannot be used: {why}"));
-                Current::Missing
+        let Some(folder) = &self.folder else {
+            return Current::Missing;
+        };
+        let mut expired = None;
+        for name in &self.hosts {
+            let stored = folder.certificate(name).map_err(|error| error.to_string());
+            let read = stored.and_then(|stored| {
+                let used = stored.map(|stored| Ok::<_, String>((issue::end(&stored.chain), stored.identity()?)));
+                used.transpose()
+            });
+            match read {
+                Ok(Some((ends, identity))) if ends > Time::now().0 => return Current::Read(identity),
+                Ok(Some((_, identity))) => expired = expired.or(Some(identity)),
+                Ok(None) => {}
+                Err(why) => self
+                    .say
+                    .error(format_args!("the stored certificate of {name} cannot be used: {why}")),
             }
         }
+        expired.map_or(Current::Missing, Current::Read)
     }
 }
 
@@ -129,6 +139,9 @@ impl Source for Auto {
             let mut current = locked(&self.current);
             // Another client may have been faster, or the keeper has brought a newer certificate.
             if matches!(*current, Current::Unread(renewals) if renewals == seen) {
+                if matches!(read, Current::Missing) {
+                    self.ends.store(0, Ordering::Relaxed);
+                }
                 *current = read;
             }
         }
@@ -161,8 +174,24 @@ mod tests {
         auto(&folder, &stored);
         let hosts = ["b.example.org", "a.example.org"].map(str::to_owned);
         let folder = Folder::new(folder.join("state"));
-        let auto = Auto::new(&hosts, Some(folder), Say::new(|line| panic!("{}", line.text)));
-        assert_eq!(leaf(auto.find(None)), leaf(stored.identity().ok()));
+        let auto = |folder: &Folder| Auto::new(&hosts, Some(folder.clone()), Say::new(|line| panic!("{}", line.text)));
+        assert_eq!(leaf(auto(&folder).find(None)), leaf(stored.identity().ok()));
+        // That of an earlier site is not shown while another host has a valid one.
+        folder
+            .put_certificate("b.example.org", &Stored::expired("b.example.org"))
+            .unwrap();
+        assert_eq!(leaf(auto(&folder).find(None)), leaf(stored.identity().ok()));
+    }
+
+    #[test]
+    fn a_certificate_with_another_key_does_not_count_as_one() {
+        let folder = testkit::Folder::new();
+        let [mut stored, other] = [0, 1].map(|_| Stored::self_signed("a.example.org"));
+        stored.key = other.key;
+        let auto = auto(&folder, &stored);
+        auto.replace(&stored).unwrap();
+        assert!(auto.find(None).is_none() && auto.ends().is_none());
+        assert!(auto.replace(&stored).is_err() && auto.ends().is_none());
     }
 
     #[test]
