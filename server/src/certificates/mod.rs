@@ -480,10 +480,8 @@ impl Shelf for Certificates {
         match auto {
             Some(auto) if auto.ends().is_some() => "an expired one is served, which browsers refuse",
             Some(_) => "a self-signed one is served, which browsers refuse",
-            None => {
-                self.on_demand.failed(subject.name());
-                "clients that ask for it are refused"
-            }
+            None if self.on_demand.failed(subject.name()) => "an expired one is served, which browsers refuse",
+            None => "clients that ask for it are refused",
         }
     }
 }

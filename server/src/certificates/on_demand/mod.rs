@@ -204,12 +204,17 @@ impl OnDemand {
         Ok(true)
     }
 
-    /// Notes that an order has failed. The handshakes that wait for it end.
-    pub fn failed(&self, name: &str) {
+    /// Notes that an order has failed. The handshakes that wait for it end. Returns whether an older certificate is served.
+    pub fn failed(&self, name: &str) -> bool {
         let mut state = locked(&self.state);
         state.coming.remove(name);
-        if let Some(known @ Known::Ordered) = state.known.get_mut(name) {
-            *known = Known::Failed;
+        match state.known.get_mut(name) {
+            Some(Known::Served(_)) => true,
+            Some(known) => {
+                *known = Known::Failed;
+                false
+            }
+            None => false,
         }
     }
 
