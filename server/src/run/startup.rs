@@ -529,9 +529,15 @@ fn allowed(
     // A program that sets DNS records is a script, as a rule, and runs others.
     for program in config.dns_programs() {
         let real = fs::canonicalize(program).ok();
-        let folders = [Some(program), real.as_deref()].map(|path| path.and_then(Path::parent));
-        let folders = folders.into_iter().flatten().chain(SYSTEM_PROGRAMS.map(Path::new));
-        paths.execute.extend(folders.map(Path::to_owned));
+        // A rule for the system's root folder would make everything readable.
+        let folder = |path: &Path| match path.parent().filter(|folder| folder.parent().is_some()) {
+            Some(folder) => folder.to_owned(),
+            None => path.to_owned(),
+        };
+        paths
+            .execute
+            .extend([Some(program), real.as_deref()].into_iter().flatten().map(folder));
+        paths.execute.extend(SYSTEM_PROGRAMS.map(PathBuf::from));
     }
     if let Some(state) = state {
         if chroot.as_ref().is_some_and(|root| !state.starts_with(root)) {
