@@ -69,7 +69,7 @@ impl Identity {
             .load_private_key(key)
             .map_err(|_| {
                 Error::unusable(
-                    "the private key cannot be used: it is no RSA key of 2048 bits or more, no ECDSA key of P-256 or P-384, and no Ed25519 key",
+                    "the private key cannot be used: it is no RSA key of 2048 to 4096 bits, no ECDSA key of P-256 or P-384, and no Ed25519 key",
                 )
             })?;
         Ok(CertifiedKey::new(chain, key))
