@@ -87,8 +87,8 @@ impl fmt::Debug for Acceptor {
 /// Whether clients show certificates.
 ///
 /// Beside the authorities a PEM text may hold lists of revoked certificates (`X509 CRL`). A certificate on a list of its issuer
-/// ends the handshake. A list counts also after its time, and an issuer without a list has revoked nothing. Of two lists of one
-/// issuer the first one counts. A client cannot resume a session that began under other lists.
+/// ends the handshake. A list counts also after its time, and an issuer without a list has revoked nothing. The first of two
+/// lists of one issuer counts. A client cannot resume a session that began under other lists.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ClientCertificates {
