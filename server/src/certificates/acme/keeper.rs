@@ -11,10 +11,10 @@
 //! spread over [`ASK`], and their answers are stored with the certificates. So a start with ten thousand certificates
 //! does not flood the issuers.
 //!
-//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. A name
-//! that clients wait for goes before all others. The wall clock says when a certificate is due. The first fiber reads that clock at least every [`LOOK`], so a jump
-//! forward is noticed. After a jump back, a certificate whose time lies more than [`FARTHEST`] ahead is due, too: no
-//! pause is that long.
+//! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. Names
+//! that clients wait for have a line and [`AWAITED_AT_ONCE`] places of their own. The wall clock says when a certificate
+//! is due. The first fiber reads that clock at least every [`LOOK`], so a jump forward is noticed. After a jump back, a
+//! certificate whose time lies more than [`FARTHEST`] ahead is due, too: no pause is that long.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -234,8 +234,8 @@ impl Keeper {
         })
     }
 
-    /// When the certificate is due, how often it has failed, and what the storage has not taken. `None` for a
-    /// certificate that is new or being attended to.
+    /// When the certificate is due, how often it has failed, and what the storage has not taken. One that clients wait for
+    /// is due before all others. `None` for a certificate that is new or being attended to.
     fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
         let (state, subjects) = (self.state(), self.subjects());
         let awaited = state.awaited.iter().map(|index| (self.began, *index));
@@ -374,6 +374,9 @@ impl Keeper {
 
     /// Serves what is stored for some of the names until there is a certificate for all: a site has got another host. False
     /// if there is nothing.
+    ///
+    /// # Suspends
+    /// While the storage is read.
     fn serves_another(&self, index: usize) -> bool {
         let subject = self.subject(index);
         if self.state().served.contains_key(&index) {
