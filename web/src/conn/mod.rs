@@ -622,7 +622,7 @@ impl Drop for Conn {
 }
 
 #[cold]
-fn cannot_watch(worker: &Worker, peer: SocketAddr, error: &io::Error) {
+pub(crate) fn cannot_watch(worker: &Worker, peer: SocketAddr, error: &io::Error) {
     let text = format_args!("cannot watch a connection from {peer}: {error}");
     let record = Record::new(Level::Error, text).of_client(peer, false);
     worker.server.log(&record);

@@ -26,7 +26,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::handover::record::Saved;
 #[cfg(feature = "ws")]
 use crate::conn::log::record::{Level, Record, how_it_panicked};
-#[cfg(any(feature = "proxy", feature = "ws"))]
+#[cfg(feature = "ws")]
 use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
 
@@ -81,7 +81,7 @@ pub struct Upgraded {
     /// Received bytes. Those from `taken` on are unread.
     unread: Vec<u8>,
     taken: u32,
-    /// Whether a read has been made since this was last looked at.
+    /// Whether a read has been made since this was last looked at. Set at the beginning: the request may have left bytes in a TLS record.
     pub(super) has_read: bool,
     /// Whether a write has failed since this was last set to false.
     #[cfg(feature = "upgrade")]
@@ -94,7 +94,7 @@ impl Upgraded {
             link,
             unread,
             taken: 0,
-            has_read: false,
+            has_read: true,
             #[cfg(feature = "upgrade")]
             has_failed: false,
         }
@@ -116,8 +116,30 @@ impl Upgraded {
         self.link.socket()
     }
 
+    /// The connection.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn link(&self) -> &Rc<Link> {
+        &self.link
+    }
+
+    /// Reads bytes that have arrived. Returns 0 at the end, and if nothing has arrived during a graceful shutdown.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if nothing has arrived, and the errors of `read`.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn try_read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.buffered().is_empty() {
+            return self.read(into);
+        }
+        match self.link.transport.try_read(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_draining() => Ok(0),
+            read => read,
+        }
+    }
+
     /// The byte stream behind the [buffered](Upgraded::buffered) bytes.
-    #[cfg(any(feature = "proxy", feature = "ws"))]
+    #[cfg(feature = "ws")]
     pub(crate) fn transport(&self) -> &Transport {
         &self.link.transport
     }

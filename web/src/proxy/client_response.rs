@@ -9,8 +9,8 @@ use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBod
 use super::backend_response::BackendResponse;
 use super::failure::{Failure, Why};
 use super::sender::Sender;
-use super::tunnel::Idle;
-use super::{SMALL, Settings, forwarded, relay, tunnel};
+use super::tunnel::{Idle, ToBackend};
+use super::{SMALL, Settings, forwarded, relay};
 use crate::body::ahead::{self, Bounds};
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
@@ -249,11 +249,7 @@ fn upgrade(
     let (carrier, received) = backend
         .into_tunnel()
         .expect("only a connection of HTTP/1.1 changes the protocol");
-    let mut response = Response::upgrade(protocol, move |client| {
-        if let Some(lease) = carrier.lease() {
-            tunnel::run(client, lease, &received, idle);
-        }
-    });
+    let mut response = Response::upgrade_dormant(protocol, Box::new(ToBackend::new(carrier, received, idle)));
     response.fields = fields;
     response.has_date = has_date;
     response

@@ -1,104 +1,245 @@
-//! A tunnel: copies bytes in both directions after a change of protocol, one fiber for each direction.
+//! A tunnel: copies bytes in both directions after a change of protocol. No direction holds a stack while it is idle.
+//!
+//! ```text
+//!   client ──▶ ToBackend: the session of the client's connection ──▶ backend
+//!   client ◀── ToClient: a dormant connection of its own         ◀── backend
+//! ```
+//!
+//! Each direction reads when its socket has bytes, and writes on the same fiber. It suspends only while the other side takes nothing, so a
+//! slow side delays its own direction. Both directions run on one worker. `ToBackend` keeps the timeout, and ends last: `ToClient` wakes it
+//! at its end.
 //!
 //! The end of one direction is passed on as a half-close, and the other direction continues. A failure of either side, or an idle
 //! timeout, ends both. The idle timeout is shorter after a half-close, because a side that has left completely looks the same
 //! until something is sent to it.
 
 use std::cell::Cell;
-use std::io::{self, Read, Write};
+use std::io;
+use std::mem;
 use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::Upgraded;
-use crate::conn::transport::Transport;
-use crate::upstream::Lease;
+use osier::dormant::{AfterBurst, Cause, Dormant};
 
-/// The buffer of one direction, in bytes. Small, as a tunnel is idle most of the time and has two buffers.
-const PIECE: usize = 8 << 10;
+use crate::conn::buffers::{self, Size};
+use crate::conn::cannot_watch;
+use crate::conn::transport::Transport;
+use crate::conn::worker::Link;
+use crate::upstream::carrier::Carrier;
+use crate::{Session, Upgraded};
 
 /// The idle timeouts: the longest times without a byte in either direction.
 #[derive(Clone, Copy)]
 pub(super) struct Idle {
     /// The timeout while both directions are open.
     pub(super) both: Duration,
-    /// The timeout, counted from the half-close, if it is shorter. A direction also checks in this interval whether the other has
-    /// ended, but not more often than [`LOOK`].
+    /// The timeout, counted from the half-close, if it is shorter.
     pub(super) half_closed: Duration,
 }
 
-/// The shortest interval in which a direction checks whether the other has ended.
-const LOOK: Duration = Duration::from_millis(10);
-
-struct Tunnel<'t> {
-    client: &'t Transport,
-    backend: &'t Transport,
+/// The state that both directions share.
+struct Shared {
+    backend: Rc<Carrier>,
     idle: Idle,
     /// When the last byte, or the end of one direction, was passed on.
     moved: Cell<Instant>,
     half_closed: Cell<bool>,
+    /// Set at the end of `ToClient`.
+    is_to_client_over: Cell<bool>,
 }
 
-/// Runs until both directions have ended. `received` holds the bytes that the backend has sent after its 101.
-///
-/// # Suspends
-///
-/// Always.
-pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: Idle) {
-    let early = client.buffered().to_vec();
-    let tunnel = Tunnel {
-        client: client.transport(),
-        backend: lease.transport(),
-        idle,
-        moved: Cell::new(osier::time::now()),
-        half_closed: Cell::new(false),
-    };
-    osier::scope(|s| {
-        s.spawn_local(|| tunnel.carry(tunnel.backend, tunnel.client, received));
-        tunnel.carry(tunnel.client, tunnel.backend, &early);
-    });
-}
+impl Shared {
+    fn backend(&self) -> &Transport {
+        let lease = self.backend.lease();
+        lease.expect("only a connection of its own becomes a tunnel").transport()
+    }
 
-impl Tunnel<'_> {
-    fn carry(&self, from: &Transport, to: &Transport, first: &[u8]) {
-        if self.copy(from, to, first).is_ok() {
-            let _ = to.shutdown_write();
-            self.half_closed.set(true);
-            // The shorter timeout begins here. Earlier silence was within the longer one.
-            self.moved.set(osier::time::now());
-        } else {
-            // The next call of the other direction meets the end of both sockets.
-            for end in [from, to] {
-                let _ = end.socket().shutdown(Shutdown::Both);
-            }
+    /// Passes the end of the direction that `to` has received on.
+    fn half_close(&self, to: &Transport) {
+        let _ = to.shutdown_write();
+        self.half_closed.set(true);
+        // The shorter timeout begins here. Earlier silence was within the longer one.
+        self.moved.set(osier::time::coarse_now());
+    }
+
+    /// Ends both directions, which meet the end of both sockets.
+    fn cut(&self, client: &Transport) {
+        for end in [client, self.backend()] {
+            let _ = end.socket().shutdown(Shutdown::Both);
         }
     }
 
-    fn copy(&self, mut from: &Transport, mut to: &Transport, first: &[u8]) -> io::Result<()> {
-        to.write_all(first)?;
-        to.flush()?;
-        let mut piece = vec![0; PIECE];
-        loop {
-            let idle = match self.half_closed.get() {
-                true => self.idle.both.min(self.idle.half_closed),
-                false => self.idle.both,
+    /// When the idle timeout passes, if nothing moves until then. `None` stands for never.
+    fn due(&self) -> Option<Instant> {
+        let idle = match self.half_closed.get() {
+            true => self.idle.both.min(self.idle.half_closed),
+            false => self.idle.both,
+        };
+        self.moved.get().checked_add(idle)
+    }
+
+    /// Copies the bytes that have arrived. Returns whether their end has.
+    ///
+    /// # Suspends
+    ///
+    /// While `to` takes nothing.
+    fn copy(&self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>, to: &Transport) -> io::Result<bool> {
+        let mut piece = buffers::take(Size::K16);
+        let copied = loop {
+            let count = match read(&mut piece) {
+                Ok(0) => break Ok(true),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
+                Err(error) => break Err(error),
             };
-            let still = idle.saturating_sub(osier::time::coarse_now().saturating_duration_since(self.moved.get()));
-            if still.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
+            self.moved.set(osier::time::coarse_now());
+            if let Err(error) = to.send_all(&piece[..count]) {
+                break Err(error);
             }
-            from.socket()
-                .set_read_timeout(Some(still.min(self.idle.half_closed.max(LOOK))))?;
-            match from.read(&mut piece) {
-                Ok(0) => return Ok(()),
-                Ok(count) => {
-                    self.moved.set(osier::time::coarse_now());
-                    to.write_all(&piece[..count])?;
-                    to.flush()?;
-                }
-                // The other direction may have moved bytes meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(error),
-            }
+        };
+        buffers::give(piece);
+        copied
+    }
+}
+
+/// The direction from the client to the backend.
+pub(super) struct ToBackend {
+    shared: Rc<Shared>,
+    /// Bytes that the backend has sent behind its 101, until the other direction takes them.
+    received: Vec<u8>,
+    is_over: bool,
+    /// Whether the end of the other direction has been looked at.
+    has_seen_end: bool,
+}
+
+impl ToBackend {
+    pub(super) fn new(backend: Rc<Carrier>, received: Vec<u8>, idle: Idle) -> ToBackend {
+        let shared = Shared {
+            backend,
+            idle,
+            moved: Cell::new(osier::time::coarse_now()),
+            half_closed: Cell::new(false),
+            is_to_client_over: Cell::new(false),
+        };
+        ToBackend {
+            shared: Rc::new(shared),
+            received,
+            is_over: false,
+            has_seen_end: false,
         }
+    }
+
+    fn carry(&mut self, io: &mut Upgraded) {
+        match self.shared.copy(|into| io.try_read(into), self.shared.backend()) {
+            Ok(false) => return,
+            Ok(true) => self.shared.half_close(self.shared.backend()),
+            Err(_) => self.shared.cut(&io.link().transport),
+        }
+        self.is_over = true;
+    }
+
+    fn rest(&mut self, io: &Upgraded) -> AfterBurst {
+        let due = self.shared.due();
+        if due.is_some_and(|due| due <= osier::time::coarse_now()) {
+            self.shared.cut(&io.link().transport);
+            self.is_over = true;
+        }
+        match (self.is_over, self.shared.is_to_client_over.get()) {
+            (true, true) => AfterBurst::End,
+            (true, false) => AfterBurst::SleepUntilWoken(due),
+            (false, _) => AfterBurst::Sleep(due),
+        }
+    }
+}
+
+impl Session for ToBackend {
+    fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
+        self.shared.moved.set(osier::time::coarse_now());
+        let to_client = ToClient {
+            shared: self.shared.clone(),
+            client: io.link().clone(),
+            first: mem::take(&mut self.received),
+            has_ended: false,
+        };
+        let wants_fiber = !to_client.first.is_empty() || self.shared.backend().has_unread();
+        if let Err(error) = osier::dormant::park_local(Box::new(to_client), None) {
+            cannot_watch(&io.link().worker, io.peer(), &error);
+        } else if wants_fiber {
+            osier::dormant::wake(self.shared.backend().socket());
+        }
+        self.rest(io)
+    }
+
+    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
+        if cause == Cause::Shutdown {
+            return AfterBurst::End;
+        }
+        self.has_seen_end = self.shared.is_to_client_over.get();
+        if !self.is_over {
+            self.carry(io);
+        }
+        self.rest(io)
+    }
+
+    fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        match self.shared.is_to_client_over.get() && !self.has_seen_end {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for ToBackend {
+    /// The other direction may still run, if the runtime ends.
+    fn drop(&mut self) {
+        self.shared.backend.cancel();
+    }
+}
+
+/// The direction from the backend to the client.
+struct ToClient {
+    shared: Rc<Shared>,
+    client: Rc<Link>,
+    /// Bytes that come before those of the socket.
+    first: Vec<u8>,
+    /// Whether the end of this direction has been passed on.
+    has_ended: bool,
+}
+
+impl Dormant for ToClient {
+    fn source(&self) -> &dyn osier::io::Source {
+        self.shared.backend().socket()
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        if cause == Cause::Shutdown {
+            return AfterBurst::End;
+        }
+        let (client, backend) = (&self.client.transport, self.shared.backend());
+        let first = mem::take(&mut self.first);
+        let copied = client
+            .send_all(&first)
+            .and_then(|()| self.shared.copy(|into| backend.try_read(into), client));
+        match copied {
+            Ok(false) => return AfterBurst::Sleep(None),
+            Ok(true) => {
+                self.shared.half_close(client);
+                self.has_ended = true;
+            }
+            Err(_) => {}
+        }
+        AfterBurst::End
+    }
+}
+
+impl Drop for ToClient {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.shared.cut(&self.client.transport);
+        }
+        self.shared.is_to_client_over.set(true);
+        osier::dormant::wake(self.client.socket());
     }
 }
