@@ -19,9 +19,10 @@ use std::mem;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier::dormant::{AfterBurst, Cause, Dormant};
+use osier::time::Stamp;
 
 use crate::conn::buffers::{self, Size};
 use crate::conn::cannot_watch;
@@ -44,7 +45,7 @@ struct Shared {
     backend: Rc<Carrier>,
     idle: Idle,
     /// When the last byte, or the end of one direction, was passed on.
-    moved: Cell<Instant>,
+    moved: Cell<Stamp>,
     half_closed: Cell<bool>,
     /// Set at the end of `ToClient`.
     is_to_client_over: Cell<bool>,
@@ -53,7 +54,9 @@ struct Shared {
 impl Shared {
     fn backend(&self) -> &Transport {
         let lease = self.backend.lease();
-        lease.expect("only a connection of its own becomes a tunnel").transport()
+        lease
+            .expect("only a connection of its own becomes a tunnel")
+            .transport()
     }
 
     /// Passes the end of the direction that `to` has received on.
@@ -61,7 +64,7 @@ impl Shared {
         let _ = to.shutdown_write();
         self.half_closed.set(true);
         // The shorter timeout begins here. Earlier silence was within the longer one.
-        self.moved.set(osier::time::coarse_now());
+        self.moved.set(Stamp::coarse());
     }
 
     /// Ends both directions, which meet the end of both sockets.
@@ -71,21 +74,26 @@ impl Shared {
         }
     }
 
-    /// When the idle timeout passes, if nothing moves until then. `None` stands for never.
-    fn due(&self) -> Option<Instant> {
+    /// The time until the idle timeout, if nothing moves meanwhile.
+    fn left(&self) -> Duration {
         let idle = match self.half_closed.get() {
             true => self.idle.both.min(self.idle.half_closed),
             false => self.idle.both,
         };
-        self.moved.get().checked_add(idle)
+        idle.saturating_sub(Stamp::coarse().since(self.moved.get()))
     }
 
-    /// Copies the bytes that have arrived. Returns whether their end has.
+    /// Copies the bytes that have arrived, and reads with `read`. Returns whether the end of `from` has arrived.
     ///
     /// # Suspends
     ///
     /// While `to` takes nothing.
-    fn copy(&self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>, to: &Transport) -> io::Result<bool> {
+    fn copy(
+        &self,
+        from: &Transport,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        to: &Transport,
+    ) -> io::Result<bool> {
         let mut piece = buffers::take(Size::K16);
         let copied = loop {
             let count = match read(&mut piece) {
@@ -94,9 +102,13 @@ impl Shared {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
                 Err(error) => break Err(error),
             };
-            self.moved.set(osier::time::coarse_now());
+            self.moved.set(Stamp::coarse());
             if let Err(error) = to.send_all(&piece[..count]) {
                 break Err(error);
+            }
+            // The socket announces what comes later, its end for example.
+            if count < piece.len() && !from.has_unread() {
+                break Ok(false);
             }
         };
         buffers::give(piece);
@@ -119,7 +131,7 @@ impl ToBackend {
         let shared = Shared {
             backend,
             idle,
-            moved: Cell::new(osier::time::coarse_now()),
+            moved: Cell::new(Stamp::coarse()),
             half_closed: Cell::new(false),
             is_to_client_over: Cell::new(false),
         };
@@ -132,31 +144,35 @@ impl ToBackend {
     }
 
     fn carry(&mut self, io: &mut Upgraded) {
-        match self.shared.copy(|into| io.try_read(into), self.shared.backend()) {
+        let link = io.link().clone();
+        let (client, backend) = (&link.transport, self.shared.backend());
+        match self.shared.copy(client, |into| io.try_read(into), backend) {
             Ok(false) => return,
-            Ok(true) => self.shared.half_close(self.shared.backend()),
-            Err(_) => self.shared.cut(&io.link().transport),
+            Ok(true) => self.shared.half_close(backend),
+            Err(_) => self.shared.cut(client),
         }
         self.is_over = true;
     }
 
     fn rest(&mut self, io: &Upgraded) -> AfterBurst {
-        let due = self.shared.due();
-        if due.is_some_and(|due| due <= osier::time::coarse_now()) {
+        let left = self.shared.left();
+        if left.is_zero() {
             self.shared.cut(&io.link().transport);
             self.is_over = true;
         }
         match (self.is_over, self.shared.is_to_client_over.get()) {
             (true, true) => AfterBurst::End,
-            (true, false) => AfterBurst::SleepUntilWoken(due),
-            (false, _) => AfterBurst::Sleep(due),
+            // The other direction meets the end of its socket.
+            (true, false) if left.is_zero() => AfterBurst::SleepUntilWoken(None),
+            (true, false) => AfterBurst::SleepUntilWoken(osier::time::coarse_now().checked_add(left)),
+            (false, _) => AfterBurst::SleepFor(left),
         }
     }
 }
 
 impl Session for ToBackend {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
-        self.shared.moved.set(osier::time::coarse_now());
+        self.shared.moved.set(Stamp::coarse());
         let to_client = ToClient {
             shared: self.shared.clone(),
             client: io.link().clone(),
@@ -221,7 +237,7 @@ impl Dormant for ToClient {
         let first = mem::take(&mut self.first);
         let copied = client
             .send_all(&first)
-            .and_then(|()| self.shared.copy(|into| backend.try_read(into), client));
+            .and_then(|()| self.shared.copy(backend, |into| backend.try_read(into), client));
         match copied {
             Ok(false) => return AfterBurst::Sleep(None),
             Ok(true) => {

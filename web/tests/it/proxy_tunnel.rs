@@ -1,13 +1,15 @@
 //! Upgraded connections through a proxy: a tunnel begins only when the backend agrees, and lasts
 //! until both directions have ended.
 
+use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::backend::{Backend, Conn, serve};
-use crate::common::{Client, PATIENCE, Site, eventually};
+use crate::common::backend::{Backend, Conn, pattern, serve};
+use crate::common::{Client, PATIENCE, Site, eventually, site_with};
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
+use osier_web::{Router, Server};
 
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
@@ -327,4 +329,71 @@ fn silence_before_a_half_close_does_not_count() {
     std::thread::sleep(LONG - Duration::from_secs(1));
     client.finish_sending();
     assert_eq!(client.rest(), b"the answer");
+}
+
+/// The number of the server's connections at rest and of its fibers. Both are those of the end of the worker's last turn.
+fn at_rest(site: &Site) -> (usize, usize) {
+    let text = site.get("/at-rest").text().to_owned();
+    let (resting, fibers) = text.split_once(' ').expect("two numbers");
+    (resting.parse().unwrap(), fibers.parse().unwrap())
+}
+
+#[test]
+fn an_idle_tunnel_holds_no_stack_and_carries_the_next_bytes_of_both_sides() {
+    const TUNNELS: usize = 20;
+    let (_backend, upstream) = switching(|conn| {
+        conn.send("first");
+        while let Some(asked) = conn.take(4) {
+            conn.send(asked);
+        }
+    });
+    let router = Router::new()
+        .get("/at-rest", |_| {
+            let worker = &osier::inspect::metrics().expect("on a worker").workers[0];
+            format!("{} {}", worker.resting, worker.fibers)
+        })
+        .fallback(Proxy::new(upstream.clone()).handler());
+    let site = site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let (_, without) = at_rest(&site);
+    let mut clients: Vec<_> = (0..TUNNELS).map(|_| upgraded(&site)).collect();
+    for round in 0..3 {
+        if round == 0 {
+            clients
+                .iter_mut()
+                .for_each(|client| assert_eq!(client.take(5), b"first"));
+        }
+        for client in &mut clients {
+            client.send("ping");
+            assert_eq!(client.take(4), b"ping");
+        }
+        // The client that asks has a fiber.
+        eventually("both directions rest", || {
+            let (resting, fibers) = at_rest(&site);
+            resting >= 2 * TUNNELS && fibers <= without
+        });
+    }
+    drop(clients);
+    eventually("the leases end", || upstream.stats()[0].leases == 0);
+    eventually("nothing of them is left", || at_rest(&site).0 < TUNNELS);
+}
+
+/// Neither side reads before it has sent all: a direction that waits for its receiver does not stop the other.
+#[test]
+fn a_direction_that_is_not_taken_does_not_stop_the_other() {
+    const LENGTH: usize = 8 << 20;
+    let (sent, all_sent) = mpsc::channel();
+    let (_backend, upstream) = switching(move |conn| {
+        // More than the buffers of all sockets hold, while the client reads nothing.
+        let bytes = pattern(LENGTH);
+        let mut writer = conn.writer();
+        let writing = std::thread::spawn(move || writer.write_all(&bytes));
+        assert_eq!(conn.take(LENGTH).expect("all"), pattern(LENGTH));
+        sent.send(()).unwrap();
+        writing.join().unwrap().unwrap();
+    });
+    let site = serve(Proxy::new(upstream));
+    let mut client = upgraded(&site);
+    client.send(pattern(LENGTH));
+    all_sent.recv_timeout(PATIENCE).expect("the backend has got all");
+    assert_eq!(client.rest(), pattern(LENGTH));
 }

@@ -283,6 +283,11 @@ impl Conn {
         !self.more()
     }
 
+    /// The stream, for another thread that writes.
+    pub fn writer(&self) -> TcpStream {
+        self.stream.try_clone().unwrap()
+    }
+
     pub fn finish_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
