@@ -5,7 +5,7 @@
 //! stamp is never after the moment that the stamp was taken at. The number is never 0, so an `Option<Stamp>` has eight bytes, too.
 
 use std::num::NonZero;
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,17 @@ impl Stamp {
     #[inline]
     pub fn nanos_since(self, earlier: Stamp) -> u64 {
         self.0.get().saturating_sub(earlier.0.get())
+    }
+}
+
+impl Sub<Duration> for Stamp {
+    type Output = Stamp;
+
+    /// The moment `time` before. Saturates 146 years before the machine has started.
+    #[inline]
+    fn sub(self, time: Duration) -> Stamp {
+        // The number of `with` is 1 smaller.
+        Stamp::with((self.0.get() - 1).saturating_sub(nanos(time)))
     }
 }
 

@@ -555,3 +555,94 @@ fn chat_guests_keep_their_rooms_and_get_every_line_once() {
     sites.first_has_ended();
     drop((guests, speakers));
 }
+
+/// A backend that changes the protocol and sends back what it gets, then `bye` behind the end.
+fn echoing_backend() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let accepting = listener.try_clone().unwrap();
+    thread::spawn(move || {
+        // The test ends with the process.
+        for stream in accepting.incoming().flatten() {
+            thread::spawn(move || -> std::io::Result<()> {
+                let mut stream = stream;
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte)?;
+                    head.push(byte[0]);
+                }
+                stream
+                    .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")?;
+                std::io::copy(&mut stream.try_clone()?, &mut stream)?;
+                stream.write_all(b"bye")
+            });
+        }
+    });
+    listener
+}
+
+/// Asks for a tunnel.
+fn tunnel(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+        .write_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        .unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+fn echoes(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == bytes, "other bytes than those that were sent");
+}
+
+#[test]
+fn tunnels_to_a_backend_move_with_both_ends() {
+    let backend = echoing_backend();
+    let route = format!(
+        "default = true\n[[site.route]]\npath = \"/tunnel\"\nproxy = \"http://{}\"\n",
+        backend.local_addr().unwrap()
+    );
+    let mut sites = Serving::start(&file("", "x").replace("default = true\n", &route));
+    let address = sites.0.addresses[0];
+    let mut idle: Vec<TcpStream> = (0..100).map(|_| tunnel(address)).collect();
+    idle.iter_mut().for_each(|stream| echoes(stream, b"before"));
+    // One of them never stops.
+    let stop = Arc::new(AtomicBool::new(false));
+    let talking = {
+        let (mut stream, stop) = (tunnel(address), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut turns = 0;
+            while !stop.load(Ordering::Relaxed) {
+                echoes(&mut stream, &pattern(1 + turns * 37 % 50_000));
+                turns += 1;
+            }
+            turns
+        })
+    };
+    for turn in 0..3u8 {
+        sites.upgrade();
+        if turn == 0 {
+            sites.first_has_ended();
+        }
+        idle.iter_mut().for_each(|stream| echoes(stream, &[turn; 300]));
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(talking.join().unwrap() > 0);
+    // The ends are passed on as ever.
+    for stream in &mut idle {
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"bye");
+    }
+}

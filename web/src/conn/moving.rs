@@ -24,7 +24,7 @@ use osier_http::HeadScanner;
 
 use crate::conn::announced::Announced;
 use crate::conn::close::CloseReason;
-use crate::conn::handover::dialog::{BATCH, Dialog, Leaving, RECORD_MAX};
+use crate::conn::handover::dialog::{BATCH, Dialog, Leaving, Moving, RECORD_MAX};
 use crate::conn::handover::record::{Record, Saved};
 #[cfg(feature = "tls")]
 use crate::conn::handshake::Handshake;
@@ -34,6 +34,8 @@ use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
 use crate::conn::{Conn, Stage, Taken, after};
+#[cfg(feature = "proxy")]
+use crate::proxy::tunnel::ToBackend;
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -41,7 +43,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// Time after which a connection that could not move is tried again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Makes the session of a connection anew.
+/// Makes a session anew that a part has saved.
 type Restore<'r> = dyn Fn(&Saved) -> Option<Box<dyn Session>> + 'r;
 
 /// The work of a collecting fiber.
@@ -114,10 +116,10 @@ enum CannotMove {
 
 impl CannotMove {
     /// A session that has saved itself is gone.
-    fn after(saved: Option<&Saved>) -> CannotMove {
-        match saved {
-            None => CannotMove::Now,
-            Some(_) => CannotMove::AndEnds,
+    fn after(record: &Record) -> CannotMove {
+        match record.session.is_some() || record.tunnel.is_some() {
+            false => CannotMove::Now,
+            true => CannotMove::AndEnds,
         }
     }
 }
@@ -147,10 +149,15 @@ impl Conn {
         let Ok(socket) = self.link.socket().try_clone() else {
             return false;
         };
-        let made = self.record(&leaving.server).and_then(|record| {
-            let stays = CannotMove::after(record.session.as_ref());
+        let made = self.record(&leaving.server).and_then(|(record, backend)| {
+            let stays = CannotMove::after(&record);
+            let moving = Moving {
+                record,
+                socket,
+                backend,
+            };
             // The handover may have ended while the session was sending.
-            match leaving.dialog.post_connection((record, socket)) {
+            match leaving.dialog.post_connection(moving) {
                 true => Ok(()),
                 false => Err(stays),
             }
@@ -163,8 +170,8 @@ impl Conn {
         true
     }
 
-    /// The state of the connection, if it is at rest and can move.
-    fn record(&mut self, server: &Arc<str>) -> Result<Record, CannotMove> {
+    /// The state of the connection, if it is at rest and can move. That of a tunnel comes with the socket to its backend.
+    fn record(&mut self, server: &Arc<str>) -> Result<(Record, Option<Stream>), CannotMove> {
         let link = self.link.clone();
         let mut record = Record {
             server: server.to_string(),
@@ -176,7 +183,9 @@ impl Conn {
             tls: None,
             http2: None,
             session: None,
+            tunnel: None,
         };
+        let mut backend = None;
         match self.stage.as_deref_mut() {
             None => {}
             // The export fails for TLS connections that cannot move.
@@ -188,7 +197,10 @@ impl Conn {
                 record.received = announced.bytes.clone();
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() && link.transport.is_exportable() => {
-                record.session = Some(save(taken)?);
+                match taken.session.save_tunnel() {
+                    Some((tunnel, socket)) => (record.tunnel, backend) = (Some(tunnel), Some(socket)),
+                    None => record.session = Some(save(taken)?),
+                }
             }
             #[cfg(feature = "h2")]
             Some(Stage::Streams(streams)) => record.http2 = Some(streams.export().ok_or(CannotMove::Now)?),
@@ -196,16 +208,21 @@ impl Conn {
         }
         if link.transport.plain().is_none() {
             let exported = link.transport.export();
-            record.tls = Some(exported.ok_or(CannotMove::after(record.session.as_ref()))?);
+            record.tls = Some(exported.ok_or_else(|| CannotMove::after(&record))?);
         }
         match record.bytes() <= RECORD_MAX {
-            true => Ok(record),
-            false => Err(CannotMove::after(record.session.as_ref())),
+            true => Ok((record, backend)),
+            false => Err(CannotMove::after(&record)),
         }
     }
 
     /// Makes the worker of `local` serve a connection of another process, which the caller has counted. `restore` makes its session.
-    pub(crate) fn adopt(local: &Rc<Local>, stream: Stream, record: Record, restore: &Restore<'_>) {
+    pub(crate) fn adopt(local: &Rc<Local>, moving: Moving, restore: &Restore<'_>) {
+        let Moving {
+            record,
+            socket: stream,
+            backend,
+        } = moving;
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
         server.set_pace(&stream);
@@ -225,7 +242,7 @@ impl Conn {
         };
         let link = worker.adopt(transport, &record);
         let stage = match prepared {
-            Ok(()) => stage_of(&record, local, &link, restore),
+            Ok(()) => stage_of(&record, backend, local, &link, restore),
             Err(_) => None,
         };
         let Some((stage, patience)) = stage else {
@@ -254,14 +271,20 @@ impl Conn {
 /// The stage in which a connection goes on, and how long it may rest. `None` for one that cannot go on.
 fn stage_of(
     record: &Record,
+    backend: Option<Stream>,
     local: &Rc<Local>,
     link: &Rc<Link>,
     restore: &Restore<'_>,
 ) -> Option<(Option<Stage>, Duration)> {
     let timeouts = &local.worker.server.timeouts;
     let _ = link;
-    if let Some(session) = &record.session {
-        let session = restore(session)?;
+    if record.session.is_some() || record.tunnel.is_some() {
+        let session = match (&record.session, record.tunnel, backend) {
+            (Some(session), ..) => restore(session)?,
+            #[cfg(feature = "proxy")]
+            (None, Some(tunnel), Some(backend)) => Box::new(ToBackend::restored(tunnel, backend).ok()?),
+            _ => return None,
+        };
         let begins = Stage::Begins(Takeover::Rest(session), Extensions::new());
         return Some((Some(begins), Duration::ZERO));
     }

@@ -23,7 +23,7 @@ use osier::net::Stream;
 #[cfg(feature = "ws")]
 use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
-use crate::conn::handover::record::Saved;
+use crate::conn::handover::record::{Saved, Tunnel};
 #[cfg(feature = "ws")]
 use crate::conn::log::record::{Level, Record, how_it_panicked};
 #[cfg(feature = "ws")]
@@ -63,6 +63,13 @@ pub trait Session: 'static {
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
         let _ = io;
+        None
+    }
+
+    /// Saves a tunnel of the proxy, with the socket to its backend, for another process. No other call follows `Some`.
+    #[cfg(feature = "upgrade")]
+    #[doc(hidden)]
+    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
         None
     }
 

@@ -35,7 +35,7 @@ mod grpc;
 mod outgoing;
 mod relay;
 mod sender;
-mod tunnel;
+pub(crate) mod tunnel;
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -22,14 +22,41 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use osier::dormant::{AfterBurst, Cause, Dormant};
+#[cfg(feature = "upgrade")]
+use osier::net::Stream;
 use osier::time::Stamp;
 
 use crate::conn::buffers::{self, Size};
 use crate::conn::cannot_watch;
+#[cfg(feature = "upgrade")]
+use crate::conn::handover::record::Tunnel;
 use crate::conn::transport::Transport;
 use crate::conn::worker::Link;
 use crate::upstream::carrier::Carrier;
 use crate::{Session, Upgraded};
+
+/// The other end of a tunnel.
+enum Backend {
+    Carrier(Rc<Carrier>),
+    /// A socket that an upgrade has brought. Its upstream does not count it.
+    #[cfg(feature = "upgrade")]
+    Moved(Transport),
+}
+
+impl Backend {
+    fn transport(&self) -> &Transport {
+        match self {
+            Backend::Carrier(carrier) => {
+                let lease = carrier.lease();
+                lease
+                    .expect("only a connection of its own becomes a tunnel")
+                    .transport()
+            }
+            #[cfg(feature = "upgrade")]
+            Backend::Moved(transport) => transport,
+        }
+    }
+}
 
 /// The idle timeouts: the longest times without a byte in either direction.
 #[derive(Clone, Copy)]
@@ -42,21 +69,34 @@ pub(super) struct Idle {
 
 /// The state that both directions share.
 struct Shared {
-    backend: Rc<Carrier>,
+    backend: Backend,
     idle: Idle,
     /// When the last byte, or the end of one direction, was passed on.
     moved: Cell<Stamp>,
     half_closed: Cell<bool>,
+    /// Whether `ToClient` has a fiber, or bytes that wait for one.
+    is_to_client_busy: Cell<bool>,
     /// Set at the end of `ToClient`.
     is_to_client_over: Cell<bool>,
+    /// Set when both sockets belong to another process.
+    has_moved: Cell<bool>,
 }
 
 impl Shared {
+    fn new(backend: Backend, idle: Idle) -> Shared {
+        Shared {
+            backend,
+            idle,
+            moved: Cell::new(Stamp::coarse()),
+            half_closed: Cell::new(false),
+            is_to_client_busy: Cell::new(false),
+            is_to_client_over: Cell::new(false),
+            has_moved: Cell::new(false),
+        }
+    }
+
     fn backend(&self) -> &Transport {
-        let lease = self.backend.lease();
-        lease
-            .expect("only a connection of its own becomes a tunnel")
-            .transport()
+        self.backend.transport()
     }
 
     /// Passes the end of the direction that `to` has received on.
@@ -117,7 +157,7 @@ impl Shared {
 }
 
 /// The direction from the client to the backend.
-pub(super) struct ToBackend {
+pub(crate) struct ToBackend {
     shared: Rc<Shared>,
     /// Bytes that the backend has sent behind its 101, until the other direction takes them.
     received: Vec<u8>,
@@ -128,19 +168,30 @@ pub(super) struct ToBackend {
 
 impl ToBackend {
     pub(super) fn new(backend: Rc<Carrier>, received: Vec<u8>, idle: Idle) -> ToBackend {
-        let shared = Shared {
-            backend,
-            idle,
-            moved: Cell::new(Stamp::coarse()),
-            half_closed: Cell::new(false),
-            is_to_client_over: Cell::new(false),
-        };
         ToBackend {
-            shared: Rc::new(shared),
+            shared: Rc::new(Shared::new(Backend::Carrier(backend), idle)),
             received,
             is_over: false,
             has_seen_end: false,
         }
+    }
+
+    /// Makes the tunnel of another process anew.
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn restored(tunnel: Tunnel, backend: Stream) -> io::Result<ToBackend> {
+        backend.set_write_timeout(tunnel.write)?;
+        let [both, half_closed] = tunnel.idle;
+        let [is_over, is_to_client_over] = tunnel.ended;
+        let shared = Shared::new(Backend::Moved(backend.into()), Idle { both, half_closed });
+        shared.moved.set(Stamp::coarse() - tunnel.silent);
+        shared.half_closed.set(is_over || is_to_client_over);
+        shared.is_to_client_over.set(is_to_client_over);
+        Ok(ToBackend {
+            shared: Rc::new(shared),
+            received: Vec::new(),
+            is_over,
+            has_seen_end: false,
+        })
     }
 
     fn carry(&mut self, io: &mut Upgraded) {
@@ -172,7 +223,9 @@ impl ToBackend {
 
 impl Session for ToBackend {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
-        self.shared.moved.set(Stamp::coarse());
+        if self.shared.is_to_client_over.get() {
+            return self.rest(io);
+        }
         let to_client = ToClient {
             shared: self.shared.clone(),
             client: io.link().clone(),
@@ -180,6 +233,7 @@ impl Session for ToBackend {
             has_ended: false,
         };
         let wants_fiber = !to_client.first.is_empty() || self.shared.backend().has_unread();
+        self.shared.is_to_client_busy.set(wants_fiber);
         if let Err(error) = osier::dormant::park_local(Box::new(to_client), None) {
             cannot_watch(&io.link().worker, io.peer(), &error);
         } else if wants_fiber {
@@ -199,6 +253,28 @@ impl Session for ToBackend {
         self.rest(io)
     }
 
+    #[cfg(feature = "upgrade")]
+    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
+        let shared = &*self.shared;
+        let is_to_client_over = shared.is_to_client_over.get();
+        if shared.is_to_client_busy.get() && !is_to_client_over {
+            return None;
+        }
+        // TLS to a backend stays: its keys belong to this process.
+        let backend = shared.backend().plain()?;
+        let tunnel = Tunnel {
+            idle: [shared.idle.both, shared.idle.half_closed],
+            silent: Stamp::coarse().since(shared.moved.get()),
+            write: backend.write_timeout().ok()?,
+            ended: [self.is_over, is_to_client_over],
+        };
+        let socket = backend.try_clone().ok()?;
+        shared.has_moved.set(true);
+        // The other direction ends, and leaves the sockets alone.
+        osier::dormant::wake(backend);
+        Some((tunnel, socket))
+    }
+
     fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
         match self.shared.is_to_client_over.get() && !self.has_seen_end {
             true => Poll::Ready(()),
@@ -210,7 +286,9 @@ impl Session for ToBackend {
 impl Drop for ToBackend {
     /// The other direction may still run, if the runtime ends.
     fn drop(&mut self) {
-        self.shared.backend.cancel();
+        if !self.shared.has_moved.get() {
+            let _ = self.shared.backend().socket().shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -230,16 +308,20 @@ impl Dormant for ToClient {
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {
-        if cause == Cause::Shutdown {
+        if cause == Cause::Shutdown || self.shared.has_moved.get() {
             return AfterBurst::End;
         }
         let (client, backend) = (&self.client.transport, self.shared.backend());
+        self.shared.is_to_client_busy.set(true);
         let first = mem::take(&mut self.first);
         let copied = client
             .send_all(&first)
             .and_then(|()| self.shared.copy(backend, |into| backend.try_read(into), client));
         match copied {
-            Ok(false) => return AfterBurst::Sleep(None),
+            Ok(false) => {
+                self.shared.is_to_client_busy.set(false);
+                return AfterBurst::Sleep(None);
+            }
             Ok(true) => {
                 self.shared.half_close(client);
                 self.has_ended = true;
@@ -252,6 +334,9 @@ impl Dormant for ToClient {
 
 impl Drop for ToClient {
     fn drop(&mut self) {
+        if self.shared.has_moved.get() {
+            return;
+        }
         if !self.has_ended {
             self.shared.cut(&self.client.transport);
         }

@@ -210,6 +210,7 @@ mod tests {
             tls: None,
             http2: None,
             session: None,
+            tunnel: None,
         }
     }
 

@@ -58,8 +58,13 @@ pub(crate) struct Leaving {
     pub(crate) server: Arc<str>,
 }
 
-/// A connection that moves. Its socket stays open here until the other process has taken the connection.
-pub(crate) type Moving = (Record, Stream);
+/// A connection that moves. Its sockets stay open here until the other process has taken the connection.
+pub(crate) struct Moving {
+    pub(crate) record: Record,
+    pub(crate) socket: Stream,
+    /// The socket to the backend, if the connection is a tunnel.
+    pub(crate) backend: Option<Stream>,
+}
 
 enum Outgoing {
     Message(Message),
@@ -390,25 +395,28 @@ impl Dialog {
     /// their number, or 0 if the dialog breaks before.
     fn send_batch(&self, first: Moving, sending: &Sending) -> io::Result<u64> {
         let mut queue = lock(&self.queue);
-        let mut bytes = first.0.bytes();
+        let mut bytes = first.record.bytes();
         let mut moving = vec![first];
         while moving.len() < BATCH
             && bytes < BATCH_BYTES
             && let Some(Outgoing::Connection(_)) = queue.outgoing.front()
             && let Some(Outgoing::Connection(next)) = queue.outgoing.pop_front()
         {
-            bytes += next.0.bytes();
+            bytes += next.record.bytes();
             moving.push(*next);
         }
         let count = moving.len() as u64;
         queue.batch += 1;
         let batch = queue.batch;
         queue.connections = queue.connections.saturating_sub(moving.len());
-        let records: Vec<Record> = moving.iter().map(|(record, _)| record.clone()).collect();
+        let records: Vec<Record> = moving.iter().map(|moving| moving.record.clone()).collect();
         queue.untaken = Arc::new(moving);
         let moving = Arc::clone(&queue.untaken);
         drop(queue);
-        let descriptors: Vec<_> = moving.iter().map(|(_, socket)| socket.as_fd()).collect();
+        let sockets = moving
+            .iter()
+            .flat_map(|moving| [Some(&moving.socket), moving.backend.as_ref()]);
+        let descriptors: Vec<_> = sockets.flatten().map(AsFd::as_fd).collect();
         sending.send(&Message::Connections { batch, records }, &descriptors)?;
         loop {
             let (taken, is_broken) = self.look(|heard| (heard.taken == batch, heard.broken.is_some()));
@@ -446,11 +454,13 @@ mod tests {
             tls: None,
             http2: None,
             session: None,
+            tunnel: None,
         };
-        (
+        Moving {
             record,
-            osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into(),
-        )
+            socket: osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into(),
+            backend: None,
+        }
     }
 
     /// The number of the next batch with the ports of its records, or 0 with the bytes of a message of a part.
@@ -496,7 +506,7 @@ mod tests {
             let back: Vec<u16> = dialog
                 .take_back()
                 .iter()
-                .map(|(record, _)| record.peer.port())
+                .map(|moving| moving.record.peer.port())
                 .collect();
             assert_eq!(back, [4, 5, 7]);
             assert!(!dialog.post_connection(moving(8)), "nobody would find it");
@@ -531,9 +541,9 @@ mod tests {
             let dialog = Arc::new(Dialog::new());
             let ((sending, _near), (_far, mut receiving)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
             for _ in 0..BATCH {
-                let (mut record, descriptor) = moving(1);
-                record.received = vec![7; PAYLOAD_MAX / BATCH];
-                assert!(dialog.post_connection((record, descriptor)));
+                let mut moving = moving(1);
+                moving.record.received = vec![7; PAYLOAD_MAX / BATCH];
+                assert!(dialog.post_connection(moving));
             }
             dialog.finish(Message::Done);
             let sender = Arc::clone(&dialog);

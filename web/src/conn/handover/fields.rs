@@ -1,7 +1,7 @@
 //! Encodes numbers, texts and lists as bytes, and decodes them. The decoder trusts no length and no count.
 
 /// The version of the messages, raised with every change of their layout.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,10 @@ impl Writer {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
+    pub(crate) fn u64(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
     pub(crate) fn u32(&mut self, number: u32) {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
@@ -83,6 +87,10 @@ impl<'b> Fields<'b> {
 
     pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
     }
 
     /// The bytes of [`Writer::bytes`].

@@ -44,7 +44,7 @@ pub(crate) enum Message {
     Accepting,
     /// A message of the part of the application with this name.
     Part { name: String, bytes: Vec<u8> },
-    /// Connections, each with one descriptor of the frame.
+    /// Connections, each with its descriptors of the frame.
     Connections { batch: u32, records: Vec<Record> },
     /// The new process owns the connections of a batch. It has not touched them yet.
     Taken { batch: u32 },
@@ -95,7 +95,7 @@ impl FrameHead {
         let message = Message::read(self.kind, &mut fields)?;
         let fits = match &message {
             Message::Item { .. } => true,
-            Message::Connections { records, .. } => records.len() == self.descriptors,
+            Message::Connections { records, .. } => descriptors_of(records) == self.descriptors,
             _ => self.descriptors == 0,
         };
         match (fits, fields.0) {
@@ -206,6 +206,11 @@ impl Message {
     }
 }
 
+/// The number of descriptors of a batch.
+fn descriptors_of(records: &[Record]) -> usize {
+    records.iter().map(Record::descriptors).sum()
+}
+
 /// CRC-32 as in Ethernet and gzip.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     !bytes
@@ -235,10 +240,11 @@ const TABLE: [u32; 256] = {
 #[cfg(test)]
 mod tests {
     use super::super::law;
-    use super::super::record::Saved;
     use super::super::record::tests::records;
+    use super::super::record::{Saved, Tunnel};
     use super::*;
     use proptest::prelude::*;
+    use std::time::Duration;
 
     fn messages() -> impl Strategy<Value = Message> {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..100);
@@ -270,7 +276,7 @@ mod tests {
 
     fn encode(message: &Message) -> Vec<u8> {
         match message {
-            Message::Connections { records, .. } => message.encode(records.len()),
+            Message::Connections { records, .. } => message.encode(descriptors_of(records)),
             _ => message.encode(0),
         }
     }
@@ -323,6 +329,12 @@ mod tests {
                 part: "chat".into(),
                 bytes: b"room".to_vec(),
             }),
+            tunnel: Some(Tunnel {
+                idle: [Duration::from_secs(3600), Duration::from_secs(30)],
+                silent: Duration::from_millis(7),
+                write: None,
+                ended: [false, true],
+            }),
         };
         let (name, bytes) = (String::from("web"), b"bytes".to_vec());
         let messages = [
@@ -355,7 +367,7 @@ mod tests {
         let all: Vec<u8> = messages.iter().flat_map(encode).collect();
         assert_eq!(
             (VERSION, checksum(&all)),
-            (2, 2_039_767_343),
+            (3, 3_165_930_158),
             "the layout has changed: raise VERSION, and say in CHANGELOG.md that the next upgrade is a restart"
         );
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::fields::{Fields, Malformed, Writer};
 
@@ -28,6 +29,50 @@ pub(crate) struct Record {
     pub(crate) http2: Option<Vec<u8>>,
     /// The session of a connection that is no longer HTTP.
     pub(crate) session: Option<Saved>,
+    /// The tunnel to a backend, whose socket is a second descriptor.
+    pub(crate) tunnel: Option<Tunnel>,
+}
+
+/// The state of a tunnel between its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The idle timeouts: while both directions are open, and after the end of one.
+    pub(crate) idle: [Duration; 2],
+    /// The time since the last byte.
+    pub(crate) silent: Duration,
+    /// The longest wait for the backend to take bytes.
+    pub(crate) write: Option<Duration>,
+    /// Whether the direction to the backend has ended, and that to the client.
+    pub(crate) ended: [bool; 2],
+}
+
+impl Tunnel {
+    fn write(&self, to: &mut Writer) {
+        to.u8(u8::from(self.ended[0]) | u8::from(self.ended[1]) << 1);
+        for time in [
+            self.idle[0],
+            self.idle[1],
+            self.silent,
+            self.write.unwrap_or(Duration::MAX),
+        ] {
+            to.u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn read(from: &mut Fields<'_>) -> Result<Tunnel, Malformed> {
+        let ended = match from.u8()? {
+            ended @ 0..=3 => [ended & 1 != 0, ended & 2 != 0],
+            _ => return Err(Malformed::Payload),
+        };
+        let mut time = || from.u64().map(Duration::from_millis);
+        let (idle, silent, write) = ([time()?, time()?], time()?, time()?);
+        Ok(Tunnel {
+            idle,
+            silent,
+            write: Some(write).filter(|limit| *limit != Duration::from_millis(u64::MAX)),
+            ended,
+        })
+    }
 }
 
 /// A saved session: see [`Link::saved`](crate::upgrade::Link::saved).
@@ -71,6 +116,7 @@ const IS_V4: u8 = 8;
 const HAS_TLS: u8 = 16;
 const HAS_HTTP2: u8 = 32;
 const HAS_SESSION: u8 = 64;
+const HAS_TUNNEL: u8 = 128;
 
 impl Record {
     /// About the bytes of the record in a message.
@@ -83,6 +129,11 @@ impl Record {
         self.server.len() + self.received.len() + sections.sum::<usize>() + session + FIXED_BYTES
     }
 
+    /// The number of descriptors that travel with the record.
+    pub(crate) fn descriptors(&self) -> usize {
+        1 + usize::from(self.tunnel.is_some())
+    }
+
     pub(crate) fn write(&self, to: &mut Writer) {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         to.bytes(self.server.as_bytes());
@@ -92,7 +143,8 @@ impl Record {
             | flag(self.peer.is_ipv4(), IS_V4)
             | flag(self.tls.is_some(), HAS_TLS)
             | flag(self.http2.is_some(), HAS_HTTP2)
-            | flag(self.session.is_some(), HAS_SESSION));
+            | flag(self.session.is_some(), HAS_SESSION)
+            | flag(self.tunnel.is_some(), HAS_TUNNEL));
         let (ip, scope) = match self.peer {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
             SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
@@ -108,6 +160,9 @@ impl Record {
             to.bytes(session.part.as_bytes());
             to.bytes(&session.bytes);
         }
+        if let Some(tunnel) = &self.tunnel {
+            tunnel.write(to);
+        }
     }
 
     pub(crate) fn read(from: &mut Fields<'_>) -> Result<Record, Malformed> {
@@ -121,9 +176,6 @@ impl Record {
             (false, _, scope) => SocketAddrV6::new(ip, port, 0, scope).into(),
             (true, ..) => return Err(Malformed::Payload),
         };
-        if flags & 128 != 0 {
-            return Err(Malformed::Payload);
-        }
         let received = from.bytes()?.to_vec();
         let mut section = |flag| match has(flag) {
             true => from.bytes().map(|bytes| Some(bytes.to_vec())),
@@ -137,6 +189,10 @@ impl Record {
             }),
             false => None,
         };
+        let tunnel = match has(HAS_TUNNEL) {
+            true => Some(Tunnel::read(from)?),
+            false => None,
+        };
         Ok(Record {
             server,
             peer,
@@ -147,6 +203,7 @@ impl Record {
             tls,
             http2,
             session,
+            tunnel,
         })
     }
 }
@@ -160,6 +217,16 @@ pub(super) mod tests {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..50);
         let section = move || proptest::option::of(bytes());
         let session = proptest::option::of((".{0,9}", bytes()));
+        let time = || any::<u64>().prop_map(Duration::from_millis);
+        let write = proptest::option::of((0..u64::MAX).prop_map(Duration::from_millis));
+        let tunnel = proptest::option::of(([time(), time()], time(), write, any::<[bool; 2]>()).prop_map(
+            |(idle, silent, write, ended)| Tunnel {
+                idle,
+                silent,
+                write,
+                ended,
+            },
+        ));
         let peer = prop_oneof![
             (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from),
             (any::<[u8; 16]>(), any::<u16>(), any::<u32>()).prop_map(|(ip, port, scope)| SocketAddrV6::new(
@@ -171,8 +238,8 @@ pub(super) mod tests {
             .into()),
         ];
         let flags = any::<(bool, bool, bool)>();
-        (".{0,20}", peer, flags, bytes(), section(), section(), session).prop_map(
-            |(server, peer, flags, received, tls, http2, session)| Record {
+        (".{0,20}", peer, flags, bytes(), section(), section(), session, tunnel).prop_map(
+            |(server, peer, flags, received, tls, http2, session, tunnel)| Record {
                 server,
                 peer,
                 is_proxied: flags.0,
@@ -185,6 +252,7 @@ pub(super) mod tests {
                     part: part.into(),
                     bytes,
                 }),
+                tunnel,
             },
         )
     }

@@ -14,7 +14,7 @@ use super::part::Link;
 use super::{Item, Items, Upgrade, family_of};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
-use crate::conn::handover::dialog::Dialog;
+use crate::conn::handover::dialog::{Dialog, Moving};
 use crate::conn::handover::fields::Malformed;
 use crate::conn::handover::format::Message;
 use crate::conn::handover::record::Record;
@@ -215,20 +215,20 @@ impl Upgrade {
             match message {
                 Message::Part { name, bytes } => self.deliver(&name, &bytes, dialog),
                 Message::Connections { batch, records } => {
-                    let sockets: Vec<Stream> = descriptors.into_iter().map(stream_of).collect();
+                    let all = records.len();
+                    let moving: Vec<Moving> = with_sockets(records, descriptors).collect();
                     // The old process adopts them again if it does not hear this.
                     if !dialog.send_through(Message::Taken { batch }) {
                         return Ok(());
                     }
-                    let (all, open) = (records.len(), sockets.len());
-                    if open < all {
+                    if moving.len() < all {
                         self.log(format_args!(
                             "upgrade: {} of {all} connections of the old process are closed: this process may not open more files",
-                            all - open
+                            all - moving.len()
                         ));
                     }
-                    for (record, socket) in records.into_iter().zip(sockets) {
-                        self.adopt(record, socket);
+                    for moving in moving {
+                        self.adopt(moving);
                     }
                 }
                 Message::Done => return Ok(()),
@@ -238,9 +238,9 @@ impl Upgrade {
     }
 
     /// Gives a connection to its server.
-    pub(super) fn adopt(&self, record: Record, socket: Stream) {
-        if let Some(server) = self.server(&record.server) {
-            adopt(self, server.service, record, socket);
+    pub(super) fn adopt(&self, moving: Moving) {
+        if let Some(server) = self.server(&moving.record.server) {
+            adopt(self, server.service, moving);
         }
     }
 
@@ -264,15 +264,17 @@ impl Upgrade {
 }
 
 /// Gives a connection to a worker of `service`, to each worker in turn.
-pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, socket: Stream) {
+pub(super) fn adopt(upgrade: &Upgrade, service: Service, moving: Moving) {
     let turn = upgrade.0.turn.fetch_add(1, Ordering::Relaxed);
     let index = turn % service.state.connections.len();
     // From here on, an upgrade of this process waits for it.
-    service.state.adopted(index, record.peer, record.is_proxied);
+    service
+        .state
+        .adopted(index, moving.record.peer, moving.record.is_proxied);
     let arriving = Adopting {
         service,
         index,
-        connection: Some((record, socket)),
+        connection: Some(moving),
     };
     let upgrade = upgrade.clone();
     drop(on_worker(index, "adopt", move || arriving.go_on(&upgrade)));
@@ -283,26 +285,43 @@ pub(super) fn adopt(upgrade: &Upgrade, service: Service, record: Record, socket:
 struct Adopting {
     service: Service,
     index: usize,
-    connection: Option<(Record, Stream)>,
+    connection: Option<Moving>,
 }
 
 impl Adopting {
     fn go_on(mut self, upgrade: &Upgrade) {
-        if let Some((record, socket)) = self.connection.take() {
+        if let Some(moving) = self.connection.take() {
             let restore = |saved: &_| upgrade.restore(saved);
-            Conn::adopt(&Local::here(&self.service), socket, record, &restore);
+            Conn::adopt(&Local::here(&self.service), moving, &restore);
         }
     }
 }
 
 impl Drop for Adopting {
     fn drop(&mut self) {
-        if let Some((record, _)) = &self.connection {
+        if let Some(Moving { record, .. }) = &self.connection {
             self.service
                 .state
                 .not_adopted(self.index, record.peer, record.is_proxied);
         }
     }
+}
+
+/// The connections of a batch, each with its sockets. The last ones are missing if some descriptors are.
+fn with_sockets(records: Vec<Record>, descriptors: Vec<OwnedFd>) -> impl Iterator<Item = Moving> {
+    let mut sockets = descriptors.into_iter().map(stream_of);
+    records.into_iter().map_while(move |record| {
+        let socket = sockets.next()?;
+        let backend = match record.tunnel {
+            Some(_) => Some(sockets.next()?),
+            None => None,
+        };
+        Some(Moving {
+            record,
+            socket,
+            backend,
+        })
+    })
 }
 
 fn stream_of(descriptor: OwnedFd) -> Stream {
@@ -331,6 +350,7 @@ mod tests {
             tls: None,
             http2: None,
             session: None,
+            tunnel: None,
         };
         let socket = osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into();
         service.state.adopted(0, record.peer, false);
@@ -338,7 +358,11 @@ mod tests {
         drop(Adopting {
             service: service.clone(),
             index: 0,
-            connection: Some((record, socket)),
+            connection: Some(Moving {
+                record,
+                socket,
+                backend: None,
+            }),
         });
         assert_eq!(service.state.total(), 0);
         assert!(

@@ -463,10 +463,10 @@ impl Successor {
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();
         }
-        for (record, socket) in self.dialog.take_back() {
-            let server = servers.iter().rfind(|server| *server.name == *record.server);
+        for moving in self.dialog.take_back() {
+            let server = servers.iter().rfind(|server| *server.name == *moving.record.server);
             if let Some(server) = server {
-                adopt(&self.upgrade, server.service.clone(), record, socket);
+                adopt(&self.upgrade, server.service.clone(), moving);
             }
         }
     }

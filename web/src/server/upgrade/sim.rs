@@ -1,5 +1,5 @@
-//! A program that is upgraded again and again while clients talk to it, by HTTP/1 and HTTP/2, in the clear and over TLS, and guests
-//! chat. Some of the new processes fail.
+//! A program that is upgraded again and again while clients talk to it, by HTTP/1 and HTTP/2, in the clear and over TLS, guests chat, and
+//! tunnels lead to a backend. Some of the new processes fail.
 //!
 //! Each process is a host of the simulation; the sockets have the address of the first one, as those of one machine have.
 //!
@@ -8,6 +8,7 @@
 //! - A request is handled at most once, and a response belongs to its request. One that a server says it has not read (HTTP/2) was not
 //!   handled, and is answered when it is sent again.
 //! - After a failed upgrade, the old process serves. After a successful one, the old process has no socket left and ends.
+//! - A tunnel carries each byte of both sides once, and ends when they end it.
 //! - A guest of the chat stays, sees each line once, and everybody sees the lines in one order.
 //! - When the clients are gone and the idle timeout has passed, no connection is left.
 //!
@@ -29,18 +30,22 @@ mod http2_client;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use osier::net::{TcpListener, TcpStream};
 use osier::sim::{self, Faults, HostOptions, World};
 
 use super::new::Arriving;
 use super::{Program, Upgrade};
 use crate::chat::{Chat, Options};
 use crate::http::StatusCode;
+use crate::proxy::Proxy;
 use crate::tls::{Acceptor, Connector, Identity};
+use crate::upstream::Upstream;
 use crate::{Connections, Request, Response, Router, Server};
 use chance::{SECOND, below, once_in, piece_of, some_bytes, some_of};
 use client::{Asked, Connection, connect};
@@ -177,7 +182,12 @@ fn process(shared: &Rc<Shared>, number: usize, channel: Option<UnixStream>, fail
     });
     chat.upgradable(&upgrade, "chat");
     let echo_here = move |request: &mut Request<'_>| echo(request, &handled);
-    let router = Router::new().fallback(echo_here.clone()).get("/chat", chat.handler());
+    let backend = Upstream::builder("backend").backend("backend:80".parse().unwrap());
+    let backend = backend.on_log(|_| ()).build().unwrap();
+    let router = Router::new()
+        .fallback(echo_here.clone())
+        .get("/chat", chat.handler())
+        .get("/tunnel", Proxy::new(backend).handler());
     let server = Server::new(router).on_log(|_| ()).upgradable(&upgrade, "web");
     let server = server.bind("0.0.0.0:80").unwrap();
     let secure = Server::new(Router::new().fallback(echo_here)).tls(acceptor());
@@ -305,6 +315,76 @@ fn http2_client(first_key: u64, handled: &Mutex<BTreeMap<u64, u32>>, may_fail: &
     });
 }
 
+/// The backend of the tunnels: sends back what it gets, and the number of these bytes behind the end.
+fn backend() {
+    let listener = TcpListener::bind("0.0.0.0:80").expect("a free port");
+    loop {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        osier::spawn(move || -> io::Result<()> {
+            read_head(&mut stream)?;
+            stream.write_all(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")?;
+            let (mut piece, mut count) = ([0; 3000], 0);
+            loop {
+                if once_in(8) {
+                    osier::sleep(some_of(20 * SECOND));
+                }
+                match stream.read(&mut piece)? {
+                    0 => return stream.write_all(format!(" {count}").as_bytes()),
+                    read => {
+                        stream.write_all(&piece[..read])?;
+                        count += read;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Reads a head, byte by byte.
+fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(head)
+}
+
+/// Sends bytes through a tunnel, with pauses, and reads them back.
+fn dig(number: u64, may_fail: &AtomicBool) {
+    let carried = (|| {
+        let mut stream = connect("process-0:80")?;
+        stream.write_all(b"GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")?;
+        let head = read_head(&mut stream)?;
+        if head.starts_with(b"HTTP/1.1 50") || head.starts_with(b"HTTP/1.1 408") {
+            // Faults of the network between the server and its backend, or a request that comes late.
+            return Ok(());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+        let mut sent = 0;
+        for turn in 0..1 + below(6) {
+            let bytes = some_bytes(number * 100 + turn);
+            stream.write_all(&bytes)?;
+            let mut back = vec![0; bytes.len()];
+            stream.read_exact(&mut back)?;
+            assert!(back == bytes, "a tunnel carries other bytes");
+            sent += bytes.len();
+            if once_in(2) {
+                osier::sleep(some_of(20 * SECOND));
+            }
+        }
+        stream.shutdown(Shutdown::Write)?;
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest)?;
+        assert_eq!(String::from_utf8_lossy(&rest), format!(" {sent}"));
+        io::Result::Ok(())
+    })();
+    if let Err(error) = carried {
+        assert!(may_fail.load(Relaxed), "a tunnel ends: {error}");
+    }
+}
+
 /// Comes to the chat, says some lines and leaves, some times.
 fn visit(number: u64, shared: &Shared) {
     for stay in 0..1 + below(3) {
@@ -375,6 +455,7 @@ fn upgrades(world: &World, client: Client) {
         upgrades: AtomicUsize::new(0),
         stays: Arc::default(),
     });
+    drop(world.host("backend", backend));
     start(&shared, 0, None, Failure::Never);
     osier::sleep(3 * SECOND);
     world.faults([Faults::none(), Faults::mild()][below(2) as usize].clone());
@@ -393,7 +474,17 @@ fn upgrades(world: &World, client: Client) {
             world.host(&format!("guest-{number}"), move || visit(number, &shared))
         })
         .collect();
-    clients.iter().chain(&visitors).for_each(sim::Host::wait);
+    let diggers: Vec<_> = (0..below(4))
+        .map(|number| {
+            let may_fail = Arc::clone(&shared.has_died);
+            world.host(&format!("digger-{number}"), move || dig(number, &may_fail))
+        })
+        .collect();
+    clients
+        .iter()
+        .chain(&visitors)
+        .chain(&diggers)
+        .for_each(sim::Host::wait);
 
     shared.goes_on.store(false, Relaxed);
     world.faults(Faults::none());
