@@ -145,6 +145,10 @@ mod tests {
             Stamp::of(start) + Duration::from_nanos(7),
             Stamp::of(start + Duration::from_nanos(7))
         );
+        assert_eq!(
+            Stamp::of(start) - Duration::from_nanos(7),
+            Stamp::of(start - Duration::from_nanos(7))
+        );
     }
 
     #[test]
@@ -163,6 +167,7 @@ mod tests {
         assert!(late.since(early) >= Duration::from_secs(1));
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!((late + Duration::MAX).nanos_since(Stamp::with(0)), u64::MAX - 1);
+        assert_eq!(late - Duration::MAX, Stamp::with(0));
     }
 
     #[test]

@@ -34,8 +34,6 @@ use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
 use crate::conn::{Conn, Stage, Taken, after};
-#[cfg(feature = "proxy")]
-use crate::proxy::tunnel::ToBackend;
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -43,8 +41,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// Time after which a connection that could not move is tried again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Makes a session anew that a part has saved.
-type Restore<'r> = dyn Fn(&Saved) -> Option<Box<dyn Session>> + 'r;
+/// Makes the session of a connection anew, given the socket to its backend if it is a tunnel.
+type Restore<'r> = dyn Fn(&Record, Option<Stream>) -> Option<Box<dyn Session>> + 'r;
 
 /// The work of a collecting fiber.
 pub(crate) struct Collecting {
@@ -279,12 +277,7 @@ fn stage_of(
     let timeouts = &local.worker.server.timeouts;
     let _ = link;
     if record.session.is_some() || record.tunnel.is_some() {
-        let session = match (&record.session, record.tunnel, backend) {
-            (Some(session), ..) => restore(session)?,
-            #[cfg(feature = "proxy")]
-            (None, Some(tunnel), Some(backend)) => Box::new(ToBackend::restored(tunnel, backend).ok()?),
-            _ => return None,
-        };
+        let session = restore(record, backend)?;
         let begins = Stage::Begins(Takeover::Rest(session), Extensions::new());
         return Some((Some(begins), Duration::ZERO));
     }

@@ -34,6 +34,7 @@
 //! - Listening sockets.
 //! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and HTTP/2 connections without streams.
 //! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. A WebSocket in an HTTP/2 stream stays.
+//! - Tunnels of a `Proxy`, with the socket to the backend, if that has no TLS. The upstream of the new process does not count them.
 //! - The [`Part`]s of the application.
 //!
 //! In-flight requests and TLS handshakes end in the old process, and their connections move afterwards. An event stream ends as a
@@ -87,17 +88,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use osier::net::{TcpListener, UnixListener};
+use osier::net::{Stream, TcpListener, UnixListener};
 use osier::sync::Event;
 use rustix::net::{AddressFamily, getsockname};
 
 use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::Message;
+use crate::conn::handover::record::Record as Moved;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
 use crate::listen::Listener;
 use crate::lock;
+#[cfg(feature = "proxy")]
+use crate::proxy::tunnel::ToBackend;
 use crate::server::ShutdownHandle;
 
 pub use crate::conn::handover::record::Saved;
@@ -246,9 +250,17 @@ impl Upgrade {
         named.find_map(|(_, part)| part.upgrade())
     }
 
-    /// Makes the session that a part has saved.
-    pub(crate) fn restore(&self, saved: &Saved) -> Option<Box<dyn Session>> {
-        self.find_part(&saved.part)?.restore(&saved.bytes)
+    /// Makes the session of a connection anew: that of a part, or a tunnel to this backend.
+    pub(crate) fn restore(&self, record: &Moved, backend: Option<Stream>) -> Option<Box<dyn Session>> {
+        match (&record.session, record.tunnel, backend) {
+            (Some(saved), ..) => self.find_part(&saved.part)?.restore(&saved.bytes),
+            #[cfg(feature = "proxy")]
+            (None, Some(tunnel), Some(backend)) => {
+                let tunnel = ToBackend::restored(tunnel, backend).ok()?;
+                Some(Box::new(tunnel))
+            }
+            _ => None,
+        }
     }
 
     /// Adds a server.

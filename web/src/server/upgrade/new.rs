@@ -291,7 +291,7 @@ struct Adopting {
 impl Adopting {
     fn go_on(mut self, upgrade: &Upgrade) {
         if let Some(moving) = self.connection.take() {
-            let restore = |saved: &_| upgrade.restore(saved);
+            let restore = |record: &_, backend| upgrade.restore(record, backend);
             Conn::adopt(&Local::here(&self.service), moving, &restore);
         }
     }
