@@ -557,7 +557,7 @@ fn chat_guests_keep_their_rooms_and_get_every_line_once() {
 }
 
 /// A backend that changes the protocol and sends back what it gets, then `bye` behind the end.
-fn echoing_backend() -> TcpListener {
+pub fn echoing_backend() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let accepting = listener.try_clone().unwrap();
     thread::spawn(move || {
@@ -581,12 +581,16 @@ fn echoing_backend() -> TcpListener {
     listener
 }
 
-/// Asks for a tunnel.
 fn tunnel(address: SocketAddr) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    tunnel_over(stream)
+}
+
+/// Asks for a tunnel at `/up`.
+pub fn tunnel_over<S: Read + Write>(mut stream: S) -> S {
     stream
-        .write_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        .write_all(b"GET /up HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
         .unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -598,7 +602,7 @@ fn tunnel(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn echoes(stream: &mut TcpStream, bytes: &[u8]) {
+pub fn echoes(stream: &mut (impl Read + Write), bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     let mut back = vec![0; bytes.len()];
     stream.read_exact(&mut back).unwrap();
@@ -608,11 +612,7 @@ fn echoes(stream: &mut TcpStream, bytes: &[u8]) {
 #[test]
 fn tunnels_to_a_backend_move_with_both_ends() {
     let backend = echoing_backend();
-    let route = format!(
-        "default = true\n[[site.route]]\npath = \"/tunnel\"\nproxy = \"http://{}\"\n",
-        backend.local_addr().unwrap()
-    );
-    let mut sites = Serving::start(&file("", "x").replace("default = true\n", &route));
+    let mut sites = Serving::start(&with_backend(&backend, ""));
     let address = sites.0.addresses[0];
     let mut idle: Vec<TcpStream> = (0..100).map(|_| tunnel(address)).collect();
     idle.iter_mut().for_each(|stream| echoes(stream, b"before"));

@@ -15,7 +15,7 @@ use crate::support::http2::Http2;
 use crate::support::serving::{Serving, fixed};
 use crate::support::sites::{Sites, send};
 use crate::support::{Client, DEADLINE};
-use crate::upgrade::Guest;
+use crate::upgrade::{Guest, echoes, echoing_backend, tunnel_over};
 
 /// A server with a plain listener and one with TLS, and a client that trusts it.
 struct Tls {
@@ -228,6 +228,22 @@ fn a_connection_of_http2_moves_after_its_last_stream() {
 }
 
 /// Lines are on their way while the guests move.
+#[test]
+fn tunnels_of_clients_with_tls_move() {
+    let backend = echoing_backend();
+    let up = backend.local_addr().unwrap().to_string();
+    let mut tls = Tls::start(&file("old", "true", &up));
+    let mut tunnels: Vec<Stream> = (0..20).map(|_| tunnel_over(tls.over("http/1.1"))).collect();
+    tunnels.iter_mut().for_each(|stream| echoes(stream, b"before"));
+    for turn in 0..2u8 {
+        tls.sites.upgrade();
+        if turn == 0 {
+            tls.sites.first_has_ended();
+        }
+        tunnels.iter_mut().for_each(|stream| echoes(stream, &[turn; 20_000]));
+    }
+}
+
 #[test]
 fn guests_of_a_chat_over_tls_move_and_get_every_line_once() {
     const LINES: usize = 150;
