@@ -16,6 +16,8 @@ pub(crate) struct Inlet {
     pub(crate) arrived: Event,
     /// Set when the stream may send more, for the one fiber that writes.
     pub(crate) writable: Event,
+    /// Called where `arrived` is set, if nobody waits for that.
+    on_arrival: OnceCell<Box<dyn Fn()>>,
     /// Made at the first need.
     gone: OnceCell<Interrupt>,
     is_reset: Cell<bool>,
@@ -52,6 +54,7 @@ impl Inlet {
             }),
             arrived: Event::new(),
             writable: Event::new(),
+            on_arrival: OnceCell::new(),
             gone: OnceCell::new(),
             is_reset: Cell::new(false),
         }
@@ -64,7 +67,20 @@ impl Inlet {
         inbox.has_ended |= end;
         inbox.settle();
         drop(inbox);
+        self.arrives();
+    }
+
+    fn arrives(&self) {
         self.arrived.set();
+        if let Some(call) = self.on_arrival.get() {
+            call();
+        }
+    }
+
+    /// Has `call` called when bytes, their end or a reset arrive. Only the first one counts.
+    #[cfg(feature = "h2")]
+    pub(crate) fn on_arrival(&self, call: Box<dyn Fn()>) {
+        let _ = self.on_arrival.set(call);
     }
 
     /// Ends the body with a trailer.
@@ -92,7 +108,7 @@ impl Inlet {
         if let Some(gone) = self.gone.get() {
             gone.set();
         }
-        self.arrived.set();
+        self.arrives();
         self.writable.set();
     }
 

@@ -9,12 +9,12 @@ use crate::conn::stream::ClientStream;
 use crate::server::h2::stream::Stream;
 use crate::server::h2::tunnel;
 
-/// Serves the request of a stream, which has this head or is refused.
+/// Serves the request of a stream, which has this head or is refused. Returns whether the stream goes on without its fiber.
 ///
 /// # Suspends
 ///
 /// Suspends when the handler does, and while the client takes no bytes.
-pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) {
+pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) -> bool {
     let shared = &stream.shared;
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
@@ -31,11 +31,12 @@ pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) {
             worker.give_output(last);
         }
         Some(After::Taken(takeover, extensions)) => {
-            if output.flush().is_ok() {
-                tunnel::run(stream, takeover, extensions);
-            }
+            let goes_on = output.flush().is_ok() && tunnel::begin(stream, takeover, extensions);
+            worker.give_output(output.into_buffer());
+            return goes_on;
         }
         Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
         Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),
     }
+    false
 }

@@ -5,6 +5,7 @@
 //! stream begins only when there is room for its response.
 
 use std::cell::Cell;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -100,8 +101,12 @@ impl Serving {
         shared.served.set(Some(id));
         let running = Running(shared, id);
         let stream = Stream::new(shared.clone(), id, request);
-        osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, head));
-        drop((stream, running));
+        let goes_on = osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, head));
+        drop(stream);
+        match goes_on {
+            true => mem::forget(running),
+            false => drop(running),
+        }
         shared.served.get() == Some(id)
     }
 }

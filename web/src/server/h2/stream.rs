@@ -42,6 +42,23 @@ impl Stream {
         }
     }
 
+    /// The same stream for code that outlives its fiber.
+    pub(super) fn detached(&self) -> Stream {
+        Stream {
+            shared: self.shared.clone(),
+            id: self.id,
+            inlet: self.inlet.clone(),
+            has_ended: self.has_ended,
+            is_answered: self.is_answered.clone(),
+            asks_for_protocol: self.asks_for_protocol,
+        }
+    }
+
+    /// Has `call` called when bytes, their end or a reset arrive, from now on.
+    pub(super) fn on_arrival(&self, call: Box<dyn Fn()>) {
+        self.inlet().on_arrival(call);
+    }
+
     fn inlet(&self) -> &Inlet {
         self.inlet.get_or_init(|| {
             let inlet = self.shared.make_inlet(self.id, self.has_ended);

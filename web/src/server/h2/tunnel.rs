@@ -1,17 +1,24 @@
 //! A stream that has left HTTP: the DATA of an extended CONNECT (RFC 8441) is the byte stream of another protocol.
 //!
 //! ```text
-//!   stream ◀─▶ two fibers ◀─▶ a pair of sockets ◀─▶ the connection of the handler's code (conn/upgrade.rs)
+//!   stream ── DATA ─▶ inlet ─▶ a fiber while there are bytes ──▶ ┐
+//!                                                                ├ a pair of sockets ◀─▶ the connection of the handler's code
+//!   stream ◀── ToClient: dormant until the pair has bytes ◀───── ┘                       (conn/upgrade.rs)
 //! ```
 //!
-//! The handler's code gets one end of a pair of sockets, as it would get the socket of an HTTP/1.1 connection.
+//! The handler's code gets one end of a pair of sockets, as it would get the socket of an HTTP/1.1 connection. Neither direction holds a
+//! stack while it is idle. The stream ends with the last reference to its tunnel: that of `ToClient`, or of the fiber.
 
-use std::io::{self, Read, Write};
+use std::cell::Cell;
+use std::io::{self, Write};
 use std::net::Shutdown;
-use std::time::Duration;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use http::Extensions;
-use osier::sync::{Event, Interrupt};
+use osier::dormant::{AfterBurst, Cause, Dormant};
+use osier::net;
 
 use crate::conn::Conn;
 use crate::conn::stream::ClientStream;
@@ -19,63 +26,172 @@ use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
 use crate::server::h2::stream::Stream;
 
-/// The bytes that one direction moves at once.
-const PIECE: usize = 8 << 10;
-
 /// The time that the client has to end its direction after the handler's code has ended its own.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// Runs the handler's code until both directions have ended.
-///
-/// # Suspends
-///
-/// Until then.
-pub(super) fn run(stream: &Stream, takeover: Takeover, extensions: Extensions) {
+/// Leaves the stream to the handler's code. Returns false if there are no descriptors for that; the stream is reset then.
+pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions) -> bool {
     let shared = &stream.shared;
-    // Without descriptors the stream is reset.
     let Ok(inner) = Conn::begin_with((takeover, extensions), &shared.local, shared.link.peer()) else {
-        return;
+        return false;
     };
-    let (has_ended, stop) = (Event::new(), Interrupt::new());
-    osier::scope(|scope| {
-        scope.spawn_local(|| {
-            let copied = stop.guard(|| {
-                copy(
-                    |into| stream.read(into, Duration::MAX),
-                    |bytes| (&inner).write_all(bytes),
-                )
-            });
-            let how = match copied {
-                Ok(Ok(())) => Shutdown::Write,
-                _ => Shutdown::Both,
-            };
-            let _ = inner.shutdown(how);
-            has_ended.set();
-        });
-        let copied = copy(|into| (&inner).read(into), |bytes| stream.write(bytes));
-        if copied.and_then(|()| stream.end(&[], &Trailers::new())).is_err() {
-            let _ = inner.shutdown(Shutdown::Both);
-        }
-        if !has_ended.wait_timeout(LAST_BYTES) {
-            stop.set();
-        }
+    let tunnel = Rc::new(Tunnel {
+        stream: stream.detached(),
+        inner,
+        is_pumping: Cell::new(false),
+        has_client_ended: Cell::new(false),
     });
+    let weak = Rc::downgrade(&tunnel);
+    tunnel.stream.on_arrival(Box::new(move || {
+        if let Some(tunnel) = weak.upgrade() {
+            tunnel.pump_soon();
+        }
+    }));
+    let to_client = ToClient {
+        tunnel: tunnel.clone(),
+        until: None,
+    };
+    // Where the poller takes no more sockets, the drop of `to_client` ends the tunnel.
+    let _ = osier::dormant::park_local(Box::new(to_client), None);
+    // Bytes may have come behind the request.
+    tunnel.pump_soon();
+    true
 }
 
-/// Copies one direction to its end.
-///
-/// # Suspends
-///
-/// When `read` or `write` does.
-fn copy(
-    mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
-    mut write: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut piece = vec![0; PIECE];
-    loop {
-        match read(&mut piece)? {
-            0 => return Ok(()),
-            count => write(&piece[..count])?,
+struct Tunnel {
+    stream: Stream,
+    /// The end of the pair that is not the handler's.
+    inner: net::Stream,
+    /// Whether a fiber copies what the client sends.
+    is_pumping: Cell<bool>,
+    has_client_ended: Cell<bool>,
+}
+
+impl Tunnel {
+    /// Copies what the client has sent, soon.
+    fn pump_soon(self: &Rc<Self>) {
+        if !self.is_pumping.replace(true) {
+            let pumping = Pumping {
+                tunnel: self.clone(),
+                has_run: Cell::new(false),
+            };
+            drop(osier::spawn_local(move || pumping.run()));
         }
+    }
+
+    /// Copies with a buffer of the worker. Returns whether the end has been read.
+    ///
+    /// # Suspends
+    ///
+    /// When `write` does.
+    fn copy(
+        &self,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        mut write: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let worker = &self.stream.shared.local.worker;
+        let mut buffers = worker.take_buffers();
+        let copied = loop {
+            let written = match read(&mut buffers.input) {
+                Ok(0) => break Ok(true),
+                Ok(count) => write(&buffers.input[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
+                break Err(error);
+            }
+        };
+        worker.give_buffers(buffers);
+        copied
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.stream.shared.remove(self.stream.id);
+    }
+}
+
+/// The fiber from the client to the handler's code.
+struct Pumping {
+    tunnel: Rc<Tunnel>,
+    has_run: Cell<bool>,
+}
+
+impl Pumping {
+    fn run(self) {
+        let Tunnel { stream, inner, .. } = &*self.tunnel;
+        self.has_run.set(true);
+        let copied = self
+            .tunnel
+            .copy(|into| stream.try_read(into), |bytes| { inner }.write_all(bytes));
+        let how = match copied {
+            Ok(false) => return,
+            Ok(true) => Shutdown::Write,
+            Err(_) => Shutdown::Both,
+        };
+        let _ = inner.shutdown(how);
+        self.tunnel.has_client_ended.set(true);
+        osier::dormant::wake(inner);
+    }
+}
+
+impl Drop for Pumping {
+    fn drop(&mut self) {
+        self.tunnel.is_pumping.set(false);
+        // There was no stack for it.
+        if !self.has_run.get() {
+            let _ = self.tunnel.inner.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The direction from the handler's code to the client.
+struct ToClient {
+    tunnel: Rc<Tunnel>,
+    /// Set once the handler's code has ended its direction: until when the client may go on.
+    until: Option<Instant>,
+}
+
+impl Dormant for ToClient {
+    fn source(&self) -> &dyn osier::io::Source {
+        &self.tunnel.inner
+    }
+
+    fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        match self.until.is_some() && self.tunnel.has_client_ended.get() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        let Tunnel { stream, inner, .. } = &*self.tunnel;
+        if cause == Cause::Shutdown {
+            return AfterBurst::End;
+        }
+        if self.until.is_none() {
+            let copied = self
+                .tunnel
+                .copy(|into| inner.try_read(into), |bytes| stream.write(bytes));
+            match copied {
+                Ok(false) => return AfterBurst::Sleep(None),
+                Ok(true) if stream.end(&[], &Trailers::new()).is_ok() => {}
+                _ => return AfterBurst::End,
+            }
+            self.until = Some(osier::time::coarse_now() + LAST_BYTES);
+        }
+        match self.tunnel.has_client_ended.get() || self.until <= Some(osier::time::coarse_now()) {
+            true => AfterBurst::End,
+            false => AfterBurst::SleepUntilWoken(self.until),
+        }
+    }
+}
+
+impl Drop for ToClient {
+    /// The fiber of the other direction may wait for the handler's code.
+    fn drop(&mut self) {
+        let _ = self.tunnel.inner.shutdown(Shutdown::Both);
     }
 }

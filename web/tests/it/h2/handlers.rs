@@ -312,6 +312,46 @@ fn websockets_of_both_styles_run_in_streams() {
 }
 
 #[test]
+fn an_idle_websocket_in_a_stream_holds_no_stack() {
+    const SOCKETS: usize = 20;
+    let router = router()
+        .get("/dormant", |request: &mut Request<'_>| {
+            ws::Options::default().upgrade_dormant(request, Echo)
+        })
+        .get("/at-rest", |_| {
+            let worker = &osier::inspect::metrics().expect("on a worker").workers[0];
+            format!("{} {}", worker.resting, worker.fibers)
+        });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    // Those of the end of the last turn.
+    let at_rest = |client: &mut Client| {
+        let text = client.get("/at-rest").text().to_owned();
+        let (resting, fibers) = text.split_once(' ').expect("two numbers");
+        (resting.parse::<usize>().unwrap(), fibers.parse::<usize>().unwrap())
+    };
+    let (_, without) = at_rest(&mut client);
+    let streams: Vec<_> = (0..SOCKETS).map(|_| open_websocket(&mut client, "/dormant")).collect();
+    for round in 1..4 {
+        for &stream in &streams {
+            client.body(stream, &masked(0x81, b"hello"), false);
+        }
+        for stream in &streams {
+            client.until("an echo", |client| client.replies[stream].body.len() == round * 7);
+        }
+        eventually("both ends of the pairs rest", || {
+            let (resting, fibers) = at_rest(&mut client);
+            resting >= 2 * SOCKETS && fibers <= without
+        });
+    }
+    client.machine.reset(streams[0], ErrorCode::CANCEL);
+    client.machine.finish(streams[0]);
+    eventually("a pair is closed", || at_rest(&mut client).0 < 2 * SOCKETS);
+    drop(client);
+    eventually("no connection is left", || site.connections.count() == 0);
+}
+
+#[test]
 fn a_websocket_ends_with_its_stream_and_with_the_server() {
     let (ended, end) = std::sync::mpsc::channel();
     let router = router().get("/fiber", move |request: &mut Request<'_>| {
