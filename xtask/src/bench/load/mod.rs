@@ -233,6 +233,15 @@ pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) 
     held_memory(server, held, count)
 }
 
+/// Private bytes of the server for each of `count` WebSockets at `path` that have had one echo and then stay idle.
+pub fn idle_sockets(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
+    let held = |count: usize| {
+        let args = [server.port.to_string(), count.to_string(), "1".into(), path.into()];
+        Held::start(plan, "load-echo", &args)?.after("ready")
+    };
+    held_memory(server, held, count)
+}
+
 /// Bytes of the kernel for each of `count` idle connections, both ends: what its tables of objects grow by.
 pub fn kernel_memory_of_idle(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
     let hold = |count: usize| {

@@ -1,4 +1,4 @@
-//! The row about WebSockets through the proxy: echoes as in `sockets.rs`, with a proxy before the echo server, which is not measured.
+//! The rows about WebSockets through the proxy: the load of `sockets.rs`, with a proxy before the echo server, which is not measured.
 
 use std::path::Path;
 
@@ -6,24 +6,47 @@ use super::{osier, proxy, row};
 use crate::bench::Plan;
 use crate::bench::load;
 use crate::bench::programs::program;
-use crate::bench::rows::{BELOW, Row, contestant, sample};
+use crate::bench::rows::{BELOW, Row, Sample, contestant, sample};
 use crate::bench::server::{Server, nginx};
 
 /// The load, and the server that echoes.
 const LOAD: &[&str] = &["load-echo", BACKEND];
 const BACKEND: &str = "osier-ws-echo";
 
+/// Where it does, without a stack.
+const PATH: &str = "/dormant";
+
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
-    vec![echoes(plan, 1000)]
+    vec![echoes(plan, 1000), idle(plan, 4000)]
 }
 
 fn echoes(plan: &Plan, connections: usize) -> Row<'_> {
+    let name = format!("WebSocket echo of 64 B through the proxy, {connections} connections");
+    let load = move |server: &Server| load::echoes(plan, server, connections, Some(PATH)).map(sample);
+    Row {
+        unit: "µs CPU/round trip",
+        ..proxied(plan, &name, load)
+    }
+}
+
+/// Memory that a WebSocket costs while nobody sends.
+fn idle(plan: &Plan, connections: usize) -> Row<'_> {
+    let name = format!("idle WebSocket through the proxy, of {connections}");
+    let load = move |server: &Server| load::idle_sockets(plan, server, PATH, connections).map(Sample::from);
+    Row {
+        unit: "private bytes",
+        rounds: plan.rounds.min(3),
+        ..proxied(plan, &name, load)
+    }
+}
+
+/// A row about proxies before the echo server.
+fn proxied<'a>(plan: &'a Plan, name: &str, load: impl Fn(&Server) -> Result<Sample, String> + Copy + 'a) -> Row<'a> {
     let under_load = move |start: &dyn Fn(u16) -> Result<Server, String>| {
         let backend = Server::start_on(plan.cores.1, &program(BACKEND), |port| {
             Ok(vec![port.to_string().into()])
         })?;
-        let server = start(backend.port)?;
-        load::echoes(plan, &server, connections, Some("/dormant")).map(sample)
+        load(&start(backend.port)?)
     };
     let ours = move |binary| under_load(&|port| osier(plan, binary, &format!("proxy = \"127.0.0.1:{port}\"")));
     let of_nginx = move |backend| {
@@ -37,10 +60,8 @@ fn echoes(plan: &Plan, connections: usize) -> Row<'_> {
             under_load(&|port| proxy::behind_haproxy(plan, port))
         }),
     ];
-    let name = format!("WebSocket echo of 64 B through the proxy, {connections} connections");
     Row {
-        unit: "µs CPU/round trip",
         load: LOAD,
-        ..row(plan, &name, ours, rivals)
+        ..row(plan, name, ours, rivals)
     }
 }
