@@ -19,6 +19,7 @@
 //!   to the transport, and the serving one does not while there is a writer's fiber.
 //! - A new stream is served when there is room in the output. Until then it is a head, without a stack or a buffer. Each serving fiber
 //!   serves at least one stream, so long bodies cannot keep new streams from beginning.
+//! - A stream that has left HTTP keeps no fiber either (`tunnel.rs`).
 //! - The handler that reads a body opens the windows. The room of the output and the windows of the client hold back a handler that
 //!   writes.
 
