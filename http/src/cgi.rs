@@ -58,7 +58,7 @@ impl fmt::Display for Malformed {
             Malformed::Field(line) => write!(f, "line {line} of the response's head is not `name: value`"),
             Malformed::Value(line) => write!(f, "line {line} of the response's head holds a control byte"),
             Malformed::Status => f.write_str("the response's Status is not one number from 200 to 999"),
-            Malformed::Location => f.write_str("the response's Location is not one printable reference"),
+            Malformed::Location => f.write_str("the response has two Locations"),
             Malformed::ContentLength => f.write_str("the response's Content-Length is not one number"),
             Malformed::ContentType => f.write_str("the response has two Content-Types"),
             Malformed::Connection => write!(f, "the response's Connection lists more than {LISTED_NAMES} names"),
@@ -138,7 +138,7 @@ pub fn longest_field(bytes: &[u8]) -> Option<(&str, usize)> {
 pub struct Head<'a> {
     lines: &'a [u8],
     status: Option<u16>,
-    location: Option<&'a str>,
+    location: Option<&'a [u8]>,
     content_length: Option<u64>,
     /// Whether Connection lists names other than `close`. Their fields are left out.
     lists: bool,
@@ -198,8 +198,9 @@ impl<'a> Head<'a> {
                     head.status = Some(status.ok_or(Malformed::Status)?);
                 }
                 FieldName::Location => {
-                    let location = reference(value).filter(|_| head.location.is_none());
-                    head.location = Some(location.ok_or(Malformed::Location)?);
+                    if head.location.replace(value).is_some() {
+                        return Err(Malformed::Location);
+                    }
                 }
                 FieldName::ContentLength => {
                     let length = number(value).ok_or(Malformed::ContentLength)?;
@@ -248,16 +249,18 @@ impl<'a> Head<'a> {
         self.status.unwrap_or(natural)
     }
 
-    /// The value of Location, which is also one of the [`fields`](Head::fields).
-    pub fn location(&self) -> Option<&'a str> {
+    /// The value of Location, which is also one of the [`fields`](Head::fields). It is whatever the program has written, which may
+    /// have spaces and bytes beyond ASCII: browsers escape them.
+    pub fn location(&self) -> Option<&'a [u8]> {
         self.location
     }
 
     /// The path and query of a local redirect (RFC 3875 6.2.2), which the gateway itself must follow. A Location that begins with
-    /// `//` names another host, and one with a Status is for the client.
+    /// `//` names another host, and one with a Status is for the client. So is one that is no request target.
     pub fn local_redirect(&self) -> Option<&'a str> {
         let path = self.location.filter(|_| self.status.is_none())?;
-        (path.starts_with('/') && !path.starts_with("//")).then_some(path)
+        let is_local = path.starts_with(b"/") && !path.starts_with(b"//") && path.iter().all(u8::is_ascii_graphic);
+        is_local.then(|| str::from_utf8(path).ok())?
     }
 
     /// The Content-Length of the program. The gateway makes its own framing.
@@ -404,11 +407,6 @@ fn number(value: &[u8]) -> Option<u64> {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
         number.checked_mul(10)?.checked_add(digit)
     })
-}
-
-fn reference(value: &[u8]) -> Option<&str> {
-    let is_printable = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);
-    is_printable.then(|| str::from_utf8(value).ok())?
 }
 
 /// The non-empty members of a list.

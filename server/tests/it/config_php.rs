@@ -304,3 +304,21 @@ fn a_redirect_inside_the_server_passes_no_policy_of_another_route() {
         assert!(matches!(sites.get("x", "/admin/secret.php").status, 403 | 404));
     }
 }
+
+#[test]
+fn a_location_passes_as_the_script_has_written_it() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write("app/go.php", "<?php header('Location: ' . $_GET['to']); echo 'moved';");
+    let sites = Sites::start_in(folder, &route(&fpm, ""));
+    for (to, location) in [
+        ("/a%20b", "/a b"),
+        ("/gr%C3%B6%C3%9Fe?q=%22", "/gr\u{f6}\u{df}e?q=\""),
+        ("", ""),
+        ("next.php", "next.php"),
+    ] {
+        let reply = sites.get("x", &format!("/go.php?to={to}"));
+        let got = (reply.status, reply.field("location"), reply.text());
+        assert_eq!(got, (302, Some(location), "moved"), "{to}");
+    }
+}
