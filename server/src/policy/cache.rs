@@ -18,10 +18,20 @@ use super::client::Client;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
     pub store: StoreOptions,
-    /// The rules. [`cache`](Settings::cache) fills in the space.
+    /// The rules. [`cache`](Settings::cache) fills in [those of the route](OfRoute).
     pub options: Options,
     /// Clients that may send PURGE. None for PURGE as a method of the backend.
     pub purge: Option<Vec<Client>>,
+}
+
+/// The options that the route decides.
+pub struct OfRoute {
+    /// The route's part of the store.
+    pub space: String,
+    /// Whether only requests reach the cache whose client has been authenticated.
+    pub is_authenticated: bool,
+    /// Whether the handler tells scripts the target that the client has sent.
+    pub is_fastcgi: bool,
 }
 
 impl Settings {
@@ -46,12 +56,12 @@ impl Settings {
         Ok(Arc::new(store.on_log(move |line| say.warning(line))))
     }
 
-    /// Makes a cache with its responses in the part `space` of `store`. `is_authenticated`: only requests reach it
-    /// whose client has been authenticated.
-    pub fn cache(&self, store: Arc<Store>, space: String, is_authenticated: bool) -> Cache {
+    /// Makes the cache of a route with its responses in `store`.
+    pub fn cache(&self, store: Arc<Store>, of_route: OfRoute) -> Cache {
         let options = Options {
-            space,
-            is_authenticated,
+            space: of_route.space,
+            is_authenticated: of_route.is_authenticated,
+            by_sent_target: of_route.is_fastcgi,
             backend_only: true,
             ..self.options.clone()
         };

@@ -21,13 +21,13 @@ use rustix::fs::Access as FileAccess;
 
 use crate::certificates::Certificates;
 use crate::config::{self, Bind, Config, Log, Policies, Setting};
-use crate::handler::{self, Changed, Handler, Match, Opened};
+use crate::handler::{self, Changed, Handler, HandlerSettings, Match, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::{Admin, Gateway, ROUTES_MAX, Rooms, Routes, Shown};
 use crate::policy::access::Access;
 use crate::policy::auth::{self, Auth, Trouble};
-use crate::policy::cache;
+use crate::policy::cache::{self, OfRoute};
 use crate::policy::cors::Cors;
 use crate::policy::forward_auth;
 use crate::policy::jwt::{self, Tokens};
@@ -351,7 +351,12 @@ impl Builder<'_> {
         policies.label |= self.series(scope, handler.handler());
         let handler = match (own.cache.or(&site.policies.cache), handler) {
             (Some(settings), Opened::Answers(handler)) if route.handler.is_gateway() => {
-                let cache = settings.cache(self.store(settings)?, space(config, site), is_authenticated);
+                let of_route = OfRoute {
+                    space: space(config, site),
+                    is_authenticated,
+                    is_fastcgi: matches!(route.handler, HandlerSettings::Fastcgi(_)),
+                };
+                let cache = settings.cache(self.store(settings)?, of_route);
                 Opened::Answers(Arc::new(Cached::new(cache, handler)))
             }
             (_, handler) => handler,

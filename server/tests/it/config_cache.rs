@@ -80,6 +80,21 @@ fn responses_are_stored_purged_and_kept_over_a_reload() {
     assert_eq!((get("/a").0.as_str(), application.count()), ("3", 4));
 }
 
+/// Only `fastcgi` tells the application the target that the client has sent.
+#[test]
+fn targets_that_a_rule_makes_one_share_the_response_of_a_proxy() {
+    let application = Application::start(FRESH, 1);
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nrewrite = {{ pattern = \"^/app/\", to = \"/app.html\" }}\n\
+         [[site.route]]\ncache = true\nproxy = \"{}\"\n",
+        application.address
+    ));
+    for target in ["/app/a", "/app/b", "/app.html"] {
+        assert_eq!(sites.get("x", target).text(), "0", "{target}");
+    }
+    assert_eq!(application.count(), 1);
+}
+
 #[test]
 fn files_are_found_after_a_restart() {
     let application = Application::start(FRESH, 300_000);

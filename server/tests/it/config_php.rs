@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use crate::support::fastcgi;
-use crate::support::sites::Sites;
+use crate::support::sites::{Sites, send};
 use testkit::php::{Fpm, Listen};
 
 fn fpm(folder: &crate::support::Folder) -> Option<Fpm> {
@@ -303,6 +303,45 @@ fn a_redirect_inside_the_server_passes_no_policy_of_another_route() {
         );
         assert!(matches!(sites.get("x", "/admin/secret.php").status, 403 | 404));
     }
+}
+
+#[test]
+fn a_script_knows_the_target_that_the_client_sent() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write(
+        "app/page.php",
+        "<?php echo $_SERVER['REQUEST_URI'], ' ', $_SERVER['SCRIPT_NAME'], ' ', $_SERVER['QUERY_STRING'], ' ', file_get_contents('php://input');",
+    );
+    let rewrite =
+        "[[site.route]]\nrewrite = { pattern = \"^/wiki/\", to = \"/page.php?a=1\" }\n[[site.route]]\nfastcgi";
+    let text = route(&fpm, "").replacen("[[site.route]]\nfastcgi", rewrite, 1);
+    let sites = Sites::start_in(folder, &text);
+    assert_eq!(sites.get("x", "/wiki/A%20b?c").text(), "/wiki/A%20b?c /page.php a=1&c ");
+    // A body that comes later than the head.
+    let mut client = sites.connect();
+    send(&mut client, "POST", "x", "/wiki/b", &["content-length: 4"]);
+    client.send_raw(b"body");
+    assert_eq!(client.receive("POST").text(), "/wiki/b /page.php a=1 body");
+    // A cache takes two targets for two, although one script answers both.
+    let cached = text.replacen("fastcgi =", "cache = { default_ttl = \"1h\" }\nfastcgi =", 1);
+    assert!(sites.reload(&cached).contains("reloaded"));
+    for (target, stored) in [
+        ("/wiki/a", false),
+        ("/wiki/b", false),
+        ("/wiki/a", true),
+        ("/wiki/b", true),
+    ] {
+        let reply = sites.get("x", target);
+        assert_eq!(reply.text(), format!("{target} /page.php a=1 "));
+        let status = reply.field("cache-status").unwrap();
+        assert_eq!(status.starts_with("osier; hit"), stored, "{target}: {status}");
+    }
+    // One purge removes both.
+    let purging = cached.replacen("default_ttl", "purge = \"127.0.0.1\", default_ttl", 1);
+    assert!(sites.reload(&purging).contains("reloaded"));
+    assert_eq!(sites.ask("PURGE", "x", "/wiki/c", &[]).status, 200);
+    assert!(!sites.get("x", "/wiki/b").field("cache-status").unwrap().contains("hit"));
 }
 
 #[test]

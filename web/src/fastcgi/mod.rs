@@ -348,11 +348,12 @@ impl FastCgi {
 
     /// Runs a script, and then the scripts of the paths to which the backend redirects inside the server.
     fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Sender) -> Response {
-        let (method, uri, query) = (request.method(), request.target(), request.query().unwrap_or_default());
+        // Scripts that look at the path themselves, as most front controllers do, want the one that the client knows.
+        let uri = request.rewritten_from();
         let asked = Asked {
-            method,
-            uri: origin_form(uri).into(),
-            query: query.into(),
+            method: request.method(),
+            uri: uri.map_or_else(|| origin_form(request.target()).into(), Cow::Owned),
+            query: request.query().unwrap_or_default().into(),
         };
         let mut next = match self.run(request, &asked, script, body) {
             Outcome::Response(response) => return response,

@@ -205,14 +205,22 @@ impl<'a> Request<'a> {
         self.head.method().as_str()
     }
 
-    /// The request target as the client sent it.
+    /// The request target as the client sent it, or as [`retarget`](Request::retarget) has set it.
     pub fn target(&self) -> &'a str {
         self.head.target()
     }
 
+    /// The path and the query that the client has sent, if code before the handler has set another target.
+    #[cfg(any(feature = "cache", feature = "fastcgi"))]
+    pub(crate) fn rewritten_from(&self) -> Option<String> {
+        let sent = self.changes.original(self.head);
+        (sent.target() != self.head.target()).then(|| path_and_query(sent))
+    }
+
     /// Replaces the request target. From now on [`path`](Request::path) and
     /// [`query`](Request::query) return those of the new target, and the mount point is empty. The
-    /// fields, the body and the host stay. Logs show the target that the client sent.
+    /// fields, the body and the host stay. Logs show the target that the client sent, and FastCGI passes it on as
+    /// `REQUEST_URI`.
     ///
     /// # Errors
     ///
@@ -707,6 +715,15 @@ fn decode_form(text: &str) -> Cow<'_, str> {
     }
     let spaced = text.replace('+', " ");
     Cow::Owned(percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned())
+}
+
+/// The path of a target with its query.
+#[cfg(any(feature = "cache", feature = "fastcgi"))]
+pub(crate) fn path_and_query(head: &Head<'_>) -> String {
+    match head.query() {
+        Some(query) => [head.path(), "?", query].concat(),
+        None => head.path().to_owned(),
+    }
 }
 
 #[cfg(test)]

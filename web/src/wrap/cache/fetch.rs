@@ -46,6 +46,7 @@ use crate::conn::peer::{Gone, Memory};
 use crate::conn::worker::Worker;
 use crate::request::Marks;
 use crate::request::changes::Changes;
+use crate::request::path_and_query;
 use crate::request::state::States;
 use crate::{Body, Request, RequestBody, Response};
 
@@ -84,6 +85,8 @@ pub struct Job {
     stale: Option<Arc<Entry>>,
     has_credentials: bool,
     target: String,
+    /// The target that the client has sent, where code before the cache has set `target`.
+    sent: Option<String>,
     host: String,
     fields: FieldLines,
     /// Those of `fields` that code before the cache has set, and not the client.
@@ -109,11 +112,6 @@ impl Job {
         (flight, wanted): (&Arc<Flight>, Wanted<'_>),
         stale: Option<&Arc<Entry>>,
     ) -> Job {
-        let mut target = request.path().to_owned();
-        if let Some(query) = request.query() {
-            target.push('?');
-            target.push_str(query);
-        }
         Job {
             cache: Arc::clone(cache),
             handler: Arc::clone(handler),
@@ -122,7 +120,8 @@ impl Job {
             particular: wanted.particular.into(),
             stale: stale.cloned(),
             has_credentials: has_credentials(request, &cache.options),
-            target,
+            target: path_and_query(request.head),
+            sent: request.rewritten_from(),
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
             added: request.changes.added(),
@@ -209,6 +208,10 @@ impl Job {
             mount: 0,
             gone: Gone::Finish,
         };
+        if self.sent.is_some() {
+            // The handler of the client's request has this target, so it is valid.
+            let _ = request.retarget(&self.target);
+        }
         if !self.added.is_empty() {
             // The head has these fields already, but the handler has to know that they are not the client's.
             let names: Vec<&str> = self.added.iter().map(|(name, _)| &**name).collect();
@@ -241,8 +244,9 @@ impl Job {
 
     /// Makes the head of the request.
     fn head(&self, validated: Option<&Meta>) -> Result<Vec<u8>, HeaderError> {
-        let mut bytes = Vec::with_capacity(self.fields.as_bytes().len() + self.target.len() + 256);
-        let mut head = RequestWriter::begin(&mut bytes, "GET", &self.target, &self.host)?;
+        let target = self.sent.as_ref().unwrap_or(&self.target);
+        let mut bytes = Vec::with_capacity(self.fields.as_bytes().len() + target.len() + 256);
+        let mut head = RequestWriter::begin(&mut bytes, "GET", target, &self.host)?;
         head.lines(&self.fields);
         if let Some(meta) = validated {
             let pairs = [("if-none-match", "etag"), ("if-modified-since", "last-modified")];

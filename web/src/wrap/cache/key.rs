@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   key          space · scheme · host in lower case · canonical path · query as sent
-//!   particular   the path as sent, unless it has the usual spelling; fields that applications read instead of the key
+//!   particular   the path as sent, unless it has the usual spelling; the target that the client has sent, if code before the
+//!                cache has set another; fields that applications read instead of the key
 //!   vary         the fields that the stored response names
 //! ```
 //!
@@ -62,8 +63,14 @@ pub struct Wanted<'k> {
 }
 
 /// Writes the key of `request` in `space` to `key`, which is empty, and the particulars to
-/// `particular`. Returns `false` if the path is malformed. Such a request is not cached.
-pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
+/// `particular`: with `by_sent_target`, also the target that the client has sent. Returns `false` if the path is malformed. Such a
+/// request is not cached.
+pub fn write(
+    (space, by_sent_target): (u64, bool),
+    request: &Request<'_>,
+    key: &mut Vec<u8>,
+    particular: &mut Vec<u8>,
+) -> bool {
     let Ok(path) = Path::parse(request.path()) else {
         return false;
     };
@@ -78,6 +85,12 @@ pub fn write(space: u64, request: &Request<'_>, key: &mut Vec<u8>, particular: &
     // A path that is sent in its canonical form has the usual spelling.
     if !path.is_as_sent() && !is_usually_sent(&path) {
         particular.extend_from_slice(path.sent().as_bytes());
+        particular.push(END);
+    }
+    if by_sent_target && let Some(sent) = request.rewritten_from() {
+        // No path and no name of a field begins so.
+        particular.extend_from_slice(b"? ");
+        particular.extend_from_slice(sent.as_bytes());
         particular.push(END);
     }
     for (name, value) in request.headers() {

@@ -52,7 +52,7 @@
 //!
 //! Scheme, host, path and query. Spellings of one path have one key for purges, but each gets its own
 //! response, and so do requests with fields such as `X-Forwarded-Host` that some applications believe more than the
-//! target.
+//! target. A target that code before the cache has set has a response for each [sent](Options::by_sent_target) one.
 
 // # Layout
 //
@@ -125,6 +125,10 @@ pub struct Options {
     pub is_authenticated: bool,
     /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
     pub backend_only: bool,
+    /// Keeps a response of its own for each target that clients have sent, where code before the cache has
+    /// [replaced](Request::retarget) it: FastCGI passes on both. On by default; off, all clients whose targets were
+    /// replaced by one share its response.
+    pub by_sent_target: bool,
 }
 
 impl Default for Options {
@@ -137,6 +141,7 @@ impl Default for Options {
             wait: Duration::from_secs(5),
             is_authenticated: false,
             backend_only: false,
+            by_sent_target: true,
         }
     }
 }
@@ -240,7 +245,12 @@ impl Cache {
         let mut scratch = SCRATCH.take();
         scratch.key.clear();
         scratch.particular.clear();
-        let has_key = key::write(self.0.space, request, &mut scratch.key, &mut scratch.particular);
+        let has_key = key::write(
+            (self.0.space, options.by_sent_target),
+            request,
+            &mut scratch.key,
+            &mut scratch.particular,
+        );
         let wanted = Wanted {
             hash: store.hash(&scratch.key),
             key: &scratch.key,
