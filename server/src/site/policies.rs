@@ -231,7 +231,7 @@ impl PolicyChain {
             }
         }
         if let Some(auth) = &self.auth {
-            auth.check(request)?;
+            auth.check(request)?.tell_scripts(request);
         }
         if let Some(tokens) = &self.jwt {
             tokens.check(request)?;

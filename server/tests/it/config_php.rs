@@ -361,3 +361,25 @@ fn a_location_passes_as_the_script_has_written_it() {
         assert_eq!(got, (302, Some(location), "moved"), "{to}");
     }
 }
+
+#[test]
+fn a_script_knows_the_user_who_has_logged_in() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write(
+        "app/user.php",
+        "<?php foreach (['REMOTE_USER', 'AUTH_TYPE', 'PHP_AUTH_USER'] as $n) echo $_SERVER[$n] ?? '-', '|';",
+    );
+    let open = route(&fpm, "");
+    // The password is `secret`.
+    let auth = "auth = { users = { ada = \"{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\" } }\nfastcgi =";
+    let closed = open.replacen("fastcgi =", auth, 1);
+    let login = "Authorization: Basic YWRhOnNlY3JldA==";
+    let sites = Sites::start_in(folder, &closed);
+    assert_eq!(sites.get("x", "/user.php").status, 401);
+    assert_eq!(sites.ask("GET", "x", "/user.php", &[login]).text(), "ada|Basic|ada|");
+    // A name that nobody has checked is none.
+    assert!(sites.reload(&open).contains("reloaded"));
+    assert_eq!(sites.ask("GET", "x", "/user.php", &[login]).text(), "-|-|ada|");
+    assert_eq!(sites.get("x", "/user.php").text(), "-|-|-|");
+}

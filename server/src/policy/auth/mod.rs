@@ -33,6 +33,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use osier::sync::Semaphore;
+use osier_web::fastcgi::RequestParams;
 use osier_web::http::StatusCode;
 use osier_web::{Level, Request, Response};
 
@@ -95,6 +96,15 @@ pub struct Auth {
 /// A user whose password was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User(pub Arc<str>);
+
+impl User {
+    /// Tells scripts of `fastcgi` who has logged in (RFC 3875 4.1.1 and 4.1.11).
+    pub fn tell_scripts(&self, request: &mut Request<'_>) {
+        let RequestParams(params) = request.extensions_mut().get_or_insert_default();
+        params.push(("AUTH_TYPE", b"Basic".to_vec()));
+        params.push(("REMOTE_USER", self.0.as_bytes().to_vec()));
+    }
+}
 
 impl Auth {
     /// Reads the password file. A missing or wrong file is no error, because the server has other routes to serve.
