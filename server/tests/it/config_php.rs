@@ -45,6 +45,27 @@ fn scripts_files_and_a_front_controller() {
     assert_eq!(sites.get("x", "/info.php").text(), "/info.php  test");
 }
 
+/// A worker of php-fpm has one connection. While that was kept, the requests of others waited for ever.
+#[test]
+fn more_requests_than_workers_are_answered_over_tcp() {
+    let folder = Sites::folder();
+    folder.write("app/slow.php", "<?php usleep(10000); echo 'slow';");
+    let Some(fpm) = Fpm::start(folder.path(), Listen::Tcp, "pm.max_children = 2\n") else {
+        return;
+    };
+    let sites = Sites::start_in(folder, &route(&fpm, "timeouts = { first_byte = \"10s\" }"));
+    for _ in 0..2 {
+        let mut clients: Vec<_> = (0..8).map(|_| sites.connect()).collect();
+        for client in &mut clients {
+            send(client, "GET", "x", "/slow.php", &[]);
+        }
+        for client in &mut clients {
+            let reply = client.receive("GET");
+            assert_eq!((reply.status, reply.text()), (200, "slow"));
+        }
+    }
+}
+
 #[test]
 fn an_application_that_is_away_has_an_error_page() {
     let folder = Sites::folder();

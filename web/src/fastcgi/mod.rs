@@ -102,9 +102,6 @@ const REDIRECTS: usize = 5;
 /// The longest part of a request's method, and of its target, that is logged, in bytes.
 const LABEL: usize = 200;
 
-/// Idle connections that [`upstream`] keeps to each TCP backend.
-const KEPT: usize = 8;
-
 /// A handler for paths that lead to no script.
 type Otherwise = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
@@ -113,12 +110,11 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 
 /// Starts building an [`Upstream`] of application servers, with the defaults that suit FastCGI.
 ///
-/// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting
-/// is cheap and an idle connection occupies a worker of php-fpm. Use
+/// No idle connections are kept: each would occupy a worker of php-fpm. [`Builder::keep`] changes that. Use
 /// [`Check::connect`](crate::upstream::Check::connect) for health checks: an application server does not answer a check
 /// over HTTP.
 pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Address>) -> Builder {
-    Upstream::builder(name).default_keep(KEPT, 0).backends(backends)
+    Upstream::builder(name).keep(0).backends(backends)
 }
 
 /// A handler that lets an application server run the scripts of a folder.

@@ -34,9 +34,7 @@ pub struct Builder {
     policy: Policy,
     connect_timeout: Duration,
     resolve_every: Duration,
-    keep: Option<usize>,
-    /// The default of `keep`, first if all backends use TCP, then if one uses a Unix socket.
-    default_keep: [usize; 2],
+    keep: usize,
     idle_timeout: Duration,
     max_leases: usize,
     check: Option<Check>,
@@ -61,8 +59,7 @@ impl Builder {
             policy: Policy::default(),
             connect_timeout: s(3),
             resolve_every: s(30),
-            keep: None,
-            default_keep: [64, 64],
+            keep: 64,
             idle_timeout: s(30),
             max_leases: usize::MAX,
             check: None,
@@ -133,15 +130,7 @@ impl Builder {
     /// Sets the maximum number of idle connections kept to one backend, over all workers; 64 by
     /// default, and 0 keeps none.
     pub fn keep(mut self, connections: usize) -> Self {
-        self.keep = Some(connections);
-        self
-    }
-
-    /// Sets the default of [`keep`](Builder::keep): for backends that all use TCP, and if one is a Unix
-    /// socket.
-    #[cfg(feature = "fastcgi")]
-    pub(crate) fn default_keep(mut self, tcp: usize, unix: usize) -> Self {
-        self.default_keep = [tcp, unix];
+        self.keep = connections;
         self
     }
 
@@ -246,8 +235,6 @@ impl Builder {
             let error = format!("upstream {} {mistake}", self.name);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let is_unix = |(address, _): &(Address, _)| matches!(address, Address::Unix(_));
-        let default_keep = self.default_keep[usize::from(self.backends.iter().any(is_unix))];
         let backups = self.backends.iter().enumerate();
         let backups = backups.map(|(index, (_, options))| u64::from(options.backup) << index);
         let backups = backups.fold(0, |set, backup| set | backup);
@@ -286,7 +273,7 @@ impl Builder {
             born: osier::time::now(),
             policy: self.policy,
             connect_timeout: self.connect_timeout,
-            keep: self.keep.unwrap_or(default_keep),
+            keep: self.keep,
             idle_timeout: self.idle_timeout,
             max_leases: self.max_leases,
             check: self.check,

@@ -403,10 +403,11 @@ fn connections_are_kept_over_tcp_and_on_unix_sockets_when_asked() {
     };
     let (same, new) = (["0 true", "0 true", "0 true"], ["0 false", "1 false", "2 false"]);
     let unix = || Responder::unix(folder.path(), script);
-    assert_eq!(three(Responder::tcp(script), None), same);
+    let tcp = || Responder::tcp(script);
+    assert_eq!(three(tcp(), None), new);
     assert_eq!(three(unix(), None), new);
+    assert_eq!(three(tcp(), Some(2)), same);
     assert_eq!(three(unix(), Some(2)), same);
-    assert_eq!(three(Responder::tcp(script), Some(0)), new);
 }
 
 /// The same application at the two kinds of address.

@@ -223,31 +223,22 @@ fn clients_that_send_slowly_hold_no_worker_of_php() {
 
 #[test]
 fn kept_connections_outlive_workers_that_php_ends() {
-    let Some((folder, mut fpm, site)) = start(
-        Listen::Tcp,
-        "pm.max_children = 2\npm.max_requests = 3",
-        Options::default(),
-    ) else {
-        return;
-    };
     let ask = |site: &Site| {
         let reply = site.get("/hello.php");
         assert_eq!((reply.status, reply.text()), (200, "hello"), "{:?}", site.log);
     };
-    (0..30).for_each(|_| ask(&site));
-    for _ in 0..3 {
-        fpm.restart();
-        (0..4).for_each(|_| ask(&site));
+    for listen in [Listen::Tcp, Listen::Unix] {
+        let folder = Folder::new(SCRIPTS);
+        let Some(mut fpm) = Fpm::start(folder.path(), listen, "pm.max_children = 2\npm.max_requests = 3") else {
+            return;
+        };
+        let site = serve(&folder.root(), upstream(&fpm).keep(1), Options::default());
+        (0..30).for_each(|_| ask(&site));
+        for _ in 0..3 {
+            fpm.restart();
+            (0..4).for_each(|_| ask(&site));
+        }
     }
-    // On a Unix socket where they are kept because somebody wants it.
-    drop((site, fpm));
-    let Some(mut fpm) = Fpm::start(folder.path(), Listen::Unix, "pm.max_children = 2\npm.max_requests = 3") else {
-        return;
-    };
-    let site = serve(&folder.root(), upstream(&fpm).keep(1), Options::default());
-    (0..12).for_each(|_| ask(&site));
-    fpm.restart();
-    (0..4).for_each(|_| ask(&site));
 }
 
 #[test]
