@@ -88,14 +88,30 @@ fn is_location(text: &str) -> bool {
     text.starts_with(['~', '^', '='])
 }
 
+/// The pattern with its first `**` alone in a segment. None if each is: elsewhere it would mean no more than `*`, so
+/// `/uploads/**.php` would let `/uploads/a/b.php` pass.
+fn without_half_segments(text: &str) -> Option<String> {
+    text.match_indices("**").find_map(|(at, stars)| {
+        let (before, after) = (&text[..at], &text[at + stars.len()..]);
+        if !(after.is_empty() || after.starts_with(['/', ',', '}'])) {
+            return Some(format!("{before}**/*{}", after.trim_start_matches('*')));
+        }
+        let is_alone = before.is_empty() || before.ends_with(['/', ',', '{']);
+        (!is_alone).then(|| format!("{before}*/**{after}"))
+    })
+}
+
 /// Compiles a pattern. A pattern that begins with `/` is matched against the whole path; any other is matched against
-/// the end of the path, from the start of a segment. `*` stays inside a segment, `**` does not.
+/// the end of the path, from the start of a segment. `*` stays inside a segment, `**` stands for any number of segments.
 pub fn glob(text: &str) -> Result<globset::Glob, String> {
     if text.is_empty() {
         return Err("it is empty".into());
     }
     if is_location(text) {
         return Err("a pattern is the end of a path, \"*.php\", or a whole path, \"/img/*.png\"; write regular expressions as 'rewrite'".into());
+    }
+    if let Some(better) = without_half_segments(text) {
+        return Err(format!("'**' stands for whole segments; did you mean \"{better}\"?"));
     }
     let whole = if text.starts_with('/') {
         text.to_string()

@@ -394,6 +394,14 @@ fn routes() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nglob = [\"/a/**.php\", \"/a**\", \"***.php\", \"/a/**/*.php\", \"**/b\", \"{**,c/**}\", \"/d/**\"]\nrespond = 404\n",
+            &[
+                "4:9: 'glob' cannot be \"/a/**.php\": '**' stands for whole segments; did you mean \"/a/**/*.php\"?",
+                "4:22: 'glob' cannot be \"/a**\": '**' stands for whole segments; did you mean \"/a*/**\"?",
+                "4:30: 'glob' cannot be \"***.php\": '**' stands for whole segments; did you mean \"**/*.php\"?",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nglob = \"~*.jpg\"\nrespond = 404\n",
             &[
                 "4:8: 'glob' cannot be \"~*.jpg\": a pattern is the end of a path, \"*.php\", or a whole path, \"/img/*.png\"; write regular expressions as 'rewrite'",

@@ -252,10 +252,11 @@ fn a_glob_for_scripts_takes_what_follows_them() {
     let folder = Sites::folder();
     let Some(fpm) = fpm(&folder) else { return };
     folder.write("app/uploads/own.php", "<?php echo 'run';");
+    folder.write("app/uploads/2026/own.php", "<?php echo 'run';");
     folder.write("app/uploads/cat.php.jpg", "a picture");
     let text = route(&fpm, "files = true, front = \"/index.php\"").replacen(
         "[[site.route]]\nfastcgi",
-        "[[site.route]]\nglob = \"/uploads/**.php\"\nrespond = 403\n\
+        "[[site.route]]\nglob = \"/uploads/**/*.php\"\nrespond = 403\n\
          [[site.route]]\npath = \"/info.php/free\"\nrespond = \"free\"\n\
          [[site.route]]\nglob = \"/info.php\"\nmethods = \"GET\"\ndeny = \"0.0.0.0/0\"\nfiles = \"app\"\n\
          [[site.route]]\nfastcgi",
@@ -266,6 +267,7 @@ fn a_glob_for_scripts_takes_what_follows_them() {
         ("/uploads/own.php", 403, "403 Forbidden"),
         ("/uploads/own.php/x", 403, "403 Forbidden"),
         ("/uploads/own.php/", 403, "403 Forbidden"),
+        ("/uploads/2026/own.php", 403, "403 Forbidden"),
         ("/uploads//own%2Ephp/x/y.jpg", 403, "403 Forbidden"),
         ("/info.php/x", 403, "403: your address is not allowed"),
         // An earlier route for what follows a script has it.
