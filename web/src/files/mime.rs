@@ -11,11 +11,14 @@ pub fn content_type(name: &Path) -> String {
     let guess = mime_guess::from_path(name)
         .first_raw()
         .unwrap_or("application/octet-stream");
-    // RFC 9239 made the other names of JavaScript obsolete. The table of the crate still uses one.
-    let guess = if guess == "application/javascript" {
-        "text/javascript"
-    } else {
-        guess
+    // The registered names of types that the table of the crate calls otherwise.
+    let guess = match guess {
+        "application/javascript" => "text/javascript",
+        "application/font-sfnt" => "font/otf",
+        "application/font-woff" => "font/woff",
+        "audio/m4a" => "audio/mp4",
+        "video/vnd.dlna.mpeg-tts" => "video/mp2t",
+        guess => guess,
     };
     if is_text(guess) {
         format!("{guess}; charset=utf-8")
@@ -56,7 +59,11 @@ mod tests {
             ("a.webp", "image/webp"),
             ("a.avif", "image/avif"),
             ("a.ico", "image/x-icon"),
+            ("a.woff", "font/woff"),
             ("a.woff2", "font/woff2"),
+            ("a.otf", "font/otf"),
+            ("a.m4a", "audio/mp4"),
+            ("a.ts", "video/mp2t"),
             ("a.pdf", "application/pdf"),
             ("a.mp4", "video/mp4"),
             ("a.js.gz", "application/gzip"),
