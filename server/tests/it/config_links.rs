@@ -58,6 +58,31 @@ fn the_layouts_of_the_recipes_work() {
     folder.write("wp-content/uploads/i.png", "image");
     std::fs::create_dir_all(folder.join("share/wordpress/wp-includes")).unwrap();
     std::fs::create_dir_all(folder.join("wp-content/themes")).unwrap();
+    // WordPress in a folder of its own, with a second site.
+    folder.write(
+        "blog/index.php",
+        "<?php echo $_SERVER['SERVER_SOFTWARE'], ' ', $_SERVER['REQUEST_URI'];",
+    );
+    folder.write(
+        "blog/wp-admin/index.php",
+        "<?php echo 'admin of ', $_SERVER['REQUEST_URI'];",
+    );
+    folder.write("blog/wp-login.php", "<?php echo 'login of ', $_SERVER['REQUEST_URI'];");
+    folder.write("blog/wp-includes/a.js", "script");
+    for never in [
+        "wp-content/uploads/2/x.php",
+        "wp-content/uploads/2/index.php",
+        "wp-content/uploads/x.phtml",
+        "wp-config.php.bak",
+        "wp-config.php~",
+    ] {
+        folder.write(format!("blog/{never}"), "<?php echo 'never';");
+    }
+    folder.write("blog/wp-content/uploads/2/i.png", "image");
+    // DokuWiki.
+    folder.write("wiki/doku.php", "<?php echo 'doku ', $_SERVER['PATH_INFO'] ?? '';");
+    folder.write("wiki/data/pages/start.txt", "never");
+    folder.write("wiki/conf/users.auth.php", "<?php echo 'never';");
     // Laravel.
     folder.write("app/public/index.php", "<?php echo 'laravel';");
     folder.write("app/storage/app/public/a.txt", "stored");
@@ -84,8 +109,30 @@ fn the_layouts_of_the_recipes_work() {
         let text = document.split(title).nth(1).unwrap().split("```toml\n").nth(1).unwrap();
         text.split("```").next().unwrap().to_string()
     };
-    let text = recipe("### WordPress from Debian's package") + &recipe("### Laravel");
+    let network = |text: &str| {
+        text.split("### WordPress\n")
+            .nth(1)
+            .unwrap()
+            .split("```toml\n")
+            .nth(2)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap()
+            .to_string()
+    };
+    let text = [
+        recipe("### WordPress from Debian's package"),
+        recipe("### WordPress\n"),
+        network(&document).replace("www.example.org", "network.example.org"),
+        recipe("### Applications that rely on `.htaccess`"),
+        recipe("### Laravel"),
+    ];
     let text = text
+        .concat()
+        .replace("/srv/blog$0", &format!("{}$0", folder.join("blog").display()))
+        .replace("/srv/blog", "blog")
+        .replace("/srv/wiki", "wiki")
         .replace("/var/lib/wordpress/wp-content", "wp-content")
         .replace("/usr/share/wordpress", "share/wordpress")
         .replace("/srv/app/public", "app/public")
@@ -108,6 +155,53 @@ fn the_layouts_of_the_recipes_work() {
     for path in ["/wp-content/plugins/p/p.php", "/wp-content/plugins/p/p.php/x"] {
         let (status, text) = blog(path);
         assert!(status == 404 && !text.contains("never"), "{path}: {status} {text}");
+    }
+    for (host, path, text) in [
+        ("www", "/two/wp-admin/", "nginx /two/wp-admin/"),
+        ("network", "/two/wp-admin/", "admin of /two/wp-admin/"),
+        (
+            "network",
+            "/two/wp-admin/index.php?a",
+            "admin of /two/wp-admin/index.php?a",
+        ),
+        ("network", "/wp-admin/", "admin of /wp-admin/"),
+        ("network", "/two/wp-login.php", "login of /two/wp-login.php"),
+        ("network", "/two/wp-includes/a.js", "script"),
+        ("network", "/two/2024/hello", "nginx /two/2024/hello"),
+        ("wiki", "/", "doku "),
+        ("wiki", "/doku.php/ns/page", "doku /ns/page"),
+    ] {
+        assert_eq!(
+            sites.get(&format!("{host}.example.org"), path).text(),
+            text,
+            "{host} {path}"
+        );
+    }
+    let reply = sites.get("network.example.org", "/two/wp-admin");
+    assert_eq!((reply.status, reply.field("location")), (301, Some("/two/wp-admin/")));
+    for host in ["www", "network"] {
+        let get = |path: &str| sites.get(&format!("{host}.example.org"), path);
+        assert_eq!(get("/").text(), "nginx /");
+        assert_eq!(get("/wp-content/uploads/2/i.png").text(), "image");
+        for path in [
+            "/wp-content/uploads/2/x.php",
+            "/wp-content/uploads/2/x.php/i.png",
+            "/wp-content/uploads/2/",
+            "/wp-content/uploads/2/index.php",
+            "/wp-content/uploads/x.phtml",
+            "/wp-config.php.bak",
+            "/wp-config.php~",
+        ] {
+            assert_eq!(get(path).status, 404, "{host} {path}");
+        }
+    }
+    for path in [
+        "/data/",
+        "/data/pages/start.txt",
+        "/data//pages/start.txt",
+        "/conf/users.auth.php",
+    ] {
+        assert_eq!(sites.get("wiki.example.org", path).status, 404, "{path}");
     }
     assert_eq!(sites.get("app.example.org", "/storage/a.txt").text(), "stored");
     assert_eq!(sites.get("app.example.org", "/any").text(), "laravel");
