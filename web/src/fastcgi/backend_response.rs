@@ -23,6 +23,9 @@ const DRAIN_BYTES: usize = 16 << 20;
 /// The longest time that a backend may still run then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
+/// The received bytes above which the end is looked for before they are copied: a longer body is copied again on its way to the client.
+const LOOK_FIRST: usize = 4 << 10;
+
 /// A response of the backend whose head has been read.
 pub struct BackendResponse {
     exchange: Exchange,
@@ -93,6 +96,11 @@ impl BackendResponse {
 
     /// Whether the whole body has been received. If so, [`into_body`](BackendResponse::into_body) returns it.
     pub fn is_whole(&mut self) -> Result<bool, Failure> {
+        let received = self.exchange.unread();
+        if received > LOOK_FIRST && !self.exchange.ends_here() {
+            return Ok(false);
+        }
+        self.bytes.reserve(received);
         loop {
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.bytes.extend_from_slice(self.exchange.bytes(piece)),

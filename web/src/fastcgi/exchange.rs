@@ -219,6 +219,23 @@ impl Exchange {
         Ok(self.ended.map(|_| Said::End))
     }
 
+    /// The number of received bytes that have not been decoded.
+    pub fn unread(&self) -> usize {
+        self.unread.len()
+    }
+
+    /// Whether the end of the response is among them, or what no backend sends.
+    pub fn ends_here(&self) -> bool {
+        let (mut decoder, mut rest) = (self.decoder.clone(), &self.input[self.unread.clone()]);
+        loop {
+            match decoder.decode(rest).map(|step| (step.event, step.consumed)) {
+                Ok((Some(Event::Stdout(_) | Event::Stderr(_)), consumed)) => rest = &rest[consumed..],
+                Ok((None, _)) => return false,
+                Ok((Some(Event::End { .. }), _)) | Err(_) => return true,
+            }
+        }
+    }
+
     /// The next event.
     ///
     /// # Suspends
