@@ -85,6 +85,14 @@ impl Fpm {
     pub const HELLO: &str =
         "<?php header('Content-Type: text/plain'); header('Content-Length: 13'); echo 'Hello, World!';";
 
+    /// A script that writes a page of 56 KB in eight parts.
+    pub const PAGE: &str = "<?php for ($i = 0; $i < 8; $i++) { echo str_repeat(\"<p>some words of a page, a line of it.</p>\\n\", 170); flush(); }";
+
+    /// What it writes.
+    pub fn page() -> String {
+        "<p>some words of a page, a line of it.</p>\n".repeat(8 * 170)
+    }
+
     /// Starts `command`, which is php-fpm with what pins it to a core, with so many processes. Its files are in `folder`.
     pub fn start(mut command: Command, folder: &Path, processes: usize) -> Result<Fpm, String> {
         let (socket, config) = (folder.join("fpm.sock"), folder.join("fpm.conf"));

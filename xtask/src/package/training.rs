@@ -55,8 +55,12 @@ fn write_site(folder: &Path, [plain, tls, backend]: [u16; 3]) -> Result<(), Stri
     write("www/page.html", PROSE.repeat(16 * 1024 / PROSE.len()).as_bytes())?;
     write("www/app.js", PROSE.repeat(40 * 1024 / PROSE.len()).as_bytes())?;
     write("www/large.bin", &[b'x'; 1 << 20])?;
-    for script in ["www/hello.php", "www/kept.php"] {
-        write(script, Fpm::HELLO.as_bytes())?;
+    for (script, text) in [
+        ("www/hello.php", Fpm::HELLO),
+        ("www/kept.php", Fpm::HELLO),
+        ("www/page.php", Fpm::PAGE),
+    ] {
+        write(script, text.as_bytes())?;
     }
     let shown = folder.display();
     let backend_site = format!(
@@ -141,6 +145,7 @@ const PLAIN: &[(&[&str], &str)] = &[
     (&["-s", UPLOAD], "/proxy/x"),
     (&[], "/cached/x"),
     (&["-H", BROWSER], "/hello.php"),
+    (&["-H", BROWSER], "/page.php"),
     (&[], "/kept.php"),
     (&["-H", "Accept-Encoding: gzip"], "/compressed/app.js"),
     (&["-H", "Accept-Encoding: br"], "/compressed/app.js"),

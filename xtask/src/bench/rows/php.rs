@@ -89,10 +89,12 @@ pub(super) fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server
     })
 }
 
-/// Starts a php-fpm on the core of the load, and writes the script.
+/// Starts a php-fpm on the core of the load, and writes the scripts.
 pub(super) fn fpm(plan: &Plan) -> Result<Fpm, String> {
     let program = peers::php_fpm().ok_or("php-fpm: not installed")?;
-    let script = site(plan).join("hello.php");
-    std::fs::write(&script, Fpm::HELLO).map_err(|error| format!("{}: {error}", script.display()))?;
+    for (name, text) in [("hello.php", Fpm::HELLO), ("page.php", Fpm::PAGE)] {
+        let script = site(plan).join(name);
+        std::fs::write(&script, text).map_err(|error| format!("{}: {error}", script.display()))?;
+    }
     Fpm::start(pinned(plan.cores.1, &program), &plan.scratch, PROCESSES)
 }

@@ -272,7 +272,31 @@ fn ask(port: u16, path: &str) -> std::io::Result<(String, Vec<u8>)> {
     let length = lower
         .lines()
         .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-    let mut body = vec![0; length.ok_or_else(|| std::io::Error::other("an answer without Content-Length"))?];
-    stream.read_exact(&mut body)?;
+    let body = match length {
+        Some(length) => bytes(&mut stream, length)?,
+        None if lower.contains("transfer-encoding: chunked") => chunks(&mut stream)?,
+        None => return Err(std::io::Error::other("an answer without Content-Length")),
+    };
     Ok((head, body))
+}
+
+fn bytes(stream: &mut impl Read, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The body of a response without a known length.
+fn chunks(stream: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line)?;
+        let length = usize::from_str_radix(line.trim_end(), 16).map_err(std::io::Error::other)?;
+        body.extend(bytes(stream, length)?);
+        bytes(stream, 2)?;
+        if length == 0 {
+            return Ok(body);
+        }
+    }
 }

@@ -37,8 +37,9 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
                     file(plan, load::OF_BROWSERS),
                     proxied(plan, &[]),
                     proxied(plan, load::OF_BROWSERS),
-                    scripts(plan, &[]),
-                    scripts(plan, load::OF_BROWSERS),
+                    scripts(plan, Script::Hello, &[]),
+                    scripts(plan, Script::Hello, load::OF_BROWSERS),
+                    scripts(plan, Script::Page, load::OF_BROWSERS),
                 ],
                 logged::rows(plan),
                 cached::rows(plan),
@@ -100,27 +101,40 @@ fn proxied<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
     row(plan, &named("proxied hello", fields), ours, rivals)
 }
 
-fn scripts<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
+#[derive(Clone, Copy)]
+enum Script {
+    Hello,
+    /// One that writes a page in parts, as most applications do. Each takes a connection of its own.
+    Page,
+}
+
+fn scripts<'a>(plan: &'a Plan, script: Script, fields: Fields) -> Row<'a> {
+    let (name, path, body, kept) = match script {
+        Script::Hello => (
+            "PHP hello, kept connections",
+            "/hello.php",
+            HELLO.to_vec(),
+            php::PROCESSES,
+        ),
+        Script::Page => ("PHP page of 56 KB", "/page.php", Fpm::page().into_bytes(), 0),
+    };
     let under_load = move |start: &dyn Fn(&Fpm) -> Result<Server, String>| {
         let fpm = php::fpm(plan)?;
         let server = start(&fpm)?;
-        server.check("/hello.php", HELLO)?;
-        load::requests(plan, &server, asked("/hello.php", fields)).map(sample)
+        server.check(path, &body)?;
+        load::requests(plan, &server, asked(path, fields)).map(sample)
     };
     let ours = move |binary| {
         under_load(&|fpm| {
             let root = site(plan).display().to_string();
             let socket = format!("unix:{}", fpm.socket.display());
-            let route = format!(
-                "fastcgi = {{ root = {root:?}, to = {socket:?}, keep = {} }}",
-                php::PROCESSES
-            );
+            let route = format!("fastcgi = {{ root = {root:?}, to = {socket:?}, keep = {kept} }}");
             osier(plan, binary, &route)
         })
     };
-    let nginx = move || under_load(&|fpm| php::behind_nginx(plan, fpm, php::PROCESSES));
+    let nginx = move || under_load(&|fpm| php::behind_nginx(plan, fpm, kept));
     let rivals = vec![contestant("nginx", php::GOAL, nginx)];
-    row(plan, &named("PHP hello, kept connections", fields), ours, rivals)
+    row(plan, &named(name, fields), ours, rivals)
 }
 
 fn asked(path: &str, fields: Fields) -> Asked<'_> {
