@@ -39,7 +39,10 @@
 #[cfg(not(panic = "unwind"))]
 compile_error!("osier-coro ends coroutines by unwinding: build with panic = \"unwind\"");
 #[cfg(not(all(unix, target_pointer_width = "64")))]
-compile_error!("osier runs on 64-bit Unix systems only: build for another target, or leave osier out for this one");
+compile_error!(
+    "osier runs on 64-bit Unix systems only: on Windows, build in WSL 2 or in a Linux container; a program for more systems leaves \
+     osier out for this target"
+);
 
 pub mod coroutine;
 pub mod overflow;

@@ -68,7 +68,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(all(unix, target_pointer_width = "64")))]
-compile_error!("osier runs on 64-bit Unix systems only: build for another target, or leave osier out for this one");
+compile_error!(
+    "osier runs on 64-bit Unix systems only: on Windows, build in WSL 2 or in a Linux container; a program for more systems leaves \
+     osier out for this target"
+);
 
 mod bits;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_epoll.rs")]

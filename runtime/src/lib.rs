@@ -4,7 +4,8 @@
 //! per core runs the fibers over one poller.
 //!
 //! It is for servers and clients that wait a lot. Programs that compute and never wait need threads instead. Programs whose libraries are
-//! all futures of tokio are better off with tokio, though [`adapters`] runs them. It does not build for Windows.
+//! all futures of tokio are better off with tokio, though [`adapters`] runs them. It runs on Linux. It does not build for Windows: use WSL 2
+//! or a container there.
 //!
 //! ```
 //! use osier::net::{TcpListener, TcpStream};

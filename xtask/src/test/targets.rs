@@ -17,24 +17,46 @@ const PACKAGES: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier-ht
 /// of what they make, and nothing is linked.
 const NO_C: &str = "true";
 
-/// Checks that the packages, and osier-web with all features, are well typed on each system.
+/// Checks that the packages, and osier-web with all features, are well typed on each system, and that the server says what to do there.
 pub fn types() -> Outcome {
     for system in SYSTEMS {
         if !step::succeeds(Command::new("rustup").args(["target", "add", system])) {
             return Outcome::skipped("targets", format!("rustup cannot install {system}"));
         }
     }
-    let mut command = cargo();
-    command.args(["check", "--locked", "--features", "osier-web/full"]);
+    let mut command = check();
+    command.args(["--features", "osier-web/full"]);
     let packages = || PACKAGES.iter().chain(&["osier-tls", "osier-web"]);
     command.args(packages().flat_map(|package| ["-p", *package]));
     command.args(SYSTEMS.iter().flat_map(|system| ["--target", *system]));
+    let passed = step::run(&mut command, LIMIT, |_| true) && SYSTEMS.iter().all(|system| server_is_refused(system));
+    let count = SYSTEMS.len() * (packages().count() + 1);
+    Outcome::one_check("targets", passed, count, "packages", Duration::ZERO)
+}
+
+/// Whether the build of the server ends with the remedy of its build script, and not with errors of its dependencies.
+fn server_is_refused(system: &str) -> bool {
+    let mut command = check();
+    command.args(["-p", "osier-server", "--no-default-features", "--target", system]);
+    let output = command.output().expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let refused = !output.status.success() && text.contains("the server runs on Linux only");
+    if !refused {
+        step::say(&format!(
+            "the server does not say at once that it is not for {system}:\n{text}"
+        ));
+    }
+    refused
+}
+
+/// `cargo check` without a C compiler for the other system.
+fn check() -> Command {
+    let mut command = cargo();
+    command.args(["check", "--locked"]);
     command.env("TARGET_CC", NO_C).env("TARGET_AR", NO_C);
     // Else the build scripts ask Xcode for its folder.
     command.env("SDKROOT", "/");
-    let passed = step::run(&mut command, LIMIT, |_| true);
-    let count = SYSTEMS.len() * packages().count();
-    Outcome::one_check("targets", passed, count, "packages", Duration::ZERO)
+    command
 }
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
