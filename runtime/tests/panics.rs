@@ -156,6 +156,33 @@ fn an_interrupt_is_a_reason_of_its_own() {
 }
 
 #[test]
+fn an_unwrap_of_the_error_of_a_cancelled_call_is_told_from_other_panics() {
+    let test = "an_unwrap_of_the_error_of_a_cancelled_call_is_told_from_other_panics";
+    let Some((_, lines)) = in_a_child(test, || {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            let listener = osier::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let limit = Duration::from_millis(1);
+            assert!(osier::timeout(limit, || catch_unwind(|| listener.accept().unwrap()).is_err()).is_err());
+            assert!(catch_unwind(|| panic!("of its own")).is_err());
+            osier::spawn_local(move || listener.accept().unwrap());
+            osier::yield_now(); // it accepts until the end of the runtime
+        });
+    }) else {
+        return;
+    };
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines[0].ends_with("while it was cancelled: its time limit passed"),
+        "{lines:?}"
+    );
+    assert!(!lines[1].contains("cancelled"), "{lines:?}");
+    assert!(
+        lines[2].ends_with("while it was cancelled: its handle, its scope or its runtime ended it"),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn a_task_that_panics_is_named() {
     let Some((stdout, lines)) = in_a_child("a_task_that_panics_is_named", || {
         Runtime::builder().workers(1).build().unwrap().run(|| {

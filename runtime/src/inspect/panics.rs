@@ -1,8 +1,8 @@
 //! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing or where it was
 //! spawned, or the task.
 //!
-//! A destructor that panics while its fiber unwinds aborts the process. The line comes before that, and says who had
-//! cancelled the fiber.
+//! A destructor that panics while its fiber unwinds aborts the process. The line comes before that, and says why the fiber
+//! was cancelled. An `unwrap` of the error of a cancelled call panics as well, and its line says so, too.
 
 use std::panic;
 use std::sync::Once;
@@ -54,7 +54,7 @@ fn say(core: &Core<'_>) {
         (None, None) => String::new(),
     };
     let id = ShortId(fiber.id());
-    match core.extra_if_any().and_then(|extra| extra.frames.unwinds()) {
+    match core.extra_if_any().and_then(|extra| extra.frames.panics_because()) {
         Some(reason) => eprintln!("osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"),
         None => eprintln!("osier: in fiber {id}{name}{doing}"),
     }

@@ -173,6 +173,17 @@ struct Frame {
     unwinding: bool,
 }
 
+impl Frame {
+    fn reason(&self) -> Reason {
+        match self.kind {
+            Kind::Timeout { .. } => Reason::Timeout,
+            Kind::Gone { .. } => Reason::Gone,
+            Kind::Interrupt(_) => Reason::Interrupt,
+            Kind::Shield => Reason::Root,
+        }
+    }
+}
+
 /// The frames of one fiber. Only the fiber itself touches them.
 #[derive(Default)]
 pub(crate) struct Frames {
@@ -362,20 +373,20 @@ impl Frames {
             context::core(|core| core.report_swallowed());
         }
         let frames = self.inner.borrow();
-        let reason = depth.checked_sub(1).and_then(|index| frames.get(index));
-        self.unwinds.set(Some(match reason.map(|frame| &frame.kind) {
-            Some(Kind::Timeout { .. }) => Reason::Timeout,
-            Some(Kind::Gone { .. }) => Reason::Gone,
-            Some(Kind::Interrupt(_)) => Reason::Interrupt,
-            Some(Kind::Shield) | None => Reason::Root,
-        }));
+        let frame = depth.checked_sub(1).and_then(|index| frames.get(index));
+        self.unwinds.set(Some(frame.map_or(Reason::Root, Frame::reason)));
         drop(frames);
         resume_unwind(Box::new(Unwind { depth }))
     }
 
-    /// Why the fiber unwinds, if it was cancelled.
-    pub(crate) fn unwinds(&self) -> Option<Reason> {
-        self.unwinds.get().filter(|_| thread::panicking())
+    /// Why the fiber that panics was cancelled: it unwinds, or a call has returned [`Cancelled`] to code that it is in.
+    pub(crate) fn panics_because(&self) -> Option<Reason> {
+        let returned = || {
+            let frames = self.inner.try_borrow().ok()?;
+            let frame = frames.iter().find(|frame| frame.delivered).map(Frame::reason);
+            frame.or(self.root_delivered.get().then_some(Reason::Root))
+        };
+        self.unwinds.get().or_else(returned)
     }
 
     /// Whether the next blocking call would be cancelled.
