@@ -96,7 +96,7 @@
 //! | `join!`, `join_all`, `FuturesUnordered` | [`join!`], [`wait_all`], [`wait_any`] |
 //! | `sleep_until`, `interval`, `time.Ticker` | [`time::sleep_until`], [`time::interval`]. Missed ticks are skipped, as with `MissedTickBehavior::Skip` |
 //! | `time::pause`, `advance` | [`time::VirtualClock`], `#[osier::test(virtual_clock)]` |
-//! | `mpsc`, `unbounded_channel`, `sync_channel` | [`sync::mpsc`]: `channel(bound)`, `unbounded()` |
+//! | `mpsc`, `unbounded_channel`, `sync_channel` | [`sync::mpsc`]: `channel(bound)`, `unbounded()`. Errors say `Disconnected`, as std's, not `Closed` |
 //! | `crossbeam_channel`, `flume`, `chan` | [`sync::mpmc`] |
 //! | `broadcast`, `watch`, `oneshot` | [`sync::broadcast`], [`sync::watch`], [`sync::oneshot`]; [`pubsub`] has a queue and a policy for each subscriber |
 //! | `Notify::notified`, `notify_waiters` | [`sync::Notify`]: `wait_async`, `notify_all` |
@@ -105,9 +105,12 @@
 //! | `split`, `into_split` | `&TcpStream` reads and writes; [`try_clone`](net::TcpStream::try_clone) for two owners |
 //! | `copy`, `copy_bidirectional` | [`std::io::copy`]; both directions in [`io`](io#copying) |
 //! | `BufReader`, `BufWriter`, `codec::Framed` | those of std, around a stream: [`io`](io#buffers-and-codecs) |
+//! | `lookup_host`, `net.LookupHost` | [`net::ToSocketAddrs`], whose lookups suspend |
+//! | `from_std`, `into_std` | `From` and `Into`, in both directions |
+//! | `io::stdin` | std's, in [`unblock`] |
 //! | `TcpSocket` | [`TcpListener::bind_reuseport`](net::TcpListener::bind_reuseport), or any std listener by `From` |
 //! | `AsyncFd` | [`io::Async`], [`io::ready`] |
-//! | `runtime::Builder`, `Handle`, `block_on` | [`Builder`], [`Handle`], [`Runtime::run`], [`block_on`] |
+//! | `runtime::Builder`, `Handle`, `block_on` | [`Runtime::builder`], [`Handle`], [`Runtime::run`], [`block_on`] |
 //! | `tokio-console`, `pprof/goroutine` | [`dump()`], [`dump_on_sigquit`] |
 //!
 //! # Graceful shutdown
@@ -270,6 +273,7 @@ pub mod adapters;
 #[cfg(feature = "callbacks")]
 pub mod callbacks;
 pub mod dormant;
+#[doc(alias("task", "thread"))]
 pub mod fiber;
 #[cfg(feature = "fs")]
 pub mod fs;

@@ -5,7 +5,7 @@
 //! | start one | [`spawn`]; [`spawn_local`] if it holds an `Rc`; [`Builder`] for a name, a larger stack or a given worker |
 //! | start some, and take each value as it comes | [`JoinSet`] |
 //! | start some that borrow | [`scope`](crate::scope), [`try_scope`](crate::try_scope) |
-//! | let others run | [`yield_now`], [`give_way`] |
+//! | let others run | [`yield_now`], [`give_way`]; [`sleep`] for a time |
 //! | keep a value for each fiber | [`fiber_local!`](crate::fiber_local!) |
 //! | say in dumps and panics what it does | [`describe`] |
 
@@ -23,6 +23,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::thread;
 
+#[doc(inline)]
+pub use crate::time::sleep;
 pub use crate::worker::core::Fiber;
 pub use crate::worker::hook::{Part, after_resume, before_suspend, describe};
 #[doc(hidden)]
@@ -205,7 +207,6 @@ pub fn shrink_stack() {
 /// });
 /// ```
 #[derive(Clone, Debug, Default)]
-#[doc(alias = "thread_stack_size")]
 pub struct Builder {
     name: Option<Arc<str>>,
     stack_bytes: Option<usize>,
@@ -225,6 +226,7 @@ impl Builder {
     }
 
     /// Sets the bytes of stack, instead of the runtime's default; rounded up to a size class of the pool.
+    #[doc(alias("stack_size", "thread_stack_size"))]
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.stack_bytes = Some(bytes);
         self
@@ -331,7 +333,7 @@ impl Builder {
 ///
 /// Outside of a runtime. From a plain thread use [`Handle::spawn`](crate::Handle::spawn).
 #[track_caller]
-#[doc(alias("go", "thread"))]
+#[doc(alias = "go")]
 pub fn spawn<F, T>(body: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,

@@ -188,7 +188,7 @@ osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finis
 ///
 /// Outside of a runtime. From a plain thread use [`Handle::spawn_future`](crate::Handle::spawn_future).
 #[track_caller]
-#[doc(alias("spawn", "task"))]
+#[doc(alias = "spawn")]
 pub fn spawn_future<F>(future: F) -> Task<F::Output>
 where
     F: Future + Send + 'static,

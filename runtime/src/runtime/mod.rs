@@ -258,7 +258,7 @@ impl Builder {
 
     /// Sets the bytes of address space per fiber's stack, its guard included; 256 KiB unless set, of which a guard of 64
     /// KiB leaves 192 KiB usable. Only touched pages cost memory.
-    #[doc(alias = "thread_stack_size")]
+    #[doc(alias("stack_size", "thread_stack_size"))]
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.settings.stacks.stack_bytes = bytes;
         self

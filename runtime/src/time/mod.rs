@@ -2,7 +2,7 @@
 //! ([`wait_until`]).
 //!
 //! Deadlines are [`std::time::Instant`]s. Take the present from [`now`] where a test may set the clock. A limit for other calls is
-//! [`timeout`](crate::timeout), or an arm of [`select!`](crate::select!).
+//! [`timeout`], or an arm of [`select!`](crate::select!).
 //!
 //! ```
 //! use osier::sync::Event;
@@ -29,6 +29,8 @@ use crate::wait;
 mod interval;
 mod until;
 
+#[doc(inline)]
+pub use crate::wait::cancel::timeout;
 pub use crate::worker::clock::{Hold, VirtualClock};
 pub use crate::worker::context::{coarse_now, now, system_now};
 pub use crate::worker::stamp::Stamp;
