@@ -93,6 +93,7 @@ impl Router {
     ///
     /// Panics if the pattern is malformed, conflicts with a known one, does not begin with `/`, has a segment such as `:id` or `*rest`,
     /// or has a handler for a method of the new route already.
+    #[track_caller]
     pub fn route(mut self, path: &str, route: Route) -> Self {
         pattern::refuse_foreign(path);
         self.insert(path.to_owned(), route);
@@ -115,6 +116,7 @@ impl Router {
     /// Panics as [`Router::route`] does, and if this router has a fallback below a prefix already where `inner` has one. A prefix
     /// with a parameter is only for routers without a fallback.
     #[doc(alias = "scope")]
+    #[track_caller]
     pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
         assert!(
             prefix.is_empty() || prefix.starts_with('/'),
@@ -166,6 +168,7 @@ impl Router {
     ///
     /// Panics if `prefix` is neither empty nor begins with `/`, if it has a parameter, or if it has a handler already.
     #[doc(alias = "nest_service")]
+    #[track_caller]
     pub fn mount<F, R>(self, prefix: &str, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -234,6 +237,7 @@ impl Router {
     ///
     /// Panics if this router already has a state of that type.
     #[doc(alias("with_state", "app_data"))]
+    #[track_caller]
     pub fn state<T: Any + Send + Sync>(mut self, state: T) -> Self {
         assert!(
             !self.around.states.has::<T>(),
@@ -265,6 +269,7 @@ impl Router {
     ///
     /// Panics if this router has a fallback already. A handler that is [mounted](Router::mount) at `/` is one.
     #[doc(alias("default_service", "not_found"))]
+    #[track_caller]
     pub fn fallback<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -280,6 +285,7 @@ impl Router {
     /// # Panics
     ///
     /// Panics as [`Router::fallback`] does.
+    #[track_caller]
     pub fn fallback_answering(mut self, handler: impl Fn(&mut Request<'_>) -> Answer + Send + Sync + 'static) -> Self {
         self.add_fallback(String::new(), Endpoint::answering(handler));
         self
@@ -290,9 +296,13 @@ impl Router {
         self.routes.iter().map(|(path, _)| path.as_str())
     }
 
+    #[track_caller]
     fn insert(&mut self, path: String, mut route: Route) {
         assert!(path.starts_with('/'), "route {path:?} must begin with '/'");
-        let path = pattern::canonical(&path).unwrap_or_else(|bad| panic!("route {path:?} cannot be added: {bad}"));
+        let path = match pattern::canonical(&path) {
+            Ok(canonical) => canonical,
+            Err(bad) => panic!("route {path:?} cannot be added: {bad}"),
+        };
         route.outside.put_inside(&self.around);
         for (_, endpoint) in &mut route.endpoints {
             endpoint.around.put_inside(&self.around);
@@ -313,6 +323,7 @@ impl Router {
         self.routes.push((path, route));
     }
 
+    #[track_caller]
     fn add_fallback(&mut self, prefix: String, mut endpoint: Endpoint) {
         endpoint.around.put_inside(&self.around);
         let prefix = match canonical_part(&prefix) {

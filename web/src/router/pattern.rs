@@ -28,6 +28,7 @@ pub(super) fn canonical(pattern: &str) -> Result<String, BadPath> {
 /// # Panics
 ///
 /// Panics if a segment is `:name`, `*name` or `*`.
+#[track_caller]
 pub(super) fn refuse_foreign(pattern: &str) {
     for segment in pattern.split('/') {
         if let Some(parameter) = foreign_parameter(segment) {

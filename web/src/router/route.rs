@@ -76,6 +76,7 @@ impl Route {
 
     /// Handles `method`, which may be one that HTTP does not define.
     #[doc(alias = "method_routing")]
+    #[track_caller]
     pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -172,6 +173,7 @@ impl Route {
         self
     }
 
+    #[track_caller]
     pub(super) fn set(mut self, method: &str, handler: Erased) -> Self {
         let around = self.around.clone();
         let endpoint = Endpoint { handler, around };
@@ -243,6 +245,7 @@ macro_rules! methods {
             /// # Panics
             ///
             /// Panics if the route has a handler for this method already.
+            #[track_caller]
             pub fn $name<F, R>(self, handler: F) -> Self
             where
                 F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -258,6 +261,7 @@ macro_rules! methods {
             /// # Panics
             ///
             /// Panics if the pattern is malformed, conflicts with a known one, or has a handler for this method already.
+            #[track_caller]
             pub fn $name<F, R>(self, path: &str, handler: F) -> Self
             where
                 F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,

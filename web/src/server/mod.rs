@@ -69,6 +69,7 @@ use crate::server::upgrade::{Registered, Registration, Upgrade};
 /// # Panics
 ///
 /// Panics outside a runtime.
+#[track_caller]
 pub fn serve(addr: impl ToSocketAddrs, handler: impl Into<Handler>) -> io::Result<()> {
     Server::new(handler).bind(addr)?.run();
     Ok(())
@@ -330,13 +331,15 @@ impl Server {
     /// # Panics
     ///
     /// Panics outside a runtime.
+    #[track_caller]
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listening> {
+        let workers = workers();
         if let Some(listeners) = self.inherited() {
             return self.listening(listeners);
         }
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
         for addr in addr.to_socket_addrs()? {
-            match Listener::bind(addr, osier::workers()) {
+            match Listener::bind(addr, workers) {
                 Ok(listeners) => return self.listening(listeners),
                 Err(error) => last = io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")),
             }
@@ -359,7 +362,9 @@ impl Server {
     /// # Panics
     ///
     /// Panics outside a runtime.
+    #[track_caller]
     pub fn bind_unix(self, path: impl AsRef<Path>) -> io::Result<Listening> {
+        workers(); // before the file is made
         let path = path.as_ref();
         if let Some(listeners) = self.inherited() {
             let mut listening = self.listening(listeners)?;
@@ -388,6 +393,7 @@ impl Server {
     ///
     /// Panics outside a runtime.
     #[doc(alias = "from_tcp")]
+    #[track_caller]
     pub fn listener(self, listener: impl Into<Listener>) -> io::Result<Listening> {
         self.listening(vec![listener.into()])
     }
@@ -402,6 +408,7 @@ impl Server {
     /// # Panics
     ///
     /// Panics outside a runtime.
+    #[track_caller]
     pub fn listeners(self, listeners: Vec<Listener>) -> io::Result<Listening> {
         if listeners.is_empty() {
             return Err(io::Error::new(
@@ -412,7 +419,9 @@ impl Server {
         self.listening(listeners)
     }
 
+    #[track_caller]
     fn listening(self, listeners: Vec<Listener>) -> io::Result<Listening> {
+        let workers = workers();
         for (name, time) in [("body", self.timeouts.body), ("write", self.timeouts.write)] {
             if time.is_zero() {
                 let error = format!("Timeouts::{name} is zero: give the time to wait, Duration::MAX for ever");
@@ -427,7 +436,7 @@ impl Server {
             listeners: listeners.into(),
             address,
             file: None,
-            service: self.service(osier::workers(), bound),
+            service: self.service(workers, bound),
             stop: ShutdownHandle::default(),
             #[cfg(feature = "upgrade")]
             upgrade: None,
@@ -803,3 +812,13 @@ impl ShutdownHandle {
 }
 
 osier_queue::impl_debug!(ShutdownHandle, self => { asked: self.0.asked, .. });
+
+/// The number of workers of this thread's runtime.
+#[track_caller]
+fn workers() -> usize {
+    assert!(
+        osier::fiber::worker().is_some(),
+        "no runtime for the server: call this inside osier::run, as in osier::run(|| serve(..))"
+    );
+    osier::workers()
+}
