@@ -43,7 +43,9 @@
 //!
 //! # Buffers and codecs
 //!
-//! [`std::io::BufReader`] and [`BufWriter`](std::io::BufWriter) go around a stream or a reference to one. A codec is a pair of functions:
+//! [`std::io::BufReader`] and [`BufWriter`](std::io::BufWriter) go around a stream or a reference to one. Without them each read and write
+//! is a system call. Over TCP the second of two small writes waits up to 40 ms for the peer's acknowledgement of the first, unless
+//! `set_nodelay(true)` was called. A codec is a pair of functions:
 //!
 //! ```
 //! use osier::net::UnixStream;
