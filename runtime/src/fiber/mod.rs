@@ -318,6 +318,9 @@ impl Builder {
 /// The body may start on another thread, so the compiler refuses a body that holds an `Rc` or another value that is not `Send`
 /// ("cannot be sent between threads safely"). [`spawn_local`] starts it on this worker, where it may hold them.
 ///
+/// An `async` block runs by [`spawn_future`](crate::spawn_future). Do not wrap it in a closure, as the compiler advises: the closure
+/// returns a future that nobody polls.
+///
 /// ```
 /// osier::run(|| {
 ///     let sum = osier::spawn(|| (1..=10).sum::<u32>());
