@@ -111,6 +111,7 @@
 //! | `TcpSocket` | [`TcpListener::bind_reuseport`](net::TcpListener::bind_reuseport), or any std listener by `From` |
 //! | `AsyncFd` | [`io::Async`], [`io::ready`] |
 //! | `runtime::Builder`, `Handle`, `block_on` | [`Runtime::builder`], [`Handle`], [`Runtime::run`], [`block_on`] |
+//! | `shutdown_timeout` | [`Builder::shutdown_timeout`]: the drop of the runtime waits so long |
 //! | `tokio-console`, `pprof/goroutine` | [`dump()`], [`dump_on_sigquit`] |
 //!
 //! # Graceful shutdown
