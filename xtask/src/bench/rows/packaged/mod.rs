@@ -109,19 +109,17 @@ enum Script {
 }
 
 fn scripts<'a>(plan: &'a Plan, script: Script, fields: Fields) -> Row<'a> {
-    let (name, path, body, kept) = match script {
-        Script::Hello => (
-            "PHP hello, kept connections",
-            "/hello.php",
-            HELLO.to_vec(),
-            php::PROCESSES,
-        ),
-        Script::Page => ("PHP page of 56 KB", "/page.php", Fpm::page().into_bytes(), 0),
+    let (name, path, kept) = match script {
+        Script::Hello => ("PHP hello, kept connections", "/hello.php", php::PROCESSES),
+        Script::Page => ("PHP page of 56 KB", "/page.php", 0),
     };
     let under_load = move |start: &dyn Fn(&Fpm) -> Result<Server, String>| {
         let fpm = php::fpm(plan)?;
         let server = start(&fpm)?;
-        server.check(path, &body)?;
+        match script {
+            Script::Hello => server.check(path, HELLO)?,
+            Script::Page => server.check(path, Fpm::page().as_bytes())?,
+        }
         load::requests(plan, &server, asked(path, fields)).map(sample)
     };
     let ours = move |binary| {
