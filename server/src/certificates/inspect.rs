@@ -196,11 +196,12 @@ fn without_issuer(path: &Path, chain: &[Certificate]) -> Option<String> {
     }
     let remedy = match *path != full && full.is_file() {
         true => "use 'fullchain.pem' beside it".to_owned(),
-        // Authorities name this place where they sign by an intermediate certificate.
+        // An authority names this place where it signs by an intermediate certificate, and some roots do.
         false => format!("append it; it is at {}", leaf.issuer_at.as_ref()?),
     };
     Some(format!(
-        "it holds the site's certificate alone, and clients need that of its issuer too: {remedy}"
+        "it holds the site's certificate alone, and clients that do not have that of its issuer, {}, refuse it: {remedy}",
+        leaf.issuer
     ))
 }
 
@@ -335,8 +336,8 @@ mod tests {
         assert_eq!(
             texts(&folder, &[], 1),
             [
-                "'c.pem': it holds the site's certificate alone, and clients need that of its issuer too: append it; it is at \
-                 http://issuer.example/middle.der"
+                "'c.pem': it holds the site's certificate alone, and clients that do not have that of its issuer, CN=middle, refuse it: \
+                 append it; it is at http://issuer.example/middle.der"
             ]
         );
         folder.write("c.pem", leaf.clone() + &middle);
