@@ -12,8 +12,17 @@ const OF_ROOT: &str = "/var/lib/osier";
 
 /// The state folder where none is configured. None for a user without a home.
 pub fn default_folder() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| value.starts_with('/'));
     choose(variable, rustix::process::geteuid().is_root())
+}
+
+/// The state folder of a server that root starts, where none is configured.
+pub fn default_of_root() -> Option<PathBuf> {
+    choose(variable, true)
+}
+
+/// An absolute path in a variable of the environment.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| value.starts_with('/'))
 }
 
 fn choose(variable: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<PathBuf> {

@@ -21,10 +21,14 @@ pub fn read(section: &Section<'_>) -> Setting<Settings> {
 }
 
 fn settings(table: Section<'_>, default: Settings) -> Settings {
+    let disk = table.writable_folder("disk");
+    if let (Some(folder), Some(at)) = (&disk, table.key("disk")) {
+        table.expect_writable(&at, folder, "the server does not start unless its user may");
+    }
     let store = StoreOptions {
         memory: table.size("memory").unwrap_or(default.store.memory),
         memory_entry: table.memory_size("memory_entry").unwrap_or(default.store.memory_entry),
-        disk: table.writable_folder("disk"),
+        disk,
         disk_size: table.size("disk_size").unwrap_or(default.store.disk_size),
         most_entry: table.size("max_entry").unwrap_or(default.store.most_entry),
     };

@@ -3,16 +3,19 @@
 //! place in the file.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 use osier_web::wrap::cache::StoreOptions;
+use rustix::fs::Access;
 
 use crate::certificates::acme::settings as acme;
 use crate::handler::{HandlerSettings, Match, Spools};
 use crate::policy::prefixes::Prefixes;
-use crate::reader::{At, Source, nearest};
+use crate::reader::{At, Source, is_refused, nearest};
 
 use super::address::is_ipv4_taken_with_ipv6;
 use super::loops;
@@ -50,8 +53,14 @@ pub struct RouteAt {
     pub sound: bool,
 }
 
-/// Checks that no two listeners share an address or a name.
-pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>) {
+/// Checks that no two listeners share an address or a name, and that this machine can open each. `is_opened_by_root`: root opens them,
+/// whoever reads this.
+pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>, is_opened_by_root: bool) {
+    let sound = listeners.iter().filter(|one| one.sound);
+    let named = sound.map(|one| (&one.listener.bind, &one.at));
+    for (bind, at) in named.chain(admin.map(|admin| (&admin.value, &admin.span))) {
+        can_open(source, bind, at, is_opened_by_root);
+    }
     for (index, one) in listeners.iter().enumerate().filter(|(_, one)| one.sound) {
         for earlier in listeners[..index].iter().filter(|earlier| earlier.sound) {
             if collide(&earlier.listener.bind, &one.listener.bind) {
@@ -82,6 +91,43 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
     }
 }
 
+/// Warns of an address that this machine does not have, and of a place where this user can make no socket.
+fn can_open(source: &Source<'_>, bind: &Bind, at: &Range<usize>, is_opened_by_root: bool) {
+    let unless = "the server does not start";
+    match bind {
+        Bind::Tcp(address) => {
+            // A link-local address without its interface is invalid.
+            let is_none =
+                |error: std::io::Error| matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput);
+            if UdpSocket::bind((address.ip(), 0)).is_err_and(is_none) {
+                let text = format!(
+                    "this machine does not have the address {}; {unless} while it has not",
+                    address.ip()
+                );
+                source.warning(at, text);
+            }
+        }
+        // The files of running listeners, which a reload leaves alone, may be out of sight in another root folder.
+        Bind::Unix(path) if !source.is_inside() => {
+            let folder = path.parent().unwrap_or(path);
+            if path
+                .symlink_metadata()
+                .is_ok_and(|found| !found.file_type().is_socket())
+            {
+                let shown = source.shown(path);
+                source.warning(at, format!("'{shown}' is no socket; {unless} while it is there"));
+            } else if !is_opened_by_root && is_refused(folder, Access::WRITE_OK | Access::EXEC_OK) {
+                let shown = source.shown(folder);
+                source.warning(
+                    at,
+                    format!("this user may not write to '{shown}'; {unless} unless it may"),
+                );
+            }
+        }
+        Bind::Unix(_) | Bind::Systemd(_) => {}
+    }
+}
+
 /// Whether the system, or this server, would refuse the second of two addresses. Port 0 is a different port each time.
 pub fn collide(a: &Bind, b: &Bind) -> bool {
     let any = |address: &SocketAddr| match address.ip() {
@@ -94,10 +140,19 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
     };
     match (a, b) {
         (Bind::Tcp(a), Bind::Tcp(b)) => {
-            a.port() != 0 && a.port() == b.port() && (a == b || covers(a, b) || covers(b, a))
+            // An IPv4 address may be written as one of IPv6.
+            let [a, b] = [a, b].map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
+            a.port() != 0 && a.port() == b.port() && (a == b || covers(&a, &b) || covers(&b, &a))
         }
+        (Bind::Unix(a), Bind::Unix(b)) => is_one_file(a, b),
         (a, b) => a == b,
     }
+}
+
+/// Whether two paths name one file, also through links and dots in their folders.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
+    a == b || a.file_name() == b.file_name() && folder(a).is_some_and(|of_a| folder(b) == Some(of_a))
 }
 
 /// Finds the listeners of each site, and checks the sites against each other and against their listeners.

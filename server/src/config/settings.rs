@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use osier_tls::ClientCertificates;
 use osier_web::wrap::queue;
 use osier_web::{Http2Limits, Rates, Timeouts, compress};
 use toml::de::DeValue;
@@ -332,6 +333,16 @@ pub struct ClientTls {
     pub authorities: Vec<u8>,
     /// Whether a client without a certificate is refused.
     pub is_required: bool,
+}
+
+impl ClientTls {
+    /// The same for an acceptor of TLS.
+    pub fn certificates(&self) -> ClientCertificates {
+        match self.is_required {
+            true => ClientCertificates::Required(self.authorities.clone()),
+            false => ClientCertificates::Optional(self.authorities.clone()),
+        }
+    }
 }
 
 impl Listener {

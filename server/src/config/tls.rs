@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use osier_tls::Tickets;
+use osier_tls::{Acceptor, ClientCertificates, Hello, Identity, Resolver, Tickets};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use toml::de::DeValue;
@@ -50,7 +50,7 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
     let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
     let min_version = table.choice("min_version", &versions).unwrap_or_default();
     let authorities = authorities(&table);
-    let lists = revoked(&table);
+    let lists = revoked(&table, authorities.as_deref());
     let is_required = table.choice("client", &[("optional", false), ("required", true)]);
     if table.key("client_ca").is_none() {
         for key in ["client", "client_crl"] {
@@ -65,33 +65,49 @@ pub fn listen(section: &Section<'_>) -> Option<ListenTls> {
         section.source().problem(&at, text);
     }
     table.finish();
-    Some(ListenTls {
-        min_version,
-        client: authorities.map(|authorities| ClientTls {
-            authorities: [authorities, lists.unwrap_or_default()].join(&b'\n'),
-            is_required: is_required.unwrap_or(true),
-        }),
-    })
+    let client = authorities.map(|authorities| ClientTls {
+        authorities: [authorities, lists.unwrap_or_default()].join(&b'\n'),
+        is_required: is_required.unwrap_or(true),
+    });
+    Some(ListenTls { min_version, client })
+}
+
+/// Tries authorities, or lists of revoked certificates beside them, as a listener uses them.
+///
+/// # Errors
+/// The part that TLS refuses, and why.
+fn try_clients(authorities: &[u8], lists: &[u8]) -> Result<(), osier_tls::Error> {
+    struct Nobody;
+    impl Resolver for Nobody {
+        fn find(&self, _: &Hello<'_>) -> Option<Identity> {
+            None
+        }
+    }
+    let clients = ClientCertificates::Required([authorities, lists].join(&b'\n'));
+    Acceptor::builder(Nobody).client_certificates(clients).build().map(drop)
 }
 
 /// Reads the authorities of clients. A file that is not there is a mistake: without it the listener would admit nobody,
 /// or everybody.
 fn authorities(table: &Section<'_>) -> Option<Vec<u8>> {
     let (path, bytes) = table.content("client_ca")?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    if found.is_ok_and(|found| !found.is_empty()) {
-        return Some(bytes);
-    }
     let source = table.source();
     let shown = source.shown(&path.value);
-    let text = format!("'client_ca': '{shown}' holds no certificates in PEM form");
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let text = match found {
+        Ok(found) if !found.is_empty() => match try_clients(&bytes, b"") {
+            Ok(()) => return Some(bytes),
+            Err(error) => format!("'client_ca': '{shown}' cannot be used: {error}"),
+        },
+        _ => format!("'client_ca': '{shown}' holds no certificates in PEM form"),
+    };
     source.problem(&path.span, text);
     None
 }
 
 /// Reads the lists of revoked certificates. A file that is not there is a mistake: without it the listener would admit
 /// everybody. A list that is out of date counts on, with a warning.
-fn revoked(table: &Section<'_>) -> Option<Vec<u8>> {
+fn revoked(table: &Section<'_>, authorities: Option<&[u8]>) -> Option<Vec<u8>> {
     let (path, bytes) = table.content("client_crl")?;
     let source = table.source();
     let shown = source.shown(&path.value);
@@ -116,6 +132,14 @@ fn revoked(table: &Section<'_>) -> Option<Vec<u8>> {
     if issuers.len() < count {
         let text = format!(
             "'client_crl': '{shown}' holds two lists of one authority, and only one can count: keep the newest"
+        );
+        source.problem(&path.span, text);
+        return None;
+    }
+    // TLS takes no list of version 1, and none of changes or of some reasons alone.
+    if let Some(Err(error)) = authorities.map(|authorities| try_clients(authorities, &bytes)) {
+        let text = format!(
+            "'client_crl': '{shown}' cannot be used: {error}; it must hold whole lists of version 2 (RFC 5280)"
         );
         source.problem(&path.span, text);
         return None;

@@ -2,6 +2,7 @@
 //! the other tables.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use osier_web::{Limits, Rates, Timeouts};
@@ -10,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::certificates::acme::settings as acme;
+use crate::certificates::state;
 use crate::policy::client::{Client, client};
 use crate::policy::real_ip::RealIp;
 use crate::process::privileges::{self, WrongKey};
@@ -33,6 +35,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let top = Section::new(source, "", table.get_ref(), 0..0);
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
+    let chroot_at = top.key("chroot");
     let chroot = chroot(&top, user.as_deref(), group.as_deref());
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
@@ -81,9 +84,9 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
             });
         listeners.extend(defaults);
     }
-    check::listeners(source, &listeners, admin.as_ref());
+    check::listeners(source, &listeners, admin.as_ref(), user.is_some());
     let sites = check::sites(source, &listeners, is_implied, shared.is_some(), &acme, sites);
-    Config {
+    let config = Config {
         user,
         group,
         chroot,
@@ -104,6 +107,23 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         sites,
         includes: Vec::new(),
         contents: source.contents(),
+    };
+    default_state(source, chroot_at, &config);
+    config
+}
+
+/// Checks that the default state folder, if the configuration needs it, is inside of the root folder.
+fn default_state(source: &Source<'_>, at: Option<Range<usize>>, config: &Config) {
+    let (Some(at), Some(chroot)) = (at, &config.chroot) else {
+        return;
+    };
+    let is_used = !source.is_inside() && config.state.is_none() && config.needs_state();
+    if let Some(folder) = state::default_of_root().filter(|folder| is_used && !folder.starts_with(chroot)) {
+        let text = format!(
+            "the certificates need a state folder, and '{}' is outside of chroot: set 'state' to a folder inside",
+            folder.display()
+        );
+        source.problem(&at, text);
     }
 }
 

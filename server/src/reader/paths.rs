@@ -139,7 +139,8 @@ impl Section<'_> {
     pub fn writable_folder(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
         let path = self.path(&text, FOLDER)?;
-        if path.exists() {
+        // A link that leads nowhere is there, too: no folder can be made in its place.
+        if path.symlink_metadata().is_ok() {
             return self.existing_folder(key, &text);
         }
         let parent = path.parent().unwrap_or(Path::new("/"));

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
-use osier_tls::{Acceptor, ClientCertificates, Hello, Identity, Resolver, Tickets, Version};
+use osier_tls::{Acceptor, Hello, Identity, Resolver, Tickets, Version};
 use osier_web::{
     Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts,
 };
@@ -473,14 +473,7 @@ fn acceptor(
     has_http2: bool,
     tickets: &Tickets,
 ) -> Result<Acceptor, osier_tls::Error> {
-    let clients = match &tls.client {
-        None => ClientCertificates::None,
-        Some(ClientTls {
-            authorities,
-            is_required: false,
-        }) => ClientCertificates::Optional(authorities.clone()),
-        Some(ClientTls { authorities, .. }) => ClientCertificates::Required(authorities.clone()),
-    };
+    let clients = tls.client.as_ref().map(ClientTls::certificates).unwrap_or_default();
     let version = match tls.min_version {
         TlsVersion::Tls12 => Version::Tls12,
         TlsVersion::Tls13 => Version::Tls13,

@@ -251,6 +251,14 @@ fn listeners() {
             ],
         ),
         (
+            "[[listen]]\naddress = \"unix:x\"\n[[listen]]\naddress = \"unix:www/../x\"\n@site\n@route\n",
+            &["4:11: 'unix:DIR/www/../x' is already in use by another [[listen]] (line 2)"],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \"[::ffff:127.0.0.1]:81\"\n@site\n@route\n",
+            &["4:11: '[::ffff:127.0.0.1]:81' is already in use by another [[listen]] (line 2)"],
+        ),
+        (
             "[admin]\naddress = \"81\"\n[[listen]]\naddress = \"127.0.0.1:81\"\n@site\n@route\n",
             &["2:11: [admin] needs an address of its own: '127.0.0.1:81' is used by a [[listen]]"],
         ),
@@ -279,6 +287,43 @@ fn listeners() {
             &["5:11: no site uses the listener '127.0.0.1:82': name it in the 'listen' of a site"],
         ),
     ]);
+}
+
+#[test]
+fn an_address_that_cannot_be_opened_is_a_warning() {
+    let text = format!("[[listen]]\naddress = \"unix:users\"\n{SITE}{ROUTE}");
+    let (status, printed) = check(&text);
+    let warning = "site.toml:2:11: warning: 'DIR/users' is no socket; the server does not start while it is there";
+    assert!(status == 0 && printed.starts_with(warning), "{printed}");
+    // TEST-NET-1 of RFC 5737, and a link-local address without its interface.
+    for address in ["192.0.2.1", "[fe80::1]"] {
+        let text = format!("[admin]\naddress = \"{address}:81\"\n{SITE}{ROUTE}");
+        let (status, printed) = check(&text);
+        let warning = "site.toml:2:11: warning: this machine does not have the address ";
+        assert!(status == 0 && printed.starts_with(warning), "{printed}");
+    }
+}
+
+#[test]
+fn a_root_folder_needs_a_state_folder_inside() {
+    let text = "user = \"65534\"\ngroup = \"65534\"\nchroot = \"www\"\n[[listen]]\naddress = \"81\"\ntls = true\n\
+                [[site]]\nhost = \"a.test\"\ntls = \"internal\"\n[[site.route]]\nrespond = 204\n";
+    let mistakes = mistakes(text);
+    let outside = "3:1: the certificates need a state folder, and '/";
+    assert!(mistakes.len() == 1 && mistakes[0].starts_with(outside), "{mistakes:?}");
+    let with_state = format!("state = \"www/state\"\n{text}");
+    assert_eq!(check(&with_state).0, 0, "{}", check(&with_state).1);
+}
+
+#[test]
+fn the_folder_of_a_cache_must_be_one_that_can_be_made() {
+    let folder = Folder::new();
+    std::os::unix::fs::symlink("nowhere", folder.join("link")).unwrap();
+    let text = format!("{SITE}cache = {{ disk = \"link\" }}\n[[site.route]]\nproxy = \"127.0.0.1:9\"\n");
+    folder.write("site.toml", text);
+    let (status, printed) = crate::support::check(&folder, &["site.toml"]);
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("there is no folder"), "{printed}");
 }
 
 #[test]

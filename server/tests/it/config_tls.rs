@@ -387,6 +387,26 @@ fn backends_are_told_which_certificate_a_client_has_shown() {
     assert!(curl(&sites, "example.org", &ann).unwrap().is_ok());
 }
 
+/// A list of version 1, as `openssl ca -gencrl` makes it without extensions.
+const OLD_LIST: &str = "\
+-----BEGIN X509 CRL-----
+MIGcMEQwCgYIKoZIzj0EAwIwFjEUMBIGA1UEAwwLdGhlIGNsaWVudHMXDTI2MTEy
+OTE5MTg0N1oYDzIxMjUwNjIzMTkxODQ3WjAKBggqhkjOPQQDAgNIADBFAiEAjZLk
+uwIx+8qax/BeMzpMZ+XWHZhne+htVs3Mo8yWHIACIHPLIyd7et0AKoyBSJz4e5iC
+IFbIFCA21yYaAKZIl3xY
+-----END X509 CRL-----
+";
+
+/// A list of the changes since another one.
+const DELTA_LIST: &str = "\
+-----BEGIN X509 CRL-----
+MIGxMFoCAQEwCgYIKoZIzj0EAwIwFjEUMBIGA1UEAwwLdGhlIGNsaWVudHMXDTI2
+MTEyOTE5MTg0N1oYDzIxMjUwNjIzMTkxODQ3WqARMA8wDQYDVR0bAQH/BAMCAQEw
+CgYIKoZIzj0EAwIDRwAwRAIgHUYHdQiOeifLUARYKWytoEizys4uV5lBNRKuhR3r
+zAQCIGVkPU3Qbaq+mZUiriOI3n9+00by1BrJ+EXGi5n5YLdM
+-----END X509 CRL-----
+";
+
 #[test]
 fn a_revoked_certificate_is_refused_after_a_reload() {
     let (folder, authority) = folder();
@@ -423,12 +443,20 @@ fn a_revoked_certificate_is_refused_after_a_reload() {
         (clients.pem.clone(), "holds no list of revoked certificates"),
         (format!("{newer}{}", authority.pem), "holds certificates, too"),
         (format!("{older}{newer}"), "holds two lists of one authority"),
+        (OLD_LIST.into(), "must hold whole lists of version 2"),
+        (DELTA_LIST.into(), "must hold whole lists of version 2"),
     ] {
         sites.folder.write("revoked.pem", content);
         let said = sites.reload(&with_list);
         assert!(said.contains(mistake) && said.contains("stays"), "{said}");
         assert!(get("bob").unwrap().is_err());
     }
+    sites.folder.write("revoked.pem", clients.revoke(8, 2096));
+    let not_der = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    sites.folder.write("clients.pem", not_der);
+    let said = sites.reload(&with_list);
+    let mistake = "clients.pem' cannot be used: an authority cannot be used";
+    assert!(said.contains(mistake) && said.contains("stays"), "{said}");
     let said = sites.reload(&text.replace(tls, "{ client_crl = \"revoked.pem\" }"));
     assert!(said.contains("'client_crl' needs 'client_ca'"), "{said}");
 }
