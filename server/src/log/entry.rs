@@ -91,7 +91,7 @@ pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     line.extend_from_slice(b"] \"");
     request(line, entry);
     line.extend_from_slice(b"\" ");
-    put_number(line, entry.status.into());
+    put_number(line, entry.status);
     line.push(b' ');
     put_number(line, entry.bytes);
     line.push(b' ');
@@ -248,7 +248,7 @@ pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
         }
     }
     line.extend_from_slice(b",\"status\":");
-    put_number(line, entry.status.into());
+    put_number(line, entry.status);
     line.extend_from_slice(b",\"bytes\":");
     put_number(line, entry.bytes);
     if let Some(took) = entry.took {

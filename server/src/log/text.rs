@@ -32,25 +32,16 @@ pub fn put_client(line: &mut Vec<u8>, client: Option<IpAddr>) {
         return put(line, format_args!("{}", Client(client)));
     };
     let [first, rest @ ..] = ip.octets();
-    put_number(line, first.into());
+    put_number(line, first);
     for octet in rest {
         line.push(b'.');
-        put_number(line, octet.into());
+        put_number(line, octet);
     }
 }
 
 /// Appends a number in decimal digits.
-pub fn put_number(line: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return line.extend_from_slice(&digits[at..]);
-        }
-    }
+pub fn put_number(line: &mut Vec<u8>, number: impl itoa::Integer) {
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Appends the last `width` decimal digits of a number.
@@ -230,7 +221,7 @@ mod tests {
             with(&mut line);
             String::from_utf8(line).unwrap()
         };
-        for number in [0, 9, 10, 99, 65_535, u64::MAX] {
+        for number in [0_u64, 9, 10, 99, 65_535, u64::MAX] {
             assert_eq!(put(&|line| put_number(line, number)), number.to_string());
         }
         for (number, shown) in [(0, "000"), (7, "007"), (42, "042"), (999, "999")] {

@@ -270,7 +270,7 @@ impl Params<'_> {
         match length {
             // Empty, as in other servers: some programs wait for a body of length `0`.
             0 if !has_body(asked.method) => self.put("CONTENT_LENGTH", b""),
-            length => self.put("CONTENT_LENGTH", Text::number(length).bytes()),
+            length => self.put("CONTENT_LENGTH", itoa::Buffer::new().format(length).as_bytes()),
         }
         let protocol = match request.version() {
             http::Version::HTTP_10 => "HTTP/1.0",
@@ -293,7 +293,7 @@ impl Params<'_> {
         }
         if let Some(local) = request.local_addr() {
             self.put("SERVER_ADDR", Text::address(local.ip().to_canonical()).bytes());
-            self.put("SERVER_PORT", Text::number(local.port().into()).bytes());
+            self.put("SERVER_PORT", itoa::Buffer::new().format(local.port()).as_bytes());
         } else {
             self.put("SERVER_PORT", if is_https { b"443" } else { b"80" });
         }
@@ -302,7 +302,7 @@ impl Params<'_> {
                 self.put("REMOTE_ADDR", Text::address(ip).bytes());
                 // A field that names the client leaves its port out.
                 if let port @ 1.. = request.peer().port() {
-                    self.put("REMOTE_PORT", Text::number(port.into()).bytes());
+                    self.put("REMOTE_PORT", itoa::Buffer::new().format(port).as_bytes());
                 }
             }
             // The same as in nginx, so applications know it. An invented address could match a rule of the backend.

@@ -1,9 +1,9 @@
-//! Numbers and addresses for the heads of requests to backends and of stored responses.
+//! Addresses for the heads of requests to backends.
 
 use std::io::Write;
 use std::net::IpAddr;
 
-/// A number or an address, written as `Display` writes it at a tenth of the cost. Each request has several.
+/// An address, written as `Display` writes it at a tenth of the cost. Each request has several.
 pub(crate) struct Text {
     bytes: [u8; Text::MAX],
     len: usize,
@@ -29,20 +29,6 @@ impl Text {
         self.len += 1;
     }
 
-    #[cfg(any(feature = "cache", feature = "fastcgi"))]
-    pub(crate) fn number(mut number: u64) -> Text {
-        let mut text = Text::new();
-        loop {
-            text.push(b'0' + (number % 10) as u8);
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        text.bytes[..text.len].reverse();
-        text
-    }
-
     pub(crate) fn address(ip: IpAddr) -> Text {
         let mut text = Text::new();
         let IpAddr::V4(ip) = ip else {
@@ -55,13 +41,9 @@ impl Text {
             if at > 0 {
                 text.push(b'.');
             }
-            if octet >= 100 {
-                text.push(b'0' + octet / 100);
+            for &digit in itoa::Buffer::new().format(octet).as_bytes() {
+                text.push(digit);
             }
-            if octet >= 10 {
-                text.push(b'0' + octet / 10 % 10);
-            }
-            text.push(b'0' + octet % 10);
         }
         text
     }
@@ -70,14 +52,6 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(any(feature = "cache", feature = "fastcgi"))]
-    #[test]
-    fn numbers_are_written_as_display_writes_them() {
-        for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {
-            assert_eq!(Text::number(number).bytes(), number.to_string().as_bytes());
-        }
-    }
 
     #[test]
     fn addresses_are_written_as_display_writes_them() {

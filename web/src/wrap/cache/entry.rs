@@ -20,7 +20,6 @@ use super::queue::MOST_USES;
 use crate::body::outgoing::Kind;
 use crate::files::conditional::{Conditions, Validators, Verdict, date, evaluate};
 use crate::files::range::{Selection, select, still_valid};
-use crate::request::text::Text;
 use crate::{Body, Request, Response};
 
 /// Estimated bytes that an entry takes besides its key, its fields and its body: its structures, and its places in the
@@ -111,7 +110,7 @@ impl Note {
             // Most responses of a cache are hits, and few of them are stale.
             Note::Hit if ttl >= 0 => (|| {
                 rest.write_all(b"osier; hit; ttl=")?;
-                rest.write_all(Text::number(ttl.unsigned_abs()).bytes())
+                rest.write_all(itoa::Buffer::new().format(ttl.unsigned_abs()).as_bytes())
             })(),
             Note::Hit => write!(rest, "osier; hit; ttl={ttl}"),
             Note::Forwarded {
@@ -340,7 +339,7 @@ impl Entry {
             _ => fields.extend(&meta.fields),
         }
         if note == Note::Hit || age.as_secs() > 0 {
-            let _ = fields.push("age", Text::number(age.as_secs()).bytes());
+            let _ = fields.push("age", itoa::Buffer::new().format(age.as_secs()).as_bytes());
         }
         let ttl = meta.freshness.lifetime.as_secs() as i64 - age.as_secs() as i64;
         note.write(ttl, |value| {
