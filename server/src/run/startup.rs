@@ -529,14 +529,10 @@ fn allowed(
     // A program that sets DNS records is a script, as a rule, and runs others.
     for program in config.dns_programs() {
         let real = fs::canonicalize(program).ok();
-        // A rule for the system's root folder would make everything readable.
-        let folder = |path: &Path| match path.parent().filter(|folder| folder.parent().is_some()) {
-            Some(folder) => folder.to_owned(),
-            None => path.to_owned(),
-        };
+        let named = [Some(program), real.as_deref()].into_iter().flatten();
         paths
             .execute
-            .extend([Some(program), real.as_deref()].into_iter().flatten().map(folder));
+            .extend(named.map(|path| place_of_program(path).to_owned()));
         paths.execute.extend(SYSTEM_PROGRAMS.map(PathBuf::from));
     }
     if let Some(state) = state {
@@ -556,6 +552,13 @@ fn allowed(
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));
     (paths, strays)
+}
+
+/// The folder of a program, whose files the program may need. It is the program alone if that folder is the system's root folder: a rule
+/// for that would make everything readable.
+fn place_of_program(program: &Path) -> &Path {
+    let folder = program.parent().filter(|folder| folder.parent().is_some());
+    folder.unwrap_or(program)
 }
 
 /// The parents of the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name. So
@@ -635,6 +638,17 @@ mod tests {
                 cannot_listen(&error, &bind, "-l").to_string(),
                 format!("permission denied; {remedy}")
             );
+        }
+    }
+
+    #[test]
+    fn a_program_in_the_root_folder_does_not_open_that_folder() {
+        for (program, place) in [
+            ("/hook.sh", "/hook.sh"),
+            ("/srv/hook.sh", "/srv"),
+            ("/a/b/hook.sh", "/a/b"),
+        ] {
+            assert_eq!(place_of_program(Path::new(program)), Path::new(place));
         }
     }
 

@@ -96,6 +96,8 @@ fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     folder.write("site/page", "page");
     folder.write("other/page", "other");
+    folder.write("other/hook", "#!/bin/sh\n");
+    fs::set_permissions(folder.path().join("other/hook"), fs::Permissions::from_mode(0o755)).unwrap();
     folder.write("logs/log", "");
     fs::set_permissions(folder.path().join("logs"), fs::Permissions::from_mode(0o777)).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
@@ -133,7 +135,8 @@ fn child() {
         landlock: Some(Paths {
             read: vec![folder.join("site"), folder.join("missing")],
             write: vec![folder.join("logs")],
-            execute: Vec::new(),
+            // The file alone, as for a program in the system's root folder.
+            execute: vec![folder.join("other/hook"), "/bin".into()],
         }),
     };
     for line in Privileges::prepare(&settings).ok().unwrap().give_up_here().unwrap() {
@@ -149,6 +152,7 @@ fn child() {
             println!("passwd: {}", fs::read("/etc/passwd").is_ok());
             println!("site: {}", fs::read(root.join("site/page")).is_ok());
             println!("other: {}", fs::read(root.join("other/page")).is_ok());
+            println!("program: {}", Command::new(root.join("other/hook")).status().is_ok());
             println!("write log: {}", fs::write(root.join("logs/new"), "x").is_ok());
             println!("write site: {}", fs::write(root.join("site/new"), "x").is_ok());
             println!("write to nowhere: {}", fs::write("/dev/null", "x").is_ok());
@@ -173,6 +177,7 @@ fn what_is_given_up_does_not_come_back() {
     expect("shadow: false");
     expect("passwd: true");
     expect("site: true");
+    expect("program: true");
     expect("write log: true");
     expect("write site: false");
     expect("write to nowhere: true");
