@@ -262,6 +262,13 @@ impl<C: Callbacks> Session<C> {
         matches!(self.stage, Stage::Open | Stage::Pinged)
     }
 
+    /// Whether the connection may move to another process. In the middle of a message it moves after the message. One whose callbacks
+    /// have panicked ends here.
+    #[cfg(feature = "upgrade")]
+    fn may_move(&self) -> bool {
+        self.is_open() && self.decoder.is_none() && self.queue.ended().is_none() && self.panic.is_none()
+    }
+
     /// Notes why the connection ends, unless that is known.
     #[cold]
     fn ends(&mut self, end: End) -> Over {
@@ -489,8 +496,7 @@ impl<C: Callbacks> crate::Session for Session<C> {
 
     #[cfg(feature = "upgrade")]
     fn save(&mut self, io: &mut Upgraded) -> Option<Saved> {
-        // A connection in the middle of a message moves after the message. One whose callbacks have panicked ends here.
-        if !self.is_open() || self.decoder.is_some() || self.queue.ended().is_some() || self.panic.is_some() {
+        if !self.may_move() {
             return None;
         }
         // A slow client may take a while, during which the callbacks go on.
@@ -600,5 +606,25 @@ mod tests {
             taken
         });
         assert!(closed);
+    }
+
+    #[cfg(feature = "upgrade")]
+    #[test]
+    fn callbacks_that_have_panicked_do_not_move() {
+        use crate::Session as _;
+
+        struct Panics;
+        impl Callbacks for Panics {
+            fn on_message(&mut self, _: Message, _: &Sender) {}
+            fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
+                panic!("as the test wants it");
+            }
+        }
+        let timing = super::super::Options::default().timing();
+        let mut session = Session::new(Panics, timing, 1, Policy::DropNewest);
+        session.stage = Stage::Open;
+        assert!(session.may_move());
+        let polled = session.poll_woken(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(polled.is_ready() && !session.may_move());
     }
 }
