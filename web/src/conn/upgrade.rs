@@ -186,6 +186,12 @@ impl Upgraded {
         self.link.leaves_protocol(reason);
     }
 
+    /// Whether the worker has ended the connection because memory is short.
+    #[cfg(feature = "ws")]
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.link.is_evicted()
+    }
+
     /// Whether the server is shutting down. If so, end the session politely.
     pub fn is_draining(&self) -> bool {
         self.link.worker.draining.get()

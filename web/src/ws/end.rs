@@ -5,7 +5,7 @@ use std::{fmt, io};
 use osier::Cancelled;
 
 use super::Close;
-use crate::CloseReason;
+use crate::{CloseReason, Upgraded};
 
 /// Why a WebSocket has ended. The first cause counts: a client that was too slow, and then answers the server's close frame,
 /// was [too slow](End::TooSlow).
@@ -42,6 +42,8 @@ pub enum End {
     /// The queue of the client was full, under [`Policy::Disconnect`](osier::pubsub::Policy::Disconnect). Or the client took no bytes
     /// for [`Timeouts::write`](crate::Timeouts::write).
     TooSlow,
+    /// Memory was short, and the client took nothing: see [`CloseReason::Evicted`].
+    Evicted,
     /// The client violated the protocol or a size limit. It was sent this close frame.
     ProtocolError(Close),
     /// The server's code failed: a callback panicked.
@@ -52,11 +54,19 @@ pub enum End {
 
 impl End {
     /// The end by a read or a write that has failed.
-    pub(super) fn of_error(error: &io::Error) -> End {
+    pub(super) fn of_error(io: &Upgraded, error: &io::Error) -> End {
         match error.kind() {
             io::ErrorKind::TimedOut => End::TooSlow,
             _ if Cancelled::is(error) => End::Shutdown,
-            _ => End::Lost,
+            _ => End::without_close_frame(io),
+        }
+    }
+
+    /// The end of a connection on which no close frame has come.
+    pub(super) fn without_close_frame(io: &Upgraded) -> End {
+        match io.is_evicted() {
+            true => End::Evicted,
+            false => End::Lost,
         }
     }
 
@@ -67,6 +77,7 @@ impl End {
             End::Lost => CloseReason::Client,
             End::PingTimeout => CloseReason::PingTimeout,
             End::TooSlow => CloseReason::TooSlow,
+            End::Evicted => CloseReason::Evicted,
             End::ProtocolError(_) => CloseReason::ProtocolError,
             End::Failed => CloseReason::Failed,
             End::Shutdown => CloseReason::Shutdown,
@@ -82,6 +93,7 @@ impl fmt::Display for End {
             End::Lost => f.write_str("the connection was lost"),
             End::PingTimeout => f.write_str("the client did not answer a ping"),
             End::TooSlow => f.write_str("the client was too slow"),
+            End::Evicted => f.write_str("the client took nothing while memory was short"),
             End::ProtocolError(close) => write!(f, "the client violated the protocol: {close}"),
             End::Failed => f.write_str("the server's code failed"),
             End::Shutdown => f.write_str("the server shut down"),

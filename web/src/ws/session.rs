@@ -278,11 +278,11 @@ impl<C: Callbacks> Session<C> {
 
     /// Notes that a read or a write has failed.
     #[cold]
-    fn failed(&mut self, error: &io::Error) -> Over {
+    fn failed(&mut self, io: &Upgraded, error: &io::Error) -> Over {
         // A queue that is full meanwhile came first.
         match self.queue.ended() {
             Some(RecvError::TooSlow) => self.ends(End::TooSlow),
-            _ => self.ends(End::of_error(error)),
+            _ => self.ends(End::of_error(io, error)),
         }
     }
 
@@ -314,7 +314,7 @@ impl<C: Callbacks> Session<C> {
                 Ok(0) => self.end_of_input(io),
                 Ok(count) => self.take(io, &input[..count]),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(()),
-                Err(error) => Err(self.failed(&error)),
+                Err(error) => Err(self.failed(io, &error)),
             };
             // Bytes buffered behind the handshake are announced only once, so they are all read
             // now. Unread bytes of the socket wake the connection again.
@@ -329,7 +329,7 @@ impl<C: Callbacks> Session<C> {
     /// Handles the end of the client's bytes, or of reading because the server is draining.
     fn end_of_input(&mut self, io: &mut Upgraded) -> Result<(), Over> {
         if !io.is_draining() {
-            return Err(self.ends(End::Lost));
+            return Err(self.ends(End::without_close_frame(io)));
         }
         Err(self.stop(io))
     }
@@ -391,7 +391,7 @@ impl<C: Callbacks> Session<C> {
             if batch.is_empty() {
                 break;
             }
-            batch.flush(io).map_err(|error| self.failed(&error))?;
+            batch.flush(io).map_err(|error| self.failed(io, &error))?;
             if let Some(last) = last {
                 let is_too_slow = self.queue.ended().is_some() && self.sender.0.last.get() != Some(&last);
                 self.ends(match is_too_slow {

@@ -225,7 +225,7 @@ impl<'a> WebSocket<'a> {
                 self.flush_async().await?;
             }
             Waited::End => {
-                self.closed = Some(End::Lost);
+                self.closed = Some(End::without_close_frame(self.io));
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             Waited::Silence if self.pinged => {
@@ -314,8 +314,8 @@ impl<'a> WebSocket<'a> {
     #[cold]
     fn failed(&mut self, error: io::Error) -> io::Error {
         if !Cancelled::is(&error) {
-            let closing = &self.closing;
-            let end = || closing.clone().unwrap_or_else(|| End::of_error(&error));
+            let (closing, io) = (&self.closing, &*self.io);
+            let end = || closing.clone().unwrap_or_else(|| End::of_error(io, &error));
             self.closed.get_or_insert_with(end);
         }
         error

@@ -2,13 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
 
 use osier::memory::{self, Account};
 use osier_web::{Request, Route, Router, ws};
 
-use crate::common::{Client, Site, eventually, site};
+use crate::common::{Client, PATIENCE, Site, eventually, site};
 use crate::ws_client::{Peer, masked};
 
 /// The limit of the child.
@@ -148,5 +148,56 @@ fn messages_in_fragments_grow_no_further_and_end_by_1013() {
         assert!((4..CLIENTS).contains(&closed), "{closed}");
         drop(peers);
         is_as_before(&site, Account::WEBSOCKETS);
+    });
+}
+
+/// Tells why it has ended.
+struct Tells(mpsc::Sender<ws::End>);
+
+impl ws::Callbacks for Tells {
+    fn on_open(&mut self, sender: &ws::Sender) {
+        let frame = much();
+        (0..MUCH).for_each(|_| _ = sender.send(frame.clone()));
+    }
+
+    fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+
+    fn on_close(&mut self, end: &ws::End) {
+        let _ = self.0.send(end.clone());
+    }
+}
+
+/// So many frames are more than the system takes for a client that reads nothing.
+const MUCH: usize = 40;
+
+fn much() -> ws::Frame {
+    vec![b'x'; 1 << 20].into()
+}
+
+#[test]
+fn a_websocket_that_takes_nothing_while_memory_is_short_tells_why_it_ends() {
+    let name = "memory::a_websocket_that_takes_nothing_while_memory_is_short_tells_why_it_ends";
+    in_a_small_child(name, || {
+        let (tell, told) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        let open = move |request: &mut Request<'_>| {
+            let (options, tell) = (ws::Options::default(), tell.lock().unwrap().clone());
+            if request.param("style").as_deref() == Some("callbacks") {
+                return options.upgrade_dormant(request, Tells(tell));
+            }
+            options.upgrade(request, move |socket| {
+                let frame = much();
+                let sent = (0..MUCH).try_for_each(|_| socket.send(frame.clone()));
+                let _ = tell.send(socket.closed().cloned().expect("the client reads nothing"));
+                sent
+            })
+        };
+        let site = site(Router::new().get("/{style}", open));
+        for style in ["/callbacks", "/closure"] {
+            let peer = Peer::open(site.addr, style);
+            let all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(ws::End::Evicted), "{style}");
+            drop((peer, all));
+        }
     });
 }

@@ -150,6 +150,12 @@ impl Link {
         }
     }
 
+    /// Whether it ends because its place or its memory is needed.
+    #[cfg(feature = "ws")]
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.phase.get() == Phase::Ended(CloseReason::Evicted)
+    }
+
     /// Notes that the client is read on during a graceful shutdown: Linux answers its bytes by a reset once both directions are shut down,
     /// and opens no window for them once the reading direction is.
     pub(crate) fn reads_on(&self) {
