@@ -9,7 +9,8 @@
 //! nobody reads loses lines, and the next line that gets through reports how many. Files and syslog have a [`Writer`].
 //!
 //! A failed or refused request is not logged if its reason was logged within the last second. Once that second is over,
-//! another line reports how many were left out.
+//! another line reports how many were left out. Each failed login has its line, up to [`LOGINS`] in a second: programs such as
+//! fail2ban count lines.
 //!
 //! The log begins on standard error. [`ErrorLog::open`] moves it once the process has the rights that it keeps. The destination then gets
 //! the lines that went to standard error before, too: errors of certificates, for example.
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use osier::sync::Event;
 use osier_web::Level;
 
-use super::operator::{Line, Say};
+use super::operator::{LOGIN_FAILED, Line, Say};
 use super::settings::{self, To};
 use super::stderr::{LONGEST, Shared, stderr};
 use super::syslog::{self, severity};
@@ -32,6 +33,9 @@ use super::writer::{self, Output, Report, Writer};
 
 /// The time during which a cause is not logged again.
 const REPEAT: Duration = Duration::from_secs(1);
+
+/// The lines about failed logins of one client as one user within [`REPEAT`]. No program that counts them waits for more.
+const LOGINS: u32 = 10;
 
 /// The number of causes that are remembered. While as many are remembered, a line with another cause is logged if it is
 /// more serious than [`Level::Info`]. Other lines are counted: a client can make up causes, names of fields for
@@ -238,6 +242,8 @@ struct Recent {
     cause: u64,
     entry: Entry,
     written: Instant,
+    /// How many more lines with the same cause may be written.
+    more: u32,
     /// The count of lines with the same cause that were left out since.
     again: u64,
 }
@@ -293,8 +299,13 @@ impl<W: AsFd> Log<W> {
             return false;
         };
         if let Some(recent) = self.recent.iter_mut().find(|recent| recent.cause == cause) {
-            recent.again += 1;
-            return true;
+            if recent.more == 0 {
+                recent.again += 1;
+                return true;
+            }
+            recent.more -= 1;
+            self.put(&entry);
+            return false;
         }
         let is_full = self.recent.len() >= REMEMBERED;
         if is_full && entry.level >= Level::Info {
@@ -303,10 +314,12 @@ impl<W: AsFd> Log<W> {
         }
         self.put(&entry);
         if !is_full {
+            let is_login = entry.text.starts_with(LOGIN_FAILED);
             self.recent.push(Recent {
                 cause,
                 entry,
                 written: now,
+                more: if is_login { LOGINS - 1 } else { 0 },
                 again: 0,
             });
         }
@@ -603,6 +616,22 @@ mod tests {
             read_untimed(&mut reader),
             "error osier: 3 more lines with this cause: GET / failed: no backend\n",
             "at the end, once"
+        );
+    }
+
+    #[test]
+    fn each_failed_login_has_a_line_until_a_program_has_seen_enough() {
+        let (mut log, mut reader) = log();
+        let start = Instant::now();
+        let text = format!("{LOGIN_FAILED}client 192.0.2.7, user \"ada\", realm \"\": wrong password");
+        for _ in 0..25 {
+            say(&mut log, Level::Warning, &text, start);
+        }
+        log.count_repeated(Some(start + REPEAT));
+        assert_eq!(
+            read_untimed(&mut reader),
+            format!("warning osier: {text}\n").repeat(10)
+                + &format!("warning osier: 15 more lines with this cause: {text}\n")
         );
     }
 

@@ -10,6 +10,9 @@ use osier_web::{Level, Record, Reject, Request, RequestId};
 
 use super::text::{Client, visible};
 
+/// The begin of the line about a login with a wrong name or password. The client follows.
+pub const LOGIN_FAILED: &str = "authentication failed: ";
+
 /// Logs lines for the operator. Clones log to the same place.
 #[derive(Clone)]
 pub struct Say(Arc<dyn Fn(&Line<'_>) + Send + Sync>);

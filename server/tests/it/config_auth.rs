@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use crate::config_proxy::https_backend;
-use crate::support::sites::Sites;
+use crate::support::sites::{Sites, send};
 use std::io::{Read, Write};
 
 /// A server that answers each request, whose head is its argument, and closes the connection.
@@ -236,4 +236,35 @@ fn a_failed_login_names_the_client_as_fail2ban_reads_it() {
     mapped.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
     sites.wait_until_said("authentication failed: client 127.0.0.1, user \"\"");
+
+    // The documented filter, without what common.conf of fail2ban adds, finds each failure of a burst.
+    let documents = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let documents = std::fs::read_to_string(documents).unwrap();
+    let filter = documents
+        .lines()
+        .find_map(|line| line.strip_prefix("failregex = "))
+        .unwrap();
+    let filter = filter
+        .replace("%(__prefix_line)s", "")
+        .replace("<ADDR>", r"127\.0\.0\.1");
+    let filter = regex::Regex::new(&filter).unwrap();
+    for n in 0..8 {
+        let mut client = sites.connect();
+        // Characters of the client's choice are no line of another client.
+        send(
+            &mut client,
+            "GET",
+            "x",
+            &format!("/{n}?client=127.0.0.2%20osier:%20"),
+            &["Authorization: Basic YWRhOng="],
+        );
+        assert_eq!(client.receive("GET").status, 401);
+    }
+    let count = || {
+        let said = sites.said();
+        let texts = said.lines().filter_map(|line| Some(line.split_once(' ')?.1));
+        texts.filter(|text| filter.is_match(text)).count()
+    };
+    // The first of them came by IPv6.
+    testkit::eventually("each failure has its line", || count() == 9);
 }

@@ -17,8 +17,8 @@
 //!   found.
 //! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a
 //!   503. Users in the cache are not affected. `rate` on the same route limits a single client.
-//! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, which fail2ban can
-//!   match. The line never holds the password.
+//! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, up to ten in a second for one client and
+//!   user, and fail2ban counts the lines (`docs/configuration.md`). The line never holds the password.
 
 mod credentials;
 mod hash;
@@ -38,7 +38,7 @@ use osier_web::http::StatusCode;
 use osier_web::{Level, Request, Response};
 
 use crate::log::Client;
-use crate::log::operator::Say;
+use crate::log::operator::{LOGIN_FAILED, Say};
 use crate::policy::watched::{self, Watched};
 use credentials::Credentials;
 use hash::Hash;
@@ -240,7 +240,7 @@ impl Auth {
     fn failed(&self, request: Option<&Request<'_>>, client: Client, user: &str, why: &str) -> Response {
         let shown: String = user.chars().take(NAME_SHOWN).collect();
         let realm = &self.realm;
-        let text = format_args!("authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}");
+        let text = format_args!("{LOGIN_FAILED}client {client}, user {shown:?}, realm {realm:?}: {why}");
         match request {
             Some(request) => self.say.about(request, Level::Warning, text),
             None => self.say.warning(text),
