@@ -1,18 +1,19 @@
 //! The protocol of Redis, RESP 2: commands are encoded, replies are read.
 //!
 //! A command is an array of byte strings. A reply begins with a byte that names its kind; its numbers and short texts are
-//! lines that end in CRLF. Every length that the broker sends has a bound, and memory grows with the bytes that arrive.
+//! lines that end in CRLF. Every length that the broker sends has a bound, and so have all lengths of a reply together. Memory grows with the
+//! bytes that arrive.
 
 use std::io::{self, BufRead, Read};
 
 /// Maximum bytes of a line: a number, a status, an error.
 const LINE_MAX: usize = 64 * 1024;
 
-/// Maximum bytes of a string, which is the broker's own default.
-const STRING_MAX: usize = 512 * 1024 * 1024;
+/// Maximum bytes of the texts of a reply. One string may have all of them, which is the broker's own default for a string.
+const TEXT_MAX: usize = 512 * 1024 * 1024;
 
-/// Maximum elements of an array. Memory grows with those that arrive.
-const ARRAY_MAX: usize = 1 << 20;
+/// Maximum elements of the arrays of a reply. One array may have all of them.
+const ELEMENTS_MAX: usize = 1 << 20;
 
 /// Maximum arrays around a value. The reply to XREAD has five.
 const DEPTH_MAX: usize = 8;
@@ -63,27 +64,51 @@ pub(super) fn encode(bytes: &mut Vec<u8>, words: &[&[u8]]) {
 /// The errors of `from`; `UnexpectedEof` if it ends within a reply or before it; `InvalidData` for bytes that are not RESP 2 or
 /// exceed a bound. A failed reader has lost its place.
 pub(super) fn read(from: &mut impl BufRead) -> io::Result<Reply> {
-    read_at(from, 0)
+    let mut left = Left {
+        text: TEXT_MAX,
+        elements: ELEMENTS_MAX,
+    };
+    read_at(from, 0, &mut left)
 }
 
-fn read_at(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
+/// The text and the elements that a reply may still have.
+struct Left {
+    text: usize,
+    elements: usize,
+}
+
+/// Takes the length of a part off what is left for the whole.
+fn take(left: &mut usize, length: usize, most: usize) -> io::Result<()> {
+    *left = left
+        .checked_sub(length)
+        .ok_or_else(|| invalid(&format!("a reply whose parts have more than {most} together")))?;
+    Ok(())
+}
+
+fn read_at(from: &mut impl BufRead, depth: usize, left: &mut Left) -> io::Result<Reply> {
     let line = line(from)?;
     let (kind, rest) = line.split_first().ok_or_else(|| invalid("an empty line"))?;
+    if matches!(kind, b'+' | b'-') {
+        take(&mut left.text, rest.len(), TEXT_MAX)?;
+    }
     Ok(match kind {
         b'+' => Reply::Text(rest.to_vec()),
         b'-' => Reply::Error(String::from_utf8_lossy(rest).into_owned()),
         b':' => Reply::Number(number(rest)?),
-        b'$' => match length(rest, STRING_MAX)? {
-            Some(length) => Reply::Text(string(from, length)?),
+        b'$' => match length(rest, TEXT_MAX)? {
+            Some(length) => {
+                take(&mut left.text, length, TEXT_MAX)?;
+                Reply::Text(string(from, length)?)
+            }
             None => Reply::Nil,
         },
         b'*' if depth == DEPTH_MAX => return Err(invalid(&format!("more than {DEPTH_MAX} arrays within each other"))),
-        b'*' => match length(rest, ARRAY_MAX)? {
-            Some(length) => Reply::Array(
-                (0..length)
-                    .map(|_| read_at(from, depth + 1))
-                    .collect::<Result<_, _>>()?,
-            ),
+        b'*' => match length(rest, ELEMENTS_MAX)? {
+            Some(length) => {
+                take(&mut left.elements, length, ELEMENTS_MAX)?;
+                let values = (0..length).map(|_| read_at(from, depth + 1, left));
+                Reply::Array(values.collect::<Result<_, _>>()?)
+            }
             None => Reply::Nil,
         },
         _ => return Err(invalid("an unknown kind of reply")),
@@ -221,6 +246,18 @@ mod tests {
             assert_eq!(kind(bytes), io::ErrorKind::InvalidData, "{:?}", bytes.escape_ascii());
         }
         assert_eq!(kind(b"$1\r\nabc"), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn the_parts_of_a_reply_have_a_bound_together() {
+        // Two strings, and an array within another, each of which would be allowed alone.
+        let strings = [b"*2\r\n$1\r\na\r\n", format!("${TEXT_MAX}\r\n").as_bytes()].concat();
+        let arrays = format!("*1\r\n*{ELEMENTS_MAX}\r\n");
+        for bytes in [&strings[..], arrays.as_bytes()] {
+            let error = read(&mut &bytes[..]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+            assert!(error.to_string().contains(" together"), "{error}");
+        }
     }
 
     proptest! {
