@@ -42,6 +42,14 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
+/// Opens a path for calls that need no access to it, such as the rules of Landlock.
+///
+/// # Errors
+/// As [`open_to_write`].
+pub fn reach(path: &Path) -> io::Result<OwnedFd> {
+    open(path, OFlags::PATH)
+}
+
 /// Gives a file to a user and a group, and creates it if it is missing. A device that all may write to, such as `/dev/null`,
 /// stays as it is.
 ///

@@ -373,7 +373,10 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
         Bind::Unix(path) => match process.inside(path) {
-            Some(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
+            // Root makes no socket, and removes none, behind a link of others.
+            Some(path) => handed::reach(path.parent().unwrap_or(&path))
+                .and_then(|_| Listener::bind_unix(&path))
+                .map(|listener| vec![listener]),
             None => Err(io::Error::other("it lies outside of the root folder of this process")),
         },
         Bind::Systemd(_) => Err(io::Error::other(

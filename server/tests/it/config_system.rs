@@ -448,6 +448,35 @@ fn root_writes_its_id_through_no_link_of_others() {
     });
 }
 
+#[test]
+fn root_makes_no_socket_behind_a_link_of_others() {
+    let folder = Sites::folder();
+    let Some(victims) = victims(&folder) else { return };
+    planted(&victims, &folder.join("logs/deep"));
+    // The file of a socket on which nobody listens, which a server replaces.
+    drop(std::os::unix::net::UnixListener::bind(victims.join("o.sock")).unwrap());
+    for name in ["o.sock", "new.sock"] {
+        let text = format!(
+            "user = \"65534\"\ngroup = \"65534\"\n[[listen]]\naddress = \"unix:logs/deep/{name}\"\n\
+             [[site]]\n[[site.route]]\nfiles = \"www\"\n"
+        );
+        fs::write(folder.join("site.toml"), text).unwrap();
+        let before = fs::metadata(victims.join(name)).ok().map(|found| found.ino());
+        let output = osier().arg("site.toml").current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("logs/deep' is a symbolic link that somebody other than root"),
+            "{said}"
+        );
+        assert_eq!(
+            fs::metadata(victims.join(name)).ok().map(|found| found.ino()),
+            before,
+            "{name}"
+        );
+    }
+}
+
 /// Makes the folder `logs`, which belongs to the user 65534, and a folder that only root may read, with a file. None unless this is root.
 fn victims(folder: &crate::support::Folder) -> Option<PathBuf> {
     if !rustix::process::geteuid().is_root() {

@@ -14,16 +14,18 @@
 //! A user or a group is a name in `/etc/passwd` or `/etc/group`, or a number.
 
 use std::fs;
+use std::io;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetStatus,
+    ABI, Access, AccessFs, LandlockStatus, PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetStatus,
 };
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::thread;
 
+use crate::process::handed;
 use crate::process::root::inside;
 
 /// The rights that Landlock handles: those for files in Linux 6.10. Later rights, such as connecting to Unix sockets,
@@ -219,7 +221,7 @@ impl Privileges {
         // A Landlock rule applies to the file that a path names now. The root folder has changed, so paths are looked
         // up inside of it. The user has not changed yet, so every folder can still be opened.
         let root = self.chroot.as_deref();
-        let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root));
+        let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root, &mut lines));
         if let Some(identity) = &self.identity {
             identity
                 .take()
@@ -346,9 +348,9 @@ fn supplementary(name: &str, gid: u32, group: &str) -> Vec<u32> {
     groups.filter(|other| *other != gid).collect()
 }
 
-/// Opens the accessible paths inside of `root` and makes Landlock rules for them. The error says why Landlock is not
-/// available.
-fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
+/// Opens the accessible paths inside of `root` and makes Landlock rules for them. Adds a line for each path to write to that somebody else
+/// may have linked to another one: a rule for that would open what it should keep closed. The error says why Landlock is not available.
+fn ruleset(paths: &Paths, root: Option<&Path>, lines: &mut Vec<String>) -> Result<RulesetCreated, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let all = AccessFs::from_all(RIGHTS);
     let mut rules = Ruleset::default()
@@ -373,8 +375,19 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
     // The runtime sends cold files there to get them into the page cache.
     let null = ["/dev/null"].map(|path| (PathBuf::from(path), AccessFs::ReadFile | AccessFs::WriteFile));
     for (path, access) in read.chain(write).chain(execute).chain(null) {
-        let Ok(opened) = PathFd::new(&path) else {
-            continue;
+        let opened = match access.contains(AccessFs::MakeReg) {
+            true => handed::reach(&path),
+            false => rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(io::Error::from),
+        };
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Root has refused it, not the system.
+                if error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none() {
+                    lines.push(format!("landlock: '{}' stays closed: {error}", path.display()));
+                }
+                continue;
+            }
         };
         // A rule for a file may hold only the rights that exist for files.
         let access = if path.is_dir() {
