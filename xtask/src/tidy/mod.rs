@@ -6,6 +6,7 @@
 
 mod circles;
 mod commits;
+mod dependencies;
 mod documents;
 mod files;
 mod islands;
@@ -74,6 +75,7 @@ const RULES: &[Rule] = &[
     rule("openings", "paragraphs of doc comments", openings::check),
     rule("names", "names in module headers", names::check),
     rule("commits", "commit subjects", commits::check),
+    rule("dependencies", "numbers of dependencies", dependencies::check),
 ];
 
 pub fn main() -> ExitCode {
