@@ -235,45 +235,101 @@ impl UdpSocket {
 
     socket_options! {
         /// Sets whether the socket may send to a broadcast address.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         set_broadcast(broadcast: bool) -> () = set_socket_broadcast;
 
         /// Whether the socket may send to a broadcast address.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         broadcast() -> bool = socket_broadcast;
 
         /// Sets whether the host receives its own IPv4 multicast datagrams.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         set_multicast_loop_v4(come_back: bool) -> () = set_ip_multicast_loop;
 
         /// Whether the host receives its own IPv4 multicast datagrams.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         multicast_loop_v4() -> bool = ip_multicast_loop;
 
         /// Sets the number of hops that multicast datagrams may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         set_multicast_ttl_v4(ttl: u32) -> () = set_ip_multicast_ttl;
 
         /// The number of hops that multicast datagrams may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         multicast_ttl_v4() -> u32 = ip_multicast_ttl;
 
         /// Sets whether the host receives its own IPv6 multicast datagrams.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         set_multicast_loop_v6(come_back: bool) -> () = set_ipv6_multicast_loop;
 
         /// Whether the host receives its own IPv6 multicast datagrams.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         multicast_loop_v6() -> bool = ipv6_multicast_loop;
 
         /// Joins a group on the interface with this address. With 0.0.0.0 the system chooses.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         join_multicast_v4(group: &Ipv4Addr, interface: &Ipv4Addr) -> () = set_ip_add_membership;
 
         /// Leaves a group.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         leave_multicast_v4(group: &Ipv4Addr, interface: &Ipv4Addr) -> () = set_ip_drop_membership;
 
         /// Joins a group on the interface with this number. With 0 the system chooses.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         join_multicast_v6(group: &Ipv6Addr, interface: u32) -> () = set_ipv6_add_membership;
 
         /// Leaves a group.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         leave_multicast_v6(group: &Ipv6Addr, interface: u32) -> () = set_ipv6_drop_membership;
 
         /// Sets the number of hops that datagrams may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         set_ttl(ttl: u32) -> () = set_ip_ttl;
 
         /// The number of hops that datagrams may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
         ttl() -> u32 = ip_ttl;
     }
 }
