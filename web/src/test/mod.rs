@@ -25,6 +25,8 @@
 //! - A response is collected in memory as a whole.
 //! - An upgrade ends with its 101 response, unless the test calls [`RequestBuilder::upgrade`] or `websocket`.
 
+#[cfg(feature = "multipart")]
+mod form;
 mod jar;
 #[cfg(feature = "ws")]
 mod websocket;
@@ -51,6 +53,8 @@ use crate::conn::serve::{After, Input, Local, Service};
 use crate::test::jar::Jar;
 use crate::{Handler, Server, Stream, lock};
 
+#[cfg(feature = "multipart")]
+pub use form::Form;
 #[cfg(feature = "ws")]
 pub use websocket::WebSocket;
 
@@ -235,6 +239,13 @@ impl RequestBuilder<'_> {
         let text = serde_html_form::to_string(value).expect("the test's value is a form");
         self.header("content-type", "application/x-www-form-urlencoded")
             .body(text)
+    }
+
+    /// Sets a form with files as the body, with its content type.
+    #[cfg(feature = "multipart")]
+    pub fn multipart(self, form: Form) -> Self {
+        let (content_type, body) = form.finish();
+        self.header("content-type", content_type).body(body)
     }
 
     /// Sets the client address that the handler sees; `127.0.0.1:4` by default.

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use osier_web::multipart::Limits;
-use osier_web::test::Client;
+use osier_web::test::{Client, Form};
 use osier_web::{Rejection, Request, Route, Router};
 
 use crate::common::{eventually, site};
@@ -86,6 +86,20 @@ impl Read for Dripping {
         let most = into.len().min(self.1);
         self.0.read(&mut into[..most])
     }
+}
+
+#[test]
+fn a_form_of_the_test_client_is_that_of_a_browser() {
+    let folder = Folder::new();
+    let form = Form::new()
+        .text("title", "Déjà vu")
+        .text("quo\"te\r\n", "\r\n--osier")
+        .file("file", "a \"b\".txt", "text/plain", [0, 255])
+        .file("empty", "", "application/octet-stream", "");
+    let reply = Client::new(router(&folder)).post("/").multipart(form).send();
+    let expected = "title \"Déjà vu\"\nquo%22te%0D%0A \"\\r\\n--osier\"\nfile \"a %22b%22.txt\" text/plain 2\n\
+                    empty \"\" application/octet-stream 0\n";
+    assert_eq!((reply.status().as_u16(), reply.text()), (200, expected));
 }
 
 #[test]
