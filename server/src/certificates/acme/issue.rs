@@ -19,7 +19,7 @@ use time::format_description::well_known::Rfc3339;
 use super::challenge::{Board, Proofs};
 use super::jose::AccountKey;
 use super::order::{self, Kind, Wanted};
-use super::protocol::{Client, Directory, Error, Received, Transport};
+use super::protocol::{Client, Directory, Error, Problem, Transport, one_line};
 use super::schedule::{Validity, Window};
 use super::settings::{Issuer, Settings};
 use super::storage::{Advice, Pending, Storage, Stored};
@@ -30,7 +30,7 @@ const DIRECTORY_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// Time between two requests for the issuer's renewal window: the shortest, the one after a failure, and the longest
 /// (RFC 9773 section 4.3).
-const ASK_MIN: Duration = Duration::from_secs(3600);
+const ASK_MIN: Duration = Duration::from_secs(60);
 pub const ASK: Duration = Duration::from_secs(6 * 3600);
 const ASK_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -240,34 +240,40 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
 }
 
-/// Asks an issuer when it wants a certificate to be renewed. `now` is in seconds since 1970.
+/// Asks an issuer when it wants a certificate to be renewed, and where it explains that. `now` is in seconds since 1970. `None` if the
+/// issuer answers no such questions.
 ///
 /// # Suspends
 /// Until the issuer has answered.
 ///
 /// # Errors
-/// When it cannot be reached.
-pub fn advice(issuer: &Issuer, resources: &Resources, id: &str, now: i64) -> Result<Advice, Error> {
+/// When it cannot be reached, and when it does not answer with a window.
+pub fn advice(
+    issuer: &Issuer,
+    resources: &Resources,
+    id: &str,
+    now: i64,
+) -> Result<Option<(Advice, Option<String>)>, Error> {
     let (transport, directory) = resources.issuer(issuer)?;
-    let received = match directory.renewal_info {
-        Some(base) => {
-            let url = format!("{}/{id}", base.trim_end_matches('/'));
-            Some(transport.send("GET", &url, None)?)
-        }
-        None => None,
+    let Some(base) = directory.renewal_info else {
+        return Ok(None);
     };
-    let pause = received.as_ref().and_then(Received::pause).unwrap_or(ASK);
-    let body = match received.filter(|received| received.status == 200) {
-        Some(received) => received.json()?,
-        None => Value::Null,
-    };
+    let received = transport.send("GET", &format!("{}/{id}", base.trim_end_matches('/')), None)?;
+    if received.status != 200 {
+        return Err(Error::Problem(Problem::of(&received)));
+    }
+    let pause = received.pause().unwrap_or(ASK);
+    let body = received.json()?;
     let time = |name: &str| seconds(&body["suggestedWindow"][name]);
-    let window = time("start").zip(time("end"));
-    Ok(Advice {
+    // "A RenewalInfo object in which the end timestamp equals or precedes the start timestamp is invalid." (RFC 9773 section 4.2)
+    let window = time("start").zip(time("end")).filter(|(begins, ends)| begins < ends);
+    let (begins, ends) = window.ok_or_else(|| Error::Malformed("no window for a renewal".into()))?;
+    let advice = Advice {
         id: id.to_owned(),
-        window: window.map(|(begins, ends)| Window { begins, ends }),
+        window: Some(Window { begins, ends }),
         again: now.saturating_add(pause.clamp(ASK_MIN, ASK_MAX).as_secs().cast_signed()),
-    })
+    };
+    Ok(Some((advice, body["explanationURL"].as_str().map(one_line))))
 }
 
 /// Seconds since 1970 of a date as RFC 3339 writes it.

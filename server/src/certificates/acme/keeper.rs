@@ -128,6 +128,8 @@ struct State {
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
     is_ended: bool,
+    /// The explanation of windows that was told last.
+    explained: String,
 }
 
 /// The next look at a certificate.
@@ -395,6 +397,8 @@ impl Keeper {
     fn not_before(&self, subject: &Subject, read: &Read) -> Option<Duration> {
         let (now, chance) = (self.wall(), chance(subject.name()));
         let left = |until: i64| u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
+        // "Clients MUST NOT check a certificate's RenewalInfo after the certificate has expired." (RFC 9773 section 4.3)
+        left(read.validity.ends)?;
         let mut asks_again = None;
         let mut window = None;
         if let Some(id) = &read.id {
@@ -432,16 +436,33 @@ impl Keeper {
         // Only the issuer of this certificate knows it.
         for issuer in &subject.settings.issuers {
             match issue::advice(issuer, &self.resources, id, now) {
-                Ok(given) => advice = given,
-                Err(_) => continue,
-            }
-            if advice.window.is_some() {
-                break;
+                Ok(Some((given, why))) => {
+                    self.explain(subject.name(), why);
+                    advice = given;
+                    break;
+                }
+                Ok(None) => {}
+                // What it has said before holds.
+                Err(error) => {
+                    let pause = error.retry_after().unwrap_or_default().as_secs().cast_signed();
+                    advice.again = advice.again.max(now.saturating_add(pause));
+                }
             }
         }
         // If the answer is not stored, the next start asks for it again.
         let _ = self.resources.storage.put_advice(subject.name(), &advice);
         advice
+    }
+
+    /// Logs where an issuer explains its windows. All certificates may have one explanation, which is told for the first.
+    fn explain(&self, name: &str, why: Option<String>) {
+        let Some(why) = why.filter(|why| self.state().explained != *why) else {
+            return;
+        };
+        self.say.info(format_args!(
+            "the issuer explains when {name}, and perhaps others, are to be renewed: {why}"
+        ));
+        self.state().explained = why;
     }
 
     /// Orders a certificate from the issuers, one after the other. `old` is the one that it replaces.

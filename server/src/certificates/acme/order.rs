@@ -141,8 +141,9 @@ pub fn prove(client: &mut Client<'_>, wanted: &Wanted<'_>, solver: &dyn Solver) 
     }
     let url = client.directory.new_order.clone();
     let opened = match client.post(&url, &payload.to_string()) {
-        // Another order has replaced that certificate already (RFC 9773 section 5).
-        Err(Error::Problem(problem)) if problem.kind == "alreadyReplaced" => {
+        // Another order may have replaced that certificate already, and another account or issuer may have ordered or signed it
+        // (RFC 9773 section 5). The order is what matters.
+        Err(Error::Problem(problem)) if payload.get("replaces").is_some() && problem.is_final() => {
             payload.as_object_mut().map(|payload| payload.remove("replaces"));
             client.post(&url, &payload.to_string())?
         }

@@ -134,7 +134,7 @@ impl Error {
 
 impl Problem {
     /// The refusal in a response.
-    fn of(received: &Received) -> Problem {
+    pub fn of(received: &Received) -> Problem {
         let body: Value = serde_json::from_slice(&received.body).unwrap_or(Value::Null);
         let kind = body["type"].as_str().unwrap_or_default();
         Problem {

@@ -64,6 +64,14 @@ pub struct Script {
     pub accepts_each: usize,
     /// Offers `renewalInfo` with this window.
     pub window: Option<(String, String)>,
+    /// Where it explains that window.
+    pub explains: Option<&'static str>,
+    /// The status that answers a question for that window, instead of it.
+    pub refuses_questions: Option<u16>,
+    /// Knows none of the certificates that are to be replaced.
+    pub knows_no_predecessor: bool,
+    /// The status that answers for every account, which is closed.
+    pub closes_accounts: Option<u16>,
     pub profiles: Vec<String>,
     pub needs_binding: bool,
     /// The name whose proof fails.
@@ -88,6 +96,16 @@ pub struct Script {
     pub lifetime: Option<Duration>,
     /// It believes every signature.
     pub believes: bool,
+}
+
+impl Script {
+    /// Sets the validity of a certificate that it signs now.
+    fn limit(&self, params: &mut CertificateParams) {
+        if let Some(lifetime) = self.lifetime {
+            let now = OffsetDateTime::from(osier::time::system_now());
+            (params.not_before, params.not_after) = (now, now + lifetime);
+        }
+    }
 }
 
 pub struct Issuer {
@@ -226,6 +244,7 @@ impl Issuer {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(names).unwrap();
         params.use_authority_key_identifier_extension = true;
+        self.script.lock().unwrap().limit(&mut params);
         Stored {
             chain: params.signed_by(&key, &self.signer).unwrap().pem(),
             key: key.serialize_pem(),
@@ -271,6 +290,14 @@ impl Issuer {
         };
         let path = url.strip_prefix("https://issuer.test/").unwrap();
         match path.split('/').collect::<Vec<_>>()[..] {
+            ["new-account"] if script.closes_accounts.is_some() => {
+                let status = script.closes_accounts.unwrap_or_default();
+                problem(
+                    status,
+                    "unauthorized",
+                    "Account is not valid, has status \"deactivated\"",
+                )
+            }
             ["new-account"] => {
                 assert_eq!(payload["termsOfServiceAgreed"], true);
                 if script.needs_binding {
@@ -294,6 +321,9 @@ impl Issuer {
                         retry_after: retry_after.clone(),
                         ..json_reply(*status, body)
                     };
+                }
+                if script.knows_no_predecessor && payload["replaces"].is_string() {
+                    return problem(403, "unauthorized", "this account has not ordered that certificate");
                 }
                 let names = payload["identifiers"].as_array().unwrap().iter();
                 let names: Vec<String> = names.map(|name| name["value"].as_str().unwrap().to_owned()).collect();
@@ -348,10 +378,7 @@ impl Issuer {
                 let request = CertificateSigningRequestParams::from_der(&request.into()).unwrap();
                 let mut request = request;
                 request.params.use_authority_key_identifier_extension = true;
-                if let Some(lifetime) = script.lifetime {
-                    let now = OffsetDateTime::from(osier::time::system_now());
-                    (request.params.not_before, request.params.not_after) = (now, now + lifetime);
-                }
+                script.limit(&mut request.params);
                 let number: usize = number.parse().unwrap();
                 let chain = match script.mixes_up_keys && number == 0 {
                     true => request.params.signed_by(&KeyPair::generate().unwrap(), &self.signer),
@@ -440,7 +467,14 @@ impl Transport for Arc<Issuer> {
                 self.state.lock().unwrap().questions += 1;
                 let script = self.script.lock().unwrap();
                 let (start, end) = script.window.as_ref().unwrap();
-                json_reply(200, &json!({ "suggestedWindow": { "start": start, "end": end } }))
+                let window = json!({ "start": start, "end": end });
+                match script.refuses_questions {
+                    Some(status) => problem(status, "serverInternal", "come back later"),
+                    None => json_reply(
+                        200,
+                        &json!({ "suggestedWindow": window, "explanationURL": script.explains }),
+                    ),
+                }
             }
             ("POST", url) => self.post(url, body.expect("a POST has a body")),
             _ => problem(405, "malformed", "no such request"),

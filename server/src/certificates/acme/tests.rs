@@ -266,7 +266,7 @@ fn the_issuers_window_is_asked_for() {
     });
     let again = 1000 + 6 * 3600;
     let got = advice(&At::new(DIRECTORY), &resources, &id, 1000).unwrap();
-    assert_eq!(got, Advice { id, window, again });
+    assert_eq!(got, Some((Advice { id, window, again }, None)));
 }
 
 #[test]
@@ -391,6 +391,135 @@ fn a_start_with_ten_thousand_certificates_asks_their_issuer_for_little() {
         "{after_hours:?}"
     );
     assert!(at_the_next_start.1 - after_hours.1 < 100, "{looks:?}");
+}
+
+/// The time so many seconds after that of the system, as RFC 3339 writes it.
+fn moment(after: i64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(system_clock()() + after).unwrap();
+    at.format(&time::format_description::well_known::Rfc3339).unwrap()
+}
+
+const A_DAY: i64 = 24 * 3600;
+
+/// A keeper has these certificates for some hours. Returns the orders, how often it has asked for windows, and its lines.
+fn kept(
+    script: Script,
+    names: &[&str],
+    hours: u32,
+    prepare: impl FnOnce(&Memory, &str, i64) + Copy + Send + 'static,
+) -> (Vec<Option<String>>, usize, Vec<String>) {
+    let issuer = Issuer::new(script);
+    let (counted, subjects) = (
+        issuer.clone(),
+        names.iter().map(|&name| subject(&[name])).collect::<Vec<_>>(),
+    );
+    let lines = run(move || {
+        let (storage, clock) = (Arc::new(Memory::default()), virtual_clock());
+        for subject in &subjects {
+            let stored = issuer.issue(&subject.names);
+            storage.put_certificate(subject.name(), &stored).unwrap();
+            prepare(&storage, subject.name(), clock());
+        }
+        let kept = Kept::on(storage);
+        kept.run(&issuer, subjects, &clock, hours * HOUR);
+        kept.lines()
+    });
+    let replaced = counted.counts().1.into_iter().map(|(_, replaces)| replaces);
+    (replaced.collect(), counted.looks().1, lines)
+}
+
+/// The issuer may not know the certificate: another issuer has signed it, or another account has ordered it (RFC 9773 section 5).
+#[test]
+fn a_predecessor_that_the_issuer_does_not_know_keeps_nothing_from_its_renewal() {
+    let script = Script {
+        window: Some((moment(-2 * A_DAY), moment(-A_DAY))),
+        knows_no_predecessor: true,
+        ..script()
+    };
+    let (orders, _, lines) = kept(script, &["a.example"], 8, |_, _, _| {});
+    assert_eq!(orders.first(), Some(&None), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("has issued a certificate for a.example")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_window_that_ends_before_it_begins_is_no_answer() {
+    let script = Script {
+        window: Some((moment(-A_DAY), moment(-2 * A_DAY))),
+        ..script()
+    };
+    let (orders, questions, lines) = kept(script, &["a.example", "b.example"], 24, |_, _, _| {});
+    assert_eq!(orders, [], "{lines:?}");
+    // The next question comes after six hours (RFC 9773 section 4.3.3).
+    assert!((6..=10).contains(&questions), "{questions}");
+}
+
+#[test]
+fn a_window_holds_while_its_issuer_gives_no_answer() {
+    let script = Script {
+        window: Some((moment(0), moment(1))),
+        refuses_questions: Some(503),
+        ..script()
+    };
+    let names = ["a.example", "b.example", "c.example", "d.example"];
+    let (orders, questions, lines) = kept(script, &names, 8, |storage, name, now| {
+        let id = issue::read(&storage.certificate(name).unwrap().unwrap().chain)
+            .unwrap()
+            .id;
+        let (begins, ends) = (now + 6 * 3600, now + 6 * 3600 + 600);
+        let advice = Advice {
+            id: id.unwrap(),
+            window: Some(Window { begins, ends }),
+            again: now,
+        };
+        storage.put_advice(name, &advice).unwrap();
+    });
+    assert!(questions > 0);
+    assert_eq!(orders.len(), names.len(), "{lines:?}");
+}
+
+#[test]
+fn nobody_is_asked_when_to_renew_a_certificate_that_has_expired() {
+    let script = Script {
+        window: Some((moment(0), moment(1))),
+        lifetime: Some(Duration::from_secs(60)),
+        refuses_orders: Some((500, json!({}), None)),
+        ..script()
+    };
+    let (_, questions, lines) = kept(script, &["a.example"], 24, |_, _, _| {});
+    assert_eq!(questions, 0, "{lines:?}");
+}
+
+#[test]
+fn the_explanation_of_a_window_is_told_once() {
+    let script = Script {
+        window: Some((moment(20 * A_DAY), moment(21 * A_DAY))),
+        explains: Some("https://issuer.test/why"),
+        ..script()
+    };
+    let (orders, questions, lines) = kept(script, &["a.example", "b.example"], 48, |_, _, _| {});
+    assert!(orders.is_empty() && questions > 4, "{questions}");
+    let told = ", and perhaps others, are to be renewed: https://issuer.test/why";
+    assert!(lines.len() == 1 && lines[0].ends_with(told), "{lines:?}");
+}
+
+/// RFC 8555 section 7.3.6 asks for 401. Boulder and Pebble answer with 403.
+#[test]
+fn a_closed_account_is_told_as_the_documents_say() {
+    for status in [401, 403] {
+        let script = Script {
+            closes_accounts: Some(status),
+            ..script()
+        };
+        let (done, ..) = order(script, subject(&["a.example"]));
+        let why = done.err().unwrap().to_string();
+        let expected = format!("the issuer refuses ({status}, unauthorized): Account is not valid");
+        assert!(why.starts_with(&expected), "{why}");
+    }
 }
 
 #[test]
