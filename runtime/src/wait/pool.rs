@@ -5,6 +5,9 @@
 //! when none has come for [`IDLE`]. Each push and each take starts another thread if more than [`BACKLOG`] jobs wait for each
 //! idle thread. So a burst of short jobs starts few threads, and jobs that block keep no other job waiting until there are
 //! [`THREADS_MAX`]. The lock is not held while a job runs.
+//!
+//! The end of a runtime cancels tasks here, and all threads may wait for those. So that job gets a thread beyond [`THREADS_MAX`] where it
+//! might find no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -54,20 +57,35 @@ pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 ///
 /// The system's, if the pool has no thread and the system starts none. `work` is dropped then.
 pub(crate) fn try_spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Task<T>> {
-    // The work is ready at its first poll, so nobody wakes it.
-    let schedule = |job| drop(queue(job));
-    let (job, task) = Builder::new()
-        .propagate_panic(true)
-        .spawn(|()| async move { work() }, schedule);
-    queue(job)?;
+    let (job, task) = job(work);
+    queue(job, Pool::push)?;
     Ok(task)
 }
 
-/// Queues a job: for a thread of the pool, or for the simulation that runs here.
-fn queue(job: Runnable) -> io::Result<()> {
+/// Runs `work` as [`spawn`] does, although all threads of the pool may wait for it.
+///
+/// # Errors
+///
+/// The system's, if it starts no thread that is needed. `work` is dropped then.
+pub(crate) fn try_spawn_awaited(work: impl FnOnce() + Send + 'static) -> io::Result<Task<()>> {
+    let (job, task) = job(work);
+    queue(job, Pool::push_awaited)?;
+    Ok(task)
+}
+
+fn job<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Runnable, Task<T>) {
+    // The work is ready at its first poll, so nobody wakes it.
+    let schedule = |job| drop(queue(job, Pool::push));
+    Builder::new()
+        .propagate_panic(true)
+        .spawn(|()| async move { work() }, schedule)
+}
+
+/// Queues a job: for a thread of the pool by `push`, or for the simulation that runs here.
+fn queue(job: Runnable, push: fn(&'static Pool, Runnable) -> io::Result<()>) -> io::Result<()> {
     match simulated::defer(job) {
         Ok(()) => Ok(()),
-        Err(job) => POOL.push(job),
+        Err(job) => push(&POOL, job),
     }
 }
 
@@ -89,7 +107,10 @@ impl Pool {
     }
 
     fn push(&'static self, job: Runnable) -> io::Result<()> {
-        let mut state = self.state();
+        self.push_behind(self.state(), job)
+    }
+
+    fn push_behind(&'static self, mut state: MutexGuard<'_, State>, job: Runnable) -> io::Result<()> {
         state.jobs.push_back(job);
         if let Err(error) = self.grow(&mut state)
             && state.threads == 0
@@ -104,6 +125,16 @@ impl Pool {
         drop(state);
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Queues a job that other jobs may wait for. It gets a thread of its own if those in front of it may take all threads.
+    fn push_awaited(&'static self, job: Runnable) -> io::Result<()> {
+        let state = self.state();
+        if state.jobs.len() < state.idle + (THREADS_MAX - state.threads) {
+            return self.push_behind(state, job);
+        }
+        drop(state);
+        start_thread("osier-pool", || isolate(|| job.run())).map(drop)
     }
 
     /// Starts another thread if too many jobs wait.
@@ -169,6 +200,35 @@ mod tests {
         let panicked = std::panic::catch_unwind(|| crate::block_on(panicking));
         assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
         assert_eq!(crate::block_on(spawn(|| 7)), 7);
+    }
+
+    #[test]
+    fn a_job_that_all_threads_wait_for_runs() {
+        // A pool of its own: other tests use the common one.
+        static POOL: Pool = Pool::new();
+        let released = Arc::new(Barrier::new(THREADS_MAX + 1));
+        for _ in 0..THREADS_MAX {
+            let released = Arc::clone(&released);
+            let (job, task) = async_task::spawn(
+                async move {
+                    let _ = released.wait();
+                },
+                |job| drop(POOL.push(job)),
+            );
+            job.schedule();
+            task.detach();
+        }
+        testkit::eventually("all threads wait", || {
+            POOL.state().threads == THREADS_MAX && POOL.state().jobs.is_empty()
+        });
+        let (job, task) = async_task::spawn(
+            async move {
+                let _ = released.wait();
+            },
+            |job| drop(POOL.push_awaited(job)),
+        );
+        job.schedule();
+        crate::block_on(task);
     }
 
     #[test]

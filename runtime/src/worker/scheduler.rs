@@ -165,7 +165,7 @@ impl Scheduler {
             return;
         }
         let scheduler = Arc::clone(self);
-        match pool::try_spawn(move || scheduler.leftovers.answer(|| scheduler.cancel_left())) {
+        match pool::try_spawn_awaited(move || scheduler.leftovers.answer(|| scheduler.cancel_left())) {
             Ok(task) => task.detach(),
             Err(_) => self.leftovers.give_up(),
         }
