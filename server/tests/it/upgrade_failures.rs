@@ -24,7 +24,7 @@ fn a_new_process_that_cannot_serve_changes_nothing() {
         ("exec sleep 60", "was not ready within 0.3 s"),
         (
             "cat hello >&0; exec sleep 60",
-            "speaks version 9 of the upgrade protocol, this one version 2: restart the server instead",
+            "speaks version 9 of the upgrade protocol, this one version 3: restart the server instead",
         ),
         (
             "echo nonsense nonsense >&0; exec sleep 60",
@@ -250,7 +250,7 @@ fn the_old_process_serves_again_when_the_new_one_ends_long_after_its_socket() {
 
 /// The messages of a new process that has a server, and serves.
 fn serving() -> Vec<u8> {
-    let hello = message(1, b"osier-up\x02\0\x01\0\0\0");
+    let hello = message(1, b"osier-up\x03\0\x01\0\0\0");
     let (ready, accepting) = (message(4, b"\x01\0\0\0\x0b\0\0\x00127.0.0.1:0"), message(7, b""));
     [hello, ready, accepting].concat()
 }
@@ -316,7 +316,7 @@ fn a_new_process_refuses_an_old_one_of_another_version() {
     old.write_all(&hello_of_version_9()).unwrap();
     let output = child.unwrap().wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    let why = "speaks version 9 of the upgrade protocol, this one version 2: restart the server instead";
+    let why = "speaks version 9 of the upgrade protocol, this one version 3: restart the server instead";
     assert!(output.status.code() == Some(2) && said.contains(why), "{said}");
     let mut answer = Vec::new();
     old.read_to_end(&mut answer).unwrap();
