@@ -88,7 +88,7 @@ impl Fpm {
     /// A script that writes a page of 56 KB in eight parts.
     pub const PAGE: &str = "<?php for ($i = 0; $i < 8; $i++) { echo str_repeat(\"<p>some words of a page, a line of it.</p>\\n\", 170); flush(); }";
 
-    /// What it writes.
+    /// The page.
     pub fn page() -> String {
         "<p>some words of a page, a line of it.</p>\n".repeat(8 * 170)
     }
