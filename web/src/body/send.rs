@@ -1,5 +1,6 @@
 //! Sends the body of a response: from memory, from a file, or as the handler's code produces it.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 #[cfg(feature = "sendfile")]
 use std::iter;
@@ -12,7 +13,7 @@ use crate::RequestBody;
 #[cfg(feature = "sendfile")]
 use crate::body::outgoing::FileParts;
 use crate::body::outgoing::{Body, Kind};
-use crate::conn::output::{HIGH_WATER, Output};
+use crate::conn::output::{BodyWriter, HIGH_WATER, Output};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 
@@ -48,13 +49,20 @@ impl Output<'_> {
                 }
                 Ok(bytes.len() as u64)
             }
-            (None, _) => self.send_slowly(mem::take(body), sent, None),
+            (None, _) => self.send_slowly(mem::take(body), sent, None, &Cell::new(0)),
         }
     }
 
     /// Same as [`send`](Output::send), for a body that is not in memory. A duplex body reads the
-    /// request's body from `from`.
-    pub(crate) fn send_slowly(&self, body: Body, sent: Sent, from: Option<&mut RequestBody<'_>>) -> io::Result<u64> {
+    /// request's body from `from`. `passed` gets the number of bytes that code has passed on, also if
+    /// it fails or unwinds then.
+    pub(crate) fn send_slowly(
+        &self,
+        body: Body,
+        sent: Sent,
+        from: Option<&mut RequestBody<'_>>,
+        passed: &Cell<u64>,
+    ) -> io::Result<u64> {
         if sent.transfer == Transfer::None {
             return Ok(0);
         }
@@ -75,8 +83,8 @@ impl Output<'_> {
                 return self.send_parts(file, parts.into_iter(), tail);
             }
             Kind::Reader { mut reader, len } => {
-                let mut writer = self.body_writer(chunked);
-                let count = copy(&mut reader, &mut writer, len)?;
+                let mut counted = self.counted(chunked, passed);
+                let count = copy(&mut reader, &mut counted.writer, len)?;
                 if len.is_some_and(|len| count < len) {
                     return Err(io::Error::new(
                         io::ErrorKind::UnexpectedEof,
@@ -86,20 +94,20 @@ impl Output<'_> {
                 count
             }
             Kind::Stream(produce, len) => {
-                let mut writer = self.body_writer(chunked);
-                produce(&mut writer)?;
-                if len.is_some_and(|len| writer.count != len) {
+                let mut counted = self.counted(chunked, passed);
+                produce(&mut counted.writer)?;
+                if len.is_some_and(|len| counted.writer.count != len) {
                     return Err(io::Error::new(
                         io::ErrorKind::UnexpectedEof,
                         "the length of a response body is not the announced one",
                     ));
                 }
-                writer.count
+                counted.writer.count
             }
             Kind::Duplex(exchange) => {
-                let mut writer = self.body_writer(chunked);
-                exchange(from.expect("given with a body of this kind"), &mut writer)?;
-                writer.count
+                let mut counted = self.counted(chunked, passed);
+                exchange(from.expect("given with a body of this kind"), &mut counted.writer)?;
+                counted.writer.count
             }
             Kind::Upgrade(..) | Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => {
                 unreachable!("bytes() gave them")
@@ -109,6 +117,25 @@ impl Output<'_> {
             self.end_chunks();
         }
         Ok(count)
+    }
+
+    fn counted<'p>(&self, chunked: bool, passed: &'p Cell<u64>) -> Counted<'_, '_, 'p> {
+        Counted {
+            writer: self.body_writer(chunked),
+            passed,
+        }
+    }
+}
+
+/// A writer whose count outlives it: the code that writes may fail, and a client that leaves unwinds it.
+struct Counted<'o, 'c, 'p> {
+    writer: BodyWriter<'o, 'c>,
+    passed: &'p Cell<u64>,
+}
+
+impl Drop for Counted<'_, '_, '_> {
+    fn drop(&mut self) {
+        self.passed.set(self.writer.count);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The second half of a burst: it writes a response to the output. It also makes the responses that
 //! no handler gives.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::mem;
@@ -125,7 +126,11 @@ impl Burst<'_> {
         let mark = self.output.mark();
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
-        let send = || self.output.send_slowly(mem::take(&mut response.body), sent, from);
+        let passed = Cell::new(0);
+        let send = || {
+            self.output
+                .send_slowly(mem::take(&mut response.body), sent, from, &passed)
+        };
         let (bytes, kept) = match self.catch(head, || match response.ends_with_client {
             true => {
                 let sent = self.peer.while_connected(HalfClose::IsGone, send);
@@ -134,7 +139,9 @@ impl Burst<'_> {
             false => send(),
         }) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
-            Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => (0, Err(After::Gone)),
+            Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => {
+                (passed.get(), Err(After::Gone))
+            }
             failed => {
                 let mut instead = None;
                 if let Ok(Err(error)) = failed {
@@ -152,7 +159,7 @@ impl Burst<'_> {
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
-                    (0, Err(After::End(CloseReason::Failed)))
+                    (passed.get(), Err(After::End(CloseReason::Failed)))
                 }
             }
         };

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -513,4 +513,38 @@ fn a_backend_that_breaks_off_a_long_answer_shows_the_client_that_something_is_mi
         let stats = &upstream.stats()[0];
         (stats.leases, stats.kept) == (0, 0)
     });
+}
+
+/// An access log and the counters of traffic have the bytes of a download that ended early, too.
+#[test]
+fn a_response_that_is_cut_is_told_with_the_bytes_that_have_passed() {
+    let backend = Backend::start(|_, conn| {
+        let Some(asked) = conn.request() else { return };
+        if asked.head.contains("/short") {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+            conn.send(pattern(5000));
+            return;
+        }
+        conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+        conn.send(pattern(1000));
+        conn.is_ended();
+    });
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let server = Server::new(backend::router(backend.proxy()));
+    let server = server.on_request(move |served| {
+        let (target, status) = (served.target().to_owned(), served.status().as_u16());
+        tell.lock().unwrap().push((target, status, served.bytes()));
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = site.connect();
+    client.send("GET /short HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((client.head().0, client.rest().len()), (200, 5000));
+    let mut client = site.connect();
+    client.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((client.head().0, client.line()), (200, "03e8".to_owned()));
+    client.take(1000);
+    drop(client);
+    let expected = [("/short".to_owned(), 200, 5000), ("/events".to_owned(), 200, 1000)];
+    eventually("both are told", || *told.lock().unwrap() == expected);
 }

@@ -42,7 +42,7 @@ use crate::conn::rest::Rest;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
-pub(crate) use outlet::Outlet;
+pub(crate) use outlet::{BodyWriter, Outlet};
 
 /// Bytes in the buffer that cause a flush.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
