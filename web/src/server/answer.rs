@@ -208,8 +208,11 @@ impl Burst<'_> {
         };
         let (method, target) = (head.method(), head.target());
         let log = |level, text: fmt::Arguments<'_>| self.log(level, Some(head), text);
-        if response.status.is_client_error() {
-            let status = response.status.as_u16();
+        // A gRPC client gets such a refusal with the status 200.
+        let refusal = cause.downcast_ref().filter(|error| !matches!(error, BodyError::Ended));
+        let status = refusal.map_or(response.status, |error| error.status());
+        if status.is_client_error() {
+            let status = status.as_u16();
             match cause.downcast_ref() {
                 Some(BodyError::Refused(reject)) => {
                     let reason = Reason(*reject, body.limit_of(*reject));

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use osier_web::Router;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::Connector;
 use osier_web::upstream::{Builder, Upstream};
+use osier_web::{IntoResponse, Router};
 use testkit::Folder;
 
 use super::client::Client;
@@ -131,6 +131,23 @@ fn the_errors_of_the_proxy_itself_have_a_status_of_grpc() {
         call(&front),
         ("4".into(), "the backend has not answered in time".into())
     );
+
+    // A client that sends more than it may is no failure of the server.
+    let router = Router::new().fallback_answering({
+        let proxy = proxy(silent.addr);
+        move |request| match request.body().limit(2) {
+            Ok(()) => proxy.answer_after_body(request),
+            Err(error) => error.into_response().into(),
+        }
+    });
+    let front = site(router);
+    let mut client = front.connect();
+    client.send("POST /a.B/C HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.header("grpc-status")), (200, Some("8")));
+    let refused = front.refused.lock().unwrap().join("\n");
+    let expected = "POST /a.B/C was refused with 413: the body is larger than the limit of 2 bytes";
+    assert!(refused.contains(expected), "{refused}, {:?}", front.log);
 
     let broken = Backend::answering_once("HTTP/1.1 200 OK\r\n\r\n");
     let front = serve(proxy(broken.addr));
