@@ -22,13 +22,14 @@ mod text;
 pub mod top;
 mod totals;
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use osier::inspect::WorkerMetrics;
 use osier_web::chat::Chat;
 use osier_web::http::StatusCode;
-use osier_web::upstream::Upstream;
+use osier_web::upstream::{BackendStats, Leftover, Upstream};
 use osier_web::wrap::cache::Store;
 use osier_web::{Connections, Protocol, Request, Response, Router};
 
@@ -42,6 +43,8 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Admin {
     totals: Arc<Totals>,
     shown: Mutex<Arc<Shown>>,
+    /// The backends of earlier snapshots. Requests and tunnels that began before a reload still occupy them.
+    left: Mutex<Vec<Left>>,
     is_draining: AtomicBool,
     /// Counts the open connections.
     connections: Box<dyn Fn() -> Open + Send + Sync>,
@@ -75,6 +78,13 @@ pub struct Gateway {
     pub site: String,
     pub route: String,
     pub upstream: Upstream,
+}
+
+/// The backends that a route had before a reload.
+struct Left {
+    site: String,
+    route: String,
+    upstream: Leftover,
 }
 
 /// A route with a chat, under the names that metrics give it.
@@ -117,6 +127,7 @@ impl Admin {
         Admin {
             totals,
             shown: Mutex::new(Arc::new(nothing)),
+            left: Mutex::default(),
             is_draining: AtomicBool::new(false),
             connections: Box::new(connections),
             certificates,
@@ -125,7 +136,31 @@ impl Admin {
 
     /// Shows the routes and backends of another snapshot.
     pub fn show(&self, shown: &Arc<Shown>) {
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(shown);
+        let old = mem::replace(&mut *lock(&self.shown), Arc::clone(shown));
+        let mut left = lock(&self.left);
+        left.extend(old.gateways.iter().map(|gateway| Left {
+            site: gateway.site.clone(),
+            route: gateway.route.clone(),
+            upstream: gateway.upstream.leftover(),
+        }));
+        let is_shown = |left: &Left| {
+            let mut gateways = shown.gateways.iter();
+            gateways.any(|gateway| left.upstream.is_of(&gateway.upstream))
+        };
+        left.retain(|left| !is_shown(left) && left.upstream.stats().is_some());
+    }
+
+    /// The backends of earlier snapshots that requests or tunnels occupy: site, route and numbers. Forgets those that are free.
+    fn occupied(&self) -> Vec<(String, String, BackendStats)> {
+        let mut occupied = Vec::new();
+        lock(&self.left).retain(|left| {
+            let stats = left.upstream.stats();
+            for backend in stats.iter().flatten().filter(|backend| backend.leases > 0) {
+                occupied.push((left.site.clone(), left.route.clone(), backend.clone()));
+            }
+            stats.is_some()
+        });
+        occupied
     }
 
     /// Makes `/health` report that this server takes no more requests.
@@ -168,10 +203,11 @@ impl Admin {
     }
 
     fn page(&self, workers: &[WorkerMetrics]) -> String {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let shown = lock(&self.shown).clone();
         page::Numbers {
             totals: &self.totals,
             shown: &shown,
+            occupied: self.occupied(),
             workers,
             connections: (self.connections)(),
             certificates: (self.certificates)(page::CERTIFICATES_MAX),
@@ -179,6 +215,10 @@ impl Admin {
         }
         .page()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Writes the page of `/metrics`. `docs/metrics.md` lists its families; a test compares the two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env::consts::{ARCH, OS};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ type Labels<'a> = &'a [(&'a str, &'a str)];
 pub struct Numbers<'a> {
     pub totals: &'a Totals,
     pub shown: &'a Shown,
+    /// Backends from before a reload that requests or tunnels occupy: site, route and numbers.
+    pub occupied: Vec<(String, String, BackendStats)>,
     pub workers: &'a [WorkerMetrics],
     pub connections: Open,
     pub certificates: Held,
@@ -201,6 +203,16 @@ impl Numbers<'_> {
 
     fn backends(&self, text: &mut Text) {
         let backends = self.shown.backends();
+        let left = self.left();
+        for (name, kind, help, number) in OCCUPIED {
+            text.family(name, kind, help);
+            let all: BTreeSet<_> = backends.keys().chain(left.keys()).collect();
+            for names @ (site, route, address) in all {
+                let labels = [("site", *site), ("route", *route), ("backend", &**address)];
+                let [now, before] = [&backends, &left].map(|of| of.get(names).map_or(0, number));
+                text.sample("", &labels, now + before);
+            }
+        }
         for (name, kind, help, number) in BACKENDS {
             text.family(name, kind, help);
             for ((site, route, address), backend) in &backends {
@@ -234,6 +246,15 @@ impl Numbers<'_> {
             let latency = &backend.latency;
             histogram(text, &labels, &Latency::BOUNDS, (&latency.counts, latency.sum));
         }
+    }
+
+    /// The backends from before a reload. Only what occupies them counts.
+    fn left(&self) -> Backends<'_> {
+        let mut left = Backends::new();
+        for (site, route, stats) in &self.occupied {
+            add(&mut left, site, route, stats.clone());
+        }
+        left
     }
 
     fn workers(&self, text: &mut Text) {
@@ -324,12 +345,13 @@ impl Numbers<'_> {
 }
 
 /// The values of the label `kind`.
-const FAILURES: [&str; 4] = ["connect", "connect_timeout", "response", "response_timeout"];
+const FAILURES: [&str; 5] = ["connect", "connect_timeout", "response", "response_timeout", "body"];
 
 /// The numbers of a backend.
 struct Backend {
     is_in: bool,
     in_flight: u64,
+    tunnels: u64,
     idle: u64,
     http2: u64,
     requests: u64,
@@ -343,27 +365,33 @@ struct Backend {
 /// The site, the route and the address of a backend.
 type BackendNames<'a> = (&'a str, &'a str, String);
 
+type Backends<'a> = BTreeMap<BackendNames<'a>, Backend>;
+
 impl Shown {
     /// The backends by their names. Backends with equal names share their numbers, and so do all backends beyond
     /// [`BACKENDS_MAX`].
-    fn backends(&self) -> BTreeMap<BackendNames<'_>, Backend> {
-        let mut backends: BTreeMap<BackendNames<'_>, Backend> = BTreeMap::new();
+    fn backends(&self) -> Backends<'_> {
+        let mut backends = Backends::new();
         for gateway in &self.gateways {
             for stats in gateway.upstream.stats() {
-                let mut names = (&*gateway.site, &*gateway.route, stats.address.to_string());
-                if backends.len() >= BACKENDS_MAX && !backends.contains_key(&names) {
-                    names = ("", "other", "other".to_owned());
-                }
-                let backend = Backend::from(stats);
-                match backends.get_mut(&names) {
-                    Some(known) => known.add(&backend),
-                    None => {
-                        backends.insert(names, backend);
-                    }
-                }
+                add(&mut backends, &gateway.site, &gateway.route, stats);
             }
         }
         backends
+    }
+}
+
+fn add<'a>(backends: &mut Backends<'a>, site: &'a str, route: &'a str, stats: BackendStats) {
+    let mut names = (site, route, stats.address.to_string());
+    if backends.len() >= BACKENDS_MAX && !backends.contains_key(&names) {
+        names = ("", "other", "other".to_owned());
+    }
+    let backend = Backend::from(stats);
+    match backends.get_mut(&names) {
+        Some(known) => known.add(&backend),
+        None => {
+            backends.insert(names, backend);
+        }
     }
 }
 
@@ -372,6 +400,7 @@ impl From<BackendStats> for Backend {
         Backend {
             is_in: stats.is_in,
             in_flight: stats.leases as u64,
+            tunnels: stats.tunnels as u64,
             idle: stats.kept as u64,
             http2: stats.http2 as u64,
             requests: stats.total,
@@ -382,6 +411,7 @@ impl From<BackendStats> for Backend {
                 stats.connect_timeouts,
                 stats.response_failures,
                 stats.response_timeouts,
+                stats.body_failures,
             ],
             latency: stats.latency,
         }
@@ -393,6 +423,7 @@ impl Backend {
     fn add(&mut self, other: &Backend) {
         self.is_in &= other.is_in;
         self.in_flight += other.in_flight;
+        self.tunnels += other.tunnels;
         self.idle += other.idle;
         self.http2 += other.http2;
         self.requests += other.requests;
@@ -484,18 +515,28 @@ macro_rules! numbers {
 /// The families with one number for each backend: name, kind, help, number.
 type OfBackend = (&'static str, &'static str, &'static str, fn(&Backend) -> u64);
 
-const BACKENDS: [OfBackend; 7] = [
+/// The families in which backends from before a reload count, too.
+const OCCUPIED: [OfBackend; 2] = [
+    (
+        "osier_upstream_requests_in_flight",
+        "gauge",
+        "Requests and tunnels that occupy the backend, also those from before a reload.",
+        |backend| backend.in_flight,
+    ),
+    (
+        "osier_upstream_tunnels",
+        "gauge",
+        "WebSockets and other tunnels among them.",
+        |backend| backend.tunnels,
+    ),
+];
+
+const BACKENDS: [OfBackend; 6] = [
     (
         "osier_upstream_up",
         "gauge",
         "1 if the backend gets requests, 0 after failures or failed checks.",
         |backend| u64::from(backend.is_in),
-    ),
-    (
-        "osier_upstream_requests_in_flight",
-        "gauge",
-        "Requests and tunnels that occupy the backend.",
-        |backend| backend.in_flight,
     ),
     (
         "osier_upstream_connections_idle",

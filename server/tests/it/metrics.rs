@@ -234,6 +234,37 @@ fn backends_have_their_state_their_failures_and_their_times() {
     );
 }
 
+/// An operator restarts a backend when nobody uses it any more: he takes it out of the file, and waits for 0.
+#[test]
+fn tunnels_stay_counted_at_a_backend_that_a_reload_has_taken_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let file = |address: &str| {
+        format!("{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ to = \"{address}\", keep = 0 }}\n")
+    };
+    let sites = Sites::start(&file(&address.to_string()));
+    let admin = admin_of(&sites);
+    let mut client = sites.connect();
+    send(&mut client, "GET", "x", "/", &["Connection: upgrade", "Upgrade: echo"]);
+    let mut backend = Client::over(listener.accept().unwrap().0);
+    assert!(backend.receive_head_of_request().is_some());
+    backend.send_raw(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(client.receive_head().status, 101);
+    let text = address.to_string();
+    let at_backend = |name: &str| page_of(admin).value(&format!("osier_upstream_{name}"), &[("backend", &text)]);
+    let occupied = || ["requests_in_flight", "tunnels"].map(at_backend);
+    assert_eq!(occupied(), [Some(1.0); 2]);
+
+    // Another setting of the same backend.
+    sites.reload(&file(&address.to_string()).replace("keep = 0", "keep = 1"));
+    assert_eq!(occupied(), [Some(1.0); 2]);
+    let other = nobody();
+    sites.reload(&file(&other.to_string()));
+    assert_eq!((occupied(), at_backend("up")), ([Some(1.0); 2], None));
+    drop((client, backend));
+    testkit::eventually("the backend is free", || occupied() == [None; 2]);
+}
+
 #[test]
 fn reloads_and_the_process_are_shown() {
     let good = format!("{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nrespond = 204\n");

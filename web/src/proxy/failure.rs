@@ -100,13 +100,24 @@ impl Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Why::Unsent(error) if error.kind() == io::ErrorKind::TimedOut => {
+                f.write_str("has not taken the request in time ('timeouts.first_byte')")
+            }
             Why::Unsent(error) => write!(f, "has not taken the request: {error}"),
             Why::Unprocessed(error) => write!(f, "has not processed the request: {error}"),
-            Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
-            Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its response: {error}"),
+            Why::Broken { error, begun } => {
+                let what = match begun {
+                    true => "broke off inside the head of its response",
+                    false => "has not answered",
+                };
+                match error.kind() == io::ErrorKind::UnexpectedEof && error.get_ref().is_none() {
+                    true => write!(f, "{what}: it has closed the connection"),
+                    false => write!(f, "{what}: {error}"),
+                }
+            }
             Why::Body(error) => write!(f, "broke off inside the body of its response: {error}"),
             Why::Malformed(reason) => write!(f, "has sent an invalid response: {reason}"),
-            Why::TooLate(limit) => write!(f, "has not answered within {limit:?}"),
+            Why::TooLate(limit) => write!(f, "has not answered within {limit:?} ('timeouts.first_byte')"),
         }
     }
 }

@@ -82,6 +82,8 @@ pub struct BackendStats {
     pub id: String,
     /// Leases in use now.
     pub leases: usize,
+    /// The leases among them whose connections have left HTTP: WebSockets and other tunnels of a proxy.
+    pub tunnels: usize,
     /// Idle connections now.
     pub kept: usize,
     /// All leases since the start.
@@ -100,6 +102,8 @@ pub struct BackendStats {
     pub response_timeouts: u64,
     /// Requests whose response violated the protocol or broke off before its head was whole.
     pub response_failures: u64,
+    /// Responses that broke off inside their body, or whose next bytes did not come in time. A proxy counts them.
+    pub body_failures: u64,
     /// The time from the lease to the head of the response.
     pub latency: Latency,
     /// Idle connections closed by the idle timeout or by the backend.
@@ -198,6 +202,7 @@ impl Backend {
                 Some(leases) => leases.0.load(Relaxed),
                 None => self.counts.leases(),
             },
+            tunnels: self.counts.tunnels(),
             kept: self.shelves.count(),
             total,
             reused,
@@ -207,6 +212,7 @@ impl Backend {
             connect_timeouts: self.counts.connect_timeouts(),
             response_timeouts: self.counts.response_timeouts(),
             response_failures: self.counts.response_failures(),
+            body_failures: self.counts.body_failures(),
             latency: self.counts.latency(),
             stale: self.stale.load(Relaxed),
         }

@@ -51,6 +51,15 @@ impl Carrier {
         }
     }
 
+    /// The longest wait for the backend to send the next bytes.
+    pub(crate) fn read_timeout(&self) -> Option<Duration> {
+        match self {
+            Carrier::Bytes(lease) => lease.stream().read_timeout().ok()?,
+            #[cfg(all(feature = "h2", feature = "proxy"))]
+            Carrier::Stream(stream) => Some(stream.read_timeout()),
+        }
+    }
+
     /// Gives the request up: the connection is shut down, or the stream is reset.
     pub(crate) fn cancel(&self) {
         match self {

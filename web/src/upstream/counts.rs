@@ -3,7 +3,7 @@
 //! Each worker has a tally of the counters that every request changes, and a reader adds the tallies up. All counters
 //! are relaxed and unordered among each other, so a reader may see only some of the counts of one request.
 
-use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::per_worker::PerWorker;
@@ -54,6 +54,8 @@ pub(super) struct Counts {
     connect_timeouts: AtomicU64,
     response_timeouts: AtomicU64,
     response_failures: AtomicU64,
+    body_failures: AtomicU64,
+    tunnels: AtomicUsize,
     tallies: PerWorker<Tally>,
 }
 
@@ -78,6 +80,8 @@ impl Counts {
             connect_timeouts: AtomicU64::new(0),
             response_timeouts: AtomicU64::new(0),
             response_failures: AtomicU64::new(0),
+            body_failures: AtomicU64::new(0),
+            tunnels: AtomicUsize::new(0),
             tallies: PerWorker::new(),
         }
     }
@@ -119,6 +123,19 @@ impl Counts {
         counter.fetch_add(1, Relaxed);
     }
 
+    /// Counts a response that broke off behind its head.
+    pub(super) fn broke_off(&self) {
+        self.body_failures.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn tunnel_begins(&self) {
+        self.tunnels.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn tunnel_ends(&self) {
+        self.tunnels.fetch_sub(1, Relaxed);
+    }
+
     /// Counts a response whose head took this long.
     #[inline]
     pub(super) fn answered(&self, time: Duration) {
@@ -152,6 +169,15 @@ impl Counts {
 
     pub(super) fn response_failures(&self) -> u64 {
         self.response_failures.load(Relaxed)
+    }
+
+    pub(super) fn body_failures(&self) -> u64 {
+        self.body_failures.load(Relaxed)
+    }
+
+    /// Leases in use now whose connections have left HTTP.
+    pub(super) fn tunnels(&self) -> usize {
+        self.tunnels.load(Relaxed)
     }
 
     pub(super) fn latency(&self) -> Latency {

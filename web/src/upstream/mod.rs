@@ -47,8 +47,8 @@ mod ticket;
 mod unavailable;
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -100,6 +100,22 @@ pub use unavailable::Unavailable;
 /// Its fiber and its idle connections end with the last clone and the last lease.
 #[derive(Clone)]
 pub struct Upstream(Arc<Handle>);
+
+/// A reference to an upstream that lasts as long as its clones and leases: after a reload of a server's configuration, its leases alone.
+#[doc(hidden)]
+pub struct Leftover(Weak<Inner>);
+
+impl Leftover {
+    /// Same as [`Upstream::stats`]. `None` once the last clone and the last lease have ended.
+    pub fn stats(&self) -> Option<Vec<BackendStats>> {
+        self.0.upgrade().map(|inner| inner.stats())
+    }
+
+    /// Whether it refers to this upstream.
+    pub fn is_of(&self, upstream: &Upstream) -> bool {
+        self.0.as_ptr() == Arc::as_ptr(&upstream.0.inner)
+    }
+}
 
 /// The part that the clones share.
 struct Handle {
@@ -289,8 +305,13 @@ impl Upstream {
 
     /// Statistics of each backend, in the order in which they were added.
     pub fn stats(&self) -> Vec<BackendStats> {
-        let now = self.0.now();
-        self.0.backends.iter().map(|backend| backend.stats(now)).collect()
+        self.0.stats()
+    }
+
+    /// A reference that does not keep the upstream, for the statistics of what is left of it.
+    #[doc(hidden)]
+    pub fn leftover(&self) -> Leftover {
+        Leftover(Arc::downgrade(&self.0.inner))
     }
 
     /// Finds a lease, before `deadline`.
@@ -396,6 +417,11 @@ impl Inner {
     }
 
     /// Milliseconds since the upstream was built.
+    fn stats(&self) -> Vec<BackendStats> {
+        let now = self.now();
+        self.backends.iter().map(|backend| backend.stats(now)).collect()
+    }
+
     fn now(&self) -> u64 {
         let since = osier::time::coarse_now().saturating_duration_since(self.born);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,6 +1,7 @@
 //! A ticket is one request at a backend. It holds the place there, and the outcome of the request is reported to it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use osier::time::Stamp;
 
@@ -13,6 +14,8 @@ pub(crate) struct Ticket {
     pub(super) claim: Claim,
     reused: bool,
     since: Stamp,
+    /// The connection has left HTTP.
+    is_tunnel: AtomicBool,
 }
 
 impl Ticket {
@@ -23,6 +26,7 @@ impl Ticket {
             claim,
             reused,
             since: Stamp::now(),
+            is_tunnel: AtomicBool::new(false),
         }
     }
 
@@ -49,6 +53,19 @@ impl Ticket {
         self.claim.answered();
     }
 
+    /// Reports that the connection leaves HTTP: it is counted as a tunnel until the ticket is dropped.
+    pub(crate) fn begin_tunnel(&self) {
+        if !self.is_tunnel.swap(true, Relaxed) {
+            self.claim.backend().counts.tunnel_begins();
+        }
+    }
+
+    /// Reports that the backend broke off inside the body of a response. The response's head has shown that the backend is in service, so this
+    /// does not count towards putting it out.
+    pub(crate) fn broke_off(&self) {
+        self.claim.backend().counts.broke_off();
+    }
+
     /// Reports a failed request; see [`Lease::failed`](super::Lease::failed).
     pub(crate) fn failed(&self, why: impl fmt::Display) {
         self.claim.backend().counts.failed(false);
@@ -59,5 +76,13 @@ impl Ticket {
     pub(crate) fn timed_out(&self, why: impl fmt::Display) {
         self.claim.backend().counts.failed(true);
         self.claim.failed(FailureKind::Request, &why);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if *self.is_tunnel.get_mut() {
+            self.claim.backend().counts.tunnel_ends();
+        }
     }
 }

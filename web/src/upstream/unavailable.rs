@@ -51,10 +51,10 @@ impl fmt::Display for Unavailable {
             Unavailable::Out { upstream } => write!(f, "upstream {upstream}: every backend fails its health check"),
             Unavailable::Busy { upstream } => write!(
                 f,
-                "upstream {upstream}: every backend has reached its connection limit; raise the limit or add a backend"
+                "upstream {upstream}: every backend has as many requests as it may have ('max_requests'); raise it, or add a backend"
             ),
             Unavailable::Connect { backend, error } => write!(f, "cannot connect to {backend}: {error}"),
-            Unavailable::TimedOut { backend } => write!(f, "connecting to {backend} timed out"),
+            Unavailable::TimedOut { backend } => write!(f, "connecting to {backend} timed out ('timeouts.connect')"),
             Unavailable::Cancelled(_) => f.write_str("cancelled while connecting"),
         }
     }

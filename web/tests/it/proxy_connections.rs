@@ -23,7 +23,11 @@ fn each_timeout_has_its_status() {
     let site = serve(backend.proxy_with(options(|to| to.first_byte = ms(100))));
     let reply = site.get("/x");
     assert_eq!((reply.status, reply.text()), (504, "504 Gateway Timeout\n"));
-    assert!(site.logged("has not answered within 100ms"), "{:?}", site.log);
+    assert!(
+        site.logged("has not answered within 100ms ('timeouts.first_byte')"),
+        "{:?}",
+        site.log
+    );
     eventually("its connection is closed", || backend.open() == 0);
     assert_eq!(backend.accepted(), 1, "no second attempt");
 
@@ -38,13 +42,22 @@ fn each_timeout_has_its_status() {
     let backend = stalls(8);
     let site = serve(backend.proxy_with(options(|to| to.between = ms(100))));
     assert_eq!(site.get("/x").status, 504);
+    let late = "no byte came for 100ms ('timeouts.between')";
+    assert!(site.logged(late), "{:?}", site.log);
     // And of a large one: the client sees that something is missing.
     let backend = stalls(1_000_000);
-    let site = serve(backend.proxy_with(options(|to| to.between = ms(100))));
+    let proxy = backend.proxy_with(options(|to| to.between = ms(100)));
+    let site = serve(proxy.clone());
     let mut client = site.connect();
     client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head().0, 200);
     assert_eq!(client.rest(), b"half");
+    assert!(site.logged(late), "{:?}", site.log);
+    let stats = &proxy.upstream().stats()[0];
+    assert_eq!(
+        (stats.body_failures, stats.response_failures, stats.is_in),
+        (1, 0, true)
+    );
 }
 
 #[test]

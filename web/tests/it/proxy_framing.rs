@@ -193,7 +193,7 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
             b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello",
             "inside the body",
         ),
-        ("nothing", b"", "has not answered"),
+        ("nothing", b"", "has not answered: it has closed the connection"),
         ("half a head", b"HTTP/1.1 200 OK\r\nA: b\r\n", "inside the head"),
         (
             "only interim",
@@ -212,6 +212,7 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
             "{name}: {line}"
         );
         assert!(line.contains(reason), "{name}: {line}");
+        assert!(!line.ends_with(')'), "no status of a request: {name}: {line}");
         let id = &site.ids.lock().unwrap()[0];
         assert!(
             id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),

@@ -211,8 +211,10 @@ fn a_server_that_shuts_down_lets_a_tunnel_end() {
         assert!(conn.rest().is_empty());
         conn.send("bye");
     });
-    let site = serve(Proxy::new(upstream));
+    let site = serve(Proxy::new(upstream.clone()));
     let mut client = upgraded(&site);
+    let tunnels = || (upstream.stats()[0].leases, upstream.stats()[0].tunnels);
+    assert_eq!(tunnels(), (1, 1));
     site.stop.shutdown();
     assert_eq!(
         client.rest(),
@@ -220,6 +222,7 @@ fn a_server_that_shuts_down_lets_a_tunnel_end() {
         "the end of reading is passed on, and what comes then too"
     );
     assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
+    assert_eq!(tunnels(), (0, 0));
 }
 
 /// A peer that has ended its sending direction cannot be distinguished from one that has left.

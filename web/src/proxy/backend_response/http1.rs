@@ -323,5 +323,6 @@ fn invalid(reject: Reject) -> io::Error {
         Reject::BodyEnded => io::ErrorKind::UnexpectedEof,
         _ => io::ErrorKind::InvalidData,
     };
-    io::Error::new(kind, reject)
+    // The status of a `Reject` is for requests.
+    io::Error::new(kind, reject.reason())
 }

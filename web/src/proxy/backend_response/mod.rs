@@ -9,6 +9,7 @@ mod http2;
 use std::io;
 use std::rc::Rc;
 
+use osier::Cancelled;
 use osier::net::Stream;
 use osier_http::{Limits, Method, Reject, Reply};
 
@@ -89,6 +90,9 @@ impl BackendResponse {
 
     /// Takes the connection for another protocol, with the bytes received after the head.
     pub(super) fn into_tunnel(self) -> Option<(Rc<Carrier>, Vec<u8>)> {
+        if let Some(carrier) = self.carrier() {
+            carrier.ticket().begin_tunnel();
+        }
         match self {
             BackendResponse::Http1(response) => response.into_tunnel(),
             #[cfg(feature = "h2")]
@@ -118,12 +122,14 @@ impl BackendResponse {
     ///
     /// Until then.
     pub(super) fn wait(&mut self) -> io::Result<()> {
-        each!(self, response => response.wait())
+        let waited = each!(self, response => response.wait());
+        waited.map_err(|error| self.broken_off(error))
     }
 
     /// Appends the received part of the body to `into`. Returns whether that is the whole body.
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
-        each!(self, response => response.take_received(into))
+        let taken = each!(self, response => response.take_received(into));
+        taken.map_err(|error| self.broken_off(error))
     }
 
     /// Reads bytes of the body. Returns 0 at its end.
@@ -132,7 +138,8 @@ impl BackendResponse {
     ///
     /// Until there are bytes.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        each!(self, response => response.read(into))
+        let read = each!(self, response => response.read(into));
+        read.map_err(|error| self.broken_off(error))
     }
 
     /// Whether the next `count` bytes on the connection belong to the body, and none has been received.
@@ -147,10 +154,27 @@ impl BackendResponse {
     /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are
     /// appended to `rest`. Requires [`is_plain_for`](BackendResponse::is_plain_for) one byte.
     pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
-        match self {
+        let spliced = match self {
             BackendResponse::Http1(response) => response.splice(to, most, rest),
             #[cfg(feature = "h2")]
             BackendResponse::Http2(_) => Err(io::ErrorKind::Unsupported.into()),
+        };
+        spliced.map_err(|error| self.broken_off(error))
+    }
+
+    /// Counts a failure inside the body against the backend, and says which bound it is.
+    #[cold]
+    fn broken_off(&self, error: io::Error) -> io::Error {
+        let Some(carrier) = self.carrier() else { return error };
+        if Cancelled::is(&error) || error.kind() == io::ErrorKind::Unsupported {
+            return error;
+        }
+        carrier.ticket().broke_off();
+        match carrier.read_timeout() {
+            Some(limit) if error.kind() == io::ErrorKind::TimedOut => {
+                io::Error::new(error.kind(), format!("no byte came for {limit:?} ('timeouts.between')"))
+            }
+            _ => error,
         }
     }
 
