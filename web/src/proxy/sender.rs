@@ -67,6 +67,8 @@ pub(super) struct Progress {
     pub(super) taken: Cell<u64>,
     /// When sending ended, with or without an error. The backend's time for a response begins there.
     pub(super) over: Cell<Option<Instant>>,
+    /// Why sending was given up: the client has not sent a body that can be passed on.
+    pub(super) given_up: Cell<Option<io::Error>>,
 }
 
 /// Why the request could not be sent.
@@ -198,7 +200,10 @@ impl Sender {
     /// response fails too.
     pub(super) fn send(&mut self, body: &mut RequestBody<'_>, carrier: &Carrier) -> Result<(), Unsent> {
         let sent = self.send_rest(body, carrier);
-        if let Err(Unsent::Client(_)) = sent {
+        if let Err(Unsent::Client(error)) = &sent {
+            self.progress
+                .given_up
+                .set(Some(io::Error::new(error.kind(), error.to_string())));
             carrier.cancel();
         }
         if !matches!(sent, Err(Unsent::Cancelled(_))) {

@@ -194,6 +194,16 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
             "inside the body",
         ),
         ("nothing", b"", "has not answered: it has closed the connection"),
+        (
+            "a TLS alert",
+            b"\x15\x03\x03\0\x02\x02\x46",
+            "it speaks TLS; write https:// before its address",
+        ),
+        (
+            "settings of HTTP/2",
+            b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64",
+            "it speaks HTTP/2; write h2c:// before its address",
+        ),
         ("half a head", b"HTTP/1.1 200 OK\r\nA: b\r\n", "inside the head"),
         (
             "only interim",

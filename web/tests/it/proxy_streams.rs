@@ -11,7 +11,7 @@ use crate::common::backend::{self, Backend, options, pattern, serve, serve_large
 use crate::common::{Client, PATIENCE, connect_narrowly, eventually, site_with};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
-use osier_web::{Router, Server};
+use osier_web::{IntoResponse, Router, Server};
 
 const MIB: usize = 1 << 20;
 
@@ -513,6 +513,27 @@ fn a_backend_that_breaks_off_a_long_answer_shows_the_client_that_something_is_mi
         let stats = &upstream.stats()[0];
         (stats.leases, stats.kept) == (0, 0)
     });
+}
+
+/// A client may go on sending behind the head of its response, and beyond its limit.
+#[test]
+fn a_request_that_fails_beside_its_response_is_no_failure_of_the_backend() {
+    let backend = echo();
+    let proxy = backend.streaming_proxy();
+    let upstream = proxy.upstream().clone();
+    let router = Router::new().fallback_answering(move |request| match request.body().limit(1000) {
+        Ok(()) => proxy.answer_after_body(request),
+        Err(error) => error.into_response().into(),
+    });
+    let site = crate::common::site(router);
+    let mut client = site.connect();
+    client.send("POST /long HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+    assert_eq!((client.head().0, client.line()), (200, "0003".to_owned()));
+    client.send(format!("3e8\r\n{}\r\n", "x".repeat(1000)));
+    client.rest();
+    let expected = "its request was given up: the body is larger than the limit";
+    eventually("it is logged", || site.logged(expected));
+    assert_eq!(upstream.stats()[0].body_failures, 0, "{:?}", site.log);
 }
 
 /// An access log and the counters of traffic have the bytes of a download that ended early, too.

@@ -53,6 +53,10 @@ impl Http1Response {
         self.is_sending = true;
     }
 
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn sending(&self) -> Option<&Progress> {
         self.is_sending.then_some(&self.progress)
     }
@@ -127,8 +131,10 @@ impl Http1Response {
                 {
                     return Ok((end, true));
                 }
-                if let Some(end) = scanner.scan(received, limits)? {
-                    return Ok((end, false));
+                match scanner.scan(received, limits) {
+                    Ok(Some(end)) => return Ok((end, false)),
+                    Ok(None) => {}
+                    Err(reject) => return Err(not_http1(received).map_or_else(|| reject.into(), NoHead::Malformed)),
                 }
             }
             let received = self.wait().and_then(|()| self.receive());
@@ -316,6 +322,18 @@ impl Drop for Http1Response {
 fn read(lease: &Lease, into: &mut [u8], sending: Option<&Progress>) -> io::Result<usize> {
     let mut stream = lease.transport();
     patiently(sending, || stream.read(into))
+}
+
+/// The protocol that a backend speaks instead, with the remedy, if its first bytes show one.
+#[cold]
+fn not_http1(received: &[u8]) -> Option<&'static str> {
+    match received {
+        // A TLS alert.
+        [0x15, 3, ..] => Some("it speaks TLS; write https:// before its address"),
+        // The head of a SETTINGS frame on the stream 0.
+        [0, _, _, 4, 0, 0, 0, 0, 0, ..] => Some("it speaks HTTP/2; write h2c:// before its address"),
+        _ => None,
+    }
 }
 
 fn invalid(reject: Reject) -> io::Error {

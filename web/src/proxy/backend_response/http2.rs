@@ -38,6 +38,10 @@ impl Http2Response {
         self.is_sending = true;
     }
 
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn sending(&self) -> Option<&Progress> {
         self.is_sending.then_some(&self.progress)
     }

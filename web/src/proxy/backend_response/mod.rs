@@ -169,6 +169,10 @@ impl BackendResponse {
         if Cancelled::is(&error) || error.kind() == io::ErrorKind::Unsupported {
             return error;
         }
+        // The reader fails then, too.
+        if let Some(error) = each!(self, response => response.progress()).given_up.take() {
+            return io::Error::new(error.kind(), format!("the rest of its request was given up: {error}"));
+        }
         carrier.ticket().broke_off();
         match carrier.read_timeout() {
             Some(limit) if error.kind() == io::ErrorKind::TimedOut => {
