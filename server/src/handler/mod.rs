@@ -118,7 +118,11 @@ pub trait Handler: Send + Sync {
 
     /// Starts background work. Called on a fiber once the configuration is sure to be used, and again by each reload
     /// that keeps the handler.
-    fn start(&self) {}
+    fn start(&self) {
+        if let Some(upstream) = self.upstream() {
+            upstream.start();
+        }
+    }
 
     /// Ends responses that never end by themselves.
     fn stop(&self) {}

@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Reason, Section, values};
 
-use super::upstream::{Backends, backend_address, timeouts, warn_if_missing};
+use super::upstream::{Backends, backend_address, host_of, timeouts, warn_if_missing};
 use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Spools, Touch, form, strip};
 
 /// The settings of a proxy.
@@ -62,14 +62,9 @@ impl Configured for Proxy {
         let host = table.parsed("host", |text| match text {
             "client" => Ok(Host::Preserve),
             "upstream" => Ok(Host::Backend),
-            _ if !text.is_empty()
-                && text
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte)) =>
-            {
-                Ok(Host::Fixed(text.into()))
-            }
-            _ => Err("write \"client\", \"upstream\" or a host"),
+            _ => host_of(text)
+                .map(Host::Fixed)
+                .ok_or("write \"client\", \"upstream\" or a host"),
         });
         let (timeouts, default) = (timeouts(&table), Options::default());
         let options = Options {

@@ -421,7 +421,13 @@ pub fn timeouts(table: &Section<'_>) -> Timeouts {
     timeouts
 }
 
-/// Reads `health`: how to check each backend. Only an HTTP backend has a `path`.
+/// A host for a `Host` field, if that is one.
+pub fn host_of(text: &str) -> Option<String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    (!text.is_empty() && text.bytes().all(is_part)).then(|| text.to_owned())
+}
+
+/// Reads `health`: how to check each backend. Only an HTTP backend has a `path` and a `host`.
 fn health(table: &Section<'_>, http: bool) -> Option<Check> {
     let table = table.section("health")?;
     let path = http.then(|| {
@@ -433,10 +439,18 @@ fn health(table: &Section<'_>, http: bool) -> Option<Check> {
             }
         })
     });
+    let host = http.then(|| {
+        table.parsed("host", |text| {
+            host_of(text).ok_or("write a host, with or without a port")
+        })
+    });
     let mut check = match path.flatten() {
         Some(path) => Check::http(path.value.as_str()),
         None => Check::connect(),
     };
+    if let Some(host) = host.flatten() {
+        check = check.host(host.value);
+    }
     if let Some(time) = table.duration("every") {
         check = check.every(time);
     }

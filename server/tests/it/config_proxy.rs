@@ -305,3 +305,25 @@ fn a_backend_with_h2c_gets_http_2() {
     });
     assert!(!log().contains("HTTP/1"), "{}", log());
 }
+
+/// Checks begin with the server, before any request. An application may refuse those that name it by its address.
+#[test]
+fn a_health_check_names_the_host_of_the_application() {
+    let backend = Sites::start(
+        "log = { file = \"access.log\", format = \"$host $target\" }\n[[site]]\nhost = \"app.example.org\"\n[[site.route]]\nrespond = \"ok\"\n",
+    );
+    let to = backend.addresses[0];
+    let health = "health = { path = \"/health\", host = \"app.example.org\", every = \"20ms\" }";
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ to = \"{to}\", {health} }}\n"
+    ));
+    let log = || std::fs::read_to_string(backend.folder.join("access.log")).unwrap_or_default();
+    wait_for("several checks", || {
+        log().lines().filter(|line| *line == "app.example.org /health").count() > 3
+    });
+    assert_eq!(sites.ask("GET", "app.example.org", "/", &[]).status, 200);
+    let said = sites.reload(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ to = \"{to}\", health = {{ path = \"/\", host = \"a b\" }} }}\n"
+    ));
+    assert!(said.contains("write a host, with or without a port"), "{said}");
+}
