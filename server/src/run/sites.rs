@@ -534,22 +534,37 @@ impl Sites {
         if let Some(admin) = &mut self.admin {
             admin.leave_file();
         }
+        let left = match self.open() {
+            0 => String::new(),
+            _ => format!("; {}", self.left()),
+        };
         self.process.say.info(format_args!(
-            "upgrade: the new process has taken over, and this one ends"
+            "upgrade: the new process has taken over, and this one ends{left}"
         ));
         self.end()
     }
 
     /// Logs that a graceful shutdown begins, and how long it may take.
     pub fn announce_end(&self) {
+        let left = self.left();
+        self.process
+            .say
+            .info(format_args!("stopping: {left}; a second signal ends at once"));
+    }
+
+    /// The number of open connections.
+    fn open(&self) -> usize {
         let running = self.running.iter().flat_map(Running::connections);
         let draining = self.draining.iter().filter_map(|ending| ending.connections.clone());
-        let open: usize = running.chain(draining).map(|connections| connections.count()).sum();
+        running.chain(draining).map(|connections| connections.count()).sum()
+    }
+
+    /// Says what a graceful shutdown finds at its beginning.
+    fn left(&self) -> String {
+        let open = self.open();
         let are = if open == 1 { " is" } else { "s are" };
         let seconds = self.config.drain.as_secs_f64();
-        self.process.say.info(format_args!(
-            "stopping: {open} connection{are} open; in-flight requests get at most {seconds} s; a second signal ends at once"
-        ));
+        format!("{open} connection{are} open; in-flight requests get at most {seconds} s")
     }
 
     /// Shuts down gracefully.

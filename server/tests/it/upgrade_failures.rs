@@ -116,7 +116,9 @@ fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
     let old = sites.id();
     let new = sites.upgrade();
     kill(old, Signal::TERM);
-    sites.0.wait_until_said("and this one ends");
+    sites
+        .0
+        .wait_until_said("and this one ends; 1 connection is open; in-flight requests get at most 10 s");
     // The old process finishes the request.
     assert!(!in_flight.end());
     sites.first_has_ended();
@@ -134,7 +136,9 @@ fn a_shutdown_of_the_new_process_ends_the_old_one() {
     let new = sites.upgrade();
     sites.signal(Signal::TERM);
     wait_for("the end of the new process", || has_ended(new));
-    sites.0.wait_until_said("and this one ends");
+    sites
+        .0
+        .wait_until_said("and this one ends; 1 connection is open; in-flight requests get at most 10 s");
     assert!(!in_flight.end());
     sites.first_has_ended();
     assert!(!sites.0.said().contains("serves again"), "{}", sites.0.said());
