@@ -447,7 +447,8 @@ impl<'a> RequestBody<'a> {
     fn broken(&mut self, error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::TimedOut => self.fail(BodyError::TimedOut),
-            io::ErrorKind::ConnectionReset => self.fail(BodyError::Ended),
+            // A client of TLS may leave without a close_notify.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => self.fail(BodyError::Ended),
             _ => error,
         }
     }

@@ -398,6 +398,19 @@ fn a_client_that_leaves_cancels_its_handler() {
     leaves.recv_timeout(PATIENCE).expect("the handler is cancelled");
 }
 
+/// As a browser does whose tab is closed: that is no failure of the server.
+#[test]
+fn an_upload_that_ends_without_a_goodbye_is_one_that_its_client_broke_off() {
+    let site = site(hello(), |server| server);
+    let mut client = connect(&site);
+    client.send("POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
+    drop(client);
+    let expected = "POST /count was refused with 400: the connection ended inside the request's body";
+    let is_refused = || site.refused.lock().unwrap().iter().any(|line| line.contains(expected));
+    eventually("it is refused", || is_refused() || !site.log.lock().unwrap().is_empty());
+    assert!(is_refused(), "{:?}", site.log);
+}
+
 #[test]
 fn a_proxy_header_comes_before_the_handshake() {
     let router = hello().get("/peer", |request: &mut Request<'_>| request.peer().to_string());
