@@ -614,6 +614,10 @@ impl<'b> Burst<'b> {
     /// Ends an exception from the server's rates, after the response of its request.
     #[cold]
     fn restore_pace(&self) {
+        // A stream of HTTP/2 has no pace of a socket. Its end belongs into its last frame: a gRPC client wants that of an error in its head.
+        if self.peer.transport().is_none() {
+            return;
+        }
         // The burst reports the error at its own end.
         let _ = self.output.flush();
         self.peer.restore_pace();
