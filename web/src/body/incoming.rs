@@ -56,6 +56,8 @@ pub struct RequestBody<'a> {
     /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
     pace: Pace,
+    /// Whether the client may be silent for any time.
+    may_pause: bool,
     /// Counts the decoded bytes.
     count: &'a Cell<u64>,
 }
@@ -120,6 +122,11 @@ impl Paused {
         self.failed = Some(BodyError::TimedOut);
         BodyError::TimedOut.into()
     }
+}
+
+/// Whether the client has sent nothing for a while. The kernel's own ETIMEDOUT means that the connection is dead.
+fn is_silence(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
 }
 
 /// Bytes read ahead by `preview`, and how many of them are read again.
@@ -188,6 +195,7 @@ impl<'a> RequestBody<'a> {
             trailers: None,
             ahead: None,
             pace: Pace::BEGINS,
+            may_pause: false,
             count,
         }
     }
@@ -379,6 +387,13 @@ impl<'a> RequestBody<'a> {
         self.pace.may_be_slow = true;
     }
 
+    /// Lets the client be silent for any time. Something else must bound the request.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn allow_pauses(&mut self) {
+        self.allow_slow();
+        self.may_pause = true;
+    }
+
     #[inline]
     pub(crate) fn may_be_slow(&self) -> bool {
         self.pace.may_be_slow
@@ -428,7 +443,12 @@ impl<'a> RequestBody<'a> {
         let client = self.client;
         let into = into.unwrap_or(&mut self.buffer[self.unread.end..]);
         let read = match how {
-            How::Waiting => client.read_body(into, &mut self.pace).map(Some),
+            How::Waiting => loop {
+                match client.read_body(into, &mut self.pace) {
+                    Err(error) if self.may_pause && is_silence(&error) => {}
+                    read => break read.map(Some),
+                }
+            },
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
             How::Arrived => client.read_arrived(into),
         };

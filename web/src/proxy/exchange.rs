@@ -147,6 +147,10 @@ fn attempt(
     let carrier = backend.carrier().expect("the response's body has not been read");
     let head = found.map_err(|reason| not_answered(settings, carrier, reason))?;
     carrier.ticket().answered();
+    if grpc::is_call(request) {
+        // Whoever watches sends nothing while messages come. `between` bounds the call from here on.
+        request.body.allow_pauses();
+    }
     client_response::make(settings, request, sender, backend, head)
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::Connector;
 use osier_web::upstream::{Builder, Upstream};
-use osier_web::{IntoResponse, Router};
+use osier_web::{IntoResponse, Response, Router, Server, Timeouts};
 use testkit::Folder;
 
 use super::client::Client;
 use super::upstream::{proxy, upstream};
-use crate::common::backend::{Backend, serve, serve_large};
-use crate::common::site;
+use crate::common::backend::{self, Backend, serve, serve_large};
+use crate::common::{site, site_with};
 use crate::tls::LOCALHOST;
 
 /// Debian installs grpcio for this interpreter.
@@ -152,6 +152,37 @@ fn the_errors_of_the_proxy_itself_have_a_status_of_grpc() {
     let broken = Backend::answering_once("HTTP/1.1 200 OK\r\n\r\n");
     let front = serve(proxy(broken.addr));
     assert_eq!(call(&front).0, "14");
+}
+
+/// A client that watches sends one message, and is silent from then on.
+#[test]
+fn a_client_may_be_silent_while_the_messages_of_its_call_come() {
+    let body = Duration::from_millis(100);
+    let backend = site(Router::new().fallback(move |_| {
+        Response::stream(move |out| {
+            out.write_all(b"a")?;
+            out.flush()?;
+            osier::sleep(10 * body);
+            out.write_all(b"b")
+        })
+    }));
+    let timeouts = Timeouts {
+        body,
+        ..Timeouts::default()
+    };
+    let server = Server::new(backend::router(proxy(backend.addr))).timeouts(timeouts);
+    let front = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let watch = |content_type: &str| {
+        let mut client = front.connect();
+        client.send(format!(
+            "POST /a.B/C HTTP/1.1\r\nHost: t\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        ));
+        client
+    };
+    let reply = watch("application/grpc").reply();
+    assert_eq!((reply.status, reply.text()), (200, "ab"), "{:?}", front.log);
+    // Any other body that stops is that of a slow client.
+    assert_eq!(watch("text/plain").reply().status, 408);
 }
 
 #[test]
