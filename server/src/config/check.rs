@@ -257,7 +257,7 @@ fn bodies(source: &Source<'_>, site: &Policies, routes: &[RouteAt]) {
             };
             let text = format!(
                 "'limits.body' allows {most} bytes here, but 'buffer_total' has room for {files}{in_memory}: a longer body that has to be \
-                 stored gets 413; raise 'buffer_total', or lower 'limits.body'"
+                 stored gets 413; raise 'buffer_total', lower 'limits.body', or set 'buffer = false'"
             );
             source.warning(at, text);
         }

@@ -160,7 +160,10 @@ fn a_limit_of_bodies_beyond_the_space_for_them_is_a_warning() {
     folder.write("site.toml", text("3GiB"));
     let (status, said) = check(&folder, &["--strict", "site.toml"]);
     assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("'buffer_total' has room for 2147483648"), "{said}");
+    assert!(
+        said.contains("'buffer_total' has room for 2147483648") && said.contains("or set 'buffer = false'"),
+        "{said}"
+    );
     // The default of `limits.body` is 2 MiB.
     let default = |total: &str| {
         format!("[[site]]\n[[site.route]]\nproxy = {{ to = \"127.0.0.1:3000\", buffer_total = \"{total}\" }}\n")
