@@ -67,6 +67,8 @@ pub(super) struct Progress {
     pub(super) taken: Cell<u64>,
     /// When sending ended, with or without an error. The backend's time for a response begins there.
     pub(super) over: Cell<Option<Instant>>,
+    /// The client may be silent while the response comes: only bytes that the backend takes then give the response more time.
+    pub(super) may_pause: Cell<bool>,
     /// Why sending was given up: the client has not sent a body that can be passed on.
     pub(super) given_up: Cell<Option<io::Error>>,
 }

@@ -202,10 +202,17 @@ impl BackendResponse {
 fn patiently<T>(sending: Option<&Progress>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         let begun = osier::time::now();
+        let taken = sending.map(|progress| progress.taken.get());
         match receive() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
-                // The request was sent completely during this wait, or is still being sent.
-                Some(progress) if progress.over.get().is_none_or(|over| over > begun) => {}
+                // The request was sent completely during this wait.
+                Some(progress) if progress.over.get().is_some_and(|over| over > begun) => {}
+                // It is still being sent.
+                Some(progress) if progress.over.get().is_none() => {
+                    if progress.may_pause.get() && taken == Some(progress.taken.get()) {
+                        return Err(error);
+                    }
+                }
                 _ => return Err(error),
             },
             other => return other,

@@ -183,6 +183,29 @@ fn a_client_may_be_silent_while_the_messages_of_its_call_come() {
     assert_eq!((reply.status, reply.text()), (200, "ab"), "{:?}", front.log);
     // Any other body that stops is that of a slow client.
     assert_eq!(watch("text/plain").reply().status, 408);
+
+    // Both sides are silent.
+    let backend = site(Router::new().fallback(|_| {
+        Response::stream(|out| {
+            out.write_all(b"a")?;
+            out.flush()?;
+            crate::common::forever();
+            Ok(())
+        })
+    }));
+    let options = Options {
+        between: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let front = serve(Proxy::with(upstream(backend.addr).build().unwrap(), options));
+    let mut client = front.connect();
+    client.send("POST /a.B/C HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+    assert_eq!((client.head().0, client.rest().len()), (200, "0001\r\na\r\n".len()));
+    assert!(
+        front.logged("no byte came for 100ms ('timeouts.between')"),
+        "{:?}",
+        front.log
+    );
 }
 
 #[test]
