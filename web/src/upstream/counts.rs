@@ -124,10 +124,12 @@ impl Counts {
     }
 
     /// Counts a response that broke off behind its head.
+    #[cfg(feature = "proxy")]
     pub(super) fn broke_off(&self) {
         self.body_failures.fetch_add(1, Relaxed);
     }
 
+    #[cfg(feature = "proxy")]
     pub(super) fn tunnel_begins(&self) {
         self.tunnels.fetch_add(1, Relaxed);
     }

@@ -1,7 +1,9 @@
 //! A ticket is one request at a backend. It holds the place there, and the outcome of the request is reported to it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+#[cfg(feature = "proxy")]
+use std::sync::atomic::Ordering::Relaxed;
 
 use osier::time::Stamp;
 
@@ -54,6 +56,7 @@ impl Ticket {
     }
 
     /// Reports that the connection leaves HTTP: it is counted as a tunnel until the ticket is dropped.
+    #[cfg(feature = "proxy")]
     pub(crate) fn begin_tunnel(&self) {
         if !self.is_tunnel.swap(true, Relaxed) {
             self.claim.backend().counts.tunnel_begins();
@@ -62,6 +65,7 @@ impl Ticket {
 
     /// Reports that the backend broke off inside the body of a response. The response's head has shown that the backend is in service, so this
     /// does not count towards putting it out.
+    #[cfg(feature = "proxy")]
     pub(crate) fn broke_off(&self) {
         self.claim.backend().counts.broke_off();
     }
