@@ -1,14 +1,20 @@
 //! A set of fibers whose values are taken in the order in which they end.
 //!
 //! Each fiber sends its outcome through a channel without a bound, as the last act of its closure. A closure that is
-//! dropped before it ran, because its fiber was cancelled, sends that.
+//! dropped before it ran sends that it never will. Its handle then has the reason, once all of the fiber has ended.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 use std::thread;
 
+use futures_core::Stream as _;
+
+use crate::block_on;
 use crate::sync::mpsc;
-use crate::wait::cancel::Cancelled;
 use crate::worker::packet::JoinHandle;
 
 use super::Builder;
@@ -37,12 +43,15 @@ use super::Builder;
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     running: HashMap<u64, JoinHandle<()>>,
+    /// Those of `running` that will never run.
+    unrun: Vec<u64>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,
     receiver: mpsc::Receiver<Ended<T>>,
 }
 
-type Ended<T> = (u64, thread::Result<T>);
+/// The id of a fiber and its outcome; `None` if its function was dropped before it ran.
+type Ended<T> = (u64, Option<thread::Result<T>>);
 
 /// Sends the outcome of one fiber when it is dropped.
 struct Report<T> {
@@ -53,9 +62,8 @@ struct Report<T> {
 
 impl<T> Drop for Report<T> {
     fn drop(&mut self) {
-        let outcome = self.outcome.take().unwrap_or_else(|| Err(Box::new(Cancelled)));
         // Nobody receives after the set is gone.
-        let _ = self.sender.try_send((self.id, outcome));
+        let _ = self.sender.try_send((self.id, self.outcome.take()));
     }
 }
 
@@ -65,6 +73,7 @@ impl<T: Send + 'static> JoinSet<T> {
         let (sender, receiver) = mpsc::unbounded();
         JoinSet {
             running: HashMap::new(),
+            unrun: Vec::new(),
             next: 0,
             sender,
             receiver,
@@ -129,16 +138,10 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// # Errors
     ///
-    /// The inner error is the payload of the fiber's panic, or a cancellation
-    /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)).
+    /// The inner error is the payload of the fiber's panic; a cancellation
+    /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)); an [`std::io::Error`] if there was no memory for its stack.
     pub fn join_next(&mut self) -> Option<thread::Result<T>> {
-        while !self.running.is_empty() {
-            let ended = self.receiver.recv().expect("the set holds a sender");
-            if let Some(outcome) = self.ended(ended) {
-                return Some(outcome);
-            }
-        }
-        None
+        block_on(self.join_next_async())
     }
 
     /// Waits as [`join_next`](JoinSet::join_next) does, in a future.
@@ -146,13 +149,7 @@ impl<T: Send + 'static> JoinSet<T> {
     /// While the set is empty, it is ready at once, with `None`. In a loop over [`select!`](crate::select!), switch the arm
     /// off then, or the loop never waits: `outcome = set.join_next_async(), if !set.is_empty() => ..`.
     pub async fn join_next_async(&mut self) -> Option<thread::Result<T>> {
-        while !self.running.is_empty() {
-            let ended = self.receiver.recv_async().await.expect("the set holds a sender");
-            if let Some(outcome) = self.ended(ended) {
-                return Some(outcome);
-            }
-        }
-        None
+        poll_fn(|cx| self.poll_next(cx)).await
     }
 
     /// Takes the value of a fiber that has ended out of the set. `None` if none has. Never waits.
@@ -161,17 +158,45 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// The errors of [`join_next`](JoinSet::join_next).
     pub fn try_join_next(&mut self) -> Option<thread::Result<T>> {
+        match self.poll_next(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => None,
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<thread::Result<T>>> {
         loop {
-            let ended = self.receiver.try_recv().ok()?;
-            if let Some(outcome) = self.ended(ended) {
-                return Some(outcome);
+            if let Poll::Ready(Some(reason)) = self.poll_unrun(cx) {
+                return Poll::Ready(Some(Err(reason)));
+            }
+            if self.is_empty() {
+                return Poll::Ready(None);
+            }
+            let ended = ready!(Pin::new(&mut self.receiver).poll_next(cx));
+            let (id, outcome) = ended.expect("the set holds a sender");
+            match outcome {
+                None => self.unrun.push(id),
+                // A fiber that was detached is in the set no more: nobody wants its outcome.
+                outcome if self.running.remove(&id).is_some() => return Poll::Ready(outcome),
+                _ => {}
             }
         }
     }
 
-    /// Takes a fiber out of the set. `None` if it was detached: nobody wants its outcome.
-    fn ended(&mut self, (id, outcome): Ended<T>) -> Option<thread::Result<T>> {
-        self.running.remove(&id).map(|_| outcome)
+    /// Takes a fiber that never ran out of the set, with the reason. `None` if there is none.
+    fn poll_unrun(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<dyn Any + Send>>> {
+        while let Some(id) = self.unrun.last() {
+            let reason = match self.running.get_mut(id) {
+                Some(handle) => ready!(Pin::new(handle).poll(cx)).err(),
+                None => None, // detached
+            };
+            self.running.remove(id);
+            self.unrun.pop();
+            if reason.is_some() {
+                return Poll::Ready(reason);
+            }
+        }
+        Poll::Ready(None)
     }
 
     /// Waits for all fibers. Their values come in the order in which they ended.
@@ -186,7 +211,7 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// # Panics
     ///
-    /// If a fiber panicked or was cancelled.
+    /// If a fiber panicked, was cancelled or could not start.
     pub fn join_all(mut self) -> Vec<T> {
         let mut values = Vec::with_capacity(self.len());
         while let Some(outcome) = self.join_next() {

@@ -61,6 +61,67 @@ fn a_spawn_that_panics_leaves_no_outcome_in_the_set() {
 }
 
 #[test]
+fn a_fiber_of_a_set_that_cannot_start_tells_why() {
+    osier::run(|| {
+        let too_large = || Builder::new().stack_bytes(usize::MAX);
+        let why = |outcome: Option<std::thread::Result<i32>>| {
+            let payload = outcome.expect("a fiber is in the set").unwrap_err();
+            let error: Box<io::Error> = payload.downcast().expect("no cancellation");
+            error.to_string()
+        };
+        let mut set = JoinSet::new();
+        set.spawn_with(too_large().name("a"), || 1);
+        assert!(why(set.join_next()).contains("'a'"));
+        set.spawn_with(too_large().name("b"), || 2);
+        assert!(why(osier::block_on(set.join_next_async())).contains("'b'"));
+        set.spawn_with(too_large().name("c"), || 3);
+        set.spawn(|| 4);
+        let mut outcomes = Vec::new();
+        while outcomes.len() < 2 {
+            osier::yield_now();
+            outcomes.extend(set.try_join_next());
+        }
+        let place = outcomes.iter().position(Result::is_err).expect("one has not run");
+        assert!(why(Some(outcomes.remove(place))).contains("'c'"));
+        assert_eq!(outcomes.remove(0).unwrap(), 4);
+        set.spawn_with(too_large(), || 5);
+        set.detach_all();
+        set.spawn(|| 6);
+        assert_eq!(set.join_next().unwrap().unwrap(), 6);
+        assert!(set.join_next().is_none());
+    });
+}
+
+#[test]
+fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
+    // The destructor of what the fiber has taken along waits.
+    struct Slow(Arc<Event>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            osier::shield(|| self.0.wait());
+        }
+    }
+    osier::run(|| {
+        let go = Arc::new(Event::new());
+        let slow = Slow(Arc::clone(&go));
+        let mut set = JoinSet::new();
+        set.spawn(move || {
+            let _slow = &slow;
+            7
+        });
+        set.cancel_all();
+        osier::yield_now();
+        assert!(set.try_join_next().is_none(), "its values have not ended");
+        let joined = osier::timeout(Duration::from_millis(1), || set.join_next().is_none());
+        assert!(joined.is_err());
+        go.set();
+        let payload = set.join_next().expect("it is still in the set").unwrap_err();
+        assert!(osier::Cancelled::is_payload(&*payload));
+        assert!(set.join_next().is_none());
+    });
+}
+
+#[test]
 fn a_sender_of_states_waits_until_nobody_watches() {
     on(2).run(|| {
         let (sender, receiver) = watch::channel(0);
