@@ -29,6 +29,7 @@ use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 use super::options::How;
 use super::simulated::{self as disks, Opened};
 use super::{Metadata, Operation, Permissions};
+use crate::wait::driver::wake_each;
 use crate::wait::{self, Stop, pool, simulated};
 use crate::worker::context::{self, Caller, hold};
 
@@ -197,7 +198,7 @@ impl Inner {
         state.busy = false;
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_each(wakers);
     }
 
     fn poll_read(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -630,5 +631,38 @@ impl OpenOptions {
                 .open(&path, &how)
                 .map(|(file, opened)| File::new(file, Some(opened))),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
+    /// Notes its wake-up, and panics then if it is to.
+    struct Woken(AtomicBool, bool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+            if self.1 {
+                resume_unwind(Box::new("a waker's own"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_costs_no_other_call_its_wake_up() {
+        let file = File::from(fs::File::open("/dev/null").unwrap());
+        file.0.lock().busy = true;
+        let callers = [true, false].map(|panics| Arc::new(Woken(AtomicBool::new(false), panics)));
+        for caller in &callers {
+            let waker = Waker::from(Arc::clone(caller));
+            assert!(file.0.poll_flush(&Context::from_waker(&waker)).is_pending());
+        }
+        let _ = catch_unwind(AssertUnwindSafe(|| file.0.end(file.0.lock())));
+        assert!(callers.iter().all(|caller| caller.0.load(Ordering::Relaxed)));
     }
 }

@@ -558,6 +558,34 @@ mod tests {
     use super::*;
     use crate::{Acceptor, Connector, Error, Identity};
 
+    #[cfg(feature = "futures")]
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_task_asleep() {
+        struct Woken(std::sync::atomic::AtomicBool, bool);
+
+        impl std::task::Wake for Woken {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+                if self.1 {
+                    std::panic::resume_unwind(Box::new("a waker's own"));
+                }
+            }
+        }
+
+        let (_client, server) = ends();
+        let tasks = [true, false].map(|panics| std::sync::Arc::new(Woken(false.into(), panics)));
+        for task in &tasks {
+            server.state().wake_shaking(&Waker::from(task.clone()));
+        }
+        let shaking = server.state().take_shaking();
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(shaking)));
+        assert!(
+            tasks
+                .iter()
+                .all(|task| task.0.load(std::sync::atomic::Ordering::Relaxed))
+        );
+    }
+
     /// The client's and the server's end.
     fn ends() -> (Stream, Stream) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();

@@ -1,6 +1,7 @@
 //! [`State`]: a session and the bytes that wait around it. Its calls never wait: they say what for.
 
 use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use osier::net;
@@ -103,7 +104,10 @@ pub(super) struct Shaking {
 impl Drop for Shaking {
     fn drop(&mut self) {
         self.interrupt.set();
-        self.tasks.drain(..).for_each(Waker::wake);
+        for task in self.tasks.drain(..) {
+            // A panic of one waker, which the hook has reported, keeps no other task asleep.
+            let _ = catch_unwind(AssertUnwindSafe(|| task.wake()));
+        }
     }
 }
 
