@@ -166,19 +166,19 @@ impl<F: AsFd> fmt::Debug for File<F> {
 }
 
 async fn pooled<F: AsFd + Send + Sync + 'static>(fd: Arc<F>, lent: Lent, mut call: Call) -> io::Result<usize> {
-    let mut buffer = std::mem::take(&mut *lock(&lent));
-    let (done, buffer) = pool::spawn(move || {
+    pool::try_spawn(move || {
+        // Taken out: a request that is cancelled meanwhile does not wait for the lock.
+        let mut buffer = std::mem::take(&mut *lock(&lent));
         let done = loop {
             match call(fd.as_fd().as_fd(), &mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => break done,
             }
         };
-        (done, buffer)
-    })
-    .await;
-    *lock(&lent) = buffer;
-    done
+        *lock(&lent) = buffer;
+        done
+    })?
+    .await
 }
 
 async fn when_ready<F: AsFd>(fd: Arc<F>, interest: Interest, lent: Lent, mut call: Call) -> io::Result<usize> {

@@ -44,15 +44,6 @@ struct State {
 
 /// Runs `work` on a thread of the pool. Dropping the task cancels work that has not begun.
 ///
-/// # Panics
-///
-/// If the pool has no thread and the system starts none.
-pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-    try_spawn(work).unwrap_or_else(|error| panic!("osier: {error}"))
-}
-
-/// Runs `work` as [`spawn`] does.
-///
 /// # Errors
 ///
 /// The system's, if the pool has no thread and the system starts none. `work` is dropped then.
@@ -184,10 +175,11 @@ mod tests {
         let tasks: Vec<_> = (0..40)
             .map(|number| {
                 let all = Arc::clone(&all);
-                spawn(move || {
+                let job = move || {
                     all.wait();
                     number
-                })
+                };
+                try_spawn(job).unwrap()
             })
             .collect();
         let values: Vec<_> = tasks.into_iter().map(crate::block_on).collect();
@@ -196,10 +188,10 @@ mod tests {
 
     #[test]
     fn work_that_panics_ends_no_thread_and_its_task_panics() {
-        let panicking = spawn(|| panic!("on purpose"));
+        let panicking = try_spawn(|| panic!("on purpose")).unwrap();
         let panicked = std::panic::catch_unwind(|| crate::block_on(panicking));
         assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
-        assert_eq!(crate::block_on(spawn(|| 7)), 7);
+        assert_eq!(crate::block_on(try_spawn(|| 7).unwrap()), 7);
     }
 
     #[test]
