@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use crate::worker::context;
 use crate::worker::core::Locals;
+use crate::worker::isolate::isolate;
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {
@@ -14,8 +16,22 @@ pub struct LocalKey<T: 'static> {
 }
 
 thread_local! {
-    /// The values of code that is not on a fiber: one set per thread.
-    static OF_THREAD: RefCell<Locals> = const { RefCell::new(Vec::new()) };
+    /// The values of code that is not on a fiber: one set per thread. It has no destructor, so the values' destructors find it.
+    static OF_THREAD: ManuallyDrop<RefCell<Locals>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static END_OF_THREAD: EndOfThread = const { EndOfThread };
+}
+
+/// Drops the values of the thread, the youngest first. Those that other thread-locals make after it stay.
+struct EndOfThread;
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        let last = || OF_THREAD.with(|locals| locals.borrow_mut().pop());
+        while let Some(last) = last() {
+            // As on a fiber, a panic of one destructor does not keep the others from being dropped.
+            isolate(move || drop(last));
+        }
+    }
 }
 
 impl<T: 'static> LocalKey<T> {
@@ -43,8 +59,11 @@ impl<T: 'static> LocalKey<T> {
 
 /// Runs `with` on the values of the fiber that runs, or of the thread.
 fn with_locals<R>(with: impl Fn(&mut Locals) -> R) -> R {
-    context::running(|core| with(&mut core.extra().locals.borrow_mut()))
-        .unwrap_or_else(|| OF_THREAD.with(|locals| with(&mut locals.borrow_mut())))
+    context::running(|core| with(&mut core.extra().locals.borrow_mut())).unwrap_or_else(|| {
+        // Has it dropped at the end of the thread. An error means that it is, or was.
+        let _ = END_OF_THREAD.try_with(|_| ());
+        OF_THREAD.with(|locals| with(&mut locals.borrow_mut()))
+    })
 }
 
 /// Declares fiber-locals, as [`std::thread_local!`] does thread-locals.

@@ -237,6 +237,31 @@ fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
 }
 
 #[test]
+fn the_locals_of_a_thread_that_ends_may_use_each_other() {
+    struct Last(Option<std::sync::mpsc::Sender<u32>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            // What an older local holds, and one that is made now.
+            let sum = OLDER.with(|older| older.0) + LATE.with(|late| *late);
+            self.0.take().unwrap().send(sum).unwrap();
+        }
+    }
+    struct Older(u32);
+    osier::fiber_local! {
+        static OLDER: Older = Older(40);
+        static LATE: u32 = 2;
+        static LAST: RefCell<Last> = RefCell::new(Last(None));
+    }
+    let (sender, sums) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        OLDER.with(|_| ());
+        LAST.with(|last| last.borrow_mut().0 = Some(sender));
+    });
+    thread.join().unwrap();
+    assert_eq!(sums.recv(), Ok(42));
+}
+
+#[test]
 fn a_yield_loop_lets_others_run() {
     on(1).run(|| {
         let stop = Rc::new(Cell::new(false));
