@@ -243,28 +243,34 @@ impl Open {
         let mut rest = &bytes[..];
         while let [kind, a, b, c, behind @ ..] = rest {
             let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-            if length > MESSAGE_MAX {
-                return Err(InvalidMessage::HandshakePayloadTooLarge.into());
-            }
+            self.check_message(*kind, length)?;
             let Some((body, others)) = behind.split_at_checked(length) else {
                 break;
             };
             rest = others;
-            match (*kind, &mut self.kernel) {
-                (NEW_SESSION_TICKET, Some(kernel)) => kernel.handle_new_session_ticket(body)?,
-                // The next byte has other keys: it cannot be in the same record.
-                (KEY_UPDATE, _) if !rest.is_empty() => return Err(PeerMisbehaved::KeyEpochWithPendingFragment.into()),
-                (KEY_UPDATE, _) => self.update_receiving(body)?,
-                (kind, _) => {
-                    return Err(Error::InappropriateHandshakeMessage {
-                        expect_types: vec![HandshakeType::NewSessionTicket, HandshakeType::KeyUpdate],
-                        got_type: HandshakeType::from(kind),
-                    });
-                }
+            match &mut self.kernel {
+                Some(kernel) if *kind == NEW_SESSION_TICKET => kernel.handle_new_session_ticket(body)?,
+                // The other message is the key update. The next byte has other keys: it cannot be in the same record.
+                _ if !rest.is_empty() => return Err(PeerMisbehaved::KeyEpochWithPendingFragment.into()),
+                _ => self.update_receiving(body)?,
             }
         }
         self.message = rest.to_vec();
         Ok(())
+    }
+
+    /// Refuses a message that cannot be right, before the rest of it has come: so a peer makes a server keep five bytes at most.
+    fn check_message(&self, kind: u8, length: usize) -> Result<(), Error> {
+        match kind {
+            KEY_UPDATE if length == 1 => Ok(()),
+            KEY_UPDATE => Err(InvalidMessage::InvalidKeyUpdate.into()),
+            NEW_SESSION_TICKET if self.kernel.is_some() && length <= MESSAGE_MAX => Ok(()),
+            NEW_SESSION_TICKET if self.kernel.is_some() => Err(InvalidMessage::HandshakePayloadTooLarge.into()),
+            kind => Err(Error::InappropriateHandshakeMessage {
+                expect_types: vec![HandshakeType::NewSessionTicket, HandshakeType::KeyUpdate],
+                got_type: HandshakeType::from(kind),
+            }),
+        }
     }
 
     fn update_receiving(&mut self, body: &[u8]) -> Result<(), Error> {

@@ -190,6 +190,29 @@ fn a_message_may_be_spread_over_records() {
 }
 
 #[test]
+fn a_message_that_cannot_be_right_is_refused_by_its_head() {
+    for head in [
+        [KEY_UPDATE, 0, 0xff, 0xff],
+        [KEY_UPDATE, 0, 0, 0],
+        [NEW_SESSION_TICKET, 0, 1, 0],
+        [1, 0, 1, 0],
+    ] {
+        let [mut client, mut server] = ends();
+        let (_, alerts) = refused(&mut server, client.send_kind(HANDSHAKE, &head));
+        assert!(alerts, "{head:?}");
+    }
+    // A client waits for the rest of a ticket.
+    let [mut client, mut server] = ends();
+    client
+        .take(
+            &mut server.send_kind(HANDSHAKE, &[NEW_SESSION_TICKET, 0, 1, 0]),
+            &mut Buffer::default(),
+        )
+        .unwrap();
+    assert!(refused(&mut client, server.send_kind(HANDSHAKE, &[0; 256])).1);
+}
+
+#[test]
 fn padding_is_removed() {
     let [mut client, mut server] = ends();
     // The kind 0 makes the last byte of the plain bytes the kind, and zeros behind it padding.
