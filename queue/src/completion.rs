@@ -214,7 +214,7 @@ impl<T> Completion<T> {
                     self.reclaim_waker();
                 }
                 // The producer is about to move the waker out.
-                READY if self.registered.get() => crate::sync::pause(&mut tries),
+                READY if self.registered.get() => crate::sync::relax(&mut tries),
                 _ => return true,
             }
         }
@@ -259,6 +259,9 @@ impl<T> Completion<T> {
 
 impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
+        if cfg!(loom) {
+            self.waker.with_mut(|_| ()); // an exclusive access, so that models see it if the other side may not be done
+        }
         match self.state.load(Ordering::Acquire) {
             // SAFETY: the slot is full, and nobody else has a reference.
             WAITING => self.waker.with_mut(|slot| unsafe { (*slot).assume_init_drop() }),

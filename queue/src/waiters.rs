@@ -167,6 +167,15 @@ impl WaitList {
         }
     }
 
+    /// A list whose lock has no turnstile, for the model of the lock.
+    #[cfg(loom)]
+    pub fn without_turnstile() -> Self {
+        Self {
+            turnstile: Turnstile::open(),
+            ..Self::new()
+        }
+    }
+
     /// A node for this list, not yet waiting.
     #[inline(always)]
     pub fn waiter(&self) -> Waiter<'_> {

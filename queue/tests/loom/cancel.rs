@@ -7,10 +7,11 @@ use osier_queue::Cancellation;
 fn the_fiber_sees_the_request_or_the_canceller_sees_the_fiber() {
     // Outcomes: 1, it starts and is woken; 0, it does not start.
     model("cancel: request races start", None, &[0, 1], || {
-        let fiber = Arc::new((Cancellation::new(), Notify::new()));
+        let fiber = Arc::new((Cancellation::new(), Notify::new(), AtomicBool::new(false)));
         let canceller = {
             let fiber = fiber.clone();
             thread::spawn(move || {
+                fiber.2.store(true, Relaxed);
                 if let Some(word) = fiber.0.request() {
                     assert_eq!(word, 7, "the word of nobody");
                     fiber.1.notify();
@@ -18,6 +19,10 @@ fn the_fiber_sees_the_request_or_the_canceller_sees_the_fiber() {
             })
         };
         let started = fiber.0.start(7);
+        assert!(
+            started || fiber.2.load(Relaxed),
+            "cancelled by one whose acts it does not see"
+        );
         if started {
             loop {
                 fiber.1.wait(); // a deadlock if neither saw the other: a fiber at rest does not look by itself
@@ -47,5 +52,20 @@ fn of_two_requests_each_finds_the_fiber_or_is_found() {
             "a request that came after the start found nobody"
         );
         10 * started as usize + found
+    });
+}
+
+#[test]
+fn who_sees_that_the_fiber_has_started_sees_its_word() {
+    model("cancel: start races a look", None, &[0, 1], || {
+        let fiber = Arc::new(Cancellation::new());
+        let starter = {
+            let fiber = fiber.clone();
+            thread::spawn(move || fiber.start(7))
+        };
+        let word = fiber.started();
+        assert!(word.is_none_or(|word| word == 7), "the word of nobody");
+        assert!(starter.join().unwrap());
+        word.is_some() as usize
     });
 }

@@ -102,6 +102,24 @@ fn message_and_answer(name: &'static str, answers: bool) {
 }
 
 #[test]
+fn who_reads_a_time_sees_what_came_before_it() {
+    model("clock: moved after an act", None, &[0, 1], || {
+        let shared = Arc::new((Virtual::new(), AtomicBool::new(false)));
+        let reader = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let moved = shared.0.elapsed() == HOUR;
+                assert!(shared.1.load(Relaxed) || !moved);
+                moved as usize
+            })
+        };
+        shared.1.store(true, Relaxed);
+        shared.0.advance(HOUR);
+        reader.join().unwrap()
+    });
+}
+
+#[test]
 fn the_clock_does_not_pass_a_message() {
     message_and_answer("clock: a message races the jump", false);
 }

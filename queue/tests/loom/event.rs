@@ -208,6 +208,24 @@ fn who_takes_sees_what_every_setter_did() {
 }
 
 #[test]
+fn who_finds_a_manual_one_set_sees_what_its_setter_did() {
+    model("event: manual set after an act", None, &[0, 1], || {
+        let shared = Arc::new((Event::manual(), AtomicBool::new(false)));
+        let setter = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                shared.1.store(true, Relaxed);
+                shared.0.set();
+            })
+        };
+        let waited = wait(&shared.0);
+        assert!(shared.1.load(Relaxed));
+        setter.join().unwrap();
+        waited
+    });
+}
+
+#[test]
 fn a_manual_set_releases_all_though_it_is_reset_at_once() {
     model("event: manual, set and reset", None, &[2], || {
         let event = Arc::new(Event::manual());

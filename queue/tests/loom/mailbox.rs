@@ -199,3 +199,32 @@ fn who_sees_a_flag_sees_what_every_raiser_did() {
         waits.max(1)
     });
 }
+
+#[test]
+fn who_waits_for_a_flag_sees_what_its_raiser_did() {
+    // Either of the two begins: see `model`.
+    for raiser_first in [true, false] {
+        model("mailbox: raised after an act", None, &[0, 1], move || {
+            let shared = Arc::new((Mailbox::new(), AtomicBool::new(false)));
+            let raise = |shared: &(Mailbox, AtomicBool)| {
+                shared.1.store(true, Relaxed);
+                shared.0.raise(1);
+                0
+            };
+            let wait = |shared: &(Mailbox, AtomicBool)| {
+                let (_, waited) = wait(&shared.0, Flags::Any(1));
+                assert!(shared.1.load(Relaxed));
+                waited as usize
+            };
+            let (here, there): (fn(&_) -> usize, fn(&_) -> usize) = match raiser_first {
+                true => (raise, wait),
+                false => (wait, raise),
+            };
+            let other = {
+                let shared = shared.clone();
+                thread::spawn(move || there(&shared))
+            };
+            here(&shared) + other.join().unwrap()
+        });
+    }
+}

@@ -137,6 +137,28 @@ mod waiters {
     }
 
     #[test]
+    fn the_lock_shows_each_holder_what_the_last_one_did() {
+        // Two nodes and the list's ticket are in cells: loom finds a holder who touches one without order. The outcome is how
+        // many the wake-up finds.
+        model("waiters: the lock itself", Some(3), &[1, 2], || {
+            let list = Arc::new(WaitList::without_turnstile());
+            let other = {
+                let list = list.clone();
+                thread::spawn(move || {
+                    let mut waiter = pin!(list.waiter());
+                    assert!(waiter.as_mut().register(Waker::noop()));
+                })
+            };
+            let mut waiter = pin!(list.waiter());
+            assert!(waiter.as_mut().register(Waker::noop()));
+            let woken = list.wake_all();
+            assert!(waiter.is_notified());
+            other.join().unwrap();
+            woken
+        });
+    }
+
+    #[test]
     fn no_wake_up_is_lost_by_wake_one() {
         model("waiters: lost wake-up, wake_one", None, &[0, 1], || {
             let flag = Arc::new(Flag::default());
@@ -416,6 +438,26 @@ mod inbox {
                 .drain(&self.links[..], |slot| sum += self.data[slot as usize].swap(0, Relaxed));
             sum
         }
+    }
+
+    #[test]
+    fn who_finds_the_owner_awake_has_its_push_seen() {
+        // Outcomes: 1, the owner was found awake, plus 2, it has seen the push.
+        model("parker: a question instead of a ring", None, &[0, 2, 3], || {
+            let shared = Arc::new((Parker::new(), AtomicBool::new(false)));
+            let owner = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.0.prepare();
+                    shared.1.load(Relaxed)
+                })
+            };
+            shared.1.store(true, Relaxed);
+            let awake = !shared.0.is_prepared();
+            let seen = owner.join().unwrap();
+            assert!(seen || !awake, "nobody rings, and the owner blocks");
+            awake as usize + 2 * seen as usize
+        });
     }
 
     #[test]
