@@ -40,6 +40,9 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
+/// The last time of a clock, in nanoseconds after its start. Sums with it fit the numbers that the runtime counts time with.
+const END: u64 = i64::MAX as u64;
+
 /// A clock that stands still until it is moved. Clones are handles on the same clock.
 ///
 /// ```
@@ -126,11 +129,11 @@ impl Virtual {
         Duration::from_nanos(self.inner.nanos.load(Ordering::Acquire))
     }
 
-    /// Moves the clock forward by `step`, and wakes the members whose deadlines have come. The clock stops at its end, 584 years after
+    /// Moves the clock forward by `step`, and wakes the members whose deadlines have come. The clock stops at its end, 292 years after
     /// its start.
     pub fn advance(&self, step: Duration) {
         let state = self.lock();
-        let now = self.nanos().saturating_add(nanos(step));
+        let now = self.nanos().saturating_add(nanos(step)).min(END);
         self.move_to(&state, now);
     }
 
@@ -246,7 +249,7 @@ impl Member {
     /// have reported.
     pub fn distance(&self, own: Option<Instant>) -> Option<Duration> {
         let state = self.clock.lock();
-        let mine = own.map(|own| nanos(own.saturating_duration_since(self.clock.inner.start)));
+        let mine = self.place(own);
         let seats = state.seats.iter().enumerate().filter(|(index, _)| *index != self.index);
         let others = seats.filter_map(|(_, seat)| seat.as_ref()?.deadline);
         let next = others.chain(mine).min()?;
@@ -283,9 +286,13 @@ impl Member {
     }
 
     fn note(&self, state: &mut State, deadline: Option<Instant>) -> Option<u64> {
-        let deadline = deadline.map(|deadline| nanos(deadline.saturating_duration_since(self.clock.inner.start)));
-        self.seat(state).deadline = deadline;
-        deadline
+        self.seat(state).deadline = self.place(deadline);
+        self.seat(state).deadline
+    }
+
+    /// The time of a deadline after the clock's start. A deadline beyond the clock's end is none: it never comes.
+    fn place(&self, deadline: Option<Instant>) -> Option<u64> {
+        Some(nanos(deadline?.saturating_duration_since(self.clock.inner.start))).filter(|&nanos| nanos <= END)
     }
 
     fn seat<'s>(&self, state: &'s mut State) -> &'s mut Seat {
@@ -410,7 +417,23 @@ mod tests {
         assert_eq!((clock.now(), clock.elapsed()), (start + HOUR, HOUR));
         clock.advance(Duration::MAX);
         clock.advance(HOUR);
-        assert_eq!(clock.elapsed(), Duration::from_nanos(u64::MAX));
+        assert_eq!(clock.elapsed(), Duration::from_nanos(END));
+    }
+
+    #[test]
+    fn who_waits_for_a_time_beyond_the_end_sleeps() {
+        let (clock, bed) = (Virtual::new(), Bed::default());
+        let member = clock.join(bed.clone());
+        let beyond = clock.inner.start.checked_add(Duration::from_secs(1 << 40));
+        for step in [Duration::ZERO, Duration::MAX] {
+            clock.advance(step);
+            let now = clock.elapsed();
+            let round = member.look(true);
+            assert_eq!(member.distance(beyond), None);
+            bed.lie_down();
+            assert!(member.rest(round, beyond), "there is nothing to do");
+            assert_eq!((clock.elapsed(), bed.wakes()), (now, 0));
+        }
     }
 
     #[test]

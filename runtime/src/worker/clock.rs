@@ -86,7 +86,7 @@ impl VirtualClock {
     /// Moves the clock forward, from any thread, and wakes every worker with a timer whose time has come.
     ///
     /// The clock moves at once, by the whole `step`; the fibers whose timers are due run when their workers turn next. A fiber that
-    /// advances the clock itself yields to let them.
+    /// advances the clock itself yields to let them. The clock stops 292 years after its start: a sleep until later never ends.
     ///
     /// ```
     /// use osier::time::VirtualClock;
