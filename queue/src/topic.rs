@@ -16,8 +16,8 @@
 //!   the push that fills it. A receiver that gives up may leave its waker; that costs a needless wake-up.
 //! - The messages are in an [`InlineQueue`]. So the queue of a receiver that keeps up never allocates, and the queue of an idle one is
 //!   no larger than the feed itself.
-//! - A feed knows its topics, and a topic its feeds. [`Feed::join`] first enters the topic and then notes it in the feed.
-//!   [`Feed::leave`] forbids the second step and undoes what was noted, so a join that comes too late undoes itself.
+//! - A feed knows its topics, and a topic its feeds. [`Feed::join`] and [`Feed::part`] change both under both locks. So a feed is in a topic
+//!   at most once, and a join that comes after [`Feed::leave`] does nothing.
 //! - A feed counts its sources: topics that are not closed, and direct pushers. Without sources it has ended. The receiver learns that
 //!   when the queue is empty.
 
@@ -102,6 +102,15 @@ impl<T> FeedState<T> {
         match self.too_slow {
             true => Some(End::TooSlow),
             false => (self.sources == 0).then_some(End::Closed),
+        }
+    }
+
+    /// Counts one source less. Returns the waker to wake after all locks are released.
+    fn lose_source(&mut self) -> Option<Waker> {
+        self.sources -= 1;
+        match self.sources {
+            0 => self.waker.take(),
+            _ => None,
         }
     }
 
@@ -205,32 +214,32 @@ impl<T> Feed<T> {
 
     /// Subscribes to a topic. Returns false if the receiver is gone, or it is subscribed already.
     pub fn join(self: &Arc<Self>, topic: &Arc<Topic<T>>) -> bool {
-        {
-            let state = self.lock();
-            if state.left || state.topics.iter().any(|(joined, _)| Arc::ptr_eq(joined, topic)) {
-                return false;
-            }
-        }
-        let Some(slot) = topic.enter(self) else { return true }; // a topic that was closed adds nothing
+        let mut entered = topic.lock();
         let mut state = self.lock();
-        if !state.left {
-            state.topics.push((topic.clone(), slot));
-            return true;
+        if state.left || state.topics.iter().any(|(joined, _)| Arc::ptr_eq(joined, topic)) {
+            return false;
         }
-        drop(state);
-        topic.remove(slot, self);
-        false
+        // A topic that was closed adds nothing.
+        if !entered.closed {
+            state.sources += 1;
+            state.topics.push((Arc::clone(topic), entered.place(self)));
+        }
+        true
     }
 
     /// Unsubscribes from a topic. Queued messages of the topic stay. Returns false if the feed was not subscribed.
     pub fn part(self: &Arc<Self>, topic: &Arc<Topic<T>>) -> bool {
+        let mut entered = topic.lock();
         let mut state = self.lock();
         let Some(index) = state.topics.iter().position(|(joined, _)| Arc::ptr_eq(joined, topic)) else {
             return false;
         };
-        let (topic, slot) = state.topics.swap_remove(index);
-        drop(state);
-        topic.remove(slot, self);
+        let (_, slot) = state.topics.swap_remove(index);
+        let waker = entered.take(slot, self).and_then(|_| state.lose_source());
+        drop((state, entered));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
         true
     }
 
@@ -261,12 +270,7 @@ impl<T> Feed<T> {
 
     /// Does the same, and returns the waker to wake after all locks are released.
     fn lose_source(&self) -> Option<Waker> {
-        let mut state = self.lock();
-        state.sources -= 1;
-        match state.sources {
-            0 => state.waker.take(),
-            _ => None,
-        }
+        self.lock().lose_source()
     }
 
     /// The number of messages in the queue.
@@ -358,26 +362,6 @@ impl<T> Topic<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a feed. None if the topic is closed.
-    fn enter(&self, feed: &Arc<Feed<T>>) -> Option<usize> {
-        let mut state = self.lock();
-        if state.closed {
-            return None;
-        }
-        feed.add_source();
-        let feed = Some(feed.clone());
-        Some(match state.free.pop() {
-            Some(slot) => {
-                state.slots[slot] = feed;
-                slot
-            }
-            None => {
-                state.slots.push(feed);
-                state.slots.len() - 1
-            }
-        })
-    }
-
     /// Empties the slot, if it still holds this feed.
     fn remove(&self, slot: usize, feed: &Arc<Feed<T>>) {
         let mut state = self.lock();
@@ -419,6 +403,16 @@ impl<T> Topic<T> {
 }
 
 impl<T> TopicState<T> {
+    /// Gives the feed a slot.
+    fn place(&mut self, feed: &Arc<Feed<T>>) -> usize {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(Arc::clone(feed));
+        slot
+    }
+
     fn take(&mut self, slot: usize, feed: &Arc<Feed<T>>) -> Option<Arc<Feed<T>>> {
         let place = self.slots.get_mut(slot)?;
         if !place.as_ref().is_some_and(|there| Arc::ptr_eq(there, feed)) {

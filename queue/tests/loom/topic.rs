@@ -77,7 +77,7 @@ fn a_subscriber_that_leaves_is_forgotten() {
 }
 
 #[test]
-fn a_join_that_comes_too_late_undoes_itself() {
+fn a_join_that_comes_too_late_does_nothing() {
     // Outcomes: whether the join was in time.
     model("topic: join races leave", None, &[0, 1], || {
         let topic = topic();
@@ -90,6 +90,43 @@ fn a_join_that_comes_too_late_undoes_itself() {
         let joined = joiner.join().unwrap();
         assert_eq!((topic.subscribers(), topic.publish(1)), (0, 0));
         assert_eq!(StdArc::strong_count(&feed), 1);
+        joined as usize
+    });
+}
+
+#[test]
+fn of_two_joins_of_one_topic_one_subscribes() {
+    // Outcomes: who came first.
+    model("topic: join races join", None, &[0, 1], || {
+        let topic = topic();
+        let feed = StdArc::new(Feed::new(4, Policy::DropOldest, 1));
+        let joiner = thread::spawn({
+            let (topic, feed) = (topic.clone(), feed.clone());
+            move || feed.join(&topic)
+        });
+        let first = feed.join(&topic);
+        assert_ne!(first, joiner.join().unwrap());
+        assert_eq!((topic.subscribers(), topic.publish(1), feed.len()), (1, 1, 1));
+        assert!(feed.part(&topic) && !feed.part(&topic));
+        assert_eq!(topic.subscribers(), 0);
+        first as usize
+    });
+}
+
+#[test]
+fn who_parts_and_joins_again_gets_a_message_once() {
+    // Outcomes: whether the join found that the feed had parted.
+    model("topic: part races join", None, &[0, 1], || {
+        let topic = topic();
+        let feed = feed(4, Policy::DropOldest, &topic);
+        let parter = thread::spawn({
+            let (topic, feed) = (topic.clone(), feed.clone());
+            move || assert!(feed.part(&topic))
+        });
+        let joined = feed.join(&topic);
+        assert!(topic.publish(1) <= 1 && feed.len() <= 1);
+        parter.join().unwrap();
+        assert_eq!(topic.subscribers(), joined as usize);
         joined as usize
     });
 }
