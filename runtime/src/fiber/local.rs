@@ -21,7 +21,7 @@ thread_local! {
     static END_OF_THREAD: EndOfThread = const { EndOfThread };
 }
 
-/// Drops the values of the thread, the youngest first. Those that other thread-locals make after it stay.
+/// Drops the values of the thread, the youngest first. Values that other thread-locals make later stay.
 struct EndOfThread;
 
 impl Drop for EndOfThread {

@@ -609,3 +609,39 @@ fn schedule_local(task: Runnable) {
         scheduler.remote(index).ring();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task that is known by its home's index.
+    fn task(index: usize) -> Runnable {
+        let home = Home { scheduler: None, index };
+        let (task, handle) = async_task::Builder::new().metadata(home).spawn(|_| async {}, |_| ());
+        handle.detach();
+        task
+    }
+
+    #[test]
+    fn each_queue_of_tasks_has_its_turn() {
+        for alone in [false, true] {
+            let (queue, _stealers) = Queue::new(alone);
+            let pop = || queue.pop().map(|task| task.metadata().index);
+            (0..3).for_each(|_| queue.deque().push(task(1)));
+            (0..3).for_each(|_| queue.push_local(task(2)));
+            let mut order = Vec::new();
+            // One that is woken again each time it runs.
+            queue.push(task(0));
+            while let Some(index) = pop() {
+                order.push(index);
+                if index == 0 && order.len() < 60 {
+                    queue.push(task(0));
+                }
+            }
+            let between: Vec<_> = order.split(|index| *index != 0).map(<[_]>::len).collect();
+            assert_eq!(between[..3], [LAST_WOKEN_RUNS as usize; 3], "{order:?}");
+            order.retain(|index| *index != 0);
+            assert_eq!(order, [1, 2, 1, 2, 1, 2]);
+        }
+    }
+}

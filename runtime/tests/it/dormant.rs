@@ -500,3 +500,43 @@ fn a_connection_that_sleeps_for_a_while_is_woken_then_and_never_before() {
         );
     }
 }
+
+#[test]
+fn a_deadline_that_comes_nearer_is_kept() {
+    /// Is to end in an hour, and a second after its first byte.
+    struct Nearer(TcpStream, Arc<Event>);
+
+    impl Dormant for Nearer {
+        fn source(&self) -> &dyn Source {
+            &self.0
+        }
+
+        fn wake(&mut self, cause: Cause) -> AfterBurst {
+            match cause {
+                Cause::Readable => {
+                    assert_eq!(self.0.read(&mut [0; 64]).unwrap(), 1);
+                    AfterBurst::Sleep(Some(osier::time::now() + Duration::from_secs(1)))
+                }
+                cause => {
+                    assert_eq!(cause, Cause::Deadline);
+                    self.1.set();
+                    AfterBurst::End
+                }
+            }
+        }
+    }
+
+    let clock = VirtualClock::new();
+    let runtime = Runtime::builder().workers(1).clock(clock.clone()).build().unwrap();
+    runtime.run(|| {
+        let (mut client, stream) = pair();
+        let ended = Arc::new(Event::new());
+        // The timer of an hour is set before the byte comes.
+        let in_an_hour = osier::time::now() + Duration::from_secs(3600);
+        let connection = Nearer(stream, Arc::clone(&ended));
+        park_local(Box::new(connection), Some(in_an_hour)).unwrap();
+        client.write_all(b"x").unwrap();
+        ended.wait();
+    });
+    assert!(clock.elapsed() < Duration::from_secs(60), "{:?}", clock.elapsed());
+}
