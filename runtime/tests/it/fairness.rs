@@ -80,6 +80,29 @@ fn a_chain_of_local_fibers_lets_other_new_ones_start() {
     });
 }
 
+#[test]
+fn a_chain_of_local_fibers_lets_those_from_outside_start() {
+    fn chain(stop: Arc<AtomicBool>, until: Instant) {
+        if !stop.load(Ordering::SeqCst) && Instant::now() < until {
+            drop(osier::spawn_local(move || chain(stop, until)));
+        }
+    }
+    let runtime = on(1);
+    let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let chains = [(); 2].map(|()| {
+        let stop = Arc::clone(&stop);
+        runtime.spawn(move || chain(stop, start + LIMIT))
+    });
+    chains.into_iter().for_each(|chain| chain.join().unwrap());
+    // The chains go on in a queue in which this one never is.
+    let theirs = Arc::clone(&stop);
+    runtime
+        .spawn(move || theirs.store(true, Ordering::SeqCst))
+        .join()
+        .unwrap();
+    assert!(start.elapsed() < LIMIT);
+}
+
 /// How many steps of half a millisecond the worker computes, at the median, from when bytes are sent to one of its
 /// sockets until its fiber has them. `compute` does such steps until the flag is set, counts them, and yields after each.
 fn steps_until_a_socket_is_served(compute: impl FnOnce(&osier::Runtime, Arc<AtomicUsize>, Arc<AtomicBool>)) -> usize {

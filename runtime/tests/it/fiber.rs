@@ -237,6 +237,24 @@ fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
 }
 
 #[test]
+fn a_value_that_nobody_wants_is_dropped_on_its_fiber_and_may_block() {
+    struct Unwanted(std::sync::mpsc::Sender<bool>);
+    impl Drop for Unwanted {
+        fn drop(&mut self) {
+            let is_on_a_fiber = fiber::current().is_some();
+            self.0.send(is_on_a_fiber).unwrap();
+            settle();
+        }
+    }
+    timeless(1).run(|| {
+        let (sender, dropped) = std::sync::mpsc::channel();
+        drop(osier::spawn_local(move || Unwanted(sender)));
+        pass(Duration::from_millis(20));
+        assert_eq!(dropped.try_recv(), Ok(true));
+    });
+}
+
+#[test]
 fn the_locals_of_a_thread_that_ends_may_use_each_other() {
     struct Last(Option<std::sync::mpsc::Sender<u32>>);
     impl Drop for Last {
