@@ -351,42 +351,14 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>, only: Option<u64>) -> Dump {
     }
 }
 
-/// Asks the workers. `own` has the answers of those that wait for this call.
+/// Makes a dump of what the workers answer. `own` has the answers of those that wait for this call.
 pub(crate) fn collect(
     remotes: &[&'static Remote],
     only: Option<u64>,
     own: impl IntoIterator<Item = (u16, Answer)>,
 ) -> Dump {
-    let (sender, receiver) = mpsc::channel();
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
-    let mut asked: Vec<&Remote> = Vec::new();
-    for remote in remotes {
-        if remote.desk.owner().is_some() && !answers.contains_key(&remote.id) {
-            let sender = sender.clone();
-            // The send fails after the caller has given up.
-            remote.desk.ask(Box::new(move |worker| {
-                drop(sender.send((worker.remote.id, answer(worker, only))))
-            }));
-            remote.ring();
-            asked.push(remote);
-        }
-    }
-    drop(sender);
-    let began = Instant::now();
-    while !asked.is_empty() {
-        match receiver.recv_timeout(PATIENCE.saturating_sub(began.elapsed()).max(PATIENCE / 100)) {
-            Ok((id, answer)) => {
-                asked.retain(|remote| remote.id != id);
-                answers.insert(id, answer);
-            }
-            // The remaining workers have ended.
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if began.elapsed() < PATIENCE => {}
-            Err(RecvTimeoutError::Timeout) => {
-                asked.retain(|remote| !remote.desk.is_asked() && began.elapsed() < ANSWER_WITHIN);
-            }
-        }
-    }
+    ask(remotes, only, &mut answers);
     let works: Vec<Work> = remote::all().map(watchdog::work).collect();
     let mut symbols = Symbols::new();
     let mut holders = Holders::default();
@@ -420,6 +392,39 @@ pub(crate) fn collect(
         .collect();
     workers.sort_by_key(|worker| (worker.runtime, worker.index));
     Dump { workers }
+}
+
+/// Asks the workers that have not answered, and waits for their answers as long as they may still come.
+fn ask(remotes: &[&'static Remote], only: Option<u64>, answers: &mut HashMap<u16, Answer>) {
+    let (sender, receiver) = mpsc::channel();
+    let mut asked: Vec<&Remote> = Vec::new();
+    for remote in remotes {
+        if remote.desk.owner().is_some() && !answers.contains_key(&remote.id) {
+            let sender = sender.clone();
+            // The send fails after the caller has given up.
+            remote.desk.ask(Box::new(move |worker| {
+                drop(sender.send((worker.remote.id, answer(worker, only))))
+            }));
+            remote.ring();
+            asked.push(remote);
+        }
+    }
+    drop(sender);
+    let began = Instant::now();
+    while !asked.is_empty() {
+        match receiver.recv_timeout(PATIENCE.saturating_sub(began.elapsed()).max(PATIENCE / 100)) {
+            Ok((id, answer)) => {
+                asked.retain(|remote| remote.id != id);
+                answers.insert(id, answer);
+            }
+            // The remaining workers have ended.
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if began.elapsed() < PATIENCE => {}
+            Err(RecvTimeoutError::Timeout) => {
+                asked.retain(|remote| !remote.desk.is_asked() && began.elapsed() < ANSWER_WITHIN);
+            }
+        }
+    }
 }
 
 /// The tasks that were spawned on a worker. Another worker may be running one of them.
