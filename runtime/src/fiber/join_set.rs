@@ -176,9 +176,10 @@ impl<T: Send + 'static> JoinSet<T> {
             let (id, outcome) = ended.expect("the set holds a sender");
             match outcome {
                 None => self.unrun.push(id),
-                // A fiber that was detached is in the set no more: nobody wants its outcome.
-                outcome if self.running.remove(&id).is_some() => return Poll::Ready(outcome),
-                _ => {}
+                outcome => {
+                    self.running.remove(&id);
+                    return Poll::Ready(outcome);
+                }
             }
         }
     }
@@ -188,7 +189,7 @@ impl<T: Send + 'static> JoinSet<T> {
         while let Some(id) = self.unrun.last() {
             let reason = match self.running.get_mut(id) {
                 Some(handle) => ready!(Pin::new(handle).poll(cx)).err(),
-                None => None, // detached
+                None => None, // its spawn has panicked
             };
             self.running.remove(id);
             self.unrun.pop();
@@ -228,9 +229,12 @@ impl<T> JoinSet<T> {
         self.running.values().for_each(JoinHandle::cancel);
     }
 
-    /// Lets all fibers run on without the set, which is empty then.
+    /// Lets all fibers run on without the set, which is empty then. Their values are dropped.
     pub fn detach_all(&mut self) {
         self.running.clear();
+        self.unrun.clear();
+        // Nobody receives what they report.
+        (self.sender, self.receiver) = mpsc::unbounded();
     }
 
     /// The number of fibers in the set: those that run, and those that nobody has joined.

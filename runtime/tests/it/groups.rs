@@ -101,7 +101,8 @@ fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
             osier::shield(|| self.0.wait());
         }
     }
-    osier::run(|| {
+    // One worker: nobody starts the fiber before it is cancelled.
+    on(1).run(|| {
         let go = Arc::new(Event::new());
         let slow = Slow(Arc::clone(&go));
         let mut set = JoinSet::new();
@@ -285,6 +286,24 @@ fn watchers_see_the_latest_state_and_the_end() {
         drop(sender);
         assert!(receiver.changed().is_ok(), "the last state is unseen");
         assert!(receiver.changed().is_err());
+    });
+}
+
+#[test]
+fn the_values_of_detached_fibers_end_while_the_set_lives() {
+    on(1).run(|| {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let mut set = JoinSet::new();
+        // The first has ended when it is detached.
+        for _ in 0..2 {
+            osier::yield_now();
+            let value = Counts(Arc::clone(&drops));
+            set.spawn(move || value);
+        }
+        set.detach_all();
+        osier::yield_now();
+        assert_eq!(drops.load(Ordering::SeqCst), 2);
+        assert!(set.is_empty());
     });
 }
 
