@@ -13,7 +13,7 @@ pub enum CloseReason {
     /// The response before was the last one: the client or the handler had asked for that, or the client had not sent all of its
     /// request.
     LastResponse,
-    /// No request began within [`Timeouts::idle`](crate::Timeouts::idle).
+    /// No request began within [`Timeouts::idle`](crate::Timeouts::idle), or a tunnel of a proxy was silent for its idle timeout.
     IdleTimeout,
     /// The TLS handshake was not done within [`Timeouts::handshake`](crate::Timeouts::handshake).
     HandshakeTimeout,
@@ -39,7 +39,7 @@ pub enum CloseReason {
     /// Another process has it: see [`Server::upgradable`](crate::Server::upgradable).
     Moved,
     /// A response could not be finished: its handler, its file or its backend failed after the head was sent. Or the code of a WebSocket
-    /// failed.
+    /// failed, or the backend of a tunnel.
     Failed,
     /// The client of a WebSocket sent nothing within [`ws::Options::pong_within`](crate::ws::Options::pong_within) after a ping.
     PingTimeout,

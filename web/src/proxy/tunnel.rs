@@ -28,6 +28,7 @@ use osier::time::Stamp;
 
 use crate::conn::buffers::{self, Size};
 use crate::conn::cannot_watch;
+use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Tunnel;
 use crate::conn::transport::Transport;
@@ -108,8 +109,9 @@ impl Shared {
     }
 
     /// Ends both directions, which meet the end of both sockets.
-    fn cut(&self, client: &Transport) {
-        for end in [client, self.backend()] {
+    fn cut(&self, client: &Link, why: CloseReason) {
+        client.leaves_protocol(why);
+        for end in [&client.transport, self.backend()] {
             let _ = end.socket().shutdown(Shutdown::Both);
         }
     }
@@ -133,18 +135,18 @@ impl Shared {
         from: &Transport,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
         to: &Transport,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Failed> {
         let mut piece = buffers::take(Size::K16);
         let copied = loop {
             let count = match read(&mut piece) {
                 Ok(0) => break Ok(true),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
-                Err(error) => break Err(error),
+                Err(_) => break Err(Failed::From),
             };
             self.moved.set(Stamp::coarse());
             if let Err(error) = to.send_all(&piece[..count]) {
-                break Err(error);
+                break Err(Failed::To(error));
             }
             // The socket announces what comes later, its end for example.
             if count < piece.len() && !from.has_unread() {
@@ -154,6 +156,12 @@ impl Shared {
         buffers::give(piece);
         copied
     }
+}
+
+/// The side at which a direction has failed.
+enum Failed {
+    From,
+    To(io::Error),
 }
 
 /// The direction from the client to the backend.
@@ -195,12 +203,13 @@ impl ToBackend {
     }
 
     fn carry(&mut self, io: &mut Upgraded) {
-        let link = io.link().clone();
-        let (client, backend) = (&link.transport, self.shared.backend());
-        match self.shared.copy(client, |into| io.try_read(into), backend) {
+        let client = io.link().clone();
+        let backend = self.shared.backend();
+        match self.shared.copy(&client.transport, |into| io.try_read(into), backend) {
             Ok(false) => return,
             Ok(true) => self.shared.half_close(backend),
-            Err(_) => self.shared.cut(client),
+            Err(Failed::From) => self.shared.cut(&client, CloseReason::Client),
+            Err(Failed::To(_)) => self.shared.cut(&client, CloseReason::Failed),
         }
         self.is_over = true;
     }
@@ -208,7 +217,7 @@ impl ToBackend {
     fn rest(&mut self, io: &Upgraded) -> AfterBurst {
         let left = self.shared.left();
         if left.is_zero() {
-            self.shared.cut(&io.link().transport);
+            self.shared.cut(io.link(), CloseReason::IdleTimeout);
             self.is_over = true;
         }
         match (self.is_over, self.shared.is_to_client_over.get()) {
@@ -302,31 +311,40 @@ struct ToClient {
     has_ended: bool,
 }
 
+impl ToClient {
+    /// Copies what has arrived. Returns whether the end has.
+    fn carry(&mut self) -> Result<bool, Failed> {
+        let (client, backend) = (&self.client.transport, self.shared.backend());
+        client.send_all(&mem::take(&mut self.first)).map_err(Failed::To)?;
+        self.shared.copy(backend, |into| backend.try_read(into), client)
+    }
+}
+
 impl Dormant for ToClient {
     fn source(&self) -> &dyn osier::io::Source {
         self.shared.backend().socket()
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {
-        if cause == Cause::Shutdown || self.shared.has_moved.get() {
+        if self.shared.has_moved.get() {
             return AfterBurst::End;
         }
-        let (client, backend) = (&self.client.transport, self.shared.backend());
+        if cause == Cause::Shutdown {
+            self.shared.cut(&self.client, CloseReason::Shutdown);
+            return AfterBurst::End;
+        }
         self.shared.is_to_client_busy.set(true);
-        let first = mem::take(&mut self.first);
-        let copied = client
-            .send_all(&first)
-            .and_then(|()| self.shared.copy(backend, |into| backend.try_read(into), client));
-        match copied {
+        match self.carry() {
             Ok(false) => {
                 self.shared.is_to_client_busy.set(false);
                 return AfterBurst::Sleep(None);
             }
             Ok(true) => {
-                self.shared.half_close(client);
+                self.shared.half_close(&self.client.transport);
                 self.has_ended = true;
             }
-            Err(_) => {}
+            Err(Failed::From) => self.shared.cut(&self.client, CloseReason::Failed),
+            Err(Failed::To(error)) => self.shared.cut(&self.client, CloseReason::of_output(&error)),
         }
         AfterBurst::End
     }
@@ -338,7 +356,7 @@ impl Drop for ToClient {
             return;
         }
         if !self.has_ended {
-            self.shared.cut(&self.client.transport);
+            self.shared.cut(&self.client, CloseReason::Failed);
         }
         self.shared.is_to_client_over.set(true);
         osier::dormant::wake(self.client.socket());

@@ -142,8 +142,8 @@ impl Link {
         }
     }
 
-    /// Sets why the connection ends, after it has left HTTP.
-    #[cfg(feature = "ws")]
+    /// Sets why the connection ends, after it has left HTTP. The first reason counts.
+    #[cfg(any(feature = "proxy", feature = "ws"))]
     pub(crate) fn leaves_protocol(&self, reason: CloseReason) {
         if self.phase.get() == Phase::Ended(CloseReason::Upgraded) {
             self.phase.set(Phase::Ended(reason));
