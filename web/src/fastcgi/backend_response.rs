@@ -97,10 +97,12 @@ impl BackendResponse {
     /// Whether the whole body has been received. If so, [`into_body`](BackendResponse::into_body) returns it.
     pub fn is_whole(&mut self) -> Result<bool, Failure> {
         let received = self.exchange.unread();
-        if received > LOOK_FIRST && !self.exchange.ends_here() {
-            return Ok(false);
+        if received > LOOK_FIRST {
+            if !self.exchange.ends_here() {
+                return Ok(false);
+            }
+            self.bytes.reserve(received);
         }
-        self.bytes.reserve(received);
         loop {
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.bytes.extend_from_slice(self.exchange.bytes(piece)),
