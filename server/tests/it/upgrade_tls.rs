@@ -227,7 +227,6 @@ fn a_connection_of_http2_moves_after_its_last_stream() {
     is_moved_after_its_stream(Http2::new(tls.plain()), &mut tls, &backend, &new);
 }
 
-/// Lines are on their way while the guests move.
 #[test]
 fn tunnels_of_clients_with_tls_move() {
     let backend = echoing_backend();
@@ -244,6 +243,7 @@ fn tunnels_of_clients_with_tls_move() {
     }
 }
 
+/// Lines are on their way while the guests move.
 #[test]
 fn guests_of_a_chat_over_tls_move_and_get_every_line_once() {
     const LINES: usize = 150;

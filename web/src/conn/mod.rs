@@ -127,8 +127,8 @@ enum Stage {
     Linger(Linger),
     Sending(Box<Sending>),
     Awaiting(Box<Awaiting>, Option<Instant>),
-    /// Hands the socket to its protocol at the first wake-up: after an upgrade in a test, or a session that came from the old process.
-    Begins(Takeover, Extensions),
+    /// Hands the socket to its protocol at the first wake-up: the pair of a stream or of a test, or a session that came from the old process.
+    Begins(Takeover, Extensions, End),
     /// No longer HTTP.
     Session(Taken),
     /// HTTP/2.
@@ -136,9 +136,20 @@ enum Stage {
     Streams(Box<dyn Multiplexed>),
 }
 
+/// The end of a connection that begins with another protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// A socket to the client.
+    Client,
+    /// A pair of sockets, whose other end stays in this process.
+    Pair,
+}
+
 struct Taken {
     session: Box<dyn Session>,
     io: Upgraded,
+    #[cfg_attr(not(feature = "upgrade"), allow(dead_code, reason = "nothing moves"))]
+    end: End,
     /// The extensions of the request. A policy counts the connection by a value among them.
     _extensions: Extensions,
 }
@@ -207,7 +218,7 @@ impl Conn {
         let conn = Box::new(Conn {
             link: worker.link(ours.into(), peer),
             local: local.clone(),
-            stage: Some(Box::new(Stage::Begins(takeover, extensions))),
+            stage: Some(Box::new(Stage::Begins(takeover, extensions, End::Pair))),
         });
         osier::dormant::park_local(conn, Some(osier::time::coarse_now()))?;
         Ok(theirs.into())
@@ -365,7 +376,7 @@ impl Conn {
                 link.end();
                 let unread = input.bytes[input.start..input.end].to_vec();
                 give(input, output);
-                return self.take_over(takeover, extensions, unread);
+                return self.take_over((takeover, extensions, End::Client), unread);
             }
             // It may be an eviction that has ended the burst.
             After::Gone => self.close(output.close_reason()),
@@ -406,7 +417,7 @@ impl Conn {
 
     /// Hands the connection to its new protocol. A drain shuts the reading direction of a closure down, which may be waiting to read. A
     /// session is woken, and reads the end once nothing more has arrived.
-    fn take_over(&mut self, takeover: Takeover, extensions: Extensions, unread: Vec<u8>) -> AfterBurst {
+    fn take_over(&mut self, (takeover, extensions, end): (Takeover, Extensions, End), unread: Vec<u8>) -> AfterBurst {
         let link = self.link.clone();
         link.ends(CloseReason::Upgraded);
         let is_draining = link.worker.draining.get();
@@ -437,6 +448,7 @@ impl Conn {
                 self.set_stage(Stage::Session(Taken {
                     session,
                     io,
+                    end,
                     _extensions: extensions,
                 }));
                 next
@@ -593,7 +605,7 @@ impl Conn {
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
             Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),
-            Stage::Begins(takeover, extensions) => self.take_over(takeover, extensions, Vec::new()),
+            Stage::Begins(takeover, extensions, end) => self.take_over((takeover, extensions, end), Vec::new()),
             Stage::Session(_) | Stage::Sending(_) => unreachable!("woken above"),
             #[cfg(feature = "h2")]
             Stage::Streams(_) => unreachable!("woken above"),

@@ -33,7 +33,7 @@ use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
-use crate::conn::{Conn, Stage, Taken, after};
+use crate::conn::{Conn, End, Stage, Taken, after};
 
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
@@ -195,7 +195,12 @@ impl Conn {
                 record.received = announced.bytes.clone();
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() && link.transport.is_exportable() => {
-                match taken.session.save_tunnel() {
+                // A tunnel of a stream that stays would cross both processes.
+                let tunnel = match taken.end {
+                    End::Client => taken.session.save_tunnel(),
+                    End::Pair => None,
+                };
+                match tunnel {
                     Some((tunnel, socket)) => (record.tunnel, backend) = (Some(tunnel), Some(socket)),
                     None => record.session = Some(save(taken)?),
                 }
@@ -246,7 +251,10 @@ impl Conn {
         let Some((stage, patience)) = stage else {
             link.ends(CloseReason::Failed);
             worker.unlink(&link);
-            return;
+            return server.log(&LogRecord::new(
+                Level::Error,
+                format_args!("closed a connection that the old process handed over: nothing here goes on with it"),
+            ));
         };
         // Its first look sets its deadline, and refuses a head that is beyond the limits of this server.
         let wants_look = matches!(&stage, Some(Stage::Head(_)));
@@ -278,7 +286,7 @@ fn stage_of(
     let _ = link;
     if record.session.is_some() || record.tunnel.is_some() {
         let session = restore(record, backend)?;
-        let begins = Stage::Begins(Takeover::Rest(session), Extensions::new());
+        let begins = Stage::Begins(Takeover::Rest(session), Extensions::new(), End::Client);
         return Some((Some(begins), Duration::ZERO));
     }
     #[cfg(feature = "h2")]

@@ -59,6 +59,9 @@ impl Backend {
     }
 }
 
+/// Bytes after which other fibers get their turn, if `to` takes all at once.
+const TURN: usize = 256 << 10;
+
 /// The idle timeouts: the longest times without a byte in either direction.
 #[derive(Clone, Copy)]
 pub(super) struct Idle {
@@ -79,6 +82,8 @@ struct Shared {
     is_to_client_busy: Cell<bool>,
     /// Set at the end of `ToClient`.
     is_to_client_over: Cell<bool>,
+    /// Set when both sockets have been shut down.
+    is_cut: Cell<bool>,
     /// Set when both sockets belong to another process.
     has_moved: Cell<bool>,
 }
@@ -92,6 +97,7 @@ impl Shared {
             half_closed: Cell::new(false),
             is_to_client_busy: Cell::new(false),
             is_to_client_over: Cell::new(false),
+            is_cut: Cell::new(false),
             has_moved: Cell::new(false),
         }
     }
@@ -111,6 +117,7 @@ impl Shared {
     /// Ends both directions, which meet the end of both sockets.
     fn cut(&self, client: &Link, why: CloseReason) {
         client.leaves_protocol(why);
+        self.is_cut.set(true);
         for end in [&client.transport, self.backend()] {
             let _ = end.socket().shutdown(Shutdown::Both);
         }
@@ -129,14 +136,15 @@ impl Shared {
     ///
     /// # Suspends
     ///
-    /// While `to` takes nothing.
+    /// While `to` takes nothing, and after each [`TURN`].
     fn copy(
         &self,
+        client: &Link,
         from: &Transport,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
         to: &Transport,
     ) -> Result<bool, Failed> {
-        let mut piece = buffers::take(Size::K16);
+        let (mut piece, mut turn) = (buffers::take(Size::K16), 0);
         let copied = loop {
             let count = match read(&mut piece) {
                 Ok(0) => break Ok(true),
@@ -148,9 +156,14 @@ impl Shared {
             if let Err(error) = to.send_all(&piece[..count]) {
                 break Err(Failed::To(error));
             }
-            // The socket announces what comes later, its end for example.
-            if count < piece.len() && !from.has_unread() {
+            // The socket announces what comes later, its end for example. A drain is announced once, and met by a read that finds nothing.
+            if count < piece.len() && !from.has_unread() && !client.worker.draining.get() {
                 break Ok(false);
+            }
+            turn += count;
+            if turn >= TURN {
+                osier::fiber::give_way();
+                turn = 0;
             }
         };
         buffers::give(piece);
@@ -205,7 +218,10 @@ impl ToBackend {
     fn carry(&mut self, io: &mut Upgraded) {
         let client = io.link().clone();
         let backend = self.shared.backend();
-        match self.shared.copy(&client.transport, |into| io.try_read(into), backend) {
+        match self
+            .shared
+            .copy(&client, &client.transport, |into| io.try_read(into), backend)
+        {
             Ok(false) => return,
             Ok(true) => self.shared.half_close(backend),
             Err(Failed::From) => self.shared.cut(&client, CloseReason::Client),
@@ -266,7 +282,7 @@ impl Session for ToBackend {
     fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
         let shared = &*self.shared;
         let is_to_client_over = shared.is_to_client_over.get();
-        if shared.is_to_client_busy.get() && !is_to_client_over {
+        if shared.is_cut.get() || shared.is_to_client_busy.get() && !is_to_client_over {
             return None;
         }
         // TLS to a backend stays: its keys belong to this process.
@@ -315,8 +331,11 @@ impl ToClient {
     /// Copies what has arrived. Returns whether the end has.
     fn carry(&mut self) -> Result<bool, Failed> {
         let (client, backend) = (&self.client.transport, self.shared.backend());
-        client.send_all(&mem::take(&mut self.first)).map_err(Failed::To)?;
-        self.shared.copy(backend, |into| backend.try_read(into), client)
+        if !self.first.is_empty() {
+            client.send_all(&mem::take(&mut self.first)).map_err(Failed::To)?;
+        }
+        self.shared
+            .copy(&self.client, backend, |into| backend.try_read(into), client)
     }
 }
 

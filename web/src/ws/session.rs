@@ -317,8 +317,10 @@ impl<C: Callbacks> Session<C> {
                 Err(error) => Err(self.failed(io, &error)),
             };
             // Bytes buffered behind the handshake are announced only once, so they are all read
-            // now. Unread bytes of the socket wake the connection again.
-            if outcome.is_err() || io.buffered().is_empty() {
+            // now. Unread bytes of the socket wake the connection again. A drain is announced once, too, and met by a read that finds
+            // nothing.
+            let reads_on = io.is_draining() && self.stage != Stage::Closing;
+            if outcome.is_err() || (io.buffered().is_empty() && !reads_on) {
                 break outcome;
             }
         };

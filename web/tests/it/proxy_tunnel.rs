@@ -409,18 +409,18 @@ fn the_reason_tells_how_a_tunnel_has_ended() {
         Some(b"r") => conn.reset(),
         _ => drop(conn.rest()),
     });
-    let options = Options {
-        tunnel_idle: Duration::from_secs(1),
-        ..Options::default()
+    let serve = |options| {
+        let reasons = reasons.clone();
+        let router = Router::new().fallback(Proxy::with(upstream.clone(), options).handler());
+        let server = Server::new(router).on_connection(move |event| {
+            if let ConnectionEvent::Closed(reason) = event {
+                reasons.send(reason).unwrap();
+            }
+        });
+        site_with(1, server, |server| server.bind("127.0.0.1:0"))
     };
-    let router = Router::new().fallback(Proxy::with(upstream, options).handler());
-    let server = Server::new(router).on_connection(move |event| {
-        if let ConnectionEvent::Closed(reason) = event {
-            reasons.send(reason).unwrap();
-        }
-    });
-    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     let reason = || ended.recv_timeout(PATIENCE).expect("a connection ends");
+    let site = serve(Options::default());
 
     let mut client = upgraded(&site);
     client.send("e");
@@ -438,6 +438,10 @@ fn the_reason_tells_how_a_tunnel_has_ended() {
     client.reset();
     assert_eq!(reason(), ByClient);
 
+    let site = serve(Options {
+        tunnel_idle: Duration::from_millis(300),
+        ..Options::default()
+    });
     let _idle = upgraded(&site);
     assert_eq!(reason(), IdleTimeout);
 }

@@ -59,7 +59,7 @@ struct Passed {
     is_cut: bool,
 }
 
-/// A message with its descriptors. [`Message::Connections`] may have fewer descriptors than records: the descriptors of
+/// A message with its descriptors. [`Message::Connections`] may have fewer descriptors than its records name: those of
 /// the last records are missing if this process may not open as many files.
 pub(crate) type Received = (Message, Vec<OwnedFd>);
 

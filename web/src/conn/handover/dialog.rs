@@ -32,7 +32,7 @@ use osier::net::Stream;
 use osier::sync::Event;
 
 use super::channel::Sending;
-use super::format::{Message, PAYLOAD_MAX};
+use super::format::{DESCRIPTORS_MAX, Message, PAYLOAD_MAX};
 use super::record::Record;
 use crate::lock;
 
@@ -49,6 +49,8 @@ pub(crate) const RECORD_MAX: usize = 8 << 20;
 const TICK: Duration = Duration::from_millis(2);
 
 const _: () = assert!(BATCH_BYTES + RECORD_MAX < PAYLOAD_MAX);
+// A tunnel has two.
+const _: () = assert!(2 * BATCH <= DESCRIPTORS_MAX);
 
 /// The process to which the connections of a worker go.
 #[derive(Clone, Debug)]

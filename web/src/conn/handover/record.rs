@@ -55,7 +55,8 @@ impl Tunnel {
             self.silent,
             self.write.unwrap_or(Duration::MAX),
         ] {
-            to.u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+            // No time becomes 0, which is no limit of a write.
+            to.u64(u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX));
         }
     }
 

@@ -175,7 +175,8 @@ impl BackendResponse {
         }
         carrier.ticket().broke_off();
         match carrier.read_timeout() {
-            Some(limit) if error.kind() == io::ErrorKind::TimedOut => {
+            // The kernel's own timeout is another one.
+            Some(limit) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
                 io::Error::new(error.kind(), format!("no byte came for {limit:?} ('timeouts.between')"))
             }
             _ => error,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The handler's code gets one end of a pair of sockets, as it would get the socket of an HTTP/1.1 connection. Neither direction holds a
-//! stack while it is idle. The stream ends with the last reference to its tunnel: that of `ToClient`, or of the fiber.
+//! stack while it is idle; each burst of the client's bytes costs the start of a fiber. The stream ends with the last reference to its tunnel: that of `ToClient`, or of the fiber.
 
 use std::cell::Cell;
 use std::io::{self, Write};
