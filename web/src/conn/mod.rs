@@ -138,7 +138,7 @@ enum Stage {
 
 /// The end of a connection that begins with another protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     /// A socket to the client.
     Client,
     /// A pair of sockets, whose other end stays in this process.
@@ -148,8 +148,6 @@ enum End {
 struct Taken {
     session: Box<dyn Session>,
     io: Upgraded,
-    #[cfg_attr(not(feature = "upgrade"), allow(dead_code, reason = "nothing moves"))]
-    end: End,
     /// The extensions of the request. A policy counts the connection by a value among them.
     _extensions: Extensions,
 }
@@ -427,7 +425,7 @@ impl Conn {
             Takeover::Run(_) => {}
         }
         let ready = is_draining || !unread.is_empty();
-        let mut io = Upgraded::new(link, unread);
+        let mut io = Upgraded::new(link, end, unread);
         match takeover {
             Takeover::Run(run) => {
                 if io.stream().set_read_timeout(None).is_ok() {
@@ -448,7 +446,6 @@ impl Conn {
                 self.set_stage(Stage::Session(Taken {
                     session,
                     io,
-                    end,
                     _extensions: extensions,
                 }));
                 next

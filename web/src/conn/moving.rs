@@ -196,7 +196,7 @@ impl Conn {
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() && link.transport.is_exportable() => {
                 // A tunnel of a stream that stays would cross both processes.
-                let tunnel = match taken.end {
+                let tunnel = match taken.io.end {
                     End::Client => taken.session.save_tunnel(),
                     End::Pair => None,
                 };

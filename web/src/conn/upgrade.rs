@@ -20,6 +20,7 @@ use std::task::{Context, Poll};
 use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
+use crate::conn::End;
 #[cfg(feature = "ws")]
 use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
@@ -88,6 +89,8 @@ pub struct Upgraded {
     /// Received bytes. Those from `taken` on are unread.
     unread: Vec<u8>,
     taken: u32,
+    #[cfg_attr(not(feature = "upgrade"), allow(dead_code, reason = "nothing moves"))]
+    pub(super) end: End,
     /// Whether a read has been made since this was last looked at. Set at the beginning: the request may have left bytes in a TLS record.
     pub(super) has_read: bool,
     /// Whether a write has failed since this was last set to false.
@@ -96,11 +99,12 @@ pub struct Upgraded {
 }
 
 impl Upgraded {
-    pub(crate) fn new(link: Rc<Link>, unread: Vec<u8>) -> Self {
+    pub(crate) fn new(link: Rc<Link>, end: End, unread: Vec<u8>) -> Self {
         Upgraded {
             link,
             unread,
             taken: 0,
+            end,
             has_read: true,
             #[cfg(feature = "upgrade")]
             has_failed: false,
