@@ -360,11 +360,54 @@ fn a_script_knows_the_target_that_the_client_sent() {
         let status = reply.field("cache-status").unwrap();
         assert_eq!(status.starts_with("osier; hit"), stored, "{target}: {status}");
     }
-    // One purge removes both.
+    // A purge removes the response of one target, and one with a '*' those that begin so.
     let purging = cached.replacen("default_ttl", "purge = \"127.0.0.1\", default_ttl", 1);
     assert!(sites.reload(&purging).contains("reloaded"));
-    assert_eq!(sites.ask("PURGE", "x", "/wiki/c", &[]).status, 200);
-    assert!(!sites.get("x", "/wiki/b").field("cache-status").unwrap().contains("hit"));
+    let is_hit = |target: &str| {
+        let reply = sites.get("x", target);
+        reply.field("cache-status").unwrap().starts_with("osier; hit")
+    };
+    for (purged, count, kept) in [("/wiki/a", 1, true), ("/wiki//%62", 1, false), ("/wiki/*", 2, false)] {
+        for target in ["/wiki/a", "/wiki/b"] {
+            is_hit(target);
+        }
+        assert_eq!(sites.ask("PURGE", "x", purged, &[]).text(), format!("{count} purged\n"));
+        assert_eq!(is_hit("/wiki/b"), kept, "{purged}");
+    }
+}
+
+/// Front controllers answer all pages of a site by one script.
+#[test]
+fn a_cache_takes_the_pages_behind_a_rule_for_resources_of_their_own() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    folder.write(
+        "app/page.php",
+        "<?php if ($_SERVER['REQUEST_URI'] == '/wiki/me') header('Cache-Control: no-store'); echo $_SERVER['REQUEST_URI'];",
+    );
+    let rewrite = "[[site.route]]\nrewrite = { pattern = \"^/wiki/\", to = \"/page.php\" }\n[[site.route]]\n\
+         cache = { default_ttl = \"1h\" }\nfastcgi";
+    let text = route(&fpm, "").replacen("[[site.route]]\nfastcgi", rewrite, 1);
+    let sites = Sites::start_in(folder, &text);
+    let ask = |target: &str| {
+        let reply = sites.get("x", target);
+        assert_eq!(reply.text(), target);
+        reply.field("cache-status").unwrap().to_owned()
+    };
+    let pages = ["a", "b", "c", "d", "e", "f"].map(|page| format!("/wiki/{page}"));
+    // The page of one client is not stored, and other pages are fetched as before.
+    ask("/wiki/me");
+    for page in &pages {
+        let status = ask(page);
+        assert!(status.contains("stored"), "{page}: {status}");
+    }
+    // Another page that may have changed says nothing about these.
+    assert_eq!(sites.ask("POST", "x", "/wiki/a", &["content-length: 0"]).status, 200);
+    for page in &pages[1..] {
+        let status = ask(page);
+        assert!(status.starts_with("osier; hit"), "{page}: {status}");
+    }
+    assert!(!ask(&pages[0]).contains("hit"));
 }
 
 #[test]

@@ -88,6 +88,7 @@ use crate::files::place::{self, Place};
 use crate::files::root::Root;
 use crate::files::{self, Access, Files};
 use crate::lock;
+use crate::request::path_and_query;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
 use crate::upstream::{Builder, Lease, Unavailable, Upstream};
@@ -345,10 +346,13 @@ impl FastCgi {
     /// Runs a script, and then the scripts of the paths to which the backend redirects inside the server.
     fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Sender) -> Response {
         // Scripts that look at the path themselves, as most front controllers do, want the one that the client knows.
-        let uri = request.rewritten_from();
+        let sent = request.rewritten_from();
         let asked = Asked {
             method: request.method(),
-            uri: uri.map_or_else(|| origin_form(request.target()).into(), Cow::Owned),
+            uri: match sent {
+                Some(sent) => path_and_query(sent).into(),
+                None => origin_form(request.target()).into(),
+            },
             query: request.query().unwrap_or_default().into(),
         };
         let mut next = match self.run(request, &asked, script, body) {

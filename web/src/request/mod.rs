@@ -210,11 +210,11 @@ impl<'a> Request<'a> {
         self.head.target()
     }
 
-    /// The path and the query that the client has sent, if code before the handler has set another target.
+    /// The head with the target that the client has sent, if code before the handler has set another target.
     #[cfg(any(feature = "cache", feature = "fastcgi"))]
-    pub(crate) fn rewritten_from(&self) -> Option<String> {
+    pub(crate) fn rewritten_from(&self) -> Option<&'a Head<'a>> {
         let sent = self.changes.original(self.head);
-        (sent.target() != self.head.target()).then(|| path_and_query(sent))
+        (sent.target() != self.head.target()).then_some(sent)
     }
 
     /// Replaces the request target. From now on [`path`](Request::path) and

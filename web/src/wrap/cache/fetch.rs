@@ -121,7 +121,7 @@ impl Job {
             stale: stale.cloned(),
             has_credentials: has_credentials(request, &cache.options),
             target: path_and_query(request.head),
-            sent: request.rewritten_from(),
+            sent: request.rewritten_from().map(path_and_query),
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
             added: request.changes.added(),

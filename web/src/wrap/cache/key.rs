@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   key          space · scheme · host in lower case · canonical path · query as sent
-//!   particular   the path as sent, unless it has the usual spelling; the target that the client has sent, if code before the
-//!                cache has set another; fields that applications read instead of the key
+//!                where the handler knows a target that code before the cache has replaced: path and query of that one first
+//!   particular   the path as sent, unless it has the usual spelling; fields that applications read instead of the key
 //!   vary         the fields that the stored response names
 //! ```
 //!
@@ -62,36 +62,18 @@ pub struct Wanted<'k> {
     pub particular: &'k [u8],
 }
 
-/// Writes the key of `request` in `space` to `key`, which is empty, and the particulars to
-/// `particular`: with `by_sent_target`, also the target that the client has sent. Returns `false` if the path is malformed. Such a
-/// request is not cached.
+/// Writes the key of `request` in `space` to `key`, and the particulars to `particular`. Both are empty. With
+/// `by_sent_target`, the target that the client has sent is in the key, too. Returns `false` if a path is malformed. Such
+/// a request is not cached.
 pub fn write(
     (space, by_sent_target): (u64, bool),
     request: &Request<'_>,
     key: &mut Vec<u8>,
     particular: &mut Vec<u8>,
 ) -> bool {
-    let Ok(path) = Path::parse(request.path()) else {
+    write_host(space, request.is_https(), request.host().unwrap_or_default(), key);
+    if !write_targets(by_sent_target, request, key, particular) {
         return false;
-    };
-    write_target(
-        space,
-        request.is_https(),
-        request.host().unwrap_or_default(),
-        path.canonical(),
-        request.query(),
-        key,
-    );
-    // A path that is sent in its canonical form has the usual spelling.
-    if !path.is_as_sent() && !is_usually_sent(&path) {
-        particular.extend_from_slice(path.sent().as_bytes());
-        particular.push(END);
-    }
-    if by_sent_target && let Some(sent) = request.rewritten_from() {
-        // No path and no name of a field begins so.
-        particular.extend_from_slice(b"? ");
-        particular.extend_from_slice(sent.as_bytes());
-        particular.push(END);
     }
     for (name, value) in request.headers() {
         if is_particular(name) {
@@ -124,9 +106,49 @@ fn schemes(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     pairs.filter(|pair| strip_prefix(pair, b"proto").is_some())
 }
 
+/// Writes the targets of a request behind its host, and their spellings to `particular`. Returns `false` if a path is
+/// malformed.
+pub fn write_targets(by_sent_target: bool, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
+    if by_sent_target && let Some(sent) = request.rewritten_from() {
+        let Ok(path) = Path::parse(sent.path()) else {
+            return false;
+        };
+        write_path(path.canonical(), sent.query(), key);
+        // A purge of what begins with a path finds the sent one. No query has a NUL.
+        key.extend_from_slice(&[END; 2]);
+        if !is_usual(&path) {
+            // No path and no name of a field begins so.
+            particular.push(b'?');
+            write_spelling(&path, particular);
+        }
+    }
+    let Ok(path) = Path::parse(request.path()) else {
+        return false;
+    };
+    write_path(path.canonical(), request.query(), key);
+    if !is_usual(&path) {
+        write_spelling(&path, particular);
+    }
+    true
+}
+
+fn write_spelling(path: &Path<'_>, particular: &mut Vec<u8>) {
+    particular.extend_from_slice(path.sent().as_bytes());
+    particular.push(END);
+}
+
+/// Whether a path has the usual spelling. One that is sent in its canonical form has it.
+fn is_usual(path: &Path<'_>) -> bool {
+    path.is_as_sent() || is_usually_sent(path)
+}
+
 /// Writes the key of a target. `path` is canonical.
 pub fn write_target(space: u64, is_https: bool, host: &str, path: &str, query: Option<&str>, key: &mut Vec<u8>) {
     write_host(space, is_https, host, key);
+    write_path(path, query, key);
+}
+
+fn write_path(path: &str, query: Option<&str>, key: &mut Vec<u8>) {
     key.extend_from_slice(path.as_bytes());
     if let Some(query) = query {
         // No canonical path has a NUL.

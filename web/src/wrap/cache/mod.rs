@@ -52,7 +52,8 @@
 //!
 //! Scheme, host, path and query. Spellings of one path have one key for purges, but each gets its own
 //! response, and so do requests with fields such as `X-Forwarded-Host` that some applications believe more than the
-//! target. A target that code before the cache has set has a response for each [sent](Options::by_sent_target) one.
+//! target. Where the handler knows a target that code before the cache has replaced, that one is
+//! [in the key](Options::by_sent_target), too.
 
 // # Layout
 //
@@ -125,9 +126,9 @@ pub struct Options {
     pub is_authenticated: bool,
     /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
     pub backend_only: bool,
-    /// Keeps a response of its own for each target that clients have sent, where code before the cache has
-    /// [replaced](Request::retarget) it: FastCGI passes on both. On by default; off, all clients whose targets were
-    /// replaced by one share its response.
+    /// Takes each target that clients have sent for a resource of its own, where code before the cache has
+    /// [replaced](Request::retarget) it. Turn it on around [`FastCgi`](crate::fastcgi::FastCgi), which passes on both. Off by default: all clients
+    /// whose targets were replaced by one share its responses.
     pub by_sent_target: bool,
 }
 
@@ -141,7 +142,7 @@ impl Default for Options {
             wait: Duration::from_secs(5),
             is_authenticated: false,
             backend_only: false,
-            by_sent_target: true,
+            by_sent_target: false,
         }
     }
 }
@@ -307,18 +308,23 @@ impl Cache {
     #[cold]
     fn answer_other(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
         let Inner {
-            store, space, purgers, ..
+            store,
+            space,
+            options,
+            purgers,
+            ..
         } = &*self.0;
+        let space = (*space, options.by_sent_target);
         if let ("PURGE", Some(may_purge)) = (request.method(), purgers) {
             return match may_purge(request.client_ip()) {
-                true => purge::purge(store, *space, request),
+                true => purge::purge(store, space, request),
                 false => Response::plain(StatusCode::FORBIDDEN),
             };
         }
         let is_safe = matches!(request.method(), "OPTIONS" | "TRACE");
         let response = direct(request, handler, "method");
         if !is_safe && matches!(response.status.as_u16(), 200..=399) {
-            purge::invalidate(store, *space, request, &response);
+            purge::invalidate(store, space, request, &response);
         }
         response
     }

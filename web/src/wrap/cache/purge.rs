@@ -6,11 +6,15 @@
 //! | `PURGE /a/*` | those of this host whose path begins with `/a/` |
 //! | `PURGE /` with `Cache-Tag: x, y` | those of this host that have one of these tags in their `Cache-Tag` |
 //!
+//! Where the key has the target that the client has sent besides the one that took its place, both must be those of the
+//! PURGE, and a `*` stands in the sent one.
+//!
 //! The response tells how many there were. A POST, PUT, DELETE or another method that may change
 //! something removes the responses for its target, and those for the `Location` and `Content-Location`
 //! of its response if they are on the same host (RFC 9111 section 4.4).
 
 use http::StatusCode;
+use osier_http::Head;
 use osier_http::path::Path;
 
 use super::entry::Meta;
@@ -24,8 +28,9 @@ use crate::{Request, Response};
 /// # Suspends
 ///
 /// While the table is searched. After a start, until the files of earlier processes are in it.
-pub fn purge(store: &Store, space: u64, request: &Request<'_>) -> Response {
-    let Ok(path) = Path::parse(request.path()) else {
+pub fn purge(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>) -> Response {
+    let sent = request.rewritten_from().filter(|_| by_sent_target);
+    let Ok(path) = Path::parse(sent.map_or(request.path(), Head::path)) else {
         return Response::plain(StatusCode::BAD_REQUEST);
     };
     store.wait_for_files();
@@ -52,7 +57,7 @@ pub fn purge(store: &Store, space: u64, request: &Request<'_>) -> Response {
         let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
         store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
     } else {
-        invalidate_target(store, space, host, path.canonical(), request.query())
+        invalidate_own(store, (space, by_sent_target), request)
     };
     Response::new(StatusCode::OK).body(format!("{count} purged\n"))
 }
@@ -68,11 +73,9 @@ fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// # Suspends
 ///
 /// While files are removed.
-pub fn invalidate(store: &Store, space: u64, request: &Request<'_>, response: &Response) {
+pub fn invalidate(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>, response: &Response) {
     let host = request.host().unwrap_or_default();
-    if let Ok(path) = Path::parse(request.path()) {
-        invalidate_target(store, space, host, path.canonical(), request.query());
-    }
+    invalidate_own(store, (space, by_sent_target), request);
     for name in ["location", "content-location"] {
         let value = response.lookup(name).and_then(|value| str::from_utf8(value).ok());
         let Some(target) = value.and_then(|value| on_host(value, host)) else {
@@ -87,6 +90,19 @@ pub fn invalidate(store: &Store, space: u64, request: &Request<'_>, response: &R
             invalidate_target(store, space, host, path.canonical(), query);
         }
     }
+}
+
+/// Removes the responses for the target of a request, of both schemes.
+fn invalidate_own(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>) -> usize {
+    let of = |is_https| {
+        let mut key = Vec::new();
+        key::write_host(space, is_https, request.host().unwrap_or_default(), &mut key);
+        match key::write_targets(by_sent_target, request, &mut key, &mut Vec::new()) {
+            true => store.invalidate(&key),
+            false => 0,
+        }
+    };
+    of(false) + of(true)
 }
 
 /// Removes the responses for a target, of both schemes.
