@@ -336,6 +336,7 @@ impl Builder<'_> {
         let compress = own.compress.or(&site.policies.compress);
         let is_whole_site = site.routes.len() == 1 && *matches == Match::default();
         let handler = self.handler(scope, route, compress, is_whole_site)?;
+        let is_fastcgi = matches!(route.handler, HandlerSettings::Fastcgi(_));
         let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
         let mut policies = PolicyChain {
             hsts: site.tls.hsts.clone(),
@@ -344,6 +345,7 @@ impl Builder<'_> {
                 .map(|options| Compress::with(options.clone())),
             rate: guards.rate,
             auth: guards.auth,
+            tells_user: is_fastcgi,
             jwt: guards.jwt,
             forward_auth: guards.forward_auth,
             ..self.policies(config, &site.policies, own, error_pages)?
@@ -354,7 +356,7 @@ impl Builder<'_> {
                 let of_route = OfRoute {
                     space: space(config, site),
                     is_authenticated,
-                    is_fastcgi: matches!(route.handler, HandlerSettings::Fastcgi(_)),
+                    is_fastcgi,
                 };
                 let cache = settings.cache(self.store(settings)?, of_route);
                 Opened::Answers(Arc::new(Cached::new(cache, handler)))

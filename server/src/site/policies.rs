@@ -48,6 +48,8 @@ pub struct PolicyChain {
     pub access: Option<Access>,
     pub rate: Option<Arc<Rate>>,
     pub auth: Option<Arc<Auth>>,
+    /// Whether the handler runs scripts, which know who has logged in.
+    pub tells_user: bool,
     pub forward_auth: Option<Arc<ForwardAuth>>,
     pub jwt: Option<Arc<Tokens>>,
     pub cors: Option<Cors>,
@@ -231,7 +233,10 @@ impl PolicyChain {
             }
         }
         if let Some(auth) = &self.auth {
-            auth.check(request)?.tell_scripts(request);
+            let user = auth.check(request)?;
+            if self.tells_user {
+                user.tell_scripts(request);
+            }
         }
         if let Some(tokens) = &self.jwt {
             tokens.check(request)?;
