@@ -3,7 +3,6 @@
 //! place in the file.
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use osier_web::wrap::cache::StoreOptions;
 use rustix::fs::Access;
+use rustix::io::Errno;
 
 use crate::certificates::acme::settings as acme;
 use crate::handler::{HandlerSettings, Match, Spools};
@@ -96,14 +96,15 @@ fn can_open(source: &Source<'_>, bind: &Bind, at: &Range<usize>, is_opened_by_ro
     let unless = "the server does not start";
     match bind {
         Bind::Tcp(address) => {
-            // A link-local address without its interface is invalid.
-            let is_none =
-                |error: std::io::Error| matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput);
-            if UdpSocket::bind((address.ip(), 0)).is_err_and(is_none) {
-                let text = format!(
-                    "this machine does not have the address {}; {unless} while it has not",
-                    address.ip()
-                );
+            let mut any_port = *address;
+            any_port.set_port(0);
+            if UdpSocket::bind(any_port).is_err_and(|error| is_of_no_interface(&error)) {
+                let ip = address.ip();
+                let interface = match address {
+                    SocketAddr::V6(address) if address.scope_id() != 0 => format!("%{}", address.scope_id()),
+                    _ => String::new(),
+                };
+                let text = format!("this machine does not have the address {ip}{interface}; {unless} while it has not");
                 source.warning(at, text);
             }
         }
@@ -128,6 +129,15 @@ fn can_open(source: &Source<'_>, bind: &Bind, at: &Range<usize>, is_opened_by_ro
     }
 }
 
+/// Whether the system refuses an address because no interface has it: also an IPv6 address without IPv6, and a
+/// link-local address with another interface or without one.
+fn is_of_no_interface(error: &std::io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL | Errno::NODEV)
+    )
+}
+
 /// Whether the system, or this server, would refuse the second of two addresses. Port 0 is a different port each time.
 pub fn collide(a: &Bind, b: &Bind) -> bool {
     let any = |address: &SocketAddr| match address.ip() {
@@ -141,7 +151,11 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
     match (a, b) {
         (Bind::Tcp(a), Bind::Tcp(b)) => {
             // An IPv4 address may be written as one of IPv6.
-            let [a, b] = [a, b].map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
+            let [a, b] = [a, b].map(|address| match address.ip().to_canonical() {
+                IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+                // With its interface.
+                IpAddr::V6(_) => *address,
+            });
             a.port() != 0 && a.port() == b.port() && (a == b || covers(&a, &b) || covers(&b, &a))
         }
         (Bind::Unix(a), Bind::Unix(b)) => is_one_file(a, b),
