@@ -373,7 +373,8 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
         Bind::Unix(path) => match process.inside(path) {
-            // Root makes no socket, and removes none, behind a link of others.
+            // Root makes no socket, and removes none, behind a link of others. A link that takes the folder's place after this
+            // look is followed: the socket keeps the name that it was bound by, so it is bound by its path.
             Some(path) => handed::reach(path.parent().unwrap_or(&path))
                 .and_then(|_| Listener::bind_unix(&path))
                 .map(|listener| vec![listener]),
