@@ -40,7 +40,8 @@ fn server_is_refused(system: &str) -> bool {
     command.args(["-p", "osier-server", "--no-default-features", "--target", system]);
     let output = command.output().expect("cargo runs");
     let text = String::from_utf8_lossy(&output.stderr);
-    let refused = !output.status.success() && text.contains("the server runs on Linux only");
+    let is_ill_typed = ["error[E", "could not compile"].iter().any(|part| text.contains(part));
+    let refused = !output.status.success() && text.contains("the server runs on Linux only") && !is_ill_typed;
     if !refused {
         step::say(&format!(
             "the server does not say at once that it is not for {system}:\n{text}"
