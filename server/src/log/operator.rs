@@ -10,7 +10,7 @@ use osier_web::{Level, Record, Reject, Request, RequestId};
 
 use super::text::{Client, visible};
 
-/// The begin of the line about a login with a wrong name or password. The client follows.
+/// The beginning of the line about a login with a wrong name or password. The client follows.
 pub const LOGIN_FAILED: &str = "authentication failed: ";
 
 /// Logs lines for the operator. Clones log to the same place.

@@ -416,12 +416,12 @@ impl Inner {
         }
     }
 
-    /// Milliseconds since the upstream was built.
     fn stats(&self) -> Vec<BackendStats> {
         let now = self.now();
         self.backends.iter().map(|backend| backend.stats(now)).collect()
     }
 
+    /// Milliseconds since the upstream was built.
     fn now(&self) -> u64 {
         let since = osier::time::coarse_now().saturating_duration_since(self.born);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -42,11 +42,11 @@ impl Stream {
         }
     }
 
-    /// Sets the longest waits for the backend to send the next bytes, and to take the next bytes.
     pub(crate) fn read_timeout(&self) -> Duration {
         self.read_timeout.get()
     }
 
+    /// Sets the longest waits for the backend to send the next bytes, and to take the next bytes.
     pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) {
         self.read_timeout.set(read);
         self.write_timeout.set(write);
