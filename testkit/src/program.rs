@@ -146,7 +146,7 @@ pub fn this_test() -> Command {
 /// Runs the test of that name again in a child process, which calls `body`. Returns what the child has printed, and `None` in the child.
 ///
 /// # Panics
-/// Panics if the child cannot be started.
+/// Panics if the child cannot be started, or if it has no test of that name.
 pub fn in_a_child(test: &str, body: impl FnOnce()) -> Option<Output> {
     const CHILD: &str = "OSIER_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -155,7 +155,11 @@ pub fn in_a_child(test: &str, body: impl FnOnce()) -> Option<Output> {
     }
     let mut child = this_test();
     child.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    Some(child.env(CHILD, "1").output().expect("the test executable starts"))
+    let output = child.env(CHILD, "1").output().expect("the test executable starts");
+    // Not that it passed: some bodies end the process.
+    let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test\n");
+    assert!(ran, "no test is called {test}, or it did not begin: {output:?}");
+    Some(output)
 }
 
 /// Whether an emulator runs this test.
