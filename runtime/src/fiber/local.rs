@@ -6,8 +6,7 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use crate::worker::context;
-use crate::worker::core::Locals;
-use crate::worker::isolate::isolate;
+use crate::worker::core::{Locals, end_locals};
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {
@@ -21,16 +20,12 @@ thread_local! {
     static END_OF_THREAD: EndOfThread = const { EndOfThread };
 }
 
-/// Drops the values of the thread, the youngest first. Values that other thread-locals make later stay.
+/// Drops the values of the thread. Values that other thread-locals make later stay.
 struct EndOfThread;
 
 impl Drop for EndOfThread {
     fn drop(&mut self) {
-        let last = || OF_THREAD.with(|locals| locals.borrow_mut().pop());
-        while let Some(last) = last() {
-            // As on a fiber, a panic of one destructor does not keep the others from being dropped.
-            isolate(move || drop(last));
-        }
+        OF_THREAD.with(|locals| end_locals(locals));
     }
 }
 
@@ -38,6 +33,9 @@ impl<T: 'static> LocalKey<T> {
     /// Runs `with` on this fiber's value. A plain thread has a value of its own.
     ///
     /// The value stays while `with` runs, even if that suspends.
+    ///
+    /// A destructor of another value may call this too. It makes a value anew that was dropped before, which is dropped
+    /// in a further round. Values that are left after four rounds are leaked: two that use each other would come for ever.
     pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
         let address = std::ptr::from_ref(self).addr();
         let find = |locals: &mut Locals| {

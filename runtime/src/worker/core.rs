@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(feature = "inspect")]
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fmt, io, thread};
+use std::{fmt, io, mem, thread};
 
 use osier_coro::{Yielder, panic_count, stack};
 use osier_queue::Cancellation;
@@ -161,6 +161,9 @@ pub(crate) struct Extra {
     pub(crate) locals: RefCell<Locals>,
 }
 
+/// Locals whose destructors make each other anew end after this many rounds, as `PTHREAD_DESTRUCTOR_ITERATIONS` does for a thread's.
+const ROUNDS: usize = 4;
+
 /// The most boxes that a thread keeps for fibers to come.
 const SPARES: usize = 16;
 
@@ -194,16 +197,22 @@ impl Extra {
     fn is_metered(&self) -> bool {
         self.meter.borrow().is_some()
     }
+}
 
-    /// Drops the fiber's locals, the youngest first. A destructor may block, as any code of the fiber may.
-    fn end_locals(&self) {
-        loop {
-            let last = self.locals.borrow_mut().pop();
-            let Some(last) = last else { return };
+/// Drops locals, the youngest first. A destructor may block, as any code of the fiber may. Values that destructors have made are the next
+/// round; those of the last round stay for ever.
+pub(crate) fn end_locals(locals: &RefCell<Locals>) {
+    for _ in 0..ROUNDS {
+        let round = locals.borrow().len();
+        for at in (0..round).rev() {
+            // Those that are left stay in the list: a destructor may use them.
+            let value = locals.borrow_mut().remove(at);
             // A panic of one destructor does not keep the others from being dropped.
-            isolate(move || drop(last));
+            isolate(move || drop(value));
         }
     }
+    // Frees the list, too.
+    locals.take().into_iter().for_each(mem::forget);
 }
 
 impl<'a> Core<'a> {
@@ -236,7 +245,7 @@ impl<'a> Core<'a> {
         let value = __rust_begin_short_backtrace(body);
         // Locals end as the fiber's last code: their destructors may block.
         if let Some(extra) = core.extra.get() {
-            extra.end_locals();
+            end_locals(&extra.locals);
         }
         if core.alarm.is_set() {
             context::worker(|worker| core.alarm.remove(worker));

@@ -1,6 +1,7 @@
-//! The allocations of a wait, a publication and a task. The allocator counts on the thread of the one worker.
+//! The allocations of a wait, a publication, a task and a fiber-local. The allocator counts on the thread of the one worker.
 
 mod channels;
+mod locals;
 mod pubsub;
 mod select;
 mod tasks;

@@ -280,6 +280,51 @@ fn the_locals_of_a_thread_that_ends_may_use_each_other() {
 }
 
 #[test]
+fn two_locals_that_use_each_other_as_they_end_make_no_endless_loop() {
+    /// Counts its drops, and uses the other one.
+    struct Mutual(Arc<AtomicUsize>, fn(&Arc<AtomicUsize>));
+    impl Drop for Mutual {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            (self.1)(&self.0);
+        }
+    }
+    osier::fiber_local! {
+        static OLDER: RefCell<Option<Mutual>> = RefCell::new(None);
+        static YOUNGER: RefCell<Option<Mutual>> = RefCell::new(None);
+    }
+    fn use_older(drops: &Arc<AtomicUsize>) {
+        OLDER.with(|older| {
+            _ = older
+                .borrow_mut()
+                .get_or_insert_with(|| Mutual(drops.clone(), use_younger))
+        });
+    }
+    fn use_younger(drops: &Arc<AtomicUsize>) {
+        YOUNGER.with(|younger| {
+            _ = younger
+                .borrow_mut()
+                .get_or_insert_with(|| Mutual(drops.clone(), use_older))
+        });
+    }
+    let use_both = |drops: &Arc<AtomicUsize>| {
+        use_older(drops);
+        use_younger(drops);
+    };
+    let drops = Arc::new(AtomicUsize::new(0));
+    let theirs = Arc::clone(&drops);
+    std::thread::spawn(move || use_both(&theirs)).join().unwrap();
+    assert_eq!(
+        drops.swap(0, Ordering::SeqCst),
+        5,
+        "two at first, and one in each further round"
+    );
+    let theirs = Arc::clone(&drops);
+    on(1).run(|| osier::spawn(move || use_both(&theirs)).join().unwrap());
+    assert_eq!(drops.load(Ordering::SeqCst), 5);
+}
+
+#[test]
 fn a_yield_loop_lets_others_run() {
     on(1).run(|| {
         let stop = Rc::new(Cell::new(false));
