@@ -166,7 +166,7 @@ impl<T: Send + 'static> JoinSet<T> {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<thread::Result<T>>> {
         loop {
-            if let Poll::Ready(Some(reason)) = self.poll_unrun(cx) {
+            if let Some(reason) = self.poll_unrun(cx) {
                 return Poll::Ready(Some(Err(reason)));
             }
             if self.is_empty() {
@@ -184,20 +184,25 @@ impl<T: Send + 'static> JoinSet<T> {
         }
     }
 
-    /// Takes a fiber that never ran out of the set, with the reason. `None` if there is none.
-    fn poll_unrun(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<dyn Any + Send>>> {
-        while let Some(id) = self.unrun.last() {
-            let reason = match self.running.get_mut(id) {
-                Some(handle) => ready!(Pin::new(handle).poll(cx)).err(),
+    /// Takes a fiber that never ran out of the set, with the reason. `None` if none of them has ended.
+    fn poll_unrun(&mut self, cx: &mut Context<'_>) -> Option<Box<dyn Any + Send>> {
+        let mut at = 0;
+        while let Some(id) = self.unrun.get(at) {
+            let reason = match self.running.get_mut(id).map(|handle| Pin::new(handle).poll(cx)) {
+                Some(Poll::Pending) => {
+                    at += 1;
+                    continue;
+                }
+                Some(Poll::Ready(outcome)) => outcome.err(),
                 None => None, // its spawn has panicked
             };
             self.running.remove(id);
-            self.unrun.pop();
+            self.unrun.swap_remove(at);
             if reason.is_some() {
-                return Poll::Ready(reason);
+                return reason;
             }
         }
-        Poll::Ready(None)
+        None
     }
 
     /// Waits for all fibers. Their values come in the order in which they ended.

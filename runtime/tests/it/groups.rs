@@ -10,7 +10,7 @@ use osier::Cancelled;
 use osier::fiber::{Builder, JoinSet};
 use osier::sync::{Event, watch};
 
-use crate::given::{forever, on};
+use crate::given::{forever, on, settle, timeless};
 
 /// Counts the closures that were dropped.
 struct Counts(Arc<AtomicUsize>);
@@ -118,6 +118,36 @@ fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
         go.set();
         let payload = set.join_next().expect("it is still in the set").unwrap_err();
         assert!(osier::Cancelled::is_payload(&*payload));
+        assert!(set.join_next().is_none());
+    });
+}
+
+#[test]
+fn a_join_waits_for_all_fibers_that_never_ran() {
+    // The destructor of what a fiber has taken along waits.
+    struct Slow(Arc<Event>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            osier::shield(|| self.0.wait());
+        }
+    }
+    timeless(1).run(|| {
+        let go = [(); 2].map(|()| Arc::new(Event::new()));
+        let mut set = JoinSet::new();
+        for go in &go {
+            let slow = Slow(Arc::clone(go));
+            set.spawn_local(move || _ = &slow);
+        }
+        set.cancel_all();
+        settle();
+        assert!(set.try_join_next().is_none(), "the values of both have not ended");
+        go[0].set();
+        settle();
+        let first = set.try_join_next().expect("the first to report has ended");
+        assert!(first.is_err());
+        assert_eq!(set.len(), 1);
+        go[1].set();
+        assert!(set.join_next().unwrap().is_err());
         assert!(set.join_next().is_none());
     });
 }
