@@ -4,10 +4,10 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use osier::sync::{Semaphore, broadcast, mpmc, mpsc};
+use osier::sync::{Event, Semaphore, broadcast, mpmc, mpsc};
 use osier::time::{interval, interval_at};
 use osier::{Runtime, fiber, future};
 
@@ -180,6 +180,45 @@ fn an_unwrap_of_the_error_of_a_cancelled_call_is_told_from_other_panics() {
         lines[2].ends_with("while it was cancelled: its handle, its scope or its runtime ended it"),
         "{lines:?}"
     );
+}
+
+#[test]
+fn a_panic_names_the_last_reason_that_a_call_has_returned() {
+    let test = "a_panic_names_the_last_reason_that_a_call_has_returned";
+    let Some((_, lines)) = in_a_child(test, || {
+        Runtime::builder().workers(1).build().unwrap().run(|| {
+            let delivered = Arc::new(Event::new());
+            let cancelled = Arc::new(Event::new());
+            let (deliver, await_cancel) = (Arc::clone(&delivered), Arc::clone(&cancelled));
+            let limit = Duration::from_millis(1);
+            let fiber = osier::spawn_local(move || {
+                let listener = osier::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let unwrap = || assert!(catch_unwind(AssertUnwindSafe(|| listener.accept().unwrap())).is_err());
+                let limited = osier::timeout(limit, || {
+                    assert!(listener.accept().is_err()); // the limit passes
+                    deliver.set();
+                    osier::shield(|| await_cancel.wait());
+                    unwrap();
+                    assert!(osier::shield(|| osier::timeout(limit, unwrap)).is_err());
+                    assert!(catch_unwind(|| panic!("after the shield")).is_err());
+                });
+                assert!(limited.is_err());
+            });
+            delivered.wait();
+            fiber.cancel();
+            cancelled.set();
+            fiber.join().unwrap();
+        });
+    }) else {
+        return;
+    };
+    let reasons: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.rsplit_once("cancelled: "))
+        .collect();
+    let reasons: Vec<_> = reasons.into_iter().map(|(_, reason)| reason).collect();
+    let root = "its handle, its scope or its runtime ended it";
+    assert_eq!(reasons, [root, "its time limit passed", root], "{lines:?}");
 }
 
 #[test]

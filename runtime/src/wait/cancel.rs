@@ -195,8 +195,8 @@ pub(crate) struct Frames {
     /// How often the fiber was unwound and went on.
     unwindings: Cell<u32>,
     grace: Cell<Option<Instant>>,
-    /// Set while the fiber unwinds because it was cancelled.
-    unwinds: Cell<Option<Reason>>,
+    /// The depth of the frame to which a request was last delivered, by an error or by unwinding.
+    last: Cell<usize>,
 }
 
 /// A frame of the current fiber. Dropping it pops it.
@@ -247,7 +247,6 @@ impl Entered {
             if unwound && !thread::panicking() {
                 // The next unwinding has the full grace period again.
                 core.extra().frames.grace.set(None);
-                core.extra().frames.unwinds.set(None);
                 core.extra().frames.unwindings.set(0);
             }
             core.extra()
@@ -344,11 +343,7 @@ impl Frames {
     #[cold]
     fn deliver(&self, depth: usize, worker: &Worker) -> Result<(), Cancelled> {
         context::core(|core| worker.count_ready_call(core));
-        let delivered_before = match depth {
-            0 => self.root_delivered.replace(true),
-            _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),
-        };
-        if delivered_before {
+        if self.mark_delivered(depth) {
             // A fiber that swallows cancellations for ever must not keep the worker: an unwinding takes as long as many
             // calls.
             context::core(|core| {
@@ -360,10 +355,20 @@ impl Frames {
         Err(Cancelled)
     }
 
+    /// Returns whether a request was delivered to that frame before.
+    fn mark_delivered(&self, depth: usize) -> bool {
+        self.last.set(depth);
+        match depth {
+            0 => self.root_delivered.replace(true),
+            _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),
+        }
+    }
+
     /// Unwinds to the frame that [`check`](Frames::check) has just reported, for a call that has no error to return.
     #[cold]
     pub(crate) fn unwind(&self, root: bool, worker: &Worker) -> ! {
         let depth = self.requested(root, Waiting::For(None), worker).unwrap_or(0);
+        self.mark_delivered(depth);
         self.begin_unwinding(depth)
     }
 
@@ -372,21 +377,20 @@ impl Frames {
         if self.unwindings.get() == SWALLOWED {
             context::core(|core| core.report_swallowed());
         }
-        let frames = self.inner.borrow();
-        let frame = depth.checked_sub(1).and_then(|index| frames.get(index));
-        self.unwinds.set(Some(frame.map_or(Reason::Root, Frame::reason)));
-        drop(frames);
         resume_unwind(Box::new(Unwind { depth }))
     }
 
-    /// Why the fiber that panics was cancelled: it unwinds, or a call has returned [`Cancelled`] to code that it is in.
+    /// Why the fiber that panics was cancelled: it unwinds, or a call has returned [`Cancelled`] to code that it is in. The last delivery
+    /// counts, and the outermost once the frame of the last is left.
     pub(crate) fn panics_because(&self) -> Option<Reason> {
-        let returned = || {
-            let frames = self.inner.try_borrow().ok()?;
-            let frame = frames.iter().find(|frame| frame.delivered).map(Frame::reason);
-            frame.or(self.root_delivered.get().then_some(Reason::Root))
+        let frames = self.inner.try_borrow().ok()?;
+        let delivered = |depth: usize| match depth.checked_sub(1) {
+            None => self.root_delivered.get().then_some(Reason::Root),
+            Some(index) => frames.get(index).filter(|frame| frame.delivered).map(Frame::reason),
         };
-        self.unwinds.get().or_else(returned)
+        std::iter::once(self.last.get())
+            .chain(0..=frames.len())
+            .find_map(delivered)
     }
 
     /// Whether the next blocking call would be cancelled.
