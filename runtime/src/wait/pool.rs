@@ -6,8 +6,8 @@
 //! idle thread. So a burst of short jobs starts few threads, and jobs that block keep no other job waiting until there are
 //! [`THREADS_MAX`]. The lock is not held while a job runs.
 //!
-//! The end of a runtime cancels tasks here, and all threads may wait for those. So that job gets a thread beyond [`THREADS_MAX`] where it
-//! might find no other.
+//! A task that is woken after the end of its runtime is dropped here, and all threads may wait for that drop. So the job that
+//! drops such tasks gets a thread beyond [`THREADS_MAX`] if the threads might all be taken.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,9 +27,10 @@ const BACKLOG: usize = 5;
 /// A thread ends after this time without a job.
 const IDLE: Duration = Duration::from_millis(500);
 
-static POOL: Pool = Pool::new();
+static POOL: Pool = Pool::new(THREADS_MAX);
 
 struct Pool {
+    threads_max: usize,
     state: Mutex<State>,
     /// Wakes one idle thread for each job.
     changed: Condvar,
@@ -53,7 +54,7 @@ pub(crate) fn try_spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     Ok(task)
 }
 
-/// Runs `work` as [`spawn`] does, although all threads of the pool may wait for it.
+/// Runs `work` as [`try_spawn`] does, although all threads of the pool may wait for it.
 ///
 /// # Errors
 ///
@@ -80,14 +81,24 @@ fn queue(job: Runnable, push: fn(&'static Pool, Runnable) -> io::Result<()>) -> 
     }
 }
 
+fn start(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let started = start_thread("osier-pool", body);
+    let explained = |error: io::Error| {
+        let text = format!("cannot start a thread for blocking work: {error}");
+        io::Error::new(error.kind(), text)
+    };
+    started.map(drop).map_err(explained)
+}
+
 impl Pool {
-    const fn new() -> Pool {
+    const fn new(threads_max: usize) -> Pool {
         let state = State {
             jobs: VecDeque::new(),
             threads: 0,
             idle: 0,
         };
         Pool {
+            threads_max,
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -98,10 +109,7 @@ impl Pool {
     }
 
     fn push(&'static self, job: Runnable) -> io::Result<()> {
-        self.push_behind(self.state(), job)
-    }
-
-    fn push_behind(&'static self, mut state: MutexGuard<'_, State>, job: Runnable) -> io::Result<()> {
+        let mut state = self.state();
         state.jobs.push_back(job);
         if let Err(error) = self.grow(&mut state)
             && state.threads == 0
@@ -110,28 +118,31 @@ impl Pool {
             // Its destructors may want the pool.
             drop(state);
             drop(lost);
-            let text = format!("cannot start a thread for blocking work: {error}");
-            return Err(io::Error::new(error.kind(), text));
+            return Err(error);
         }
         drop(state);
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Queues a job that other jobs may wait for. It gets a thread of its own if those in front of it may take all threads.
+    /// Queues a job that other jobs may wait for. It gets a thread of its own if those in front of it may take all threads
+    /// that there are: no other may start.
     fn push_awaited(&'static self, job: Runnable) -> io::Result<()> {
-        let state = self.state();
-        if state.jobs.len() < state.idle + (THREADS_MAX - state.threads) {
-            return self.push_behind(state, job);
+        let mut state = self.state();
+        if state.jobs.len() < state.idle {
+            state.jobs.push_back(job);
+            drop(state);
+            self.changed.notify_one();
+            return Ok(());
         }
         drop(state);
-        start_thread("osier-pool", || isolate(|| job.run())).map(drop)
+        start(|| _ = isolate(|| job.run()))
     }
 
     /// Starts another thread if too many jobs wait.
     fn grow(&'static self, state: &mut State) -> io::Result<()> {
-        if state.jobs.len() > state.idle * BACKLOG && state.threads < THREADS_MAX {
-            start_thread("osier-pool", || self.run())?;
+        if state.jobs.len() > state.idle * BACKLOG && state.threads < self.threads_max {
+            start(|| self.run())?;
             state.threads += 1;
             state.idle += 1;
         }
@@ -194,39 +205,67 @@ mod tests {
         assert_eq!(crate::block_on(try_spawn(|| 7).unwrap()), 7);
     }
 
+    /// Gives each thread of the pool a job that waits for the barrier.
+    fn take_all_threads(pool: &'static Pool, released: &Arc<Barrier>, threads: usize) {
+        for _ in 0..threads {
+            let released = Arc::clone(released);
+            let (job, task) = job(move || _ = released.wait());
+            pool.push(job).unwrap();
+            task.detach();
+        }
+        let all_wait = || {
+            let state = pool.state();
+            (state.threads, state.idle, state.jobs.len()) == (threads, 0, 0)
+        };
+        testkit::eventually("all threads wait", all_wait);
+    }
+
     #[test]
     fn a_job_that_all_threads_wait_for_runs() {
         // A pool of its own: other tests use the common one.
-        static POOL: Pool = Pool::new();
-        let released = Arc::new(Barrier::new(THREADS_MAX + 1));
-        for _ in 0..THREADS_MAX {
-            let released = Arc::clone(&released);
-            let (job, task) = async_task::spawn(
-                async move {
-                    let _ = released.wait();
-                },
-                |job| drop(POOL.push(job)),
-            );
-            job.schedule();
-            task.detach();
-        }
-        testkit::eventually("all threads wait", || {
-            POOL.state().threads == THREADS_MAX && POOL.state().jobs.is_empty()
+        static POOL: Pool = Pool::new(3);
+        let released = Arc::new(Barrier::new(4));
+        take_all_threads(&POOL, &released, 3);
+        let (job, task) = job(move || _ = released.wait());
+        POOL.push_awaited(job).unwrap();
+        testkit::eventually("it runs", || task.is_finished());
+    }
+
+    /// A test of its own process: it takes away the address space for the stacks of threads.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_job_that_all_threads_wait_for_is_an_error_if_no_thread_starts() {
+        static POOL: Pool = Pool::new(3);
+        let test = "wait::pool::tests::a_job_that_all_threads_wait_for_is_an_error_if_no_thread_starts";
+        let child = testkit::in_a_child(test, || {
+            use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+            let released = Arc::new(Barrier::new(2));
+            take_all_threads(&POOL, &released, 1);
+            let all = getrlimit(Resource::As);
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+            let little = Rlimit {
+                current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
+                ..all
+            };
+            let (job, task) = job(|| ());
+            setrlimit(Resource::As, little).unwrap();
+            let pushed = POOL.push_awaited(job);
+            setrlimit(Resource::As, all).unwrap();
+            let error = pushed.unwrap_err().to_string();
+            assert!(error.contains("cannot start a thread"), "{error}");
+            assert!(task.is_finished(), "its work is dropped");
+            released.wait();
         });
-        let (job, task) = async_task::spawn(
-            async move {
-                let _ = released.wait();
-            },
-            |job| drop(POOL.push_awaited(job)),
-        );
-        job.schedule();
-        crate::block_on(task);
+        if let Some(child) = child {
+            assert!(child.status.success(), "{child:?}");
+        }
     }
 
     #[test]
     fn idle_threads_end() {
         // A pool of its own: other tests use the common one.
-        static POOL: Pool = Pool::new();
+        static POOL: Pool = Pool::new(3);
         let (job, task) = async_task::spawn(async {}, |job| drop(POOL.push(job)));
         job.schedule();
         crate::block_on(task);
