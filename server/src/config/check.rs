@@ -152,9 +152,9 @@ pub fn collide(a: &Bind, b: &Bind) -> bool {
         (Bind::Tcp(a), Bind::Tcp(b)) => {
             // An IPv4 address may be written as one of IPv6.
             let [a, b] = [a, b].map(|address| match address.ip().to_canonical() {
-                IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
                 // With its interface.
-                IpAddr::V6(_) => *address,
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => *address,
+                ip => SocketAddr::new(ip, address.port()),
             });
             a.port() != 0 && a.port() == b.port() && (a == b || covers(&a, &b) || covers(&b, &a))
         }

@@ -383,7 +383,7 @@ fn a_cache_takes_the_pages_behind_a_rule_for_resources_of_their_own() {
     let Some(fpm) = fpm(&folder) else { return };
     folder.write(
         "app/page.php",
-        "<?php if ($_SERVER['REQUEST_URI'] == '/wiki/me') header('Cache-Control: no-store'); echo $_SERVER['REQUEST_URI'];",
+        "<?php if ($_SERVER['REQUEST_URI'] == '/wiki/me') header('Cache-Control: no-store'); if ($_SERVER['REQUEST_URI'] == '/wiki/save') header('Location: /wiki/b', true, 303); echo $_SERVER['REQUEST_URI'];",
     );
     let rewrite = "[[site.route]]\nrewrite = { pattern = \"^/wiki/\", to = \"/page.php\" }\n[[site.route]]\n\
          cache = { default_ttl = \"1h\" }\nfastcgi";
@@ -408,6 +408,10 @@ fn a_cache_takes_the_pages_behind_a_rule_for_resources_of_their_own() {
         assert!(status.starts_with("osier; hit"), "{page}: {status}");
     }
     assert!(!ask(&pages[0]).contains("hit"));
+    // One that its response names has changed.
+    assert_eq!(sites.ask("POST", "x", "/wiki/save", &["content-length: 0"]).status, 303);
+    assert!(!ask(&pages[1]).contains("hit"));
+    assert!(ask(&pages[2]).contains("hit"));
 }
 
 #[test]

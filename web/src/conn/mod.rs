@@ -200,6 +200,7 @@ impl Conn {
     /// come over a socket. Returns the other end.
     pub(crate) fn begin_with(
         (takeover, extensions): (Takeover, Extensions),
+        end: End,
         local: &Rc<Local>,
         peer: SocketAddr,
     ) -> io::Result<Stream> {
@@ -216,7 +217,7 @@ impl Conn {
         let conn = Box::new(Conn {
             link: worker.link(ours.into(), peer),
             local: local.clone(),
-            stage: Some(Box::new(Stage::Begins(takeover, extensions, End::Pair))),
+            stage: Some(Box::new(Stage::Begins(takeover, extensions, end))),
         });
         osier::dormant::park_local(conn, Some(osier::time::coarse_now()))?;
         Ok(theirs.into())

@@ -195,12 +195,11 @@ impl Conn {
                 record.received = announced.bytes.clone();
             }
             Some(Stage::Session(taken)) if taken.io.buffered().is_empty() && link.transport.is_exportable() => {
-                // A tunnel of a stream that stays would cross both processes.
-                let tunnel = match taken.io.end {
-                    End::Client => taken.session.save_tunnel(),
-                    End::Pair => None,
-                };
-                match tunnel {
+                // The stream of a pair stays: its bytes would cross both processes, and nobody could say goodbye at the end.
+                if taken.io.end == End::Pair {
+                    return Err(CannotMove::Now);
+                }
+                match taken.session.save_tunnel() {
                     Some((tunnel, socket)) => (record.tunnel, backend) = (Some(tunnel), Some(socket)),
                     None => record.session = Some(save(taken)?),
                 }
@@ -360,7 +359,7 @@ mod tests {
                 server: "web".into(),
             })));
             let takeover = (Takeover::Rest(Box::new(Talks(bytes))), Extensions::new());
-            let _client = Conn::begin_with(takeover, &local, ([127, 0, 0, 1], 1).into()).unwrap();
+            let _client = Conn::begin_with(takeover, End::Client, &local, ([127, 0, 0, 1], 1).into()).unwrap();
             // The first burst of the connection comes first.
             let begun = std::time::Instant::now();
             while !local.worker.is_empty() && (dialog.is_open() || begun.elapsed() < TICK) {

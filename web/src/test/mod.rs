@@ -46,10 +46,10 @@ use serde::Serialize;
 #[cfg(feature = "json")]
 use serde::de::DeserializeOwned;
 
-use crate::conn::Conn;
 use crate::conn::output::Output;
 use crate::conn::peer::Memory;
 use crate::conn::serve::{After, Input, Local, Service};
+use crate::conn::{Conn, End};
 use crate::test::jar::Jar;
 use crate::{Handler, Server, Stream, lock};
 
@@ -426,7 +426,7 @@ fn exchange(
     let _ = output.flush();
     let connection = match after {
         After::Taken(takeover, extensions) if goes_on => {
-            let connection = Conn::begin_with((takeover, extensions), &local, peer);
+            let connection = Conn::begin_with((takeover, extensions), End::Pair, &local, peer);
             Some(connection.expect("a pair of sockets can be had"))
         }
         _ => None,

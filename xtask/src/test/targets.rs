@@ -120,4 +120,12 @@ const EMULATED_WRONGLY: &[(&str, &str)] = &[
         "exhausted_address_space_is_an_error_that_names_the_limit",
         "the emulator does not enforce RLIMIT_AS",
     ),
+    (
+        "a_job_that_all_threads_wait_for_is_an_error_if_no_thread_starts",
+        "the emulator does not enforce RLIMIT_AS",
+    ),
+    (
+        "a_call_on_a_file_whose_thread_does_not_start",
+        "the emulator does not enforce RLIMIT_AS",
+    ),
 ];

@@ -20,10 +20,10 @@ use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net;
 
-use crate::conn::Conn;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
+use crate::conn::{Conn, End};
 use crate::server::h2::stream::Stream;
 
 /// The time that the client has to end its direction after the handler's code has ended its own.
@@ -32,7 +32,8 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 /// Leaves the stream to the handler's code. Returns false if there are no descriptors for that; the stream is reset then.
 pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions) -> bool {
     let shared = &stream.shared;
-    let Ok(inner) = Conn::begin_with((takeover, extensions), &shared.local, shared.link.peer()) else {
+    let begun = Conn::begin_with((takeover, extensions), End::Pair, &shared.local, shared.link.peer());
+    let Ok(inner) = begun else {
         return false;
     };
     let tunnel = Rc::new(Tunnel {

@@ -114,8 +114,8 @@ pub fn write_targets(by_sent_target: bool, request: &Request<'_>, key: &mut Vec<
             return false;
         };
         write_path(path.canonical(), sent.query(), key);
-        // A purge of what begins with a path finds the sent one. No query has a NUL.
-        key.extend_from_slice(&[END; 2]);
+        // A purge of what begins with a path finds the sent one.
+        end_sent_target(key);
         if !is_usual(&path) {
             // No path and no name of a field begins so.
             particular.push(b'?');
@@ -155,6 +155,11 @@ fn write_path(path: &str, query: Option<&str>, key: &mut Vec<u8>) {
         key.push(END);
         key.extend_from_slice(query.as_bytes());
     }
+}
+
+/// Writes the end of the target that the client has sent. No query has a NUL.
+pub fn end_sent_target(key: &mut Vec<u8>) {
+    key.extend_from_slice(&[END; 2]);
 }
 
 /// Writes the beginning of the keys of all targets of a host.

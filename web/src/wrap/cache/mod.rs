@@ -127,8 +127,8 @@ pub struct Options {
     /// Stores only responses that a [backend](Response::is_of_backend) has made. Off by default.
     pub backend_only: bool,
     /// Takes each target that clients have sent for a resource of its own, where code before the cache has
-    /// [replaced](Request::retarget) it. Turn it on around [`FastCgi`](crate::fastcgi::FastCgi), which passes on both. Off by default: all clients
-    /// whose targets were replaced by one share its responses.
+    /// [replaced](Request::retarget) it: [`FastCgi`](crate::fastcgi::FastCgi) passes on both. On by default. Off, all clients whose targets
+    /// were replaced by one share its responses.
     pub by_sent_target: bool,
 }
 
@@ -142,7 +142,7 @@ impl Default for Options {
             wait: Duration::from_secs(5),
             is_authenticated: false,
             backend_only: false,
-            by_sent_target: false,
+            by_sent_target: true,
         }
     }
 }

@@ -72,7 +72,7 @@ fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 ///
 /// # Suspends
 ///
-/// While files are removed.
+/// While files are removed. With `by_sent_target`, also while the table is searched, as in [`purge`].
 pub fn invalidate(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>, response: &Response) {
     let host = request.host().unwrap_or_default();
     invalidate_own(store, (space, by_sent_target), request);
@@ -88,6 +88,9 @@ pub fn invalidate(store: &Store, (space, by_sent_target): (u64, bool), request: 
         };
         if let Ok(path) = Path::parse(path) {
             invalidate_target(store, space, host, path.canonical(), query);
+            if by_sent_target {
+                invalidate_behind_rules(store, space, host, path.canonical(), query);
+            }
         }
     }
 }
@@ -113,6 +116,18 @@ fn invalidate_target(store: &Store, space: u64, host: &str, path: &str, query: O
         store.invalidate(&key)
     };
     of(false) + of(true)
+}
+
+/// Removes the responses for a target that clients send, whatever a rule has made of it, of both schemes.
+fn invalidate_behind_rules(store: &Store, space: u64, host: &str, path: &str, query: Option<&str>) {
+    let prefixes = [false, true].map(|is_https| {
+        let mut prefix = Vec::new();
+        key::write_target(space, is_https, host, path, query, &mut prefix);
+        key::end_sent_target(&mut prefix);
+        prefix
+    });
+    store.wait_for_files();
+    store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
 }
 
 /// The target of a reference on the same host.
