@@ -27,7 +27,7 @@ pub use cgroup::MemoryGroup;
 pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use nobody::nobody;
-pub use process::{allow_descriptors, resident_bytes, resident_bytes_of};
+pub use process::{allow_descriptors, resident_bytes, resident_bytes_of, without_room_for_a_thread};
 pub use program::{Program, find, free_port, in_a_child, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;

@@ -238,20 +238,10 @@ mod tests {
         static POOL: Pool = Pool::new(3);
         let test = "wait::pool::tests::a_job_that_all_threads_wait_for_is_an_error_if_no_thread_starts";
         let child = testkit::in_a_child(test, || {
-            use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
             let released = Arc::new(Barrier::new(2));
             take_all_threads(&POOL, &released, 1);
-            let all = getrlimit(Resource::As);
-            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-            let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-            let little = Rlimit {
-                current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
-                ..all
-            };
             let (job, task) = job(|| ());
-            setrlimit(Resource::As, little).unwrap();
-            let pushed = POOL.push_awaited(job);
-            setrlimit(Resource::As, all).unwrap();
+            let pushed = testkit::without_room_for_a_thread(|| POOL.push_awaited(job));
             let error = pushed.unwrap_err().to_string();
             assert!(error.contains("cannot start a thread"), "{error}");
             assert!(task.is_finished(), "its work is dropped");

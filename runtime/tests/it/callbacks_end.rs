@@ -17,24 +17,16 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn a_call_on_a_file_whose_thread_does_not_start_gives_back_the_buffer_with_the_error() {
     // A limit of the address space counts for the whole process, so a child has it.
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let test = "callbacks_end::a_call_on_a_file_whose_thread_does_not_start_gives_back_the_buffer_with_the_error";
     let child = testkit::in_a_child(test, || {
         let queue = IoQueue::new(0).unwrap();
         let file = File::new(&queue, std::fs::File::open("/proc/self/comm").unwrap()).unwrap();
         let (sender, reads) = mpsc::channel();
-        let all = getrlimit(Resource::As);
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-        let little = Rlimit {
-            current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
-            ..all
-        };
-        setrlimit(Resource::As, little).unwrap();
-        let begun = file.read(vec![7; 64], move |status, read, buffer| {
-            sender.send((status, read, buffer)).unwrap();
+        let begun = testkit::without_room_for_a_thread(|| {
+            file.read(vec![7; 64], move |status, read, buffer| {
+                sender.send((status, read, buffer)).unwrap();
+            })
         });
-        setrlimit(Resource::As, all).unwrap();
         begun.unwrap();
         queue.iterate().unwrap();
         let (status, read, buffer) = reads.try_recv().unwrap();

@@ -37,66 +37,53 @@ impl Drop for Dir {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_call_whose_thread_does_not_start_is_an_error_and_the_next_one_works() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const CHILD: &str = "OSIER_TEST_CHILD";
     let test = "fs::a_call_whose_thread_does_not_start_is_an_error_and_the_next_one_works";
-    if std::env::var_os(CHILD).is_none() {
-        let child = testkit::this_test()
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(CHILD, "1")
-            .status();
-        return assert!(child.unwrap().success());
-    }
-    let dir = Dir::new();
-    let path = dir.path("a");
-    let std = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .unwrap();
-    let all = getrlimit(Resource::As);
-    let leave_no_room = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-        let little = Rlimit {
-            current: Some(pages * rustix::param::page_size() as u64 + (512 << 10)),
-            ..all
-        };
-        setrlimit(Resource::As, little).unwrap();
-    };
-    // A plain thread makes the calls itself.
-    let plain = File::from(std.try_clone().unwrap());
-    leave_no_room();
-    let alone = plain
-        .set_len(0)
-        .and_then(|()| plain.sync_all())
-        .and_then(|()| plain.metadata());
-    setrlimit(Resource::As, all).unwrap();
-    assert_eq!(alone.unwrap().len(), 0);
+    let child = testkit::in_a_child(test, || {
+        let dir = Dir::new();
+        let path = dir.path("a");
+        let std = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        // A plain thread makes the calls itself.
+        let plain = File::from(std.try_clone().unwrap());
+        let alone = testkit::without_room_for_a_thread(|| {
+            plain
+                .set_len(0)
+                .and_then(|()| plain.sync_all())
+                .and_then(|()| plain.metadata())
+        });
+        assert_eq!(alone.unwrap().len(), 0);
 
-    let runtime = osier::Runtime::builder().workers(1).watchdog(None).build().unwrap();
-    runtime.run(|| {
-        use std::io::{Read, Seek, Write};
-        let mut file = File::from(std);
-        // Whatever the first calls allocate is there.
-        file.seek(SeekFrom::Start(0)).unwrap();
-        leave_no_room();
-        let written = file.write(b"lost");
-        let metadata = file.metadata().map(drop);
-        let read = std::fs::File::open("/proc/self/mem")
-            .map(File::from)
-            .and_then(|mut file| file.read(&mut [0; 1]));
-        setrlimit(Resource::As, all).unwrap();
-        for error in [written.unwrap_err(), metadata.unwrap_err(), read.unwrap_err()] {
-            assert!(error.to_string().contains("cannot start a thread"), "{error}");
-        }
-        file.write_all(b"kept").unwrap();
-        file.rewind().unwrap();
-        let mut text = String::new();
-        file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "kept");
+        let runtime = osier::Runtime::builder().workers(1).watchdog(None).build().unwrap();
+        runtime.run(|| {
+            use std::io::{Read, Seek, Write};
+            let mut file = File::from(std);
+            // Whatever the first calls allocate is there.
+            file.seek(SeekFrom::Start(0)).unwrap();
+            let (written, metadata, read) = testkit::without_room_for_a_thread(|| {
+                let written = file.write(b"lost");
+                let metadata = file.metadata().map(drop);
+                let read = std::fs::File::open("/proc/self/mem")
+                    .map(File::from)
+                    .and_then(|mut file| file.read(&mut [0; 1]));
+                (written, metadata, read)
+            });
+            for error in [written.unwrap_err(), metadata.unwrap_err(), read.unwrap_err()] {
+                assert!(error.to_string().contains("cannot start a thread"), "{error}");
+            }
+            file.write_all(b"kept").unwrap();
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "kept");
+        });
     });
+    if let Some(child) = child {
+        assert!(child.status.success(), "{child:?}");
+    }
 }
 
 #[test]
