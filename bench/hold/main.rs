@@ -1,4 +1,4 @@
-//! Holds many idle keep-alive connections: each sends one request, reads the response, and stays open. Arguments: PORT COUNT PATH.
+//! Holds many idle connections: each sends one request, reads the response, or the first event of a stream, and stays open. Arguments: PORT COUNT PATH.
 //!
 //! The program prints `held` when all connections are idle. It ends when its standard input ends.
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads one head and as many bytes of body as it announces.
+/// Reads one head and as many bytes of body as it announces, or one event.
 fn read_answer(stream: &mut TcpStream) -> std::io::Result<()> {
     let (mut answer, mut buf) = (Vec::new(), [0; 4096]);
     loop {
@@ -46,10 +46,12 @@ fn read_answer(stream: &mut TcpStream) -> std::io::Result<()> {
         let length = head
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
-        let Some(length) = length else {
-            return Err(std::io::Error::other("an answer without Content-Length"));
+        let is_there = match length {
+            Some(length) => answer.len() >= end + 4 + length,
+            None if head.contains("text/event-stream") => answer[end + 4..].windows(2).any(|bytes| bytes == b"\n\n"),
+            None => return Err(std::io::Error::other("an answer without Content-Length")),
         };
-        if answer.len() >= end + 4 + length {
+        if is_there {
             return Ok(());
         }
     }

@@ -1,10 +1,10 @@
-//! Osier: each message of a WebSocket back to its sender, with a closure that holds a stack at `/`, and with callbacks at `/dormant`.
-//! Argument: PORT.
+//! Osier: each message of a WebSocket back to its sender, with a closure that holds a stack at `/`, and with callbacks at `/dormant`. At `/events`, a stream
+//! of one event that stays open. Argument: PORT.
 //!
 //! Pings are off: 10,000 connections may take longer to open than the interval of pings to a silent client.
 #![forbid(unsafe_code)]
 
-use osier_web::{Request, Response, Router, serve, ws};
+use osier_web::{Request, Response, Router, serve, sse, ws};
 use std::time::Duration;
 
 struct Echo;
@@ -35,9 +35,16 @@ fn dormant(request: &mut Request<'_>) -> Response {
     options().upgrade_dormant(request, Echo)
 }
 
+fn events(_: &mut Request<'_>) -> Response {
+    sse::stream(|sink| {
+        sink.send(&sse::Event::new("x"))?;
+        sink.sleep(Duration::from_secs(600))
+    })
+}
+
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
-    let router = Router::new().get("/", fiber).get("/dormant", dormant);
+    let router = Router::new().get("/", fiber).get("/dormant", dormant).get("/events", events);
     osier::Runtime::builder()
         .workers(1)
         .build()?

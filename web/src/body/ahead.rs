@@ -1,5 +1,8 @@
 //! Reads the body of a backend's response ahead of a slow client, so that the backend is free soon.
 //!
+//! The connection's own fiber passes the first [`AT_FIRST`] bytes on, until the client does not take them at once. Most bodies end before that. All others
+//! get a second fiber:
+//!
 //! ```text
 //!   source ─▶ reader (fiber): reads a piece ─▶ queue of pieces, at most `Bounds::memory` ─▶ writer (the connection's fiber) ─▶ client
 //!                 ▲            │                          │                                   │
@@ -24,7 +27,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +46,9 @@ use crate::conn::unnamed::{Claimed, Space, Unnamed, in_folder};
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
+
+/// The most bytes that the connection's own fiber passes on.
+const AT_FIRST: u64 = 256 << 10;
 
 /// The space of the files of all responses.
 static FILES: Claimed = Claimed::new();
@@ -108,12 +114,24 @@ pub(crate) trait Source {
     /// Until the backend has sent some.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile.
+    /// Writes what has been received to `out`, after a read if that is nothing. Returns how many bytes it is, and whether the body has
+    /// ended.
+    ///
+    /// # Suspends
+    ///
+    /// As [`receive`](Source::receive) and a write to `out` do.
+    fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)>;
+
+    /// Whether nothing has been received that has not been read, and the body has not ended.
+    fn may_wait(&self) -> bool;
+
+    /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile. Calls `if_slow`
+    /// when that has taken a while.
     ///
     /// # Suspends
     ///
     /// Until then.
-    fn wait(&mut self) -> io::Result<()>;
+    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()>;
 
     /// Whether a client that keeps up is better served without the queue.
     fn is_worth_splicing(&self) -> bool {
@@ -303,6 +321,15 @@ pub(crate) fn read_ahead<S: Source>(
     can_splice: bool,
     out: &mut dyn Outlet,
 ) -> io::Result<Stopped> {
+    if rest.is_empty()
+        && let Some(body) = source
+        && let Some(stopped) = keep_up(body, can_splice, out)?
+    {
+        if let Stopped::Done = stopped {
+            *source = None;
+        }
+        return Ok(stopped);
+    }
     let mut held = Held::of(Account::READ_AHEAD);
     held.add(rest.iter().map(|piece| piece.bytes.len()).sum());
     let queue = Queue {
@@ -341,6 +368,31 @@ pub(crate) fn read_ahead<S: Source>(
     })
 }
 
+/// Passes the body on while the client takes all bytes at once. `None` if it does not, or if the body is long.
+///
+/// # Suspends
+///
+/// While the backend sends.
+fn keep_up(source: &mut impl Source, can_splice: bool, out: &mut dyn Outlet) -> io::Result<Option<Stopped>> {
+    let mut passed = 0;
+    loop {
+        if source.may_wait() {
+            if !out.try_flush()? || passed >= AT_FIRST {
+                return Ok(None);
+            }
+            if can_splice && source.is_worth_splicing() {
+                return Ok(Some(Stopped::KeepsUp));
+            }
+            source.wait(&mut || out.shrink())?;
+        }
+        let (count, has_ended) = source.pass_on(out)?;
+        passed += count;
+        if has_ended {
+            return Ok(Some(Stopped::Done));
+        }
+    }
+}
+
 /// Ends the queue if the reader unwinds, so that the writer does not wait for ever. The scope passes the panic on.
 struct EndOnUnwind<'q>(&'q Queue<'q>);
 
@@ -360,7 +412,7 @@ impl Queue<'_> {
 
     fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
         loop {
-            source.wait()?;
+            source.wait(&mut osier::fiber::shrink_stack)?;
             let (mut piece, space) = self.empty_piece();
             let most = match space.is_some() {
                 true => piece.bytes.len(),
@@ -604,8 +656,8 @@ fn write_pieces(
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::rc::Rc;
     use std::time::Duration;
 
     use osier::Cancelled;
@@ -619,7 +671,15 @@ mod tests {
             panic!("at receiving")
         }
 
-        fn wait(&mut self) -> io::Result<()> {
+        fn pass_on(&mut self, _: &mut dyn Write) -> io::Result<(u64, bool)> {
+            unreachable!("the client takes nothing at once")
+        }
+
+        fn may_wait(&self) -> bool {
+            true
+        }
+
+        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
             Ok(())
         }
     }
@@ -641,20 +701,103 @@ mod tests {
     #[test]
     fn a_panic_of_the_reader_ends_the_writing() {
         osier::run(|| {
-            let bounds = Bounds {
-                memory: PIECE,
-                shared: PIECE,
-                file: 0,
-                files: 0,
-                folder: PathBuf::new(),
-                has_failed: Cell::new(false),
-                complain: Box::new(|_| ()),
-            };
+            let bounds = bounds(PIECE, 0);
             let read = || read_ahead(&mut Some(Panicking), VecDeque::new(), &bounds, false, &mut Client);
             let ended = osier::timeout(testkit::DEADLINE, || catch_unwind(AssertUnwindSafe(read)));
             let payload = ended.expect("an end in time").expect_err("the panic goes on");
             assert!(!Cancelled::is_payload(&*payload), "it waited for ever");
         });
+    }
+
+    /// A body in pieces of 1,000 bytes, which counts those that are read ahead.
+    struct Pieces {
+        left: usize,
+        ahead: Rc<Cell<usize>>,
+    }
+
+    impl Source for Pieces {
+        fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let count = self.left.min(1000).min(into.len());
+            self.left -= count;
+            self.ahead.update(|ahead| ahead + count);
+            Ok(count)
+        }
+
+        fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)> {
+            let count = self.left.min(1000);
+            self.left -= count;
+            out.write_all(&vec![b'x'; count])?;
+            Ok((count as u64, count == 0))
+        }
+
+        fn may_wait(&self) -> bool {
+            self.left > 0
+        }
+
+        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A client that takes so many bytes at once, and the rest after a while.
+    struct Taking {
+        at_once: usize,
+        taken: usize,
+    }
+
+    impl Write for Taking {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.taken += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Outlet for Taking {
+        fn try_flush(&mut self) -> io::Result<bool> {
+            Ok(self.taken <= self.at_once)
+        }
+    }
+
+    #[test]
+    fn a_second_fiber_reads_only_for_a_client_that_does_not_keep_up_and_for_long_bodies() {
+        let first = AT_FIRST as usize;
+        osier::run(|| {
+            for (length, at_once, passed) in [
+                (0, 0, 0),
+                (50_500, usize::MAX, 50_500),
+                (50_500, 20_500, 21_000),
+                (50_500, 0, 1_000),
+                (2 * first, usize::MAX, first.next_multiple_of(1_000)),
+            ] {
+                let ahead = Rc::new(Cell::new(0));
+                let mut source = Some(Pieces {
+                    left: length,
+                    ahead: ahead.clone(),
+                });
+                let mut client = Taking { at_once, taken: 0 };
+                let bounds = bounds(usize::MAX, 0);
+                read_ahead(&mut source, VecDeque::new(), &bounds, false, &mut client).unwrap();
+                assert_eq!(client.taken, length);
+                assert_eq!(length - ahead.get(), passed, "{length} bytes, {at_once} at once");
+                assert!(source.is_none(), "the backend is free");
+            }
+        });
+    }
+
+    fn bounds(shared: usize, file: u64) -> Bounds {
+        Bounds {
+            memory: PIECE,
+            shared,
+            file,
+            files: MOST,
+            folder: std::env::temp_dir(),
+            has_failed: Cell::new(false),
+            complain: Box::new(|error| assert!(error.to_string().contains("'read_ahead_total'"), "{error}")),
+        }
     }
 
     /// Bytes that tell their place. Then the body ends, or panics.
@@ -691,7 +834,15 @@ mod tests {
             Ok(count)
         }
 
-        fn wait(&mut self) -> io::Result<()> {
+        fn pass_on(&mut self, _: &mut dyn Write) -> io::Result<(u64, bool)> {
+            unreachable!("the client takes nothing at once")
+        }
+
+        fn may_wait(&self) -> bool {
+            true
+        }
+
+        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
             osier::yield_now();
             Ok(())
         }
@@ -729,15 +880,7 @@ mod tests {
 
     /// Reads a body ahead of a client until `reads`, and returns how many bytes that has taken.
     fn taken(panics: bool, reads: &Cell<bool>) -> usize {
-        let bounds = Bounds {
-            memory: PIECE,
-            shared: usize::MAX,
-            file: u64::MAX,
-            files: MOST,
-            folder: std::env::temp_dir(),
-            has_failed: Cell::new(false),
-            complain: Box::new(|error| assert!(error.to_string().contains("'read_ahead_total'"), "{error}")),
-        };
+        let bounds = bounds(usize::MAX, u64::MAX);
         let mut client = Slow { reads, taken: 0 };
         let mut source = Some(Places { next: 0, panics });
         read_ahead(&mut source, VecDeque::new(), &bounds, false, &mut client).unwrap();

@@ -170,10 +170,14 @@ impl Pipe<'_> {
 
     /// Whether the worker encodes the pending bytes, and those that the encoder holds back.
     fn is_inline(&mut self) -> bool {
-        let bytes = self.held + self.pending.len();
-        let is_early = bytes <= self.inline_left;
+        let is_inline = self.is_for_the_worker();
         self.inline_left = self.inline_left.saturating_sub(self.pending.len());
-        is_early || bytes <= INLINE
+        is_inline
+    }
+
+    fn is_for_the_worker(&self) -> bool {
+        let bytes = self.held + self.pending.len();
+        bytes <= self.inline_left || bytes <= INLINE
     }
 
     fn encoder(&mut self) -> io::Result<Encoder> {
@@ -186,6 +190,16 @@ impl Pipe<'_> {
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
 impl Outlet for Ref<'_, '_> {
+    fn try_flush(&mut self) -> io::Result<bool> {
+        let mut pipe = self.0.borrow_mut();
+        // The backend would wait for the pool.
+        if !pipe.is_for_the_worker() {
+            return Ok(false);
+        }
+        pipe.push_out()?;
+        pipe.out.try_flush()
+    }
+
     fn set_trailers(&mut self, trailers: Trailers) {
         self.0.borrow_mut().out.set_trailers(trailers);
     }

@@ -63,6 +63,9 @@ pub(crate) trait ClientStream {
     /// `BrokenPipe` if the stream has ended. A client that takes nothing for the write timeout ends it.
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 
+    /// The number of bytes that [`write`](ClientStream::write) takes now without waiting.
+    fn room(&self) -> usize;
+
     /// Lets the client take the response at any rate.
     fn allow_slow(&self);
 

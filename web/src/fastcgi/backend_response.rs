@@ -136,6 +136,45 @@ impl BackendResponse {
         }
     }
 
+    /// The received bytes to be passed on next.
+    fn here(&self) -> &[u8] {
+        match &self.bytes[self.taken..] {
+            [] => self.exchange.bytes(self.piece.clone()),
+            rest => rest,
+        }
+    }
+
+    /// Notes that bytes of [`here`](BackendResponse::here) have been passed on.
+    fn advance(&mut self, count: usize) {
+        match self.taken < self.bytes.len() {
+            true => self.taken += count,
+            false => self.piece.start += count,
+        }
+    }
+
+    /// Writes what has arrived to `out`, at most `most` bytes. Returns how many bytes that is, and whether the body has ended.
+    fn pass_on(&mut self, most: u64, out: &mut dyn Write) -> io::Result<(u64, bool)> {
+        let mut passed = 0;
+        loop {
+            let here = self.here();
+            let left = usize::try_from(most - passed).unwrap_or(usize::MAX);
+            let count = here.len().min(left);
+            out.write_all(&here[..count])?;
+            self.advance(count);
+            passed += count as u64;
+            if count == left {
+                return Ok((passed, false));
+            }
+            if self.here().is_empty() {
+                match self.exchange.next_here()? {
+                    Some(Said::Piece(piece)) => self.piece = piece,
+                    Some(Said::End) => return Ok((passed, true)),
+                    None => return Ok((passed, false)),
+                }
+            }
+        }
+    }
+
     /// Discards the body in the background.
     pub fn forget(self) {
         self.exchange.drain_in_background(DRAIN_BYTES, DRAIN_TIME);
@@ -145,17 +184,11 @@ impl BackendResponse {
 impl Read for BackendResponse {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            let here = match self.bytes.get(self.taken..) {
-                Some(rest) if !rest.is_empty() => rest,
-                _ => self.exchange.bytes(self.piece.clone()),
-            };
+            let here = self.here();
             let count = here.len().min(into.len());
             if count > 0 || into.is_empty() {
                 into[..count].copy_from_slice(&here[..count]);
-                match self.taken < self.bytes.len() {
-                    true => self.taken += count,
-                    false => self.piece.start += count,
-                }
+                self.advance(count);
                 return Ok(count);
             }
             match self.exchange.next()? {
@@ -181,22 +214,17 @@ impl Announced {
     }
 }
 
-impl Read for Announced {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(response) = &mut self.response else {
-            return Ok(0);
-        };
-        let room = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
-        let count = response.read(&mut into[..room])?;
-        self.left -= count as u64;
-        if count == 0 && self.left > 0 && room > 0 {
-            let why = format!(
-                "the backend ended {} bytes before the Content-Length it had announced",
-                self.left
-            );
-            return Err(Broken::error(StatusCode::BAD_GATEWAY, why));
+impl Announced {
+    /// Notes `count` bytes of the body, or its end.
+    fn note(&mut self, count: u64, has_ended: bool) -> io::Result<()> {
+        self.left -= count;
+        match self.left {
+            left @ 1.. if has_ended => {
+                let why = format!("the backend ended {left} bytes before the Content-Length it had announced");
+                Err(Broken::error(StatusCode::BAD_GATEWAY, why))
+            }
+            _ => Ok(()),
         }
-        Ok(count)
     }
 }
 
@@ -205,12 +233,21 @@ impl Source for BackendResponse {
         Read::read(self, into)
     }
 
-    fn wait(&mut self) -> io::Result<()> {
-        if self.taken == self.bytes.len()
-            && self.piece.is_empty()
-            && let Said::Piece(piece) = self.exchange.next()?
-        {
-            self.piece = piece;
+    fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)> {
+        self.pass_on(u64::MAX, out)
+    }
+
+    fn may_wait(&self) -> bool {
+        self.here().is_empty() && self.exchange.may_wait()
+    }
+
+    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+        while self.here().is_empty() {
+            match self.exchange.next_here()? {
+                Some(Said::Piece(piece)) => self.piece = piece,
+                Some(Said::End) => break,
+                None => self.exchange.fill(if_slow)?,
+            }
         }
         Ok(())
     }
@@ -218,12 +255,31 @@ impl Source for BackendResponse {
 
 impl Source for Announced {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Read::read(self, into)
+        let Some(response) = &mut self.response else {
+            return Ok(0);
+        };
+        let room = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
+        let count = response.read(&mut into[..room])?;
+        self.note(count as u64, count == 0 && room > 0)?;
+        Ok(count)
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)> {
+        let Some(response) = &mut self.response else {
+            return Ok((0, true));
+        };
+        let (count, has_ended) = response.pass_on(self.left, out)?;
+        self.note(count, has_ended)?;
+        Ok((count, self.left == 0))
+    }
+
+    fn may_wait(&self) -> bool {
+        self.left > 0 && self.response.as_ref().is_some_and(Source::may_wait)
+    }
+
+    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
         match &mut self.response {
-            Some(response) if self.left > 0 => response.wait(),
+            Some(response) if self.left > 0 => response.wait(if_slow),
             _ => Ok(()),
         }
     }

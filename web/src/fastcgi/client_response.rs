@@ -219,7 +219,7 @@ fn untyped(kind: Kind) -> Body {
     Body { kind, text: None }
 }
 
-/// Passes the body on while another fiber reads ahead of the client.
+/// Passes the body on, ahead of a client that is slow.
 fn relay(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Result<()> {
     let nothing_read = VecDeque::new();
     ahead::read_ahead(&mut Some(source), nothing_read, bounds, false, out).map(drop)

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use osier::Cancelled;
+use osier::fiber::shrink_stack;
 use osier_http::cgi;
 use osier_http::fastcgi::{Decoder, Event, Malformed};
 
@@ -224,6 +225,11 @@ impl Exchange {
         self.unread.len()
     }
 
+    /// Whether the next event may have to come from the backend.
+    pub fn may_wait(&self) -> bool {
+        self.ended.is_none() && self.unread.is_empty()
+    }
+
     /// Whether the end of the response is among them, or what no backend sends.
     pub fn ends_here(&self) -> bool {
         let (mut decoder, mut rest) = (self.decoder.clone(), &self.input[self.unread.clone()]);
@@ -246,7 +252,7 @@ impl Exchange {
             if let Some(said) = self.next_here()? {
                 return Ok(said);
             }
-            self.fill()?;
+            self.fill(&mut shrink_stack)?;
         }
     }
 
@@ -274,19 +280,19 @@ impl Exchange {
         self.ended.unwrap_or(0)
     }
 
-    /// Reads more bytes. All received bytes must have been decoded.
+    /// Reads more bytes. All received bytes must have been decoded. Calls `if_slow` when that has taken a while.
     ///
     /// # Suspends
     ///
     /// Until the backend has sent some.
-    fn fill(&mut self) -> Result<(), Failure> {
+    pub fn fill(&mut self, if_slow: &mut dyn FnMut()) -> Result<(), Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
         buffers::give(mem::take(&mut self.input));
         loop {
             let was_sent = self.sending.is_done();
             let read = match self.time_left(was_sent) {
-                Some(left) => self.read(&lease, left),
+                Some(left) => self.read(&lease, left, if_slow),
                 None => Err(io::ErrorKind::TimedOut.into()),
             };
             if let Some(failed) = self.sending.failure() {
@@ -336,8 +342,8 @@ impl Exchange {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    fn read(&mut self, lease: &Lease, limit: Duration) -> io::Result<usize> {
-        if !lease.wait_readable(limit)? {
+    fn read(&mut self, lease: &Lease, limit: Duration, if_slow: &mut dyn FnMut()) -> io::Result<usize> {
+        if !lease.wait_readable(limit, if_slow)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if self.input.is_empty() {

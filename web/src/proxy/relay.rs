@@ -16,7 +16,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write};
 
 use super::backend_response::BackendResponse;
 use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
@@ -47,9 +47,22 @@ impl Source for Relayed<'_> {
         Ok(count)
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)> {
+        let count = self.response.pass_on(out)??;
+        let has_ended = self.response.is_done();
+        if has_ended {
+            *self.trailers.borrow_mut() = self.response.take_trailers();
+        }
+        Ok((count, has_ended))
+    }
+
+    fn may_wait(&self) -> bool {
+        self.response.may_wait()
+    }
+
+    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
         match self.response.may_wait() {
-            true => self.response.wait(),
+            true => self.response.wait(if_slow),
             false => Ok(()),
         }
     }

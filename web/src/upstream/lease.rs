@@ -45,12 +45,12 @@ impl Lease {
     }
 
     /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Returns whether it
-    /// has. The stack of the fiber shrinks if that takes long.
+    /// has. Calls `if_slow` when that has taken a while.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(crate) fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
+    pub(crate) fn wait_readable(&self, limit: Duration, if_slow: &mut dyn FnMut()) -> io::Result<bool> {
         let patience = limit.min(SLOW_AFTER);
         if self.transport.wait_readable_for(patience)? {
             return Ok(true);
@@ -58,7 +58,7 @@ impl Lease {
         if patience == limit {
             return Ok(false);
         }
-        osier::fiber::shrink_stack();
+        if_slow();
         self.transport.wait_readable_for(limit - patience)
     }
 

@@ -185,6 +185,11 @@ impl<'c> Output<'c> {
         self.state().flush(self.sink, &[])
     }
 
+    /// Sends the collected bytes as far as the client takes them at once. Returns whether that is all.
+    pub(crate) fn try_flush(&self) -> io::Result<bool> {
+        waits_for(Activity::Writing, || self.state().try_send(self.sink))
+    }
+
     /// Sends the collected bytes, and waits until the socket has taken all that was sent before.
     ///
     /// # Suspends
@@ -400,6 +405,11 @@ fn patience(limit: Option<Duration>) -> Duration {
     limit.map_or(SLOW_AFTER, |limit| SLOW_AFTER.min(limit / 2))
 }
 
+/// Whether a write that does not wait has only found no room.
+fn is_no_failure(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
 #[cfg(feature = "sendfile")]
 fn file_ended(missing: u64) -> io::Error {
     let error = format!("a file ended {missing} bytes before the end that was promised");
@@ -437,14 +447,35 @@ impl OutputState {
         self.sent(sink, done)
     }
 
+    /// Sends the collected bytes as far as the client takes them at once. Returns whether that is all.
+    fn try_send(&mut self, sink: Sink<'_>) -> io::Result<bool> {
+        if !self.has_unsent()? {
+            return Ok(self.rest.is_none());
+        }
+        let done = match sink {
+            Sink::Transport(transport) => match transport.try_write(&self.buffer) {
+                Ok(count) if count == self.buffer.len() => Ok(()),
+                Ok(count) => {
+                    self.flushes += 1;
+                    self.buffer.drain(..count);
+                    return Ok(false);
+                }
+                Err(error) if is_no_failure(&error) => return Ok(false),
+                Err(error) => Err(error),
+            },
+            Sink::Stream(stream) if stream.room() < self.buffer.len() => return Ok(false),
+            Sink::Stream(_) | Sink::Memory(_) => sink.write_all(&self.buffer),
+        };
+        self.sent(sink, done).map(|()| true)
+    }
+
     /// Sends what the client takes at once. `None` if bytes are left, for which it may make the server wait: they keep the memory that they
     /// need.
     fn send_at_once(&mut self, stream: &Stream) -> Option<io::Result<()>> {
-        use io::ErrorKind::{Interrupted, WouldBlock};
         let count = match stream.try_write(&self.buffer) {
             Ok(count) if count == self.buffer.len() => return Some(Ok(())),
             Ok(count) => count,
-            Err(error) if matches!(error.kind(), Interrupted | WouldBlock) => 0,
+            Err(error) if is_no_failure(&error) => 0,
             Err(error) => return Some(Err(error)),
         };
         self.buffer.drain(..count);

@@ -52,6 +52,11 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
+    /// Sends what has been written as far as the client takes it at once. Returns whether that is all, and `false` where that is not known.
+    fn try_flush(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Sends bytes of a part of a file, and returns how many: fewer than `len`, or none, if the client takes none for a while.
     /// The bytes must not change afterwards: they may still wait in the client's socket.
     ///
@@ -155,6 +160,10 @@ impl Outlet for BodyWriter<'_, '_> {
             }
             _ => Ok(None),
         }
+    }
+
+    fn try_flush(&mut self) -> io::Result<bool> {
+        self.output.try_flush()
     }
 
     #[cfg(feature = "sendfile")]

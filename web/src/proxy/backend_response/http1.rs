@@ -3,11 +3,12 @@
 //! At the end of the response the connection is kept if it can serve another request, and closed otherwise. It is closed if another fiber
 //! still sends the request then.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use osier::fiber::shrink_stack;
 use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
@@ -137,7 +138,7 @@ impl Http1Response {
                     Err(reject) => return Err(not_http1(received).map_or_else(|| reject.into(), NoHead::Malformed)),
                 }
             }
-            let received = self.wait().and_then(|()| self.receive());
+            let received = self.wait(&mut shrink_stack).and_then(|()| self.receive());
             let broken = |error| NoHead::Broken { error, begun: *begun };
             match received {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
@@ -153,14 +154,14 @@ impl Http1Response {
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self) -> io::Result<()> {
+    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
         if self.unread.is_empty() {
             self.unread = 0..0;
             buffers::give(std::mem::take(&mut self.buffer));
         }
         let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
-        patiently(self.sending(), || match lease.wait_readable(limit)? {
+        patiently(self.sending(), || match lease.wait_readable(limit, if_slow)? {
             true => Ok(()),
             false => Err(io::ErrorKind::TimedOut.into()),
         })
@@ -203,10 +204,27 @@ impl Http1Response {
 
     /// Appends the received part of the body to `into`. Returns whether that is the whole body.
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        self.write_received(into)??;
+        Ok(self.decoder.is_done())
+    }
+
+    /// Writes the received part of the body to `out`, after a read if there is none. Returns the number of its bytes.
+    pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
+        if self.may_wait() && self.receive()? == 0 {
+            self.decoder.at_end().map_err(invalid)?;
+        }
+        self.write_received(out)
+    }
+
+    fn write_received(&mut self, out: &mut (impl Write + ?Sized)) -> io::Result<io::Result<u64>> {
+        let mut written = 0;
         while !self.decoder.is_done() && !self.unread.is_empty() {
             let piece = self.decoder.decode(&self.buffer[self.unread.clone()], usize::MAX);
             let piece = piece.map_err(invalid)?;
-            into.extend_from_slice(piece.data);
+            if let Err(error) = out.write_all(piece.data) {
+                return Ok(Err(error));
+            }
+            written += piece.data.len() as u64;
             self.unread.start += piece.consumed;
             if piece.consumed == 0 {
                 break;
@@ -215,7 +233,7 @@ impl Http1Response {
         if self.decoder.is_done() {
             self.finish();
         }
-        Ok(self.decoder.is_done())
+        Ok(Ok(written))
     }
 
     /// Reads bytes of the body. Returns 0 at its end.

@@ -1,11 +1,13 @@
 //! A response on an HTTP/2 stream. The connection has checked its head and its framing.
 
-use std::io;
+use std::io::{self, Write};
 use std::rc::Rc;
 
+use osier::fiber::shrink_stack;
 use osier_http::{Limits, Method, Reject, Reply};
 
 use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, patiently};
+use crate::conn::buffers::{self, Size};
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
@@ -75,7 +77,7 @@ impl Http2Response {
             let (head, end) = match taken.map_err(|error| broken(error, interims))? {
                 Some(taken) => taken,
                 None => {
-                    self.wait().map_err(|error| broken(error, interims))?;
+                    self.wait(&mut shrink_stack).map_err(|error| broken(error, interims))?;
                     continue;
                 }
             };
@@ -97,8 +99,8 @@ impl Http2Response {
         Err(TOO_MANY_INTERIMS)
     }
 
-    pub(super) fn wait(&mut self) -> io::Result<()> {
-        patiently(self.sending(), || self.stream()?.wait_readable())
+    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+        patiently(self.sending(), || self.stream()?.wait_readable(if_slow))
     }
 
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
@@ -114,6 +116,21 @@ impl Http2Response {
         Ok(self.is_done)
     }
 
+    /// Writes the received part of the body to `out`. Returns the number of its bytes.
+    pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
+        let (mut piece, mut written) = (buffers::take(Size::K16), 0);
+        while !self.is_done
+            && let Some(count) = self.try_read(&mut piece)?
+        {
+            if let Err(error) = out.write_all(&piece[..count]) {
+                return Ok(Err(error));
+            }
+            written += count as u64;
+        }
+        buffers::give(piece);
+        Ok(Ok(written))
+    }
+
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.is_done {
@@ -122,7 +139,7 @@ impl Http2Response {
             if let Some(count) = self.try_read(into)? {
                 return Ok(count);
             }
-            self.wait()?;
+            self.wait(&mut shrink_stack)?;
         }
     }
 

@@ -6,7 +6,7 @@ mod http1;
 #[cfg(feature = "h2")]
 mod http2;
 
-use std::io;
+use std::io::{self, Write};
 use std::rc::Rc;
 
 use osier::Cancelled;
@@ -116,13 +116,14 @@ impl BackendResponse {
         each!(self, response => response.read_head(limits, asked, interim, look))
     }
 
-    /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes.
+    /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes. Calls `if_slow`
+    /// when that has taken a while.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self) -> io::Result<()> {
-        let waited = each!(self, response => response.wait());
+    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+        let waited = each!(self, response => response.wait(if_slow));
         waited.map_err(|error| self.broken_off(error))
     }
 
@@ -130,6 +131,17 @@ impl BackendResponse {
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
         let taken = each!(self, response => response.take_received(into));
         taken.map_err(|error| self.broken_off(error))
+    }
+
+    /// Writes the received part of the body to `out`, after a read if there is none. Returns the number of its bytes, or the error of the
+    /// write.
+    ///
+    /// # Suspends
+    ///
+    /// If there is none, and none has arrived; and as a write to `out` does.
+    pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
+        let passed = each!(self, response => response.pass_on(out));
+        passed.map_err(|error| self.broken_off(error))
     }
 
     /// Reads bytes of the body. Returns 0 at its end.

@@ -253,6 +253,10 @@ impl ClientStream for Stream {
         }
     }
 
+    fn room(&self) -> usize {
+        self.shared.machine.borrow().room(self.id)
+    }
+
     fn allow_slow(&self) {
         self.shared.machine.borrow_mut().allow_slow(self.id);
     }

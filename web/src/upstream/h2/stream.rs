@@ -166,7 +166,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Waits until a head, bytes of the body or an end have arrived. The stack of the fiber shrinks if that takes long.
+    /// Waits until a head, bytes of the body or an end have arrived. Calls `if_slow` when that has taken a while.
     ///
     /// # Suspends
     ///
@@ -175,7 +175,7 @@ impl Stream {
     /// # Errors
     ///
     /// `TimedOut` after the read timeout.
-    pub(crate) fn wait_readable(&self) -> io::Result<()> {
+    pub(crate) fn wait_readable(&self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
         let limit = self.read_timeout.get();
         let (inlet, patience) = (&self.answer.inlet, limit.min(SLOW_AFTER));
         while !self.answer.is_readable() {
@@ -183,7 +183,7 @@ impl Stream {
                 continue;
             }
             if patience < limit {
-                osier::fiber::shrink_stack();
+                if_slow();
                 if inlet.arrived.wait_timeout(limit - patience) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The rows about WebSockets through the proxy: the load of `sockets.rs`, with a proxy before the echo server, which is not measured.
+//! The rows about WebSockets and event streams through the proxy: the load of `sockets.rs`, with a proxy before the echo server, which is not measured.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::bench::rows::{BELOW, Row, Sample, contestant, sample};
 use crate::bench::server::{Server, nginx};
 
 /// The load, and the server that echoes.
-const LOAD: &[&str] = &["load-echo", BACKEND];
+const LOAD: &[&str] = &["load-echo", "hold", BACKEND];
 const BACKEND: &str = "osier-ws-echo";
 
 /// Where it does, without a stack.
 const PATH: &str = "/dormant";
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
-    vec![echoes(plan, 1000), idle(plan, 4000)]
+    vec![echoes(plan, 1000), idle(plan, 4000), idle_events(plan, 2000)]
 }
 
 fn echoes(plan: &Plan, connections: usize) -> Row<'_> {
@@ -33,6 +33,17 @@ fn echoes(plan: &Plan, connections: usize) -> Row<'_> {
 fn idle(plan: &Plan, connections: usize) -> Row<'_> {
     let name = format!("idle WebSocket through the proxy, of {connections}");
     let load = move |server: &Server| load::idle_sockets(plan, server, PATH, connections).map(Sample::from);
+    Row {
+        unit: "private bytes",
+        rounds: plan.rounds.min(3),
+        ..proxied(plan, &name, load)
+    }
+}
+
+/// Memory that a stream of events costs while there is none.
+fn idle_events(plan: &Plan, connections: usize) -> Row<'_> {
+    let name = format!("idle event stream through the proxy, of {connections}");
+    let load = move |server: &Server| load::idle_connections(plan, server, "/events", connections).map(Sample::from);
     Row {
         unit: "private bytes",
         rounds: plan.rounds.min(3),
