@@ -385,7 +385,7 @@ impl Readiness {
     /// [`own`](Readiness::own) for it fails, or has made it the owner already.
     pub fn forget_worker(&self, worker: u16) {
         let forget = |direction| {
-            // Nobody makes it the owner now.
+            // No call makes it the owner any more.
             if self.snapshot().owner(direction) != Some(worker) {
                 return;
             }

@@ -173,7 +173,11 @@ impl<T> Feed<T> {
         outcome
     }
 
-    /// Takes the next message, if there is one. After the last message of an ended feed it returns the reason of the end.
+    /// Takes the next message, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the feed has ended, after its last message.
     pub fn try_receive(&self) -> Result<Option<T>, End> {
         let mut state = self.lock();
         match state.pop() {

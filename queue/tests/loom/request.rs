@@ -256,7 +256,7 @@ fn two_dispatchers_hold_in_turn_and_call_once() {
         this.happen();
         let here = this.dispatch().is_some() as usize;
         let there = other.join().unwrap();
-        // What one had put into the queue while the other held it.
+        // A callback that one thread has queued while the other held the queue.
         let later = this.dispatch().is_some() as usize;
         assert_eq!((here + there + later, this.calls()), (1, 1));
         1 + there
