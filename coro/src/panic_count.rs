@@ -115,8 +115,8 @@ struct Donor(ManuallyDrop<Coroutine<(), (), ()>>);
 
 // SAFETY: coroutines are bound to their thread for what their closures may hold or cache. This one's frames are all known: the closure
 // below, and std's and the unwinder's between its `resume_unwind` and `catch_unwind`. They hold a `Yielder`, which is only used from the
-// stack it lies on, and the exception, which is on the heap and belongs to nobody else. Of thread-locals only the panic count
-// is used: raised before the switch, in the `resume_unwind` call, lowered after it, in std's cleanup function behind `catch_unwind`,
+// stack it lies on, and the exception, which is on the heap and belongs to nobody else. The only thread-local in use is the panic
+// count: raised before the switch, in the `resume_unwind` call, lowered after it, in std's cleanup function behind `catch_unwind`,
 // which is never inlined and so looks it up on the thread it runs on. The unwinder keeps its state in the exception and on
 // this stack. A donor changes hands through a lock or a join, so one thread's writes are seen by the next.
 unsafe impl Send for Donor {}
