@@ -43,7 +43,7 @@ use super::Builder;
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     running: HashMap<u64, JoinHandle<()>>,
-    /// Those of `running` that will never run.
+    /// The ids in `running` whose fibers will never run.
     unrun: Vec<u64>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,
@@ -109,8 +109,8 @@ impl<T: Send + 'static> JoinSet<T> {
         self.running.insert(id, Builder::new().spawn_local(body));
     }
 
-    /// `body`, for a fiber with a new id, with a report of its outcome. A spawn that panics drops it, which reports too: no other
-    /// fiber may have the id then.
+    /// Wraps `body` so that it reports its outcome under a new id. A spawn that panics drops the wrapped body, which also reports, so
+    /// the id is never used again.
     fn reporting<F: FnOnce() -> T>(&mut self, body: F) -> (u64, impl FnOnce() + use<T, F>) {
         let id = self.next;
         self.next += 1;

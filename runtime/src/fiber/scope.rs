@@ -302,12 +302,12 @@ osier_queue::impl_debug!(ScopedJoinHandle<'a, T>, self => self.0);
 #[track_caller]
 pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: &dyn Fn(Job)) -> T {
     let (mut body, mut value) = (Some(body), None);
-    // A program calls this once, and a suite of tests with hundreds of types. So all below is compiled for none of them.
+    // A suite of tests calls this with hundreds of types. The rest is compiled once for all of them.
     run_untyped(&mut || value = body.take().map(|body| body()), inject);
     value.expect("the body has returned")
 }
 
-/// Runs a `body` that leaves its value itself.
+/// Runs a `body` that stores its value itself.
 #[track_caller]
 fn run_untyped(body: &mut (dyn FnMut() + Send), inject: &dyn Fn(Job)) {
     let shared: Arc<Children> = Arc::default();

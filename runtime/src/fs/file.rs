@@ -641,7 +641,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Wake;
 
-    /// Notes its wake-up, and panics then if it is to.
+    /// Notes that it was woken, and then panics if the second field says so.
     struct Woken(AtomicBool, bool);
 
     impl Wake for Woken {

@@ -216,7 +216,7 @@ pub(super) fn holders(remote: &Remote, thread: i32, running: u64) -> Vec<(u64, S
         memory.read_exact_at(&mut bytes, address as u64).ok()?;
         Some(usize::from_ne_bytes(bytes))
     };
-    // `place` is the address of the fiber's stack pointer. Of a fiber that has ended meanwhile, or has not started, it is something else.
+    // `place` is the address of the fiber's stack pointer, unless the fiber has ended meanwhile or has not started.
     let refers = |place: usize| {
         let Some(end) = stack::end(place) else { return false };
         let Some(suspended) = word(place).filter(|at| stack::end(*at) == Some(end)) else {

@@ -15,7 +15,7 @@ use crate::wait::{pool, simulated};
 use crate::worker::context::{self, Caller};
 use crate::worker::isolate::isolate;
 
-/// The most values that wait. Those beyond it are dropped at once: they come faster than one thread drops them, and a file keeps
+/// The most values that wait. Further values are dropped at once: they come faster than one thread drops them, and a file keeps
 /// its space on the disk while it waits.
 const MOST: usize = 16 << 10;
 
@@ -112,7 +112,7 @@ impl<T: Send + 'static> Later<T> {
 
     fn drop_all(&self) {
         while let Some(value) = self.next() {
-            // What is kept for a descriptor may panic as it is dropped; the others are still closed.
+            // The destructor of a kept value may panic; the other descriptors are still closed.
             isolate(|| drop(value));
         }
     }

@@ -48,7 +48,7 @@ pub struct FileProgress {
     found: Option<Found>,
 }
 
-/// The bytes of a file that were found in memory last, and when. Another part of the file, in front of them or behind, says nothing.
+/// The bytes of a file that were found in memory last, and when. They say nothing about the bytes in front of them or behind them.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     start: u64,
@@ -187,7 +187,8 @@ struct Part<'f> {
 /// A call that sends.
 type Call<'c> = &'c mut dyn FnMut(Fd<'_>) -> io::Result<Moved<usize>>;
 
-/// Sends the part, counts the bytes in `sent`, and keeps in `found` what was found in memory. `send` makes a call, and waits if that is to wait.
+/// Sends the part, counts the bytes in `sent`, and keeps in `found` what was found in memory. `send` makes one call, and may wait until
+/// the socket takes bytes.
 fn send_part(
     Part { file, offset, len }: Part<'_>,
     stream: &Stream,

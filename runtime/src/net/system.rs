@@ -19,14 +19,14 @@ use apple as here;
 #[cfg(target_vendor = "apple")]
 pub(crate) use apple::{pair, socket};
 
-/// Accepts a connection. It lacks a descriptor only for a connection that is there.
+/// Accepts a connection. Reports too many open files only while a connection is there.
 #[inline]
 pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
     here::accept(fd).map_err(|error| not_accepted(fd, error))
 }
 
-/// The error of a listener. The kernel takes a descriptor before it looks for a connection, so it may lack one for nobody. Then there is
-/// nothing to accept yet.
+/// The error of a listener. The kernel takes a descriptor before it looks for a connection. If it finds no descriptor, and there is no
+/// connection either, the error is `WouldBlock`.
 #[cold]
 fn not_accepted(fd: BorrowedFd<'_>, error: io::Error) -> io::Error {
     let lacks_one = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));

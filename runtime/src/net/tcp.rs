@@ -406,7 +406,7 @@ impl TcpListener {
 enum Share {
     No,
     WithOthers,
-    /// Those of the workers of one server.
+    /// With the listeners of the other workers of one server.
     AmongWorkers,
 }
 

@@ -1,4 +1,4 @@
-//! Handles: a runtime as the threads see it that are none of its workers.
+//! Handles: a runtime for threads that are none of its workers.
 //!
 //! A [`Handle`] holds the scheduler, as every task does, but not the threads of the workers. So it keeps no worker running. Once the runtime
 //! stops, the handle refuses new work; the work that it has queued by then is cancelled as `worker/scheduler.rs` says.

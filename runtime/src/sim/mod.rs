@@ -332,7 +332,7 @@ impl Sim {
         Ended { outcome, report, made }
     }
 
-    /// Runs a `program` that leaves its value itself. A suite of tests has hundreds of programs, and this is compiled for none of them.
+    /// Runs a `program` that stores its value itself. A suite of tests has hundreds of programs; this is compiled once for all of them.
     fn simulate_untyped(&self, place: &'static Location<'static>, program: Program) -> Ended<()> {
         assert!(
             context::worker(|_| ()).is_none(),

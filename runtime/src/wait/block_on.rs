@@ -43,11 +43,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Runs `work` on a thread of the pool for blocking work and waits for it. Calls that would stop the worker belong
-/// here.
+/// here: calls of libraries that open sockets of their own, and long computations.
 ///
-/// Such calls are those of libraries that open sockets of their own, and long computations. A handler that asks its own server by plain
-/// ureq, outside of this function, waits for ever: the worker that would read the request stands still. The crates `osier-ureq` and
-/// `osier-postgres` suspend the fiber instead and need no thread.
+/// A handler that asks its own server by plain ureq, outside of this function, waits for ever: the worker that would read the request
+/// stands still. The crates `osier-ureq` and `osier-postgres` suspend the fiber instead and need no thread.
 ///
 /// ```
 /// osier::run(|| {

@@ -11,8 +11,8 @@
 //! ([`Parker`](osier_queue::Parker)) and then reads `next`. Wakers are cloned before the lock is taken and woken after
 //! it is released, because they may run anybody's code.
 //!
-//! A thread outside may take a driver that ends before it has registered. So a driver that ends first stops to take registrations, and then
-//! wakes what is registered ([`Remote::release`]): the leaf is woken, or gets an error.
+//! A driver may end between the moment at which a thread takes it and the registration of that thread's leaf. So a driver that ends
+//! first refuses registrations, and then wakes what is registered ([`Remote::release`]): the leaf gets an error, or is woken.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

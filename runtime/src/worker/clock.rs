@@ -210,7 +210,7 @@ pub(crate) struct Seat {
     stirred: Cell<bool>,
     /// The round for which the last turn has looked.
     looked: Cell<Option<u64>>,
-    /// The looks that follow for the same round.
+    /// The number of looks that are left in the same round.
     looks_left: Cell<u32>,
 }
 
@@ -221,8 +221,8 @@ impl Seat {
         watches: impl FnOnce() -> bool,
         next: impl FnOnce() -> Option<Instant>,
     ) -> Option<Duration> {
-        // No look of the round: the timer may only move to a lower level of its wheel, which wakes nobody. Then the clock is about to
-        // move by itself, and the outside has not been asked.
+        // This look counts for no round: the timer may only move to a lower level of its wheel, which wakes nobody. If it counted, the
+        // clock could move before the poller was asked.
         if is_due() {
             return Some(Duration::ZERO);
         }

@@ -199,13 +199,13 @@ impl Extra {
     }
 }
 
-/// Drops locals, the youngest first. A destructor may block, as any code of the fiber may. Values that destructors have made are the next
-/// round; those of the last round stay for ever.
+/// Drops locals, the youngest first. A destructor may block, as any code of the fiber may. Values that destructors make are dropped in
+/// the next round, and leaked after the last one.
 pub(crate) fn end_locals(locals: &RefCell<Locals>) {
     for _ in 0..ROUNDS {
         let round = locals.borrow().len();
         for at in (0..round).rev() {
-            // Those that are left stay in the list: a destructor may use them.
+            // The older ones stay in the list meanwhile: the destructor may use them.
             let value = locals.borrow_mut().remove(at);
             // A panic of one destructor does not keep the others from being dropped.
             isolate(move || drop(value));

@@ -237,8 +237,8 @@ impl Part<'_> {
     }
 }
 
-/// The words of a request: `GET /users/7 (route /users/{id}), 192.0.2.1:443`. It is for the crates of this repository alone: parts made
-/// for each request cost a server 115 instructions. These are data, too, each a reference to where the server has it.
+/// The words of a request: `GET /users/7 (route /users/{id}), 192.0.2.1:443`. It is for the crates of this repository alone. A list of
+/// [`Part`]s for each request would cost a server 115 instructions; these are references to what it has already.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestWords<'a> {

@@ -233,7 +233,7 @@ impl Worker {
     /// Runs fibers and tasks in turn, until none is ready, either kind has had its share, or the time is over. Then runs one fiber that had given
     /// way before.
     pub(crate) fn run_ready(&self) {
-        // Those that give way from here on wait for the next look at the poller.
+        // Fibers that give way from here on wait for the next look at the poller.
         let gave_way = self.slots.giving_way() > 0;
         let first_share = self.first_share.get();
         let (mut fibers, mut tasks) = (first_share, first_share);
@@ -666,7 +666,7 @@ impl Worker {
             let live = job.start(word);
             Core::enter(yielder, stack_bytes, job.header(), (word, id), remote, || match live {
                 true => job.run(),
-                // What it captured ends on a fiber, so that a destructor may flush.
+                // The captured values are dropped on a fiber, so that a destructor may flush.
                 false => job.abandon(Box::new(Cancelled)),
             });
             job.end();

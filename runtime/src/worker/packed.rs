@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //! One thread sets it and reads it. A signal handler may interrupt that thread and read it, too: so the words are atomics, and all
-//! accesses are relaxed. A handler that interrupts a change may read an address that is half the old one. Any words are an address.
+//! accesses are relaxed. A handler that interrupts a change may read an address that is half the old one. All words are valid addresses.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

@@ -84,7 +84,7 @@ impl<T> Middle<T> {
     ///
     /// Only from the packet's one job, on the fiber, and this or `fail` only once.
     unsafe fn leave(&self, outcome: thread::Result<T>) {
-        let outcome = outcome.map_err(told);
+        let outcome = outcome.map_err(for_handle);
         self.note_panic(&outcome);
         // SAFETY: the one producer, once.
         unsafe { self.done.set(outcome) };
@@ -130,8 +130,8 @@ impl<T> Middle<T> {
     }
 }
 
-/// The payload that a handle gets for that of a body that has unwound.
-fn told(payload: Payload) -> Payload {
+/// Turns the payload of a body that has unwound into the one that its handle returns.
+fn for_handle(payload: Payload) -> Payload {
     match cancel::is_unwind(&*payload) {
         true => Box::new(Cancelled),
         false => payload,

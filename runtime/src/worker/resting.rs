@@ -228,7 +228,8 @@ impl Resting {
         self.tries > 0 && worker.tick() < self.armed && !worker.is_stopping()
     }
 
-    /// Has it wait some time for what it lacks. Returns false if it has waited long enough: what holds the stacks may wait for this connection.
+    /// Makes the connection wait some time for a stack or a place at the poller. Returns false if it has waited long enough: the fibers
+    /// that hold the stacks may wait for this connection.
     #[cold]
     fn try_later(&mut self, worker: &Worker, word: Word) -> bool {
         if self.tries >= TRIES || worker.is_stopping() {
@@ -270,18 +271,18 @@ impl Resting {
         }
     }
 
-    /// Has it wait until the poller may take the socket, or end. The socket's events are lost meanwhile, and the poller reports the present
-    /// readiness when it takes the socket.
+    /// Makes the connection wait until the poller may take its socket, or ends it. The socket's events are lost meanwhile, but the poller
+    /// reports the present readiness when it takes the socket.
     #[cold]
     fn cannot_listen(&mut self, worker: &Worker, word: Word, error: &io::Error) {
-        // A worker that stops calls it once more.
+        // A worker that stops calls the connection once more in any case.
         if !self.try_later(worker, word) && !worker.is_stopping() {
             worker.shortage.say_refused(worker.now(), error);
             self.end();
         }
     }
 
-    /// Gives it a fiber, to be dropped there.
+    /// Marks the connection as over. It gets a fiber, which drops it.
     fn end(&mut self) {
         (self.is_over, self.woken, self.tries) = (true, true, 0);
     }

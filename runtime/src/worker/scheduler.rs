@@ -17,7 +17,8 @@
 //! late, and under whichever lock.
 //!
 //! A worker that is left behind, because one of its fibers does not come back, keeps what only its own thread may touch until it goes on: its
-//! fibers, the tasks that are not `Send`, and the jobs that it has spawned for itself, which an only worker's all are.
+//! fibers, the tasks that are not `Send`, and the jobs that it has spawned for itself. The jobs of a runtime with one worker are all of
+//! that kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +158,7 @@ impl Scheduler {
         }
     }
 
-    /// Does so on a thread of the pool: the caller may hold a lock that a destructor takes. Where the system starts no thread, the next push
+    /// Does this on a thread of the pool: the caller may hold a lock that a destructor takes. Where the system starts no thread, the next push
     /// or the end of the runtime finds what is left.
     #[cold]
     fn cancel_elsewhere(self: &Arc<Self>) {

@@ -17,7 +17,7 @@ use std::{io, thread::JoinHandle};
 #[cfg(any(feature = "inspect", feature = "process"))]
 use super::affinity::start_thread;
 
-/// A thread that makes one of these itself must get it: a fault that is blocked ends the process without its report.
+/// The signals of a thread's own faults. They are not blocked: a blocked fault ends the process without its report.
 const FAULTS: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,

@@ -108,7 +108,7 @@ impl Sub<Duration> for Stamp {
     /// The moment `time` before. Saturates 146 years before the machine has started.
     #[inline]
     fn sub(self, time: Duration) -> Stamp {
-        // The number of `with` is 1 smaller.
+        // `with` adds 1.
         Stamp::with((self.0.get() - 1).saturating_sub(nanos(time)))
     }
 }

@@ -78,7 +78,7 @@ impl Trimmers {
             sum.left += trimmed.left;
             kept.push(trimmer);
         }
-        // Those that were added meanwhile.
+        // Trimmers that were added meanwhile.
         kept.append(&mut self.0.borrow_mut());
         self.0.replace(kept);
         sum
