@@ -36,7 +36,7 @@ impl<'a> Headers<'a> {
     /// Appends the lines of those fields that `passes` takes. Every field of a head has been checked by the parser that has read it.
     /// Fields that frame a message are left out.
     ///
-    /// Lines that follow each other in the bytes of an outlined head are copied at once, if they are spelled as this writes them.
+    /// Lines that follow each other in the bytes of an outlined head are copied at once, if they are spelled as this function writes them.
     #[inline]
     pub(crate) fn write_lines(mut self, out: &mut Vec<u8>, mut passes: impl FnMut(&str, &[u8]) -> bool) {
         out.reserve(self.written());

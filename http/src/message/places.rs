@@ -148,7 +148,7 @@ mod tests {
     fn a_run_ends_where_its_definition_says() {
         for byte in 0..=255u8 {
             for at in 0..20 {
-                // What follows must not matter, whatever it carries.
+                // The bytes that follow must not matter.
                 for beyond in [b'a', 0, 0xff, 0x7f] {
                     let mut bytes = [b'a'; 20];
                     bytes[at] = byte;

@@ -25,14 +25,14 @@ impl BodyLength {
     }
 }
 
-/// The Host field, which has been checked. Its text is cut when somebody asks: many programs serve one host.
+/// The Host field, which has been checked. Its text is looked up when somebody asks for it: a program that serves one host never does.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Host<'a> {
     #[default]
     Missing,
-    /// The place of the field among those of the head.
+    /// The place of the field among the fields of the head.
     At(usize),
-    /// That of a head whose fields were changed.
+    /// The value, in a head whose fields were changed.
     Text(&'a str),
 }
 
@@ -103,7 +103,7 @@ fn expect(value: &[u8]) -> Result<bool, Reject> {
 
 /// Reads a Connection field: a list of tokens (RFC 9110 7.6.1).
 pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
-    // Nearly all of these fields.
+    // Nearly every Connection field has one of these values.
     match value {
         b"close" => return Ok(CLOSE),
         b"keep-alive" | b"Keep-Alive" => return Ok(KEEP_ALIVE),

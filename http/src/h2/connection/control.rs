@@ -14,7 +14,7 @@ use crate::h2::{Error, ErrorCode, Priority};
 /// The cost of a frame that asks for an answer, or changes nothing.
 const CONTROL_COST: u32 = 10;
 
-/// The cost of a small DATA frame that the peer's windows have cut. It wakes the owner of its stream, and another stream's turn is found.
+/// The cost of a small DATA frame that the peer's windows have cut: it wakes the owner of its stream, and the next stream is looked for.
 const CRUMB_COST: u32 = 5;
 
 const WINDOW_OVERFLOW: Error = Error::new(ErrorCode::FLOW_CONTROL_ERROR, "a window above 2^31-1");
