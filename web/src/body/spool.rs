@@ -562,7 +562,7 @@ mod tests {
             drop(first);
             wait_until_claimed(4000);
             assert_eq!(refusal(fill(6001)), (10_000, Spilled::Long));
-            // What the refused body had is free again.
+            // The space of the refused body is free again.
             wait_until_claimed(4000);
             drop(second);
             wait_until_claimed(0);

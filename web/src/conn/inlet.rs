@@ -77,7 +77,7 @@ impl Inlet {
         }
     }
 
-    /// Has `call` called when bytes, their end or a reset arrive. Only the first one counts.
+    /// Sets the function to call when bytes, their end or a reset arrive. Only the first call of this method counts.
     #[cfg(feature = "h2")]
     pub(crate) fn on_arrival(&self, call: Box<dyn Fn()>) {
         let _ = self.on_arrival.set(call);

@@ -46,7 +46,7 @@ pub(crate) struct Memory {
     pub(crate) worker: Rc<Worker>,
     /// Marked if a trusted proxy has named the address.
     pub(crate) peer: PackedAddr,
-    /// Whether the client of the request that this one is made for uses TLS.
+    /// Whether the client for which this request is made uses TLS.
     pub(crate) is_encrypted: bool,
     /// The address at which the client reached the server.
     pub(crate) local: Option<SocketAddr>,

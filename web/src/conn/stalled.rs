@@ -71,7 +71,7 @@ impl<C: Connection> Stalled<C> {
         let pause = self.looked.map_or(Duration::MAX, |looked| now.since(looked));
         if pause >= LOOK {
             if pause >= STALLED_AFTER {
-                // What was noted when memory was short before says nothing.
+                // The notes are of an earlier shortage of memory.
                 self.noted.clear();
             }
             self.look(now, links);

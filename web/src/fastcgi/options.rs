@@ -68,9 +68,9 @@ pub struct Options {
     /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
     /// 64 MiB.
     pub shared_memory: usize,
-    /// The most bytes that all gateways of the process have in files of request bodies. A body that finds no space gets 503, and
-    /// one that is longer than all of it, and than [`spool_memory`](Options::spool_memory), 413. The space of a file is free once the
-    /// file is closed, a moment after its request has ended. No client has a share of its own. Responses do not count. Default: 2 GiB.
+    /// The most bytes that all gateways of the process have in files of request bodies. A body that finds no space gets 503. One that
+    /// is longer than both this and [`spool_memory`](Options::spool_memory) gets 413. The space of a file is free once the file is
+    /// closed, a moment after its request has ended. No client has a share of its own. Responses do not count. Default: 2 GiB.
     pub buffer_total: u64,
     /// The folder of the unnamed files for longer bodies. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,

@@ -14,8 +14,8 @@ pub enum Symlinks {
     /// Links that end inside the folder, relative and absolute ones.
     #[default]
     Inside,
-    /// Those, and links that belong to the owner of the file or folder to which they lead. macOS cannot tell the owner of
-    /// a link safely, so there this is `Inside`.
+    /// As `Inside`, and links that belong to the owner of the file or folder to which they lead. macOS cannot tell the
+    /// owner of a link safely, so there this is `Inside`.
     Owner,
     /// Every link.
     All,

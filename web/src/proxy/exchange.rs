@@ -148,7 +148,7 @@ fn attempt(
     let head = found.map_err(|reason| not_answered(settings, carrier, reason))?;
     carrier.ticket().answered();
     if grpc::is_call(request) {
-        // Whoever watches sends nothing while messages come. `between` bounds the silence of both sides from here on.
+        // A client that only listens sends nothing while messages come. `between` bounds the silence of both sides from here on.
         request.body.allow_pauses();
         sender.progress().may_pause.set(true);
     }

@@ -78,8 +78,8 @@ pub(super) fn is_of_connection(name: &str) -> bool {
 /// names would cost as much as a thousand other heads. Real messages list a few.
 const LISTED_NAMES: usize = 32;
 
-/// Whether a message lists more names than are looked for. `has_others`: its head says that it lists others than those that are told
-/// by a bit, which nearly none does.
+/// Whether a message lists more names than are looked for. `has_others`: its Connection fields list other names than `close`,
+/// `keep-alive` and `upgrade`. Nearly no message has any.
 #[inline]
 pub(crate) fn lists_too_many(has_others: bool, headers: Headers<'_>) -> bool {
     has_others && counts_too_many(headers)

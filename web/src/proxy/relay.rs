@@ -123,7 +123,7 @@ fn splice(
         return Ok(true);
     };
     while rest.is_empty() && body.is_plain_for(1) {
-        // What the client does not take is copied to memory.
+        // Bytes that the client does not take are copied to memory.
         let most = if has_room(SPLICED, bounds.ample()) {
             bounds.memory.clamp(PIECE, SPLICED)
         } else if has_room(PIECE, bounds.shared) {

@@ -201,8 +201,8 @@ impl Response {
     }
 
     /// Makes the response to a request with this method, whose resource has moved to `location` for good: 301 for `GET` and
-    /// `HEAD`, which every client knows, and 308 for other methods. After a 301 a client may make a `GET` of them, without the
-    /// body (RFC 9110 section 15.4.2).
+    /// `HEAD`, because every client knows it, and 308 for other methods, because after a 301 a client may repeat them as a `GET`
+    /// without the body (RFC 9110 section 15.4.2).
     pub fn moved(method: &str, location: &str) -> Self {
         let status = match method {
             "GET" | "HEAD" => StatusCode::MOVED_PERMANENTLY,

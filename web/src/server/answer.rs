@@ -219,7 +219,7 @@ impl Burst<'_> {
                     let text = format_args!("{method} {target} was refused with {status}: {reason}");
                     self.log_refused(Some(head), text, *reject);
                 }
-                // The client is told less.
+                // The client does not learn which settings.
                 Some(BodyError::TimedOut) => log(
                     Level::Info,
                     format_args!(

@@ -451,7 +451,7 @@ impl<C: Callbacks> Session<C> {
     }
 }
 
-/// Fills the batch with the frames of one write by `next`, which takes one of the queue. Returns the close frame, if it is the last of them.
+/// Fills the batch with the frames of one write. `next` takes a frame from the queue. Returns the close frame, if it is the last one.
 #[inline]
 fn fill(
     batch: &mut Outbox,
@@ -507,7 +507,7 @@ impl<C: Callbacks> crate::Session for Session<C> {
             return None;
         }
         let saved = self.callbacks.save(&self.sender)?;
-        // What came before the callbacks left their topics.
+        // The messages that came before the callbacks left their topics.
         self.send(io).ok()?;
         if !self.is_open() {
             return None;

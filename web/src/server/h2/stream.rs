@@ -54,7 +54,7 @@ impl Stream {
         }
     }
 
-    /// Has `call` called when bytes, their end or a reset arrive, from now on.
+    /// Sets the function to call when bytes, their end or a reset arrive, from now on.
     pub(super) fn on_arrival(&self, call: Box<dyn Fn()>) {
         self.inlet().on_arrival(call);
     }

@@ -89,7 +89,7 @@ pub struct Job {
     sent: Option<String>,
     host: String,
     fields: FieldLines,
-    /// Those of `fields` that code before the cache has set, and not the client.
+    /// The members of `fields` that code before the cache has set, and not the client.
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
     peer: SocketAddr,
