@@ -2,8 +2,8 @@
 //!
 //! The routes of a site are followed from paths that rules make, as long as no request is needed to tell where a path
 //! goes. It is needed at a rule with conditions and at a route with globs or methods. The conditions of the rule that made
-//! the first path are known, if they do not depend on the path: who was sent there meets them again. So every warning has
-//! a path whose requests do loop, and a loop without a warning is possible.
+//! the first path are known, if they do not depend on the path: a request that was sent there meets them again. So every
+//! warning has a path whose requests do loop, and a loop without a warning is possible.
 
 use std::ops::Range;
 

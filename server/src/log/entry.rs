@@ -370,7 +370,7 @@ pub mod tests {
                  HTTP/1.1 200 2326 1.000042 1000.042 {id} curl/8 - [06/Nov/1994:08:49:37 +0000] $"
             )
         );
-        // Of the request that could not be parsed there is little to say.
+        // A request that could not be parsed.
         let nothing = Entry {
             method: b"",
             target: b"",

@@ -168,7 +168,7 @@ mod tests {
         let taken = (0..10_000)
             .filter(|n| shared.put(format!("error {n:5}\n").as_bytes()))
             .count();
-        // Those of the bounded buffer, and those that the thread had taken from it.
+        // The lines in the bounded buffer, and the lines that the thread had taken from it.
         assert!((WAITING / 12..10_000).contains(&taken), "{taken}");
         drop(shared);
         let mut text = String::new();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a request's end ─▶ Series of its route (series.rs), by the number in its label (routes.rs) ─┐
-//!   a connection's begin and end, a reload ─▶ Totals (totals.rs) ──────────────────────────────┤
+//!   a connection's start and end, a reload ─▶ Totals (totals.rs) ──────────────────────────────┤
 //!   caches (caches.rs), chats (chats.rs), backends, workers, /proc (process.rs) ────────────────┴▶ page.rs ─▶ text.rs
 //! ```
 //!

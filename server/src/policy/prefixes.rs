@@ -70,7 +70,7 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The numbers of entries, in order.
 pub enum Fitting<'p> {
-    /// Those of all entries.
+    /// All entries.
     All(Range<usize>),
     /// Several lists, each in order.
     Lists([&'p [u32]; DEPTH + 1]),

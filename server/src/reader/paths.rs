@@ -205,7 +205,7 @@ pub fn is_missing(path: &Path) -> bool {
     path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// Whether nothing is at `path`, or permissions keep this user from reading it. Its users wait for such a file. Landlock does not
+/// Whether nothing is at `path`, or permissions keep this user from reading it. The server waits for such a file. Landlock does not
 /// count: no change of the file helps there.
 pub fn is_withheld(path: &Path) -> bool {
     matches!(

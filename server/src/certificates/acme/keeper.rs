@@ -128,7 +128,7 @@ struct State {
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
     is_ended: bool,
-    /// The explanation of windows that was told last.
+    /// The explanation of windows that was logged last.
     explained: String,
 }
 
@@ -442,7 +442,7 @@ impl Keeper {
                     break;
                 }
                 Ok(None) => {}
-                // What it has said before holds.
+                // The issuer's earlier answer holds.
                 Err(error) => {
                     let pause = error.retry_after().unwrap_or_default().as_secs().cast_signed();
                     advice.again = advice.again.max(now.saturating_add(pause));
@@ -454,7 +454,7 @@ impl Keeper {
         advice
     }
 
-    /// Logs where an issuer explains its windows. All certificates may have one explanation, which is told for the first.
+    /// Logs where an issuer explains its windows. All certificates may have one explanation, which is logged for the first.
     fn explain(&self, name: &str, why: Option<String>) {
         let Some(why) = why.filter(|why| self.state().explained != *why) else {
             return;

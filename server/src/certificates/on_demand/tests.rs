@@ -83,7 +83,7 @@ fn a_flood_of_made_up_names_causes_few_questions_and_no_order() {
             osier::sleep(MINUTE);
         },
     );
-    // The flood lasts for 50 seconds: a minute's questions, and those of the begin of the next.
+    // The flood lasts for 50 seconds: it may meet the questions of two minutes.
     assert!(
         (QUESTIONS as usize..=2 * QUESTIONS as usize).contains(&questions),
         "{questions}"
