@@ -51,7 +51,7 @@ const LINTS: &[Step] = &[
 
 pub fn main() -> ExitCode {
     let start = Instant::now();
-    // What runs comes first, so that tests wait while others compile.
+    // Steps that run something come first, so that tests wait while others compile.
     let (run, rest): (Vec<Step>, Vec<Step>) = STEPS
         .iter()
         .partition(|step| matches!(step.work, Work::Both(..) | Work::Apart(..) | Work::Run(_)));

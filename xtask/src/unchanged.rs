@@ -17,7 +17,7 @@ use std::time::Duration;
 /// A step that takes a minute or more, and its inputs.
 struct Rule {
     step: &'static str,
-    /// The crates that it builds.
+    /// The crates that the step builds.
     packages: &'static [&'static str],
     /// Folders and files that are inputs, too.
     paths: &'static [&'static str],

@@ -70,8 +70,8 @@ const fn of(name: &'static str, work: Work) -> Step {
 }
 
 /// The features of every build of the whole workspace: all defaults except the server's, which then has ring's cryptography. The C code of
-/// aws-lc-rs takes half a minute of CPU time to build. Packages have it, and the step `aws-lc-rs` tests with it. Those of osier-poll come
-/// with osier's: cargo refuses a feature of a crate that no selected one depends on.
+/// aws-lc-rs takes half a minute of CPU time to build. Packages have it, and the step `aws-lc-rs` tests with it. The features of osier-poll
+/// come with osier's: cargo refuses a feature of a crate that no selected one depends on.
 pub const FEATURES: [&str; 3] = [
     "--no-default-features",
     "--features",

@@ -284,7 +284,7 @@ fn kernel_memory() -> Result<u64, String> {
 
 /// Private bytes of the server for each of `count` connections that `hold` makes and keeps.
 fn held_memory(server: &Server, hold: impl Fn(usize) -> Result<Held, String>, count: usize) -> Result<f64, String> {
-    // What the first connections make the server set up for all does not count: they come and go before.
+    // The first connections make the server set up things for all of them. They come and go before, so that does not count.
     drop(hold(200)?);
     std::thread::sleep(Duration::from_millis(500));
     let before = server.private_memory();
@@ -404,7 +404,7 @@ pub fn room(plan: &Plan, server: &Server, path: &str, room: Room) -> Result<Hear
         .concat();
         Held::start(plan, "load-ws", &args)?.after("ready")
     };
-    // What the first make the server set up for all does not count: they come and go before.
+    // As in `held_memory`.
     drop(start(200)?);
     std::thread::sleep(Duration::from_millis(500));
     let before = server.private_memory();

@@ -259,7 +259,7 @@ impl Memory {
         memory
     }
 
-    /// In MB.
+    /// The memory now, in MB.
     fn now(&self) -> f64 {
         servers::resident(self.group) as f64 / 1e6
     }

@@ -22,7 +22,7 @@ use crate::bench::server::{Server, nginx};
 use crate::running::Fpm;
 use std::path::Path;
 
-/// Those of each request, apart from Host.
+/// The header fields of each request, apart from Host.
 type Fields = &'static [&'static str];
 
 /// None against another checkout, whose package is not built.

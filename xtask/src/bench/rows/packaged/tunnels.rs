@@ -13,7 +13,7 @@ use crate::bench::server::{Server, nginx};
 const LOAD: &[&str] = &["load-echo", "hold", BACKEND];
 const BACKEND: &str = "osier-ws-echo";
 
-/// Where it does, without a stack.
+/// The path at which it echoes without a stack.
 const PATH: &str = "/dormant";
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
