@@ -7,13 +7,13 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 fn main() {
     // One warm stack, taken by each coroutine and given back.
     let mut stack = Some(DefaultStack::default());
-    // What a spawn and a join cannot do without: a coroutine made on a warm stack and run to its end.
+    // The least part of a spawn and a join: a coroutine made on a warm stack and run to its end.
     measure::print("spawn-join", |n| {
         for _ in 0..n {
             run(&mut stack, |_| ());
         }
     });
-    // What a yield cannot do without: one switch there and one back.
+    // The least part of a yield: one switch there and one back.
     measure::print("yield", |n| {
         run(&mut stack, move |yielder| (0..n).for_each(|_| yielder.suspend(())))
     });
