@@ -1,7 +1,7 @@
 //! A readiness poller: it reports which file descriptors can be read or written without blocking.
 //!
-//! One thread calls [`Poller::wait`]. Any thread may register descriptors and call [`Poller::notify`] to interrupt the wait. The poller
-//! knows no other readiness than that of descriptors. For state that a thread sets and a poller waits for, use an eventfd, which is
+//! Any thread may make any call. Usually one thread calls [`Poller::wait`], while others register descriptors, or interrupt the wait by
+//! [`Poller::notify`]. The poller knows no other readiness than that of descriptors. For state that a thread sets and a poller waits for, use an eventfd, which is
 //! readable while it is set (osier's `Event::with_fd`).
 //!
 //! ```
