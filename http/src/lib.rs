@@ -1,7 +1,7 @@
-//! A strict HTTP/1.0 and HTTP/1.1 codec for servers, without I/O: it turns bytes into requests and responses into bytes.
+//! Strict codecs for HTTP/1.x and HTTP/2, without I/O: they turn bytes into messages, and messages into bytes.
 //!
-//! The codec knows no sockets and no clock, and allocates only in the output vector. A server owns the buffers and passes the
-//! bytes of a connection to one value after the other:
+//! The codecs know no sockets and no clock. That of HTTP/1.x allocates only in the output vector. A server owns the buffers and passes
+//! the bytes of a connection to one value after the other:
 //!
 //! ```text
 //!             ┌──────────────────────────── next request ─────────────────────────────┐
