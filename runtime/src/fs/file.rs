@@ -358,6 +358,10 @@ macro_rules! methods {
         }
 
         #[doc = concat!("[`", stringify!($name), "`](File::", stringify!($name), ") as a future, which borrows nothing.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("Same as [`", stringify!($name), "`](File::", stringify!($name), ").")]
         pub fn $name_async(&self $(, $value: $type)?) -> impl Future<Output = io::Result<$output>> + Send + use<> {
             let shared = Arc::clone(&self.0);
             async move {

@@ -349,7 +349,7 @@ impl Sim {
         shared.add(plan, None, None);
         let mut driver = Driver::new(Rc::clone(&shared));
         driver.run(&returned);
-        let report = self.told(&shared, &driver);
+        let report = self.report_of(&shared, &driver);
         driver.finish();
         shared.forget_bodies();
 
@@ -363,7 +363,7 @@ impl Sim {
     }
 
     /// The report of a run that is over.
-    fn told(&self, shared: &Shared, driver: &Driver) -> Report {
+    fn report_of(&self, shared: &Shared, driver: &Driver) -> Report {
         let failure = shared.failure_text();
         let mut net = lock(&shared.net);
         let (elapsed, steps) = (Duration::from_nanos(net.now), driver.steps);

@@ -96,8 +96,7 @@ impl Semaphore {
     ///
     /// # Panics
     ///
-    /// The panics of [`acquire`](Semaphore::acquire), and if `permits` is more than
-    /// [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+    /// Same as [`acquire`](Semaphore::acquire).
     pub fn acquire_many(&self, permits: u32) -> SemaphorePermit<'_> {
         block_for_permit(self.acquire_many_async(permits))
     }
