@@ -323,7 +323,7 @@ fn data_of_a_stream_that_is_reset_costs_the_same_while_its_handler_runs() {
     peer.feed(&post(7));
     peer.connection.reset(7, ErrorCode::CANCEL);
     peer.feed(&data(7, &[0; 16_384], false).repeat(3));
-    // What is left of the window is still free after the end of the handler, and no more.
+    // The rest of the window is still free after the end of the handler, and no more.
     peer.connection.finish(7);
     assert!(peer.connection.has_unread_bodies());
     let beyond = |_| data(7, &[0; 16_383], false);
