@@ -21,7 +21,7 @@ pub struct WebSocket {
 }
 
 impl RequestBuilder<'_> {
-    /// Opens a WebSocket. The error is the response that refuses it.
+    /// Opens a WebSocket.
     ///
     /// ```
     /// use osier_web::{Request, Router, test::Client, ws};
@@ -51,6 +51,10 @@ impl RequestBuilder<'_> {
     /// # Blocks the thread
     ///
     /// Same as [`send`](RequestBuilder::send).
+    ///
+    /// # Errors
+    ///
+    /// The response that refuses the WebSocket.
     ///
     /// # Panics
     ///

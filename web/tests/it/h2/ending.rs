@@ -93,7 +93,7 @@ fn a_shutdown_ends_an_idle_connection_at_once() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// A client of which a response to a body that nobody reads has come, with the PING behind it. It answers no PING, and may go on sending.
+/// A client that has the response to a request whose body nobody reads, and the PING behind it. It answers no PING, and may go on sending.
 fn silent(site: &Site) -> TcpStream {
     let mut client = TcpStream::connect(site.addr).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
