@@ -315,7 +315,6 @@ fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
     }
 }
 
-/// The program in `folder`, which may have 64 files open. Its stderr is a file there.
 /// Other code of the process may keep as many descriptors as it likes, here the sockets of listeners. Some connections are served
 /// nevertheless, without a wait for the end of those that are busy.
 #[test]
@@ -349,6 +348,7 @@ fn with_few_files(folder: &Folder) -> Command {
     with_files(folder, 64)
 }
 
+/// The program in `folder`, which may have `most` files open. Its stderr is a file there.
 fn with_files(folder: &Folder, most: u32) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit -n {most} && exec \"$0\" \"$@\" 2>stderr");

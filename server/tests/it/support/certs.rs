@@ -43,7 +43,7 @@ impl Authority {
         (signed.pem(), key.serialize_pem())
     }
 
-    /// A list of revoked certificates with this serial number, which is to be replaced at a year's begin.
+    /// A list of revoked certificates with this serial number, which is to be replaced at the beginning of the year `next`.
     pub fn revoke(&self, serial: u64, next: i32) -> String {
         let revoked = RevokedCertParams {
             serial_number: serial.into(),
