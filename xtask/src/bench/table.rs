@@ -160,7 +160,7 @@ fn highest(figures: &[f64]) -> f64 {
     figures.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Three digits that count.
+/// Three significant digits.
 fn figure(number: Option<f64>) -> String {
     match number {
         None => "-".into(),

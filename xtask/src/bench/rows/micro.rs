@@ -12,7 +12,6 @@ type Entry = (&'static str, &'static str, &'static str);
 /// Ours with the watchdog may cost this much of what it costs without.
 const WATCHED: Option<f64> = Some(1.05);
 
-/// All of them.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let spawning = |name, printed_as, bound| {
         // Rivals know one way to spawn.

@@ -13,13 +13,12 @@ use crate::peers;
 use crate::running::Fpm;
 use std::path::Path;
 
-/// DESIGN.md: against nginx in the same mode.
+/// The goal against nginx in the same mode.
 pub(super) const GOAL: Option<f64> = Some(0.85);
 
 /// As many as `load::requests` opens connections.
 pub(super) const PROCESSES: usize = 64;
 
-/// All of them.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let row = |name: &str, kept: usize| Row {
         name: name.into(),

@@ -10,7 +10,7 @@ const CHAT: Room = Room {
     guests: 1000,
     speakers: 10,
     pause: Duration::from_millis(500),
-    // Else 80 lines are said, and the 99th hundredth is the slowest of them.
+    // With one load, 80 lines are said, and the 99th percentile is the slowest of them.
     loads: 4,
 };
 
@@ -21,7 +21,6 @@ const BROADCAST: Room = Room {
     loads: 1,
 };
 
-/// All of them.
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let late = |name, unit, bound, figure: fn(&Heard) -> f64| Row {
         name: format!("chat, {} clients, {} senders: {name}", CHAT.guests, CHAT.speakers),
