@@ -152,7 +152,8 @@ fn workspace_tests(built: Vec<Executable>) -> Outcome {
 fn doc_tests() -> Outcome {
     let mut command = cargo();
     command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
-    command.args(FEATURES).args(excluded()).args(["--", "--show-output"]);
+    command.args(FEATURES).args(excluded());
+/// Runs the programs in the documentation. rustdoc compiles those of a crate as one, unless it is asked for the output of those that pass.
     linted::compiler(&mut command);
     step::tests("docs", &mut command, LIMIT)
 }
