@@ -136,7 +136,7 @@ pub fn excluded() -> impl Iterator<Item = String> {
 /// The tests of the workspace.
 pub static WORKSPACE: linted::Tests = linted::Tests::new("tests", || {
     let mut command = cargo();
-    command.args(["test", "--workspace", "--all-targets"]).args(FEATURES);
+    command.args(["test", "--workspace"]).args(FEATURES);
     command.args(excluded());
     command
 });
@@ -225,13 +225,7 @@ fn floor_of_the_bench(built: Vec<Executable>) -> Outcome {
 /// The tests that mix Osier with other libraries, those of `integrations/`, and its examples.
 pub static MIXING: linted::Tests = linted::Tests::new("mixing", || {
     let mut command = cargo();
-    command.args([
-        "test",
-        "--manifest-path",
-        "mixing/Cargo.toml",
-        "--workspace",
-        "--all-targets",
-    ]);
+    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--workspace"]);
     command.args(["--features", "osier-tracing/otlp"]);
     command.env("CARGO_TARGET_DIR", target_dir());
     command
