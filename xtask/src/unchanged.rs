@@ -28,7 +28,7 @@ const fn rule(step: &'static str, packages: &'static [&'static str], paths: &'st
 }
 
 const RULES: &[Rule] = &[
-    // It tests the runtime too, for 146 s of CPU time. A change of the runtime alone that poll(2) breaks is found by the weekly run.
+    // A change of the runtime that poll(2) breaks is found by the weekly run.
     rule("poll-backend", &["osier-poll"], &[]),
     rule("miri", &["osier-queue"], &["xtask/src/test/miri.rs"]),
     rule("loom", &["osier-queue"], &[]),
