@@ -41,7 +41,7 @@ const LINTS: &[Step] = &[
     },
     Step {
         name: "rustdoc",
-        work: Work::Compile(rustdoc),
+        work: Work::Check(rustdoc),
     },
     Step {
         name: "clippy-mixing",
@@ -117,7 +117,7 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
 
 /// Documents what others read. The examples and tools alone would have 20 s of CPU time of dependencies checked.
 fn rustdoc() -> Outcome {
-    let mut command = cargo();
+    let mut command = test::checked();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .args(["osier-examples", "testkit", "xtask"].map(|name| format!("--exclude={name}")))

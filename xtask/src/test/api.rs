@@ -1,9 +1,9 @@
 //! The step `api`, and `cargo xtask api`: the lists of the public API in `docs/internal/api` are those of the source.
 //!
 //! Rustdoc writes its view of each published library as JSON, and the program in `xtask/api` makes a list of it. Both use
-//! the stable toolchain, and what the lints have compiled: the nightly toolchain would compile every dependency again.
+//! the stable toolchain, and what other checks have compiled: the nightly toolchain would compile every dependency again.
 
-use super::{LIMIT, Step, Work, features, is_left_out, run, target_dir};
+use super::{LIMIT, Step, Work, checked, checked_target_dir, features, is_left_out, run};
 use crate::root;
 use crate::step::{self, Outcome, cargo};
 use std::collections::HashSet;
@@ -36,7 +36,7 @@ pub fn main(args: &[String]) -> ExitCode {
     };
     let step = Step {
         name: "api",
-        work: Work::Compile(work),
+        work: Work::Check(work),
     };
     step::report(&run(&[step]), start.elapsed())
 }
@@ -48,8 +48,8 @@ pub fn compare() -> Outcome {
 
 /// Makes the lists of all libraries and gives each to `check`, with the path of the list that is checked in.
 fn with_lists(check: fn(&Path, &str) -> Vec<String>) -> Outcome {
-    let documents = target_dir().join("doc");
-    let mut rustdoc = cargo();
+    let documents = checked_target_dir().join("doc");
+    let mut rustdoc = checked();
     rustdoc.args(["doc", "--locked", "--no-deps", "--lib"]);
     let libraries: Vec<&str> = LIBRARIES
         .iter()

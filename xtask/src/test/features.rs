@@ -3,8 +3,8 @@
 //! A check of each feature alone takes osier-web 26 runs. For each change it takes four: no feature, all, and two halves, of which each feature
 //! is in one. Each feature alone is tried where every step runs, which is once a week.
 
-use super::{LIMIT, Step, Work};
-use crate::step::{self, Outcome, cargo};
+use super::{LIMIT, Step, Work, checked};
+use crate::step::{self, Outcome};
 use crate::{root, unchanged};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ const PACKAGES: [Package; 5] = [
 pub const fn step<const PACKAGE: usize>() -> Step {
     Step {
         name: PACKAGES[PACKAGE].step,
-        work: Work::Compile(features::<PACKAGE>),
+        work: Work::Check(features::<PACKAGE>),
     }
 }
 
@@ -64,7 +64,7 @@ fn features<const PACKAGE: usize>() -> Outcome {
         false => halves(&features),
     };
     for set in sets(&features, &some) {
-        let mut command = cargo();
+        let mut command = checked();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
             .args(["--features", &format!("{base}{set}")]);

@@ -1,13 +1,14 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Four threads work, each on one step at a time. One compiles in the target directory that most steps share. One compiles in directories
-//! of the steps' own, because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One
+//! Four threads work, each on one step at a time. One compiles in the target directory of the tests. One compiles in other directories,
+//! because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One
 //! runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output
 //! of a step appears at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ pub struct Step {
 /// The parts of a step.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Reads the source and compiles nothing.
+    /// Reads the source, or checks types by [`super::checked`], and is done.
     Check(fn() -> Outcome),
     /// Compiles in the shared directory and is done.
     Compile(fn() -> Outcome),
@@ -65,9 +66,17 @@ impl Lanes {
     }
 }
 
+static OVERLAP: AtomicBool = AtomicBool::new(false);
+
+/// Whether several steps run.
+pub fn overlap() -> bool {
+    OVERLAP.load(Relaxed)
+}
+
 /// Runs the steps and returns their outcomes in the same order.
 pub fn run(steps: &[Step]) -> Vec<Outcome> {
     let is_alone = steps.len() == 1;
+    OVERLAP.store(!is_alone, Relaxed);
     let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(steps.iter().map(|_| None).collect());
     let finish = |place: usize, outcome: Outcome| {
         outcomes.lock().expect("no step panics while it holds the lock")[place] = Some(outcome);

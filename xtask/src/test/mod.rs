@@ -51,9 +51,9 @@ pub const STEPS: &[Step] = &[
     features::step::<2>(),
     features::step::<3>(),
     features::step::<4>(),
-    of("api", Work::Compile(api::compare)),
+    of("api", Work::Check(api::compare)),
     of("package", Work::Compile(crates::package)),
-    of("targets", Work::Compile(targets::types)),
+    of("targets", Work::Check(targets::types)),
 ];
 
 /// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
@@ -309,6 +309,28 @@ pub fn target_dir() -> PathBuf {
 pub fn bench_target_dir() -> PathBuf {
     target_dir().join("bench")
 }
+/// Cargo for checks of types and for documents, which need no code of a library. Beside other steps they have a directory of their own, so
+/// that they do not wait for the build of the tests. Nothing is linked there, so the build scripts need no C compiler.
+pub fn checked() -> Command {
+    let mut command = cargo();
+    command.env("CARGO_TARGET_DIR", checked_target_dir());
+    if lanes::overlap() {
+        command.env("HOST_CC", NO_C).env("HOST_AR", NO_C);
+    }
+    command
+}
+
+/// Where types are checked.
+pub fn checked_target_dir() -> PathBuf {
+    match lanes::overlap() {
+        true => target_dir().join("check"),
+        false => target_dir(),
+    }
+}
+
+/// A C compiler and an archiver that do nothing.
+const NO_C: &str = "true";
+
 
 /// The target triple of this machine, as the compiler names it.
 pub fn host() -> String {

@@ -2,7 +2,7 @@
 //! processor.
 
 use super::executables::{self, Built, Executable, Plan};
-use super::{LIMIT, host};
+use super::{LIMIT, NO_C, checked, host};
 use crate::step::{self, Outcome, cargo};
 use std::process::Command;
 use std::time::Duration;
@@ -12,10 +12,6 @@ const SYSTEMS: &[&str] = &["x86_64-unknown-freebsd", "aarch64-apple-darwin"];
 
 /// The packages for more than Linux.
 const PACKAGES: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier-http", "osier"];
-
-/// The compiler and archiver for the other systems, which the build scripts of ring and zstd-sys call. The types of Rust need nothing
-/// of what they make, and nothing is linked.
-const NO_C: &str = "true";
 
 /// Checks that the packages, and osier-web with all features, are well typed on each system, and that the server says what to do there.
 pub fn types() -> Outcome {
@@ -50,9 +46,9 @@ fn server_is_refused(system: &str) -> bool {
     refused
 }
 
-/// `cargo check` without a C compiler for the other system.
+/// `cargo check` without a C compiler for the other system. The types of Rust need nothing of what ring's and zstd-sys's build scripts make.
 fn check() -> Command {
-    let mut command = cargo();
+    let mut command = checked();
     command.args(["check", "--locked"]);
     command.env("TARGET_CC", NO_C).env("TARGET_AR", NO_C);
     // Else the build scripts ask Xcode for its folder.
