@@ -1,11 +1,11 @@
 //! Fuzzes the head of a CGI response. The parser never panics, its result does not depend on the pieces, and no framing field
 //! passes.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::cgi::{HEAD_BYTES, Head, Malformed, Scanner, longest_field};
 
 fuzz_target!(|data: &[u8]| {

@@ -1,11 +1,11 @@
 //! Fuzzes a chunked body. The decoder never panics, its result does not depend on the pieces, and an accepted body survives a
 //! round trip.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::{ChunkedDecoder, LAST_CHUNK, Limits, Reject, write_chunk};
 
 fuzz_target!(|data: &[u8]| {

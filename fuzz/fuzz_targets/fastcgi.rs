@@ -1,12 +1,12 @@
 //! Fuzzes the records of a FastCGI application. The decoder never panics, consumes only bytes that exist, and its result does not
 //! depend on the pieces.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 #[allow(dead_code)] // this decoder has no limits
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::fastcgi::{Decoder, Event, Malformed};
 
 fuzz_target!(|data: &[u8]| {

@@ -1,14 +1,14 @@
 //! Fuzzes the client's side of an HTTP/2 connection with the bytes of a server after its SETTINGS. Four requests are in flight: one without
 //! a body, one with a body, a tunnel, and one that the client has reset. The connection never panics, and neither its events nor its
 //! output depend on the pieces. Its output is frames that a server accepts.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "h2_run.rs"]
 mod h2_run;
 
 use std::time::Instant;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::h2::frame::{self, Role};
 use osier_http::h2::{Connection, ErrorCode, Event, Limits, Outgoing};
 

@@ -1,13 +1,13 @@
 //! Fuzzes a server's side of an HTTP/2 connection with what a client sends after its preface. The connection never panics, and
 //! neither its events nor its output depend on the pieces. Its output is frames that a client accepts.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "h2_run.rs"]
 mod h2_run;
 
 use std::time::Instant;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::h2::frame::{self, Role};
 use osier_http::h2::{Connection, Event, Limits};
 

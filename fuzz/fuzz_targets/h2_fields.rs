@@ -2,13 +2,13 @@
 //!
 //! The decoder never panics, and its result does not depend on the pieces. The crate `loona-hpack` finds the same fields in every block that
 //! this decoder accepts. Fields that were decoded survive the encoder and either decoder.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 #[allow(dead_code)] // this decoder has limits of its own
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::h2::Error;
 use osier_http::h2::hpack::{BlockStatus, Decoder, Encoder, FieldLimits};
 

@@ -1,12 +1,12 @@
 //! Fuzzes the HTTP/2 frames. The reader never panics, holds few bytes, its result does not depend on the pieces, and its events
 //! keep the promises of `osier_http::h2::frame::Event`.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 #[allow(dead_code)] // this reader has no limits of HTTP/1
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::h2::Error;
 use osier_http::h2::frame::{self, Event, FrameReader, Role};
 

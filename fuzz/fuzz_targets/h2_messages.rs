@@ -1,6 +1,6 @@
 //! Fuzzes whole exchanges against the crate `h2`: our client with its server, and its client with our server. An input is a script of
 //! messages. Either side must receive each message as the other has sent it, whatever the pieces of the transport.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::h2::{Connection, Event, FieldSection, Limits, Outgoing};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 

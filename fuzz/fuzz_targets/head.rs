@@ -1,11 +1,11 @@
 //! Fuzzes a request head. The parser never panics, the scan does not depend on the pieces, and an accepted head keeps the promises
 //! of `osier_http::Head`. The target checks them without the parser's own functions.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
 
 fuzz_target!(|data: &[u8]| {

@@ -1,10 +1,10 @@
 //! Fuzzes a multipart form. The parser never panics, its result does not depend on the pieces, and it keeps its limits.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::multipart::{Event, Limits, Malformed, Multipart, boundary};
 
 fuzz_target!(|data: &[u8]| {

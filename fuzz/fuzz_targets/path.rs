@@ -1,7 +1,7 @@
 //! Fuzzes a path. The parser never panics, canonicalising twice changes nothing, and no segment is `.` or `..` to any reader.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::path::Path;
 
 fuzz_target!(|data: &[u8]| {

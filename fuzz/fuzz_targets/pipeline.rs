@@ -1,5 +1,5 @@
 //! Fuzzes a whole connection. The codec never panics, and sees the same requests and the same end however the bytes are split.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../http/tests/it/connection.rs"]
 mod connection;
@@ -7,7 +7,7 @@ mod connection;
 mod pieces;
 
 use connection::{End, run};
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let limits = pieces::limits(data);

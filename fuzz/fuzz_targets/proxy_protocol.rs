@@ -1,8 +1,8 @@
 //! Fuzzes a PROXY header. The parser never panics, consumes only bytes that exist, and its result does not depend on how many bytes
 //! have arrived.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::proxy_protocol::{HEADER_MAX, parse};
 
 fuzz_target!(|data: &[u8]| {

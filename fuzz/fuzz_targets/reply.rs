@@ -1,11 +1,11 @@
 //! Fuzzes a response of a backend. The parser never panics, its result does not depend on the pieces, and an accepted response keeps
 //! the promises of `osier_http::Reply`.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
 mod pieces;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 use osier_http::{
     BodyDecoder, FieldLines, Limits, Method, Reject, Reply, ReplyLength, ReplyOutline, ReplyScanner, Slots,
 };

@@ -1,6 +1,6 @@
 //! Fuzzes the messages between the two processes of an upgrade. Reading never panics, and writing a parsed message gives the same bytes
 //! again. The format is private to its crate, so this target includes its files as `web/src/conn/handover/mod.rs` does.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 #![allow(dead_code)] // only an upgrade uses the other functions
 
 #[path = "../../web/src/conn/handover/fields.rs"]
@@ -12,6 +12,6 @@ mod law;
 #[path = "../../web/src/conn/handover/record.rs"]
 mod record;
 
-use libfuzzer_sys::fuzz_target;
+use osier_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| law::check(data));

@@ -1,6 +1,6 @@
 //! Fuzzes the bytes of a WebSocket client. The decoder never panics, its result does not depend on the pieces, and an encoded frame
 //! is decoded again. The decoder is private to its crate, so this target includes its files as `web/src/ws/mod.rs` does.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 #![allow(dead_code)] // only a connection uses the other functions
 #![allow(unexpected_cfgs)] // features of osier-web
 
@@ -14,7 +14,7 @@ mod law;
 mod message;
 
 use frame::Frame;
-use libfuzzer_sys::fuzz_target;
 use message::{Close, Message};
+use osier_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| law::check(data));

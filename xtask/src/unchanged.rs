@@ -2,7 +2,7 @@
 //!
 //! The inputs of a step or of a crate's tests are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
 //! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
-//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`).
+//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
 //!
 //! The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
 //! [`EARLIER`] older than the current one, because the commits of one day's work belong together. If git does not know
@@ -46,7 +46,7 @@ const RULES: &[Rule] = &[
         ],
     ),
     rule(
-        "fuzz",
+        "corpus",
         &["osier-http", "osier-queue", "testkit"],
         &[
             "fuzz",
@@ -66,6 +66,9 @@ const RULES: &[Rule] = &[
     rule("features-web", &["osier-web"], FEATURES),
     rule("targets", &["osier-web"], &["xtask/src/test/targets.rs"]),
 ];
+
+/// Steps that no change runs: `corpus` runs the targets of `fuzz`.
+const WEEKLY: &[&str] = &["fuzz"];
 
 /// These programs mix other libraries with the runtime. A few use osier-web, whose behaviour has tests of its own, so its API is the input.
 const MIXING: &[&str] = &[
@@ -115,8 +118,16 @@ pub struct LeftOut {
 
 /// Compares with the base.
 pub fn left_out() -> LeftOut {
-    let Some(base) = base() else {
+    if is_asked_for_all() {
         return LeftOut::default();
+    }
+    let weekly = WEEKLY.iter().map(|step| {
+        let why = "it runs once a week (OSIER_CI_BASE=none runs all steps)";
+        Outcome::skipped(step, why.into())
+    });
+    let mut steps: Vec<Outcome> = weekly.collect();
+    let Some(base) = base() else {
+        return LeftOut { steps, tests: vec![] };
     };
     let before = step::output(Command::new("git").args(["show", &format!("{base}:Cargo.lock")]));
     let now = std::fs::read_to_string(root().join("Cargo.lock")).unwrap_or_default();
@@ -139,11 +150,8 @@ pub fn left_out() -> LeftOut {
         .flat_map(|rule| rule.packages)
         .copied()
         .collect();
-    let mut steps: Vec<Outcome> = RULES
-        .iter()
-        .filter(|rule| is_same(rule))
-        .map(|rule| skipped(rule.step, &rule.packages.join(", ")))
-        .collect();
+    let same = RULES.iter().filter(|rule| is_same(rule));
+    steps.extend(same.map(|rule| skipped(rule.step, &rule.packages.join(", "))));
     if !tests.is_empty() {
         steps.push(skipped("tests of some", &tests.join(", ")));
     }
@@ -243,9 +251,9 @@ mod tests {
     fn each_rule_is_about_a_step_and_inputs_that_exist() {
         let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
         let folders = folders();
-        for rule in RULES {
-            let is_known = STEPS.iter().any(|step| step.name == rule.step) || rule.step == "clippy-mixing";
-            assert!(is_known, "{}", rule.step);
+        for left_out in RULES.iter().map(|rule| &rule.step).chain(WEEKLY) {
+            let is_known = STEPS.iter().any(|step| step.name == *left_out) || *left_out == "clippy-mixing";
+            assert!(is_known, "{left_out}");
         }
         for rule in RULES.iter().chain(TESTED) {
             let missing = rule.paths.iter().find(|path| !root().join(path).exists());

@@ -40,6 +40,10 @@ pub const STEPS: &[Step] = &[
         "poll-backend",
         Work::Apart(build_poll_backend, Lane::Tests, poll_backend),
     ),
+    of(
+        "corpus",
+        Work::Apart(fuzz::build_corpus, Lane::Computations, fuzz::run_corpus),
+    ),
     of("fuzz", Work::Apart(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Apart(build_heads, Lane::Tests, floor_of_the_bench)),
     of(
@@ -149,11 +153,11 @@ fn workspace_tests(built: Vec<Executable>) -> Outcome {
     executables::run("tests", built, &Plan::default(), LIMIT)
 }
 
+/// Runs the programs in the documentation. rustdoc compiles those of a crate as one, unless it is asked for the output of those that pass.
 fn doc_tests() -> Outcome {
     let mut command = cargo();
     command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
     command.args(FEATURES).args(excluded());
-/// Runs the programs in the documentation. rustdoc compiles those of a crate as one, unless it is asked for the output of those that pass.
     linted::compiler(&mut command);
     step::tests("docs", &mut command, LIMIT)
 }
@@ -305,10 +309,6 @@ pub fn target_dir() -> PathBuf {
     root().join(dir)
 }
 
-/// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
-pub fn bench_target_dir() -> PathBuf {
-    target_dir().join("bench")
-}
 /// Cargo for checks of types and for documents, which need no code of a library. Beside other steps they have a directory of their own, so
 /// that they do not wait for the build of the tests. Nothing is linked there, so the build scripts need no C compiler.
 pub fn checked() -> Command {
@@ -331,6 +331,10 @@ pub fn checked_target_dir() -> PathBuf {
 /// A C compiler and an archiver that do nothing.
 const NO_C: &str = "true";
 
+/// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
+pub fn bench_target_dir() -> PathBuf {
+    target_dir().join("bench")
+}
 
 /// The target triple of this machine, as the compiler names it.
 pub fn host() -> String {
