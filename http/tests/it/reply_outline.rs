@@ -160,6 +160,11 @@ proptest! {
     fn near_misses_are_taken_only_where_the_parser_takes_them(bytes in nearly(), next in vec(letters(), 0..12)) {
         outlined(&[bytes, next].concat(), &Limits::default());
     }
+}
+
+proptest! {
+    // A case looks at each beginning of its head, a thousand on average.
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn usual_heads_are_taken(

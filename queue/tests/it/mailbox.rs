@@ -111,7 +111,7 @@ proptest! {
 
     /// The model: a number, and a list of waits, each judged anew at each raise.
     #[test]
-    fn every_raise_reaches_exactly_those_whom_it_satisfies(steps in prop::collection::vec(step(), 1..60)) {
+    fn every_raise_reaches_exactly_those_whom_it_satisfies(steps in prop::collection::vec(step(), 1..if cfg!(miri) { 20 } else { 60 })) {
         let mailbox = Mailbox::new();
         let mut state = 0;
         let mut waits: Vec<(Wait, Option<u32>)> = Vec::new();

@@ -149,9 +149,10 @@ fn check_wakeup(wheel: &Wheel<u64>, model: &Model) {
     }
 }
 
+// The wheel has no unsafe code, so miri may see little of it: it took half of the step.
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 1500 },
+        cases: if cfg!(miri) { 1 } else { 1500 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -222,7 +223,7 @@ fn a_clock_that_goes_back_makes_nothing_early() {
 /// A million at once: half are cancelled, half fire, all in order. Prints what an operation costs.
 #[test]
 fn a_million_live_timers() {
-    let count: u64 = if cfg!(miri) { 1000 } else { 1_000_000 };
+    let count: u64 = if cfg!(miri) { 100 } else { 1_000_000 };
     let mut wheel = Wheel::new(0);
     // A fixed scramble over ten minutes (Knuth's multiplicative hash).
     let deadline = |index: u64| 1 + (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % 600_000;

@@ -351,8 +351,8 @@ impl Kept {
 }
 
 #[test]
-fn a_start_with_ten_thousand_certificates_asks_their_issuer_for_little() {
-    const COUNT: usize = 10_000;
+fn a_start_with_thousands_of_certificates_asks_their_issuer_for_little() {
+    const COUNT: usize = 4000;
     let (begins, ends) = ("2126-01-02T03:04:05Z".to_owned(), "2126-01-03T03:04:05Z".to_owned());
     let issuer = Issuer::new(Script {
         window: Some((begins, ends)),
@@ -385,12 +385,12 @@ fn a_start_with_ten_thousand_certificates_asks_their_issuer_for_little() {
         unreachable!()
     };
     // A minute has a 360th of the questions.
-    assert!(at_start.0 == 1 && (1..100).contains(&at_start.1), "{at_start:?}");
+    assert!(at_start.0 == 1 && (1..60).contains(&at_start.1), "{at_start:?}");
     assert!(
-        after_hours.0 == 2 && (COUNT..COUNT + 100).contains(&after_hours.1),
+        after_hours.0 == 2 && (COUNT..COUNT + 60).contains(&after_hours.1),
         "{after_hours:?}"
     );
-    assert!(at_the_next_start.1 - after_hours.1 < 100, "{looks:?}");
+    assert!(at_the_next_start.1 - after_hours.1 < 60, "{looks:?}");
 }
 
 /// The time so many seconds after that of the system, as RFC 3339 writes it.
