@@ -15,8 +15,8 @@ thread_local! {
     static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
     /// CPU time of the commands that this thread ran.
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Whether commands give way to others.
-    static NICE: Cell<bool> = const { Cell::new(false) };
+    /// How much commands give way to others, as `nice` counts it.
+    static NICE: Cell<u8> = const { Cell::new(0) };
 }
 
 /// Holds back the thread's output from its creation to its end.
@@ -42,13 +42,13 @@ pub fn say(line: &str) {
     });
 }
 
-/// Makes the commands of this thread give way to those of other threads.
-pub fn be_nice() {
-    NICE.set(true);
+/// Makes the commands of this thread give way to those of threads that are less nice. Zero is not nice, and 19 is the most.
+pub fn be_nice(niceness: u8) {
+    NICE.set(niceness);
 }
 
-/// Whether the commands of this thread give way to others.
-pub fn is_nice() -> bool {
+/// How much the commands of this thread give way to others.
+pub fn niceness() -> u8 {
     NICE.get()
 }
 
@@ -144,7 +144,7 @@ pub struct Ended {
 /// terminal is attached: a person has Ctrl-C.
 pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Ended {
     let mut wrapped;
-    let command = if NICE.get() {
+    let command = if NICE.get() > 0 {
         wrapped = niced(command);
         &mut wrapped
     } else {
@@ -223,7 +223,7 @@ impl Guard {
 fn niced(command: &Command) -> Command {
     let mut wrapped = Command::new("nice");
     wrapped
-        .args(["-n", "10"])
+        .args(["-n", &NICE.get().to_string()])
         .arg(command.get_program())
         .args(command.get_args());
     for (name, value) in command.get_envs() {

@@ -14,7 +14,7 @@ mod command;
 mod tally;
 
 pub use command::{
-    Ended, add_cpu_time, be_nice, cargo, cpu_time, each_line, has_nightly, held, is_attended, is_nice, nightly,
+    Ended, add_cpu_time, be_nice, cargo, cpu_time, each_line, has_nightly, held, is_attended, niceness, nightly,
     nightly_cargo, output, run, say, shown, succeeds,
 };
 pub use tally::{Tally, tests};

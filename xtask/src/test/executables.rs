@@ -206,15 +206,13 @@ pub fn each_of(
     limit: Duration,
     done: impl FnMut(&str, &Ended, &mut Vec<String>) + Send,
 ) -> Duration {
-    let is_nice = step::is_nice();
+    let niceness = step::niceness();
     let waiting = Mutex::new(commands);
     let results = Mutex::new((done, Duration::ZERO, vec![]));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                if is_nice {
-                    step::be_nice();
-                }
+                step::be_nice(niceness);
                 while let Some((label, mut command)) = next(&waiting) {
                     let mut lines = vec![];
                     let ended = step::each_line(&mut command, limit, |line| lines.push(line.to_string()));

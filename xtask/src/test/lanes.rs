@@ -1,9 +1,9 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
 //! Four threads work, each on one step at a time. One compiles in the target directory of the tests. One compiles in other directories,
-//! because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One
-//! runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The output
-//! of a step appears at its end.
+//! because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One runs the programs that
+//! only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The thread that builds the tests is
+//! less so than the others: the sooner the tests begin, the more of their waiting is used to compile. The output of a step appears at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
@@ -66,6 +66,10 @@ impl Lanes {
     }
 }
 
+/// The niceness of the thread that builds the tests, and of those that give way to it.
+const NICE: u8 = 10;
+const NICER: u8 = 13;
+
 static OVERLAP: AtomicBool = AtomicBool::new(false);
 
 /// Whether several steps run.
@@ -102,10 +106,10 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
     }
     std::thread::scope(|scope| {
         let (finish, log) = (&finish, &log);
-        let lane = |built: Receiver<Ready>, is_nice: bool| {
+        let lane = |built: Receiver<Ready>, niceness: u8| {
             scope.spawn(move || {
-                if is_nice && !is_alone {
-                    step::be_nice();
+                if !is_alone {
+                    step::be_nice(niceness);
                 }
                 for Ready { place, run, took } in built {
                     let name = steps[place].name;
@@ -118,8 +122,8 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
                 }
             });
         };
-        lane(tests, false);
-        lane(computations, true);
+        lane(tests, 0);
+        lane(computations, NICER);
         // The executables of a step, or nothing where it is over.
         let build = move |place: usize, compile: fn() -> Built, run: fn(Vec<Executable>) -> Outcome| {
             let name = steps[place].name;
@@ -144,7 +148,7 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         let apart = lanes.clone();
         scope.spawn(move || {
             if !is_alone {
-                step::be_nice();
+                step::be_nice(NICER);
             }
             for (place, step) in steps.iter().enumerate() {
                 match step.work {
@@ -159,7 +163,7 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
             }
         });
         if !is_alone {
-            step::be_nice();
+            step::be_nice(NICE);
         }
         for (place, step) in steps.iter().enumerate() {
             match step.work {
