@@ -45,6 +45,11 @@ impl Tests {
         }
     }
 
+    /// `cargo test` for the workspace, as it is built.
+    pub fn command(&self) -> Command {
+        (self.command)()
+    }
+
     /// The executables.
     pub fn executables(&self) -> Built {
         Ok(self.made()?.executables)
@@ -70,7 +75,7 @@ impl Tests {
     fn made(&self) -> Result<Made, Box<Outcome>> {
         let mut made = self.made.lock().expect("building does not panic");
         if made.is_none() {
-            let mut command = (self.command)();
+            let mut command = self.command();
             compiler(&mut command);
             *made = Some(executables::make(self.step, &mut command, LIMIT)?);
         }

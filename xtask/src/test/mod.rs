@@ -247,19 +247,10 @@ fn other_libraries(built: Vec<Executable>) -> Outcome {
     executables::run("mixing", built, &Plan::default(), LIMIT)
 }
 
-/// Runs the programs of `docs/mixing.md`, and those of the documentation of `integrations/`.
+/// Runs the programs of `docs/mixing.md`, and those of the documentation of `integrations/`, with what the step `mixing` has built.
 fn mixing_docs() -> Outcome {
-    let mut command = cargo();
-    command.args([
-        "test",
-        "--manifest-path",
-        "mixing/Cargo.toml",
-        "--workspace",
-        "--locked",
-        "--doc",
-    ]);
-    command.args(["--", "--show-output"]);
-    command.env("CARGO_TARGET_DIR", target_dir());
+    let mut command = MIXING.command();
+    command.args(["--locked", "--doc"]);
     linted::compiler(&mut command);
     step::tests("mixing-docs", &mut command, LIMIT)
 }
