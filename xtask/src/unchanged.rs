@@ -4,9 +4,9 @@
 //! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
 //! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
 //!
-//! The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more than
-//! [`EARLIER`] older than the current one, because the commits of one day's work belong together. If git does not know
-//! the commit, everything counts as changed, so `OSIER_CI_BASE=none` runs every step.
+//! The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newer one of two: the commit that has
+//! landed last, which [`LANDED`] names, and the newest commit more than [`EARLIER`] older than the current one, because the commits of one
+//! day's work belong together. If git does not know the commit, everything counts as changed, so `OSIER_CI_BASE=none` runs every step.
 
 use crate::root;
 use crate::step::{self, Outcome};
@@ -103,6 +103,10 @@ const ALWAYS: [&str; 7] = [
     "xtask/src/test/linted.rs",
     "xtask/src/test/mod.rs",
 ];
+
+/// The file with the last commit that has landed. It is written in the change that follows. A commit that is not below the current one counts for
+/// nothing.
+const LANDED: &str = ".ci/landed";
 
 const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
 
@@ -204,10 +208,33 @@ pub fn is_asked_for_all() -> bool {
 const BASE: &str = "OSIER_CI_BASE";
 
 fn base() -> Option<String> {
-    let base = std::env::var(BASE).ok().or_else(earlier_commit)?;
+    let base = std::env::var(BASE).ok().or_else(|| {
+        let text = std::fs::read_to_string(root().join(LANDED)).unwrap_or_default();
+        let landed = named(&text).filter(|commit| is_below(commit, "HEAD"));
+        newer(landed, earlier_commit(), is_below)
+    })?;
     let mut known = Command::new("git");
     known.args(["rev-parse", "--quiet", "--verify", &format!("{base}^{{commit}}")]);
     step::succeeds(&mut known).then_some(base)
+}
+
+/// The commit in the text of [`LANDED`].
+fn named(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| !line.starts_with('#'))?;
+    Some(line.trim().to_string())
+}
+
+/// Whether a commit is another one, or an ancestor of it.
+fn is_below(commit: &str, other: &str) -> bool {
+    step::succeeds(Command::new("git").args(["merge-base", "--is-ancestor", commit, other]))
+}
+
+/// The newer one of two commits.
+fn newer(one: Option<String>, other: Option<String>, is_below: impl Fn(&str, &str) -> bool) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) if is_below(&one, &other) => Some(other),
+        (one, other) => one.or(other),
+    }
 }
 
 fn earlier_commit() -> Option<String> {
@@ -312,6 +339,22 @@ mod tests {
             }
         }
         assert!(taken_by_all > 10, "{taken_by_all}");
+    }
+
+    #[test]
+    fn the_newer_commit_is_the_base() {
+        let commit = |name: &str| Some(name.to_string());
+        assert_eq!(named("# The last.\nabc\n"), commit("abc"));
+        assert_eq!(named("# None.\n"), None);
+        // Names in the order of history.
+        let newer = |one, other| newer(one, other, |one, other| one <= other);
+        assert_eq!(newer(commit("a"), commit("b")), commit("b"));
+        assert_eq!(newer(commit("b"), commit("a")), commit("b"));
+        assert_eq!(
+            [newer(None, commit("a")), newer(commit("a"), None)],
+            [commit("a"), commit("a")]
+        );
+        assert_eq!(newer(None, None), None);
     }
 
     #[test]
