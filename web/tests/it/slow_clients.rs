@@ -69,12 +69,15 @@ fn http() -> (Backend, Handler) {
 /// The same over FastCGI.
 fn application(folder: &Folder) -> (Responder, Handler) {
     let workers = Workers::new();
+    let [large, small] = [LARGE, 2].map(|length| {
+        let head = format!("Content-Length: {length}\n\n").into_bytes();
+        answer(&[head, vec![b'x'; length]].concat())
+    });
     let app = Responder::unix(folder.path(), move |conn| {
         workers.run(|| {
             let Some((told, _)) = conn.request() else { return };
-            let length = if told.get("QUERY_STRING") == "/large" { LARGE } else { 2 };
-            let head = format!("Content-Length: {length}\n\n").into_bytes();
-            conn.send(answer(&[head, vec![b'x'; length]].concat()));
+            let is_large = told.get("QUERY_STRING") == "/large";
+            conn.send(if is_large { &large } else { &small });
         });
     });
     let handler = FastCgi::open(folder.root(), upstream_builder(&app).build().unwrap()).unwrap();

@@ -358,7 +358,12 @@ impl Reply {
 
 /// Bytes that differ from place to place, so that a wrong offset shows.
 pub fn pattern(length: usize) -> Vec<u8> {
-    (0..length)
-        .map(|at| (at % 251) as u8 ^ (at / 251 % 256) as u8)
-        .collect()
+    const PERIOD: usize = 251 * 256;
+    let mut bytes: Vec<u8> = (0..length.min(PERIOD))
+        .map(|at| (at % 251) as u8 ^ (at / 251) as u8)
+        .collect();
+    while bytes.len() < length {
+        bytes.extend_from_within(..bytes.len().min(length - bytes.len()));
+    }
+    bytes
 }

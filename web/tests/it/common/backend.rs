@@ -33,11 +33,16 @@ pub fn serve_large(proxy: Proxy) -> Site {
     site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
 
-/// Makes bytes that show their place.
+/// Makes bytes that show their place. After a prime number of them, of which no buffer has a multiple, they come again.
 pub fn pattern(count: usize) -> Vec<u8> {
-    (0..count)
+    const PERIOD: usize = 65_521;
+    let mut bytes: Vec<u8> = (0..count.min(PERIOD))
         .map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7])
-        .collect()
+        .collect();
+    while bytes.len() < count {
+        bytes.extend_from_within(..bytes.len().min(count - bytes.len()));
+    }
+    bytes
 }
 
 pub struct Backend {
