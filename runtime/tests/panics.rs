@@ -267,20 +267,14 @@ fn a_fiber_of_an_embedded_runtime_that_panics_is_named() {
 /// std's short backtraces end at a function that the runtime calls for this. Below it are some forty frames of the worker.
 #[test]
 fn the_backtrace_of_a_panic_ends_at_the_fibers_function() {
-    const CHILD: &str = "OSIER_TEST_CHILD";
     let test = "the_backtrace_of_a_panic_ends_at_the_fibers_function";
-    if std::env::var_os(CHILD).is_some() {
+    let Some(output) = testkit::in_a_child_with(test, &[("RUST_BACKTRACE", "1")], || {
         Runtime::builder().workers(1).build().unwrap().run(|| {
             assert!(osier::spawn(panics_here).join().is_err());
         });
+    }) else {
         return;
-    }
-    let output = testkit::this_test()
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .env("RUST_BACKTRACE", "1")
-        .output()
-        .unwrap();
+    };
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
     if !text.contains("panics_here") {

@@ -1,14 +1,11 @@
 //! The watchdog reports a worker that does not turn its loop, once, and no other worker.
 
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use osier::fiber::Builder;
 use osier::{Runtime, sleep, yield_now};
-
-const CHILD: &str = "OSIER_TEST_CHILD";
 
 /// Returns what this test writes to stderr in a child process. Returns `None` in that process.
 fn stderr_of(test: &str, body: impl FnOnce()) -> Option<String> {
@@ -161,24 +158,18 @@ fn a_fiber_that_computes_with_a_lock_is_reported_with_who_waits_for_it() {
 #[test]
 fn the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber() {
     let test = "the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber";
-    if std::env::var_os(CHILD).is_some() {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
-        runtime.run(|| {
-            osier::fiber::describe(&[osier::fiber::Part::Text("imports a.csv")], || {
-                // The block that the watchdog reports: a real one.
-                thread::sleep(Duration::from_millis(1500));
-            });
-        });
-        return;
-    }
     for (limit, count) in [("200ms", 1), ("off", 0)] {
-        let output = testkit::this_test()
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(CHILD, "1")
-            .env("OSIER_WATCHDOG", limit)
-            .stdout(Stdio::null())
-            .output()
-            .unwrap();
+        let Some(output) = testkit::in_a_child_with(test, &[("OSIER_WATCHDOG", limit)], || {
+            let runtime = Runtime::builder().workers(1).build().unwrap();
+            runtime.run(|| {
+                osier::fiber::describe(&[osier::fiber::Part::Text("imports a.csv")], || {
+                    // The block that the watchdog reports: a real one.
+                    thread::sleep(Duration::from_millis(1500));
+                });
+            });
+        }) else {
+            return;
+        };
         let text = String::from_utf8(output.stderr).unwrap();
         let reports = reports(&text);
         assert_eq!(reports.len(), count, "{text}");
@@ -194,16 +185,11 @@ fn the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber() {
 #[test]
 fn a_limit_of_the_environment_that_cannot_be_read_is_reported_once() {
     let test = "a_limit_of_the_environment_that_cannot_be_read_is_reported_once";
-    if std::env::var_os(CHILD).is_some() {
+    let Some(output) = testkit::in_a_child_with(test, &[("OSIER_WATCHDOG", "1min")], || {
         let _ = (Runtime::builder(), Runtime::builder());
+    }) else {
         return;
-    }
-    let output = testkit::this_test()
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .env("OSIER_WATCHDOG", "1min")
-        .output()
-        .unwrap();
+    };
     let text = String::from_utf8(output.stderr).unwrap();
     let line = "osier: OSIER_WATCHDOG is \"1min\", which is ignored: write 1s, 500ms or off";
     assert_eq!(text.matches(line).count(), 1, "{text}");

@@ -148,6 +148,14 @@ pub fn this_test() -> Command {
 /// # Panics
 /// Panics if the child cannot be started, or if it has no test of that name.
 pub fn in_a_child(test: &str, body: impl FnOnce()) -> Option<Output> {
+    in_a_child_with(test, &[], body)
+}
+
+/// Same as [`in_a_child`], for a child with more variables in its environment.
+///
+/// # Panics
+/// Panics as [`in_a_child`] does.
+pub fn in_a_child_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     const CHILD: &str = "OSIER_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
         body();
@@ -155,7 +163,8 @@ pub fn in_a_child(test: &str, body: impl FnOnce()) -> Option<Output> {
     }
     let mut child = this_test();
     child.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    let output = child.env(CHILD, "1").output().expect("the test executable starts");
+    child.env(CHILD, "1").envs(variables.iter().copied());
+    let output = child.output().expect("the test executable starts");
     // Not that it passed: some bodies end the process.
     let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test\n");
     assert!(ran, "no test is called {test}, or it did not begin: {output:?}");
