@@ -249,16 +249,20 @@ impl IoQueue {
         }
     }
 
-    /// The longest time that the queue may go without an iteration. Zero if something is due, `None` if no timer is
-    /// set.
+    /// The longest time that the queue may go without an iteration. Zero if something is due or it was
+    /// [notified](Handle::notify), `None` if no timer is set.
     pub fn next_deadline(&self) -> Option<Duration> {
-        match self.run_queue.work().len() {
-            0 => {
-                let next = self.next_timer()?;
-                Some(next.saturating_duration_since(Instant::now()))
-            }
-            _ => Some(Duration::ZERO),
+        if self.has_work() {
+            return Some(Duration::ZERO);
         }
+        let next = self.next_timer()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the next iteration must not wait.
+    fn has_work(&self) -> bool {
+        let work = self.run_queue.work();
+        work.notified.load(Ordering::Acquire) || work.len() > 0
     }
 
     fn next_timer(&self) -> Option<Instant> {
@@ -321,13 +325,12 @@ impl IoQueue {
         let remote = self.claim.0;
         remote.parker.prepare();
         // A thread that pushes or notifies after this look sees the announced sleep, and rings.
-        let work = self.run_queue.work();
-        let nothing = !work.notified.load(Ordering::Acquire) && work.len() == 0;
-        let until = match nothing {
-            true => [limit, self.next_timer()].into_iter().flatten().min(),
-            false => Some(self.epoch),
+        let until = match self.has_work() {
+            true => Some(self.epoch),
+            false => [limit, self.next_timer()].into_iter().flatten().min(),
         };
         self.wait(until)?;
+        let work = self.run_queue.work();
         // Acquires the effects of the callbacks: the caller looks at them when this returns.
         work.notified.swap(false, Ordering::AcqRel);
         drop(iterating);

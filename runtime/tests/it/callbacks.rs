@@ -379,6 +379,19 @@ fn the_next_deadline_is_that_of_the_earliest_timer() {
 }
 
 #[test]
+fn a_notification_is_due_at_once() {
+    let queue = IoQueue::new(0).unwrap();
+    queue.notify();
+    assert_eq!(queue.next_deadline(), Some(Duration::ZERO));
+    queue.iterate().unwrap();
+    assert_eq!(queue.next_deadline(), None);
+    // A callback that another thread runs notifies.
+    queue.submit(drop).unwrap();
+    assert_eq!(queue.run_queue().dispatch(1), 1);
+    assert_eq!(queue.next_deadline(), Some(Duration::ZERO));
+}
+
+#[test]
 fn a_notification_before_the_iteration_is_not_lost_and_several_are_one() {
     let queue = IoQueue::new(0).unwrap();
     queue.notify();
