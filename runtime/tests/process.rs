@@ -6,6 +6,7 @@ mod colours;
 #[allow(dead_code)] // a part of it
 mod given;
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::thread;
@@ -229,6 +230,61 @@ fn a_dropped_child_goes_on_and_is_reaped_when_it_ends() {
     drop(child);
     drop(stdin);
     await_reaped(pid);
+}
+
+/// The status of the thread that reaps dropped children, to be read again and again.
+fn status_of_the_reaper() -> Option<File> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut folders = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    let reaper = folders
+        .find(|folder| std::fs::read_to_string(folder.join("comm")).is_ok_and(|name| name == "osier-reaper\n"))?;
+    File::open(reaper.join("status")).ok()
+}
+
+/// How often a thread has gone to sleep.
+fn sleeps(status: &mut File) -> u64 {
+    use std::io::{Read as _, Seek as _};
+    let mut text = String::new();
+    status.rewind().unwrap();
+    status.read_to_string(&mut text).unwrap();
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// poll(2) takes no more descriptors than the process may have open. A test of its own process: it lowers that limit.
+#[test]
+fn more_dropped_children_than_descriptors_are_reaped_and_keep_no_processor_busy() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    if testkit::is_emulated() {
+        return testkit::skip("an emulator enforces no limit");
+    }
+    let test = "more_dropped_children_than_descriptors_are_reaped_and_keep_no_processor_busy";
+    let ran = testkit::in_a_child(test, || {
+        let mut children: Vec<_> = (0..20).map(|_| cat()).collect();
+        let pids: Vec<_> = children.iter().map(Child::id).collect();
+        let mut pipes: Vec<_> = children.iter_mut().map(|child| child.stdin.take()).collect();
+        drop(children);
+        testkit::eventually("the reaper runs", || status_of_the_reaper().is_some());
+        let mut reaper = status_of_the_reaper().unwrap();
+        let all = getrlimit(Resource::Nofile);
+        let few = Rlimit {
+            current: Some(10),
+            ..all
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let before = sleeps(&mut reaper);
+        // One child ends, so the reaper looks after all and polls again.
+        drop(pipes.pop());
+        testkit::eventually("the reaper sleeps", || sleeps(&mut reaper) > before + 2);
+        drop(pipes);
+        setrlimit(Resource::Nofile, all).unwrap();
+        pids.into_iter().for_each(await_reaped);
+    });
+    if let Some(ran) = ran {
+        assert!(ran.status.success(), "{ran:?}");
+    }
 }
 
 #[test]

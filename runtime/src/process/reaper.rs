@@ -5,18 +5,25 @@
 //!
 //! # Protocol
 //! A lock guards `ORPHANS`. The thread holds the lock while it takes new children and while it decides to end. So a
-//! new child is either seen by the running thread or starts another one. An eventfd interrupts the thread's poll(2).
+//! new child is either seen by the running thread or starts another one. An eventfd interrupts the thread's poll(2). Where poll(2) fails, the
+//! thread looks again after a while.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
 
 use async_task::Task;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 use super::exit::Exit;
 use crate::wait::{flag, pool};
 use crate::worker::service::start_service;
+
+/// The time between two looks at the children while poll(2) fails.
+const WITHOUT_POLL: Duration = Duration::from_millis(50);
 
 struct Orphan {
     child: Child,
@@ -97,8 +104,12 @@ fn reap(alarm: &OwnedFd) {
         let fds = orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         let fds = fds.chain([alarm.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // An interrupted poll(2) does no harm: the loop looks at every child.
-        let _ = rustix::event::poll(&mut fds, None);
+        match rustix::event::poll(&mut fds, None) {
+            // An interrupted poll(2) does no harm: the loop looks at every child.
+            Ok(_) | Err(Errno::INTR) => {}
+            // More children than the process may have descriptors now, or no memory.
+            Err(_) => thread::sleep(WITHOUT_POLL),
+        }
         flag::take(alarm);
     }
 }
