@@ -6,7 +6,10 @@ mod given;
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use osier::net::{TcpListener, TcpStream, UdpSocket};
@@ -84,6 +87,82 @@ fn a_runtime_may_be_dropped_on_a_fiber_of_its_own() {
     let payload = fiber.join().unwrap_err();
     assert!(osier::Cancelled::is_payload(&*payload));
     testkit::eventually("the workers have ended", || threads_called("own-") == 0);
+}
+
+/// A fiber whose destructor spawns one like it.
+struct SpawnsItsLike(Arc<AtomicUsize>);
+
+impl Drop for SpawnsItsLike {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let like = SpawnsItsLike(Arc::clone(&self.0));
+        drop(osier::spawn(move || drop(like)));
+    }
+}
+
+/// A task that never ends, and whose destructor spawns one like it.
+struct SpawnsAFuture;
+
+impl Future for SpawnsAFuture {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+impl Drop for SpawnsAFuture {
+    fn drop(&mut self) {
+        drop(osier::spawn_future(SpawnsAFuture));
+    }
+}
+
+#[test]
+fn destructors_that_spawn_for_ever_end_with_the_shutdown_timeout() {
+    let _alone = ALONE.lock();
+    let test = "destructors_that_spawn_for_ever_end_with_the_shutdown_timeout";
+    let child = testkit::in_a_child(test, || {
+        for workers in [1, 2] {
+            let timeout = Duration::from_millis(50);
+            let builder = Runtime::builder().workers(workers).name("spawns");
+            let runtime = builder.shutdown_timeout(timeout).build().unwrap();
+            let count = Arc::new(AtomicUsize::new(0));
+            let first = SpawnsItsLike(Arc::clone(&count));
+            drop(runtime.spawn(move || {
+                given::forever();
+                drop(first);
+            }));
+            given::fibers_wait(&runtime);
+            drop(runtime);
+            assert_eq!(threads_called("spawns-"), 0);
+            assert!(count.load(Ordering::SeqCst) > 1);
+        }
+        let runtime = Runtime::builder()
+            .workers(1)
+            .name("spawns")
+            .shutdown_timeout(Duration::from_millis(50));
+        let runtime = runtime.build().unwrap();
+        drop(runtime.spawn_future(SpawnsAFuture));
+        drop(runtime);
+        assert_eq!(threads_called("spawns-"), 0);
+    });
+    let Some(child) = child else { return };
+    let text = String::from_utf8(child.stderr).unwrap();
+    assert!(child.status.success(), "{text}");
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("osier:")).collect();
+    assert!(lines.len() >= 3, "{text}");
+    let said = "osier: destructors still spawn fibers or tasks";
+    assert!(lines.iter().all(|line| line.starts_with(said)), "{text}");
+    assert!(lines[0].contains("(at runtime/tests/shutdown.rs:"), "{text}");
+}
+
+#[test]
+fn a_runtime_may_wait_for_ever_for_its_fibers() {
+    let _alone = ALONE.lock();
+    let builder = Runtime::builder().workers(2).shutdown_timeout(Duration::MAX);
+    let runtime = builder.build().unwrap();
+    drop(runtime.spawn(given::forever));
+    given::fibers_wait(&runtime);
 }
 
 /// An idle worker ends at once. A fiber that others still send there is cancelled: a scope waits for its children in any case.

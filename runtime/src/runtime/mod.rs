@@ -37,7 +37,7 @@ use crate::worker::threads::{Settings, Threads};
 ///
 /// Dropping it shuts it down. Every fiber is cancelled and joined, for at most the [`shutdown
 /// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that does not end
-/// in time is reported, and its stack is leaked: who joins it waits for ever. A worker whose fiber never returns to the loop, because it blocks the
+/// in time is reported, and its stack is leaked: who joins it waits for ever. So is what destructors go on spawning. A worker whose fiber never returns to the loop, because it blocks the
 /// thread or computes, is waited for one second longer; then it is reported, and its thread is left behind. Dropped on a
 /// fiber of its own, it is shut down in the background, by a thread that waits. (The threads
 /// of the process-wide pool behind [`unblock`](crate::unblock) end when they have been idle for a while.)

@@ -226,6 +226,11 @@ impl Stealers {
         self.deque.is_empty() && self.last_woken.as_ref().is_none_or(Stealer::is_empty)
     }
 
+    /// The number of tasks that wait there.
+    pub(crate) fn len(&self) -> usize {
+        self.deque.len() + self.last_woken.as_ref().map_or(0, Stealer::len)
+    }
+
     /// Takes one of the tasks that wait there.
     pub(crate) fn steal(&self) -> Steal<Runnable> {
         let last_woken = || self.last_woken.as_ref().map_or(Steal::Empty, Stealer::steal);

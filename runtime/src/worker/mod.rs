@@ -95,6 +95,8 @@ const FRESH_EVERY: u32 = 8;
 const FEWEST: u32 = 2;
 /// The pool of stacks is looked through this long after fibers have ended.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// A worker that ends cancels what destructors have queued this many times, however late it is.
+const GENERATIONS: u32 = 16;
 /// The time between two turns of a loop whose poller has failed.
 const WITHOUT_POLLER: Duration = Duration::from_millis(1);
 /// One poll takes at most this many events.
@@ -782,7 +784,7 @@ impl Worker {
     #[cold]
     fn is_done_by(&self, stop_at: Stamp) -> bool {
         let live = self.slots.live() + self.remote.tasks.len();
-        (live == 0 && !self.has_work()) || (live > 0 && Stamp::of_machine() >= stop_at)
+        (live == 0 && !self.has_work()) || Stamp::of_machine() >= stop_at
     }
 
     /// Reports the fibers that would not end, and leaks their stacks: other code may point into them. Cancels the jobs and tasks that are still
@@ -809,17 +811,41 @@ impl Worker {
         self.cancel_queued();
     }
 
-    /// Drops the jobs and tasks that are queued here, and those that their destructors queue.
+    /// Drops the jobs and tasks that are queued here, and those that their destructors queue. Destructors that queue others for ever have the
+    /// time of the shutdown for it: the last ones are leaked.
     fn cancel_queued(&self) {
-        loop {
-            if let Some(job) = self.next_job() {
-                drop(job);
-            } else if let Some(task) = self.tasks.pop() {
-                isolate(|| drop(task));
-            } else {
-                return;
+        let is_over = || self.stop_at.get().is_none_or(|stop_at| Stamp::of_machine() >= stop_at);
+        let mut generations = 0;
+        while self.unstarted() + self.tasks.len() > 0 {
+            if generations >= GENERATIONS && is_over() {
+                return self.leak_queued();
+            }
+            generations += 1;
+            for _ in 0..self.unstarted() {
+                drop(self.next_job());
+            }
+            for _ in 0..self.tasks.len() {
+                isolate(|| drop(self.tasks.pop()));
             }
         }
+    }
+
+    /// Leaks the jobs and tasks that are queued here, and reports that.
+    #[cold]
+    fn leak_queued(&self) {
+        let mut place = None;
+        while let Some(job) = self.next_job() {
+            place.get_or_insert(job.header().place);
+            std::mem::forget(job);
+        }
+        while let Some(task) = self.tasks.pop() {
+            std::mem::forget(task);
+        }
+        let place = place.map(|place| format!(" (at {place})")).unwrap_or_default();
+        let limit = self.scheduler.shutdown_timeout;
+        eprintln!(
+            "osier: destructors still spawn fibers or tasks{place} {limit:?} after the shutdown began; the last ones are leaked"
+        );
     }
 }
 

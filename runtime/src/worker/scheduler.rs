@@ -140,13 +140,10 @@ impl Scheduler {
             while !worker.arrivals.is_empty() {
                 drop(worker.arrivals.steal());
             }
-            // Empty, but for a worker that is left behind.
-            while !worker.stealer.is_empty() {
-                drop(worker.stealer.steal());
-            }
-            while !worker.stealers.is_empty() {
-                isolate(|| drop(worker.stealers.steal()));
-            }
+            // Empty, but for a worker that is left behind. If this is that worker's thread, destructors may queue more there, which is left
+            // to the worker.
+            drop_some(worker.stealer.len(), || worker.stealer.steal());
+            drop_some(worker.stealers.len(), || worker.stealers.steal());
         }
         if self.gate.is_shut() {
             while !self.injector.is_empty() {
@@ -268,5 +265,19 @@ impl Scheduler {
     /// The queues of the other workers. They begin behind `index`, so that thieves start at different victims.
     fn others(&self, index: usize) -> impl Iterator<Item = &WorkerQueues> {
         self.queues[index + 1..].iter().chain(&self.queues[..index])
+    }
+}
+
+/// Drops as many of the jobs or tasks of a queue, unless it is empty before.
+fn drop_some<T>(mut count: usize, steal: impl Fn() -> Steal<T>) {
+    while count > 0 {
+        match steal() {
+            Steal::Success(taken) => {
+                count -= 1;
+                isolate(|| drop(taken));
+            }
+            Steal::Empty => return,
+            Steal::Retry => {}
+        }
     }
 }
