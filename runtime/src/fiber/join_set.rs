@@ -1,14 +1,16 @@
 //! A set of fibers whose values are taken in the order in which they end.
 //!
 //! Each fiber sends its outcome through a channel without a bound, as the last act of its closure. A closure that is
-//! dropped before it ran sends that it never will. Its handle then has the reason, once all of the fiber has ended.
+//! dropped before it ran sends that it never will. Its handle then has the reason, once all of the fiber has ended: the waker that the
+//! handle gets sends the same again.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread;
 
 use futures_core::Stream as _;
@@ -43,8 +45,6 @@ use super::Builder;
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     running: HashMap<u64, JoinHandle<()>>,
-    /// The ids in `running` whose fibers will never run.
-    unrun: Vec<u64>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,
     receiver: mpsc::Receiver<Ended<T>>,
@@ -52,6 +52,19 @@ pub struct JoinSet<T> {
 
 /// The id of a fiber and its outcome; `None` if its function was dropped before it ran.
 type Ended<T> = (u64, Option<thread::Result<T>>);
+
+/// Sends that a fiber which never ran has ended.
+struct Unrun<T> {
+    id: u64,
+    sender: mpsc::Sender<Ended<T>>,
+}
+
+impl<T: Send> Wake for Unrun<T> {
+    fn wake(self: Arc<Self>) {
+        // Nobody receives after the set is gone.
+        let _ = self.sender.try_send((self.id, None));
+    }
+}
 
 /// Sends the outcome of one fiber when it is dropped.
 struct Report<T> {
@@ -73,7 +86,6 @@ impl<T: Send + 'static> JoinSet<T> {
         let (sender, receiver) = mpsc::unbounded();
         JoinSet {
             running: HashMap::new(),
-            unrun: Vec::new(),
             next: 0,
             sender,
             receiver,
@@ -165,44 +177,26 @@ impl<T: Send + 'static> JoinSet<T> {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<thread::Result<T>>> {
-        loop {
-            if let Some(reason) = self.poll_unrun(cx) {
-                return Poll::Ready(Some(Err(reason)));
-            }
-            if self.is_empty() {
-                return Poll::Ready(None);
-            }
+        while !self.is_empty() {
             let ended = ready!(Pin::new(&mut self.receiver).poll_next(cx));
             let (id, outcome) = ended.expect("the set holds a sender");
-            match outcome {
-                None => self.unrun.push(id),
-                outcome => {
-                    self.running.remove(&id);
-                    return Poll::Ready(outcome);
-                }
+            if let Some(outcome) = outcome.or_else(|| self.reason(id).map(Err)) {
+                self.running.remove(&id);
+                return Poll::Ready(Some(outcome));
             }
         }
+        Poll::Ready(None)
     }
 
-    /// Takes a fiber that never ran out of the set, with the reason. `None` if none of them has ended.
-    fn poll_unrun(&mut self, cx: &mut Context<'_>) -> Option<Box<dyn Any + Send>> {
-        let mut at = 0;
-        while let Some(id) = self.unrun.get(at) {
-            let reason = match self.running.get_mut(id).map(|handle| Pin::new(handle).poll(cx)) {
-                Some(Poll::Pending) => {
-                    at += 1;
-                    continue;
-                }
-                Some(Poll::Ready(outcome)) => outcome.err(),
-                None => None, // its spawn has panicked
-            };
-            self.running.remove(id);
-            self.unrun.swap_remove(at);
-            if reason.is_some() {
-                return reason;
-            }
+    /// Why a fiber never ran. `None` if not all of it has ended, or if its spawn has panicked.
+    fn reason(&mut self, id: u64) -> Option<Box<dyn Any + Send>> {
+        let handle = self.running.get_mut(&id)?;
+        let sender = self.sender.clone();
+        let waker = Waker::from(Arc::new(Unrun { id, sender }));
+        match Pin::new(handle).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcome) => outcome.err(),
+            Poll::Pending => None,
         }
-        None
     }
 
     /// Waits for all fibers. Their values come in the order in which they ended.
@@ -237,7 +231,6 @@ impl<T> JoinSet<T> {
     /// Lets all fibers run on without the set, which is empty then. Their values are dropped.
     pub fn detach_all(&mut self) {
         self.running.clear();
-        self.unrun.clear();
         // Nobody receives what they report.
         (self.sender, self.receiver) = mpsc::unbounded();
     }

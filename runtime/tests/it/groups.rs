@@ -2,14 +2,17 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Context;
 use std::time::Duration;
 
 use osier::Cancelled;
 use osier::fiber::{Builder, JoinSet};
 use osier::sync::{Event, watch};
 
+use crate::colours::Count;
 use crate::given::{forever, on, settle, timeless};
 
 /// Counts the closures that were dropped.
@@ -18,6 +21,15 @@ struct Counts(Arc<AtomicUsize>);
 impl Drop for Counts {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A value that a fiber has taken along. Its destructor waits.
+struct Slow(Arc<Event>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        osier::shield(|| self.0.wait());
     }
 }
 
@@ -94,13 +106,6 @@ fn a_fiber_of_a_set_that_cannot_start_tells_why() {
 
 #[test]
 fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
-    // The destructor of what the fiber has taken along waits.
-    struct Slow(Arc<Event>);
-    impl Drop for Slow {
-        fn drop(&mut self) {
-            osier::shield(|| self.0.wait());
-        }
-    }
     // One worker: nobody starts the fiber before it is cancelled.
     on(1).run(|| {
         let go = Arc::new(Event::new());
@@ -122,15 +127,34 @@ fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
     });
 }
 
+/// The wake-up names the fiber that has ended: nobody looks at all of them.
+#[test]
+fn a_join_leaves_its_waker_once_for_all_fibers_that_never_ran() {
+    const FIBERS: usize = 50;
+    timeless(1).run(|| {
+        let go: Vec<_> = (0..FIBERS).map(|_| Arc::new(Event::new())).collect();
+        let mut set = JoinSet::new();
+        for go in &go {
+            let slow = Slow(Arc::clone(go));
+            set.spawn_local(move || _ = &slow);
+        }
+        set.cancel_all();
+        settle();
+        let (count, waker) = Count::new();
+        let mut cx = Context::from_waker(&waker);
+        assert!(pin!(set.join_next_async()).poll(&mut cx).is_pending());
+        assert_eq!(Arc::strong_count(&count), 3, "the test has two");
+        go.iter().for_each(|go| go.set());
+        settle();
+        assert_eq!(count.wakes(), 1);
+        let ended = std::iter::from_fn(|| set.try_join_next());
+        assert_eq!(ended.filter(|outcome| outcome.is_err()).count(), FIBERS);
+        assert!(set.is_empty());
+    });
+}
+
 #[test]
 fn a_join_waits_for_all_fibers_that_never_ran() {
-    // The destructor of what a fiber has taken along waits.
-    struct Slow(Arc<Event>);
-    impl Drop for Slow {
-        fn drop(&mut self) {
-            osier::shield(|| self.0.wait());
-        }
-    }
     timeless(1).run(|| {
         let go = [(); 2].map(|()| Arc::new(Event::new()));
         let mut set = JoinSet::new();
