@@ -16,7 +16,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 
@@ -25,7 +25,8 @@ const FIRST: RawFd = 3;
 /// The most descriptors that are believed. No unit has more, so a larger number is a mistake.
 const MOST: u32 = 1024;
 
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// Locked until the descriptors are taken, so that they are taken once.
+static TAKEN: Mutex<bool> = Mutex::new(false);
 
 /// A descriptor that was open when the process began.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub struct Inherited {
     pub fd: OwnedFd,
 }
 
-/// Takes the sockets that systemd has opened for this process. Returns none if there are none or if they were taken
+/// Takes the sockets that systemd has opened for this process, all or none. Returns none if there are none or if they were taken
 /// before.
 ///
 /// The environment variables stay. A child ignores them, because `LISTEN_PID` is not its id.
@@ -67,7 +68,8 @@ pub fn inherited() -> io::Result<Vec<Inherited>> {
     let (Some(pid), Some(count)) = (number("LISTEN_PID")?, number("LISTEN_FDS")?) else {
         return Ok(Vec::new());
     };
-    if pid != std::process::id() || count == 0 || TAKEN.swap(true, Ordering::AcqRel) {
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if pid != std::process::id() || count == 0 || *taken {
         return Ok(Vec::new());
     }
     if count > MOST {
@@ -81,26 +83,36 @@ pub fn inherited() -> io::Result<Vec<Inherited>> {
             names.len()
         )));
     }
-    let take = |index: u32| {
-        let name = names.get(index as usize).map_or("unknown", |name| *name).to_owned();
-        let fd = take(FIRST + index as RawFd)?;
-        Ok(Inherited { name, fd })
+    let descriptors = FIRST..FIRST + count as RawFd;
+    descriptors.clone().try_for_each(check)?;
+    *taken = true;
+    let take = |(index, raw)| {
+        let name = names.get(index).map_or("unknown", |name| *name).to_owned();
+        Ok(Inherited { name, fd: take(raw)? })
     };
-    (0..count).map(take).collect()
+    descriptors.enumerate().map(take).collect()
 }
 
-fn take(raw: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: only the calls below borrow it, and they return an error for a descriptor that is not open. Nobody
-    // closes it meanwhile: see the module.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
-    let flags = match fcntl_getfd(borrowed) {
-        Err(Errno::BADF) => return Err(invalid(format!("LISTEN_FDS: descriptor {raw} is not open"))),
-        flags => flags?,
-    };
-    if flags.contains(FdFlags::CLOEXEC) {
-        return Err(invalid(format!("LISTEN_FDS: descriptor {raw} was not inherited")));
+/// Borrows a descriptor for calls that return an error if it is not open.
+fn borrow(raw: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the callers below make such calls alone. Nobody closes it meanwhile: see the module.
+    unsafe { BorrowedFd::borrow_raw(raw) }
+}
+
+/// Whether the descriptor may be taken.
+fn check(raw: RawFd) -> io::Result<()> {
+    match fcntl_getfd(borrow(raw)) {
+        Err(Errno::BADF) => Err(invalid(format!("LISTEN_FDS: descriptor {raw} is not open"))),
+        Ok(flags) if flags.contains(FdFlags::CLOEXEC) => {
+            Err(invalid(format!("LISTEN_FDS: descriptor {raw} was not inherited")))
+        }
+        flags => Ok(flags.map(drop)?),
     }
-    fcntl_setfd(borrowed, flags | FdFlags::CLOEXEC)?;
+}
+
+/// Takes a descriptor that [`check`] has allowed.
+fn take(raw: RawFd) -> io::Result<OwnedFd> {
+    fcntl_setfd(borrow(raw), FdFlags::CLOEXEC)?;
     // SAFETY: the descriptor is open. An exec passed it to this process, named by its id, and this takes it for the
     // first time. See the module.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
