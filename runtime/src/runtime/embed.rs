@@ -127,7 +127,7 @@ impl Local {
         Builder::default().build_local()
     }
 
-    fn with(worker: Worker, claim: Claim, watch: Box<dyn Any>) -> io::Result<Local> {
+    fn with(claim: Claim, worker: Worker, watch: Box<dyn Any>) -> io::Result<Local> {
         let timer = Alarm::new()?;
         worker.poller.add(&timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
         let local = Local {
@@ -367,9 +367,9 @@ impl Builder {
         let watch = self.watch()?;
         let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(Arc::new(poller))))?;
         let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
-        let (worker, claim) = vacancy.fill(0, scheduler)?;
+        let (claim, worker) = vacancy.fill(0, scheduler)?;
         let watch = Box::new(watch(worker.remote));
-        Local::with(worker, claim, watch)
+        Local::with(claim, worker, watch)
     }
 }
 

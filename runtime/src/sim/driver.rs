@@ -175,7 +175,7 @@ impl Driver {
         let (scheduler, vacancies) = threads::prepare(&settings, pollers.into_iter())?;
         let mut workers = Vec::new();
         for (index, vacancy) in vacancies.into_iter().enumerate() {
-            let (worker, claim) = vacancy.fill(index, Arc::clone(&scheduler))?;
+            let (claim, worker) = vacancy.fill(index, Arc::clone(&scheduler))?;
             claim.0.unplug();
             claim.0.desk.work_begins();
             workers.push((Box::new(worker), claim));

@@ -147,7 +147,7 @@ impl Threads {
                     pin_thread(index);
                 }
                 match vacancy.fill(index, scheduler) {
-                    Ok((worker, claim)) => {
+                    Ok((claim, worker)) => {
                         let watching = watch(claim.0);
                         // The builder may have given up. Then the worker is stopped.
                         ends.0.note(|counts| counts.started += 1);
@@ -322,8 +322,9 @@ pub(crate) struct Vacancy {
 }
 
 impl Vacancy {
-    /// Makes the worker, on its own thread. The claim must be dropped after the worker.
-    pub(crate) fn fill(self, index: usize, scheduler: Arc<Scheduler>) -> io::Result<(Worker, Claim)> {
+    /// Makes the worker, on its own thread. The claim must be dropped after the worker, so it comes first: what a pattern binds is dropped
+    /// from its end.
+    pub(crate) fn fill(self, index: usize, scheduler: Arc<Scheduler>) -> io::Result<(Claim, Worker)> {
         let time = (Clock::with(self.member), self.epoch);
         let worker = Worker::new(
             index,
@@ -334,7 +335,7 @@ impl Vacancy {
             self.tasks,
             time,
         )?;
-        Ok((worker, self.claim))
+        Ok((self.claim, worker))
     }
 }
 
@@ -375,4 +376,29 @@ fn wrap_panic_hook() {
 pub(crate) fn lock_panic_hook() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts three workers, of which the thread of one panics before its worker runs.
+    fn start_with_a_panic(index: usize) -> io::Error {
+        let watch = move |remote: &'static Remote| {
+            let owner = remote.desk.owner().expect("its worker is made");
+            assert_ne!(owner.index, index, "on purpose");
+        };
+        let started = Threads::start(&Settings::default(), 3, watch, |_| String::new());
+        started.map(drop).unwrap_err()
+    }
+
+    #[test]
+    fn a_thread_that_panics_before_its_worker_runs_is_the_error_of_the_start() {
+        for index in 0..3 {
+            assert_eq!(
+                start_with_a_panic(index).to_string(),
+                "a worker panicked when it was made"
+            );
+        }
+    }
 }
