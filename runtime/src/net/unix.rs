@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
@@ -19,7 +19,7 @@ use super::tcp::BACKLOG;
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
 use crate::wait::sleep::Sleep;
-use crate::wait::socket::{Direction, ShortRead, Watched};
+use crate::wait::socket::{Direction, ShortRead, Watched, attempt};
 use crate::wait::{self, Stop};
 use crate::worker::context::now;
 
@@ -85,10 +85,8 @@ impl UnixStream {
         let fd = socket(SocketType::STREAM)?;
         let mut pause = FIRST_PAUSE;
         while !try_connect(&fd, addr)? {
-            match wait::wait::<()>(Some(now() + pause), None, |_| Poll::Pending) {
-                Ok(()) | Err(Stop::Elapsed) => pause = longer(pause),
-                Err(stop) => return Err(stop.into()),
-            }
+            pause_until(now() + pause)?;
+            pause = longer(pause);
         }
         Ok(UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))))
     }
@@ -97,8 +95,7 @@ impl UnixStream {
         let fd = socket(SocketType::STREAM)?;
         let mut pause = FIRST_PAUSE;
         while !try_connect(&fd, &addr)? {
-            let mut timer = Sleep::new(pause);
-            poll_fn(|cx| timer.poll_elapsed(cx)).await?;
+            pause_for(pause).await?;
             pause = longer(pause);
         }
         Ok(UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))))
@@ -261,12 +258,26 @@ fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(Unix
 /// The size of `sun_path`.
 const PATH_BYTES: u32 = if cfg!(target_os = "linux") { 108 } else { 104 };
 
-/// The pause after the first attempt to connect to a listener whose backlog is full. No poller reports room in a
-/// backlog.
+/// The pause after the first attempt to connect to a listener whose backlog is full, or to send to a receiver whose queue is. No poller
+/// reports room in a backlog. The kernel takes an unconnected socket for writable whatever room a receiver has, and reports that anew after each
+/// attempt that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 fn longer(pause: Duration) -> Duration {
     (pause * 2).min(Duration::from_millis(16))
+}
+
+/// Pauses between two attempts.
+fn pause_until(until: Instant) -> io::Result<()> {
+    match wait::wait(Some(until), None, |_| Poll::Pending) {
+        Ok(()) | Err(Stop::Elapsed) => Ok(()),
+        Err(stop) => Err(stop.into()),
+    }
+}
+
+async fn pause_for(pause: Duration) -> io::Result<()> {
+    let mut timer = Sleep::new(pause);
+    poll_fn(|cx| timer.poll_elapsed(cx)).await
 }
 
 /// Tries to connect once. Returns false if the listener's backlog is full.
@@ -378,7 +389,25 @@ impl UnixDatagram {
     /// The errors of [`connect`](UnixDatagram::connect) and [`send`](UnixDatagram::send).
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let addr = of_path(path.as_ref())?;
-        self.0.send(|fd| call::send_to(fd, buf, &addr))
+        Watched::count_call()?;
+        let (mut deadline, mut pause) = (None, FIRST_PAUSE);
+        loop {
+            if let Some(sent) = self.try_send_to(buf, &addr) {
+                return sent;
+            }
+            let deadline = *deadline.get_or_insert_with(|| self.0.write_timeout.deadline());
+            let until = now() + pause;
+            pause_until(deadline.map_or(until, |deadline| deadline.min(until)))?;
+            if deadline.is_some_and(|deadline| now() >= deadline) {
+                return Err(Stop::Elapsed.into());
+            }
+            pause = longer(pause);
+        }
+    }
+
+    /// Sends at once. `None` if the receiver has no room.
+    fn try_send_to(&self, buf: &[u8], addr: &SocketAddrUnix) -> Option<io::Result<usize>> {
+        attempt(|| Ok(call::send_to(self.0.watched.fd(), buf, addr)?.value))
     }
 }
 
@@ -405,7 +434,14 @@ impl UnixDatagram {
         let addr = of_path(path.as_ref());
         async move {
             let addr = addr?;
-            self.0.send_async(|fd| call::send_to(fd, buf, &addr)).await
+            let mut pause = FIRST_PAUSE;
+            loop {
+                if let Some(sent) = self.try_send_to(buf, &addr) {
+                    return sent;
+                }
+                pause_for(pause).await?;
+                pause = longer(pause);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::net as plain;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::given::{on, settle, timeless};
+use crate::given::{on, others_wait, settle, timeless};
 use osier::net::{UnixDatagram, UnixListener, UnixSocketAddr, UnixStream};
 
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -253,4 +253,54 @@ fn a_datagram_waits_for_room_at_a_receiver_that_it_is_not_connected_to() {
         sending.join().unwrap().unwrap();
         std::fs::remove_file(&path).unwrap();
     });
+}
+
+/// The kernel reports an unconnected socket as writable after each attempt that fails, whether the receiver has room or not.
+#[test]
+fn a_datagram_for_a_full_receiver_waits_and_keeps_no_worker_busy() {
+    let (full, other) = (Name::new("full-receiver"), Name::new("other-receiver"));
+    let receiver = UnixDatagram::bind(&full.0).unwrap();
+    let others = UnixDatagram::bind(&other.0).unwrap();
+    let runtime = on(1);
+    runtime.run(|| {
+        let socket = UnixDatagram::unbound().unwrap();
+        let send = || while socket.send_to(b"x", &full.0).is_ok() {};
+        let filled = osier::timeout(Duration::from_millis(20), send);
+        assert!(filled.is_err(), "its queue has a bound");
+        // It waits for its receiver alone.
+        socket.send_to(b"y", &other.0).unwrap();
+        assert_eq!(others.recv(&mut [0; 8]).unwrap(), 1);
+        osier::scope(|scope| {
+            scope.spawn(|| socket.send_to(b"last", &full.0).unwrap());
+            scope.spawn(|| osier::block_on(socket.send_to_async(b"last", &full.0)).unwrap());
+            others_wait();
+            let events = || runtime.metrics().workers[0].events;
+            let before = events();
+            osier::sleep(Duration::from_millis(20)); // a time in which nothing is to happen
+            assert!(events() - before < 10, "{} events", events() - before);
+            let mut last = 0;
+            while last < 2 {
+                let mut bytes = [0; 8];
+                let count = receiver.recv(&mut bytes).unwrap();
+                last += usize::from(&bytes[..count] == b"last");
+            }
+        });
+    });
+}
+
+/// poll(2) takes an unconnected socket for writable, whether the receiver has room or not.
+#[test]
+fn a_thread_waits_for_the_room_of_a_receiver_no_longer_than_its_timeout() {
+    let name = Name::new("full-for-a-thread");
+    let _never_read = UnixDatagram::bind(&name.0).unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+    let (sender, errors) = std::sync::mpsc::channel();
+    let path = name.0.clone();
+    std::thread::spawn(move || {
+        let error = std::iter::repeat_with(|| socket.send_to(b"x", &path)).find_map(Result::err);
+        sender.send(error.unwrap().kind())
+    });
+    let error = errors.recv_timeout(GENEROUS).expect("the timeout ends it");
+    assert_eq!(error, ErrorKind::TimedOut);
 }
