@@ -117,15 +117,15 @@ fn by_of_waiting() -> io::Result<By> {
 }
 
 impl State {
-    /// Moves the file's position back before the bytes that were not taken.
+    /// Moves the file's position back before the bytes that were not taken. They stay if that fails.
     fn rewind(&mut self, mut file: &fs::File) -> io::Result<()> {
         let unread = self.ahead.len() - self.taken;
-        (self.ahead, self.taken, self.end) = (Vec::new(), 0, false);
-        match unread {
-            0 => Ok(()),
+        if unread > 0 {
             // At most CHUNK_BYTES.
-            unread => file.seek(SeekFrom::Current(-(unread as i64))).map(drop),
+            file.seek(SeekFrom::Current(-(unread as i64)))?;
         }
+        (self.ahead, self.taken, self.end) = (Vec::new(), 0, false);
+        Ok(())
     }
 
     fn wait(&mut self, cx: &Context<'_>) {
@@ -245,7 +245,11 @@ impl Inner {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        state.rewind(&self.file)?;
+        match state.rewind(&self.file) {
+            // A pipe or a terminal has no position: what was read ahead is still to be read.
+            Err(error) if error.kind() == io::ErrorKind::NotSeekable => {}
+            rewound => rewound?,
+        }
         let bytes = buf[..buf.len().min(CHUNK_BYTES)].to_vec();
         let count = bytes.len();
         let write = move |inner: &Inner| inner.write_all(&bytes);

@@ -397,3 +397,32 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused_before_it_begins() {
     assert_eq!(kinds, (ErrorKind::WouldBlock, ErrorKind::WouldBlock));
     assert!(!fs::exists(dir.path("file")).unwrap());
 }
+
+#[test]
+fn bytes_that_a_cancelled_read_has_taken_from_a_pipe_outlast_a_write() {
+    use std::io::{Read as _, Seek as _, Write as _};
+    let dir = Dir::new();
+    let path = dir.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    osier::run(|| {
+        // Open for both, so no end waits for the other.
+        let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
+        let read = osier::timeout(Duration::from_millis(10), || pipe.read(&mut [0; 16]).map(drop));
+        assert!(!matches!(read, Ok(Ok(()))), "there is nothing to read");
+        let mut other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        other.write_all(b"abcd").unwrap();
+        let mut bytes = [0; 2];
+        pipe.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"ab");
+        // They have no place in the pipe to go back to.
+        assert_eq!(
+            pipe.seek(SeekFrom::Start(0)).unwrap_err().kind(),
+            ErrorKind::NotSeekable
+        );
+        pipe.write_all(b"ef").unwrap();
+        let mut bytes = [0; 4];
+        pipe.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"cdef");
+    });
+}
