@@ -12,8 +12,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 pub(crate) fn defer_accept(listener: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let whole = limit.as_secs().saturating_add((limit.subsec_nanos() > 0).into());
-    let seconds = libc::c_int::try_from(whole).unwrap_or(libc::c_int::MAX);
+    let seconds: libc::c_int = super::stream::whole_seconds(limit);
     // SAFETY: tcp(7): the option reads one int. The pointer and the length are those of `seconds`, which lives until the call is over.
     let done = unsafe {
         libc::setsockopt(

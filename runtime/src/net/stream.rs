@@ -67,6 +67,12 @@ fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The seconds of an option of the system that has nothing finer, rounded up.
+pub(crate) fn whole_seconds(time: Duration) -> i32 {
+    let seconds = time.as_secs().saturating_add((time.subsec_nanos() > 0).into());
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
 /// The error of a limit that would end every call at once. std's sockets refuse it, too.
 pub(crate) fn zero_timeout(remedy: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("a timeout of zero: {remedy}"))
@@ -205,7 +211,10 @@ impl Stream {
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         match self.watched.fd() {
-            Fd::System(fd) => SockRef::from(&fd).set_linger(linger),
+            Fd::System(fd) => {
+                let whole = |time| Duration::from_secs(whole_seconds(time).unsigned_abs().into());
+                SockRef::from(&fd).set_linger(linger.map(whole))
+            }
             Fd::Simulated(socket) => {
                 socket.set_linger(linger);
                 Ok(())

@@ -160,7 +160,7 @@ impl TcpStream {
         nodelay() -> bool = tcp_nodelay;
     }
 
-    /// Sets how long a close waits for unsent bytes (`SO_LINGER`). `Some(Duration::ZERO)` resets the connection.
+    /// Sets how long a close waits for unsent bytes (`SO_LINGER`), in seconds, rounded up. `Some(Duration::ZERO)` resets the connection.
     ///
     /// A longer time makes the close block the worker: leave it `None` and call [`shutdown`](TcpStream::shutdown)
     /// instead.

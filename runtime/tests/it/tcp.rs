@@ -866,3 +866,21 @@ fn a_stream_of_either_kind_takes_the_option_for_small_writes() {
     assert!(client.nodelay().unwrap(), "one socket");
     Stream::from(UnixStream::pair().unwrap().0).set_nodelay(true).unwrap();
 }
+
+/// The system counts whole seconds, and zero of them reset the connection.
+#[test]
+fn a_close_that_lingers_for_less_than_a_second_resets_nothing() {
+    let (client, _server) = pair();
+    let ms = Duration::from_millis;
+    let longest = Duration::from_secs(i32::MAX as u64);
+    for (set, had) in [
+        (ms(500), ms(1000)),
+        (ms(0), ms(0)),
+        (ms(1001), ms(2000)),
+        (Duration::MAX, longest),
+    ] {
+        client.set_linger(Some(set)).unwrap();
+        assert_eq!(client.linger().unwrap(), Some(had));
+    }
+    client.set_linger(None).unwrap();
+}
