@@ -1,10 +1,13 @@
 //! Waits for the end of a child without reaping it, so its process id cannot be reused meanwhile.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::Pin;
 use std::process::Child;
+use std::task::{Context, Poll, ready};
 
+use async_task::Task;
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::wait::{self, Stop, pool};
@@ -14,8 +17,33 @@ use crate::worker::context::{self, Caller};
 pub(super) enum Exit {
     /// A pidfd. It becomes readable when the child ends.
     Pidfd(OwnedFd),
-    /// waitid(2) on the pool for blocking work: for a kernel without pidfds, or a sandbox that forbids them.
-    Pool(Pid),
+    /// waitid(2) on the pool for blocking work: for a kernel without pidfds, a sandbox that forbids them, or a process without a free
+    /// descriptor.
+    Pool(OnPool),
+}
+
+/// A child whose end one thread of the pool waits for.
+pub(super) struct OnPool {
+    pid: Pid,
+    /// A wait that nobody needed to its end, for the next one: its thread is taken until the child ends.
+    waiting: Option<Task<io::Result<()>>>,
+}
+
+impl OnPool {
+    fn new(pid: Pid) -> OnPool {
+        OnPool { pid, waiting: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let pid = self.pid;
+        let waiting = match &mut self.waiting {
+            Some(waiting) => waiting,
+            none => none.insert(pool::try_spawn(move || wait_for(pid))?),
+        };
+        let ended = ready!(Pin::new(waiting).poll(cx));
+        self.waiting = None;
+        Poll::Ready(ended)
+    }
 }
 
 impl Exit {
@@ -23,27 +51,24 @@ impl Exit {
     pub(super) fn of(child: &Child) -> Exit {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("the system gave it as a positive i32");
-        pidfd(pid).map_or(Exit::Pool(pid), Exit::Pidfd)
+        pidfd(pid).map_or_else(|| Exit::Pool(OnPool::new(pid)), Exit::Pidfd)
     }
 
-    pub(super) fn wait(&self) -> io::Result<()> {
+    pub(super) fn wait(&mut self) -> io::Result<()> {
         match self {
             Exit::Pidfd(fd) => crate::io::readable(fd, None),
-            &Exit::Pool(pid) => match context::caller(|caller| matches!(caller, Caller::Worker)) {
+            Exit::Pool(pool) => match context::caller(|caller| matches!(caller, Caller::Worker)) {
                 // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
                 true => Err(Stop::NotHere.into()),
-                false => {
-                    let mut ending = pin!(pool::try_spawn(move || wait_for(pid))?);
-                    wait::wait(None, None, |cx| ending.as_mut().poll(cx))?
-                }
+                false => wait::wait(None, None, |cx| pool.poll(cx))?,
             },
         }
     }
 
-    pub(super) async fn wait_async(&self) -> io::Result<()> {
+    pub(super) async fn wait_async(&mut self) -> io::Result<()> {
         match self {
             Exit::Pidfd(fd) => crate::io::readable_async(fd).await.map(drop),
-            &Exit::Pool(pid) => pool::try_spawn(move || wait_for(pid))?.await,
+            Exit::Pool(pool) => poll_fn(|cx| pool.poll(cx)).await,
         }
     }
 }
@@ -68,6 +93,7 @@ fn wait_for(pid: Pid) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     fn cat() -> Child {
         Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
@@ -79,7 +105,7 @@ mod tests {
             return [Exit::of(child), Exit::of(child)];
         };
         let pid = Pid::from_raw(child.id() as i32).unwrap();
-        [Exit::Pidfd(fd), Exit::Pool(pid)]
+        [Exit::Pidfd(fd), Exit::Pool(OnPool::new(pid))]
     }
 
     #[test]
@@ -87,7 +113,7 @@ mod tests {
         for place in 0..2 {
             for colour in 0..3 {
                 let mut child = cat();
-                let exit = both_ways(&child).into_iter().nth(place).unwrap();
+                let mut exit = both_ways(&child).into_iter().nth(place).unwrap();
                 assert!(child.try_wait().unwrap().is_none());
                 drop(child.stdin.take());
                 match colour {
@@ -97,6 +123,33 @@ mod tests {
                 }
                 assert!(child.try_wait().unwrap().expect("it has ended").success());
             }
+        }
+    }
+
+    /// A test of its own process: it counts the threads of the pool.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn waits_that_are_given_up_take_one_thread_together() {
+        let test = "process::exit::tests::waits_that_are_given_up_take_one_thread_together";
+        let ran = testkit::in_a_child(test, || {
+            let mut child = cat();
+            let [_, mut exit] = both_ways(&child);
+            let limit = Duration::from_millis(5);
+            crate::run(|| {
+                for _ in 0..20 {
+                    assert!(crate::timeout(limit, || exit.wait()).is_err());
+                    assert!(crate::timeout(limit, || crate::block_on(exit.wait_async())).is_err());
+                }
+            });
+            let threads = std::fs::read_dir("/proc/self/task").unwrap();
+            let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+            assert_eq!(names.filter(|name| name == "osier-pool\n").count(), 1);
+            drop(child.stdin.take());
+            exit.wait().unwrap();
+            assert!(child.try_wait().unwrap().expect("it has ended").success());
+        });
+        if let Some(ran) = ran {
+            assert!(ran.status.success(), "{ran:?}");
         }
     }
 }
