@@ -287,6 +287,25 @@ fn more_dropped_children_than_descriptors_are_reaped_and_keep_no_processor_busy(
     }
 }
 
+/// A test of its own process: it takes all descriptors but one, which the reaper gets for the child.
+#[test]
+fn a_child_that_is_dropped_while_descriptors_are_short_is_reaped() {
+    let ran = testkit::in_a_child("a_child_that_is_dropped_while_descriptors_are_short_is_reaped", || {
+        let mut child = cat();
+        let (pid, stdin) = (child.id(), child.stdin.take());
+        let null = File::open("/dev/null").unwrap();
+        let mut taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+        taken.pop();
+        drop(child);
+        drop(taken);
+        drop(stdin);
+        await_reaped(pid);
+    });
+    if let Some(ran) = ran {
+        assert!(ran.status.success(), "{ran:?}");
+    }
+}
+
 #[test]
 fn a_child_is_killed_on_drop_if_asked_for() {
     let child = sh("exec sleep 100").kill_on_drop(true).spawn().unwrap();

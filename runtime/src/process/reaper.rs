@@ -1,7 +1,8 @@
 //! The reaper: one thread that waits for all children that were dropped while they ran, so that none becomes a
 //! zombie.
 //!
-//! The first such child starts the thread. It ends when there are no more such children.
+//! The first such child starts the thread. It ends when there are no more such children. Where it cannot start, threads of the pool wait for the
+//! children.
 //!
 //! # Protocol
 //! A lock guards `ORPHANS`. The thread holds the lock while it takes new children and while it decides to end. So a
@@ -56,10 +57,17 @@ pub(super) fn adopt(child: Child, exit: &Exit) {
     };
     let mut orphans = lock();
     orphans.new.push(Orphan { child, pidfd });
-    match &orphans.alarm {
-        Some(alarm) => flag::set(alarm),
-        // If the thread cannot start, the next dropped child tries again.
-        None => orphans.alarm = start().ok(),
+    if let Some(alarm) = &orphans.alarm {
+        return flag::set(alarm);
+    }
+    match start() {
+        Ok(alarm) => orphans.alarm = Some(alarm),
+        // No descriptor, or no thread.
+        Err(_) => {
+            let new = std::mem::take(&mut orphans.new);
+            drop(orphans);
+            new.into_iter().for_each(|orphan| adopt_without_pidfd(orphan.child));
+        }
     }
 }
 
