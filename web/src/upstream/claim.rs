@@ -14,6 +14,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::Duration;
 
 use super::affinity::Affinity;
 use super::backend::Backend;
@@ -265,9 +266,9 @@ impl Claim {
         }
     }
 
-    /// Resets the failures, and logs that the backend is in again if it was out.
-    pub(super) fn answered(&self) {
-        if self.backend().health.answered(|| self.upstream.now()) {
+    /// Resets the failures, and logs that the backend is in again if it was out. The request began `age` ago.
+    pub(super) fn answered(&self, age: Duration) {
+        if self.backend().health.answered(age, || self.upstream.now()) {
             let label = &self.backend().label;
             self.upstream.log(format_args!("backend {label} is in again"));
         }

@@ -9,7 +9,8 @@
 //!                                   └── it failed: out for twice as long ───────┘
 //! ```
 //!
-//! A trial without an outcome is followed by another one after the same time.
+//! A trial without an outcome is followed by another one after the same time. A response to a request that began before the backend
+//! went out does not bring it back: it says how the backend was then.
 //!
 //! A row of failures lasts for [`Policy::window`] at most. A later failure begins another row.
 //!
@@ -85,6 +86,8 @@ pub(super) struct Health {
     failing_since: AtomicU64,
     /// Time of the next trial; 0 while the backend is in.
     trial_at: AtomicU64,
+    /// Time at which the backend went out last. It is stored before the time of the trial.
+    out_since: AtomicU64,
     /// Whether the active checks have found the backend unhealthy. Only the keeper writes it.
     unwell: AtomicBool,
     /// Time at which the backend came back, and 0 when it has its full weight. It is stored before the backend is
@@ -146,21 +149,35 @@ impl Health {
             return None;
         }
         let out = policy.out_for(failures);
+        if !trial {
+            self.out_since.store(now, Relaxed);
+        }
         self.trial_at.store(later(now, out), Relaxed);
         Some(out)
     }
 
-    /// Resets the failures. Returns whether the backend was out.
+    /// Resets the failures after a response to a request that began `age` ago, unless the backend has gone out since. Returns whether
+    /// the backend was out.
     #[inline]
-    pub(super) fn answered(&self, now: impl FnOnce() -> u64) -> bool {
+    pub(super) fn answered(&self, age: Duration, now: impl FnOnce() -> u64) -> bool {
         // Both are checked, because a response may arrive between the two steps of a failure on
         // another worker.
         if self.failures.load(Relaxed) == 0 && self.trial_at.load(Relaxed) == 0 {
             return false;
         }
+        self.answered_after_failures(age, now())
+    }
+
+    #[cold]
+    fn answered_after_failures(&self, age: Duration, now: u64) -> bool {
+        let is_out = self.trial_at.load(Relaxed) != 0;
+        let began = u128::from(now).saturating_sub(age.as_millis());
+        if is_out && began < u128::from(self.out_since.load(Relaxed)) {
+            return false;
+        }
         self.failures.store(0, Relaxed);
-        if self.trial_at.load(Relaxed) != 0 {
-            self.back_since.store(now().max(1), Relaxed);
+        if is_out {
+            self.back_since.store(now.max(1), Relaxed);
         }
         self.trial_at.swap(0, Relaxed) != 0
     }
@@ -231,7 +248,7 @@ mod tests {
         let health = Health::default();
         let ms = Duration::from_millis;
         assert_eq!(health.refused(false, 10), None);
-        assert!(!health.answered(|| 0), "it was not out");
+        assert!(!health.answered(Duration::ZERO, || 0), "it was not out");
         assert_eq!(health.refused(false, 11), None, "the answer has ended the row");
         assert_eq!(health.refused(false, 12), Some(ms(100)));
         assert_eq!(health.refused(false, 13), None, "it is out already");
@@ -244,7 +261,7 @@ mod tests {
         assert!(health.begin_trial(350, &POLICY));
         assert_eq!(health.refused(true, 360), Some(ms(350)), "up to the longest");
         assert!(health.begin_trial(710, &POLICY));
-        assert!(health.answered(|| 0));
+        assert!(health.answered(Duration::ZERO, || 711));
         assert_eq!(health.admits(|| 711), Admits::Yes);
     }
 
@@ -255,7 +272,7 @@ mod tests {
         for now in 1..1000 {
             assert_eq!(hangs_up(now), None, "too soon");
         }
-        assert!(!health.answered(|| 0));
+        assert!(!health.answered(Duration::ZERO, || 0));
         assert_eq!(hangs_up(1001), None, "a new row");
         assert_eq!(hangs_up(2000), None);
         assert_eq!(hangs_up(2001), Some(Duration::from_millis(200)));
@@ -277,11 +294,30 @@ mod tests {
         // One worker has counted the last failure. Another worker receives a response before the
         // first one sets the time.
         health.failures.store(POLICY.failures, Relaxed);
-        assert!(!health.answered(|| 0));
+        assert!(!health.answered(Duration::ZERO, || 0));
         health.trial_at.store(112, Relaxed);
         assert!(health.begin_trial(112, &POLICY));
-        assert!(health.answered(|| 0), "the trial has shown that it is in");
+        assert!(
+            health.answered(Duration::ZERO, || 0),
+            "the trial has shown that it is in"
+        );
         assert_eq!(health.admits(|| 113), Admits::Yes);
+    }
+
+    #[test]
+    fn a_late_response_does_not_bring_a_backend_back() {
+        let health = Health::default();
+        let answered = |began, now| health.answered(Duration::from_millis(now - began), || now);
+        health.refused(false, 10);
+        health.refused(false, 20);
+        assert!(!answered(15, 30), "the request is older than the failure");
+        assert_eq!(health.admits(|| 30), Admits::No);
+        assert!(answered(25, 40), "all backends were out, so this one got the request");
+        health.refused(false, 50);
+        health.refused(false, 60);
+        assert!(health.begin_trial(160, &POLICY));
+        assert!(!answered(55, 170), "it is not the trial");
+        assert!(answered(160, 180));
     }
 
     #[test]
@@ -328,7 +364,7 @@ mod tests {
         assert_eq!(weight(0), 3000, "it never was out");
         health.refused(false, 10);
         health.refused(false, 10);
-        assert!(health.begin_trial(110, &POLICY) && health.answered(|| 120));
+        assert!(health.begin_trial(110, &POLICY) && health.answered(Duration::ZERO, || 120));
         assert_eq!([120, 121, 220, 620, 1119].map(weight), [1, 3, 300, 1500, 2997]);
         assert_eq!(health.weight(3000, 0, || 121), 3000, "without a slow start");
         assert_eq!([1120, 130].map(weight), [3000, 3000], "the start is over");

@@ -113,7 +113,7 @@ fn judge(upstream: &Inner, check: &Check, backend: &Backend, row: &mut i64, resu
     let label = &backend.label;
     match result {
         Ok(()) if *row >= i64::from(check.rise) => {
-            let was_out = backend.health.answered(|| upstream.now());
+            let was_out = backend.health.answered(Duration::ZERO, || upstream.now());
             if backend.health.found(true, upstream.now()) || was_out {
                 upstream.log(format_args!("backend {label} is healthy again"));
             }

@@ -82,7 +82,7 @@ impl Lease {
     }
 
     /// Reports the head of a response: the backend's failures are reset, and a backend that was out
-    /// is in again.
+    /// is in again, unless it has gone out since the lease began.
     #[inline]
     pub fn answered(&self) {
         self.ticket.answered();

@@ -52,7 +52,7 @@ impl Ticket {
     pub(crate) fn answered(&self) {
         let time = Stamp::now().since(self.since);
         self.claim.backend().counts.answered(time);
-        self.claim.answered();
+        self.claim.answered(time);
     }
 
     /// Reports that the connection leaves HTTP: it is counted as a tunnel until the ticket is dropped.
