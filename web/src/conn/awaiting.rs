@@ -77,7 +77,7 @@ impl Awaiting {
 impl Drop for Awaiting {
     fn drop(&mut self) {
         if let (Some(_), Some(report)) = (&self.request, self.report.take()) {
-            report(&self.head, false);
+            report(&self.head, 0);
         }
     }
 }

@@ -393,7 +393,8 @@ impl Sink<'_> {
         }
     }
 
-    pub(crate) fn write_both(self, first: &[u8], second: &[u8]) -> io::Result<()> {
+    /// Writes both. If that fails, `sent` gets the number of bytes of `second` that are known to be sent.
+    pub(crate) fn write_both(self, first: &[u8], second: &[u8], sent: &mut u64) -> io::Result<()> {
         let mut transport = match self {
             Sink::Transport(transport) => transport,
             Sink::Stream(stream) => {
@@ -409,12 +410,18 @@ impl Sink<'_> {
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
-            match transport.write_vectored(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => IoSlice::advance_slices(&mut rest, count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+            let failed = match transport.write_vectored(rest) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(count) => {
+                    IoSlice::advance_slices(&mut rest, count);
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            let left: usize = rest.iter().map(|slice| slice.len()).sum();
+            *sent = second.len().saturating_sub(left) as u64;
+            return Err(failed);
         }
         transport.flush()
     }
@@ -438,34 +445,34 @@ impl Sink<'_> {
         }
     }
 
-    /// Sends a part of `file`. `head` sends the bytes right before it. Returns how many bytes of
-    /// the file were sent.
+    /// Sends a part of `file`, from a place on and of a length. `head` sends the bytes right before it. `sent` gets the number of
+    /// its bytes that were sent. If that fails, a plain socket does not tell.
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(
         self,
         file: &File,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
         head: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<u64> {
+        sent: &mut u64,
+    ) -> io::Result<()> {
         if let Sink::Transport(transport) = self {
-            return transport.send_file(file, offset, len, head);
+            return transport.send_file(file, (offset, len), head, sent);
         }
         head()?;
-        let (mut piece, mut sent) = (buffers::take(Size::K16), 0);
+        let mut piece = buffers::take(Size::K16);
         // Many may wait for their clients at once: streams of HTTP/2 whose windows are closed.
         let _charge = Account::BODIES.charge(piece.len());
-        while sent < len {
-            let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(piece.len());
-            let count = osier::io::read_at(file, offset + sent, &mut piece[..most])?;
+        while *sent < len {
+            let most = usize::try_from(len - *sent).unwrap_or(usize::MAX).min(piece.len());
+            let count = osier::io::read_at(file, offset + *sent, &mut piece[..most])?;
             if count == 0 {
                 break;
             }
             self.write_all(&piece[..count])?;
-            sent += count as u64;
+            *sent += count as u64;
         }
         buffers::give(piece);
-        Ok(sent)
+        Ok(())
     }
 }
 

@@ -92,6 +92,11 @@ pub(crate) struct Rest {
 
 #[cfg(feature = "sendfile")]
 impl Rest {
+    /// The number of bytes that are not sent yet.
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(FilePart::bytes).sum::<u64>() + self.tail.len() as u64
+    }
+
     /// Sends on.
     ///
     /// # Suspends
@@ -123,6 +128,10 @@ pub(crate) enum Rest {}
 
 #[cfg(not(feature = "sendfile"))]
 impl Rest {
+    fn bytes(&self) -> u64 {
+        match *self {}
+    }
+
     pub(crate) fn send(&mut self, _: &Transport) -> io::Result<()> {
         match *self {}
     }
@@ -138,10 +147,10 @@ fn write_now(transport: &Transport, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The report of a response, given the head of its request, and whether the client has got all of it.
-pub(crate) type Report = Box<dyn FnOnce(&[u8], bool)>;
+/// The report of a response, given the head of its request, and the number of bytes that are not sent.
+pub(crate) type Report = Box<dyn FnOnce(&[u8], u64)>;
 
-/// A response whose rest is left to its connection. Its drop reports a response that the client has not got.
+/// A response whose rest is left to its connection. Its drop reports it, as far as it is sent.
 pub(crate) struct Unsent {
     pub(crate) rest: Box<Rest>,
     /// The head of the request.
@@ -156,19 +165,10 @@ pub(crate) struct Unsent {
     pub(crate) extensions: Extensions,
 }
 
-impl Unsent {
-    /// Reports that the client has got all of the response.
-    pub(crate) fn end(mut self) {
-        if let Some(report) = self.report.take() {
-            report(&self.head, true);
-        }
-    }
-}
-
 impl Drop for Unsent {
     fn drop(&mut self) {
         if let Some(report) = self.report.take() {
-            report(&self.head, false);
+            report(&self.head, self.rest.bytes());
         }
     }
 }

@@ -56,7 +56,7 @@ impl Conn {
     pub(super) fn rest_is_sent(&mut self, sending: Sending) -> AfterBurst {
         let Sending { unsent, received, .. } = sending;
         let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
-        unsent.end();
+        drop(unsent);
         let worker = self.link.worker.clone();
         worker.server.set_pace(self.link.socket());
         if !keep_alive {

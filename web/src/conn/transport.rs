@@ -343,7 +343,8 @@ impl Transport {
         }
     }
 
-    /// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent. It calls `before` right before the first of them.
+    /// Sends `len` bytes of `file`, from `offset` on, and sets `sent` to how many it sent. It calls `before` right before the first of
+    /// them. If it fails, a plain socket does not tell how many it sent.
     ///
     /// # Suspends
     ///
@@ -351,14 +352,17 @@ impl Transport {
     pub(crate) fn send_file(
         &self,
         file: &File,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
         before: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<u64> {
+        sent: &mut u64,
+    ) -> io::Result<()> {
         match self {
-            Transport::Plain(stream) => osier::io::sendfile_after(file, offset, len, stream, before),
+            Transport::Plain(stream) => {
+                *sent = osier::io::sendfile_after(file, offset, len, stream, before)?;
+                Ok(())
+            }
             #[cfg(feature = "tls")]
-            Transport::Tls(stream) => copy::all(stream, file, offset, len, before),
+            Transport::Tls(stream) => copy::all(stream, file, (offset, len), before, sent),
         }
     }
 
@@ -446,19 +450,18 @@ mod copy {
     pub(super) fn all(
         mut stream: &Stream,
         file: &File,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
         before: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<u64> {
-        let mut sent = 0;
-        let done = pieces(file, offset, len, before, &mut sent, |piece, sent| {
+        sent: &mut u64,
+    ) -> io::Result<()> {
+        let done = pieces(file, offset, len, before, sent, |piece, sent| {
             stream.write_all(piece)?;
             *sent += piece.len() as u64;
             Ok(())
         });
         match done {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(sent),
-            done => done.map(|()| sent),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            done => done,
         }
     }
 

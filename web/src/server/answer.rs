@@ -59,7 +59,8 @@ impl Burst<'_> {
         let sent = self.write_head(response, exchange);
         // The client does not take the body. The head may have been sent, so no error response is possible.
         let bytes = self.output.send(&mut response.body, sent);
-        self.observe(Some(head), response.status.as_u16(), *bytes.as_ref().unwrap_or(&0));
+        let count = bytes.as_ref().map_or_else(|_| self.output.cut(), |bytes| *bytes);
+        self.observe(Some(head), response.status.as_u16(), count);
         bytes
             .map(|_| sent.keep_alive)
             .map_err(|_| After::End(CloseReason::Failed))
@@ -140,7 +141,7 @@ impl Burst<'_> {
         }) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => {
-                (passed.get(), Err(After::Gone))
+                (passed.get() + self.output.cut(), Err(After::Gone))
             }
             failed => {
                 let mut instead = None;
@@ -159,7 +160,7 @@ impl Burst<'_> {
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
-                    (passed.get(), Err(After::End(CloseReason::Failed)))
+                    (passed.get() + self.output.cut(), Err(After::End(CloseReason::Failed)))
                 }
             }
         };
@@ -184,13 +185,12 @@ impl Burst<'_> {
         let app = self.app.observing()?;
         let (client, is_proxied) = Client::of(self.peer, &self.marks).address();
         let (marks, server) = (self.marks.clone(), self.peer.worker.server.clone());
-        Some(Box::new(move |head, all| {
+        Some(Box::new(move |head, left| {
             let mut slots: Slots = Slots::new();
             // It was read once before.
             let head = Head::parse(head, &mut slots, &server.limits).ok();
-            let bytes = if all { bytes } else { 0 };
             let client = Client::Known(client, is_proxied);
-            report(&app, client, &marks, head.as_ref(), status, bytes);
+            report(&app, client, &marks, head.as_ref(), status, bytes.saturating_sub(left));
         }))
     }
 

@@ -37,6 +37,7 @@ fn site(folder: &Folder) -> (Site, Told) {
             let metrics = osier::inspect::metrics().expect("inside of a runtime");
             metrics.workers[0].resting.to_string()
         })
+        .get("/memory", |_| vec![b'x'; LENGTH])
         .get("/{*file}", Files::open(folder.path()).unwrap().handler());
     let timeouts = Timeouts {
         write: WRITE,
@@ -140,7 +141,9 @@ fn a_reader_that_takes_little_is_not_cut_and_one_that_takes_nothing_is() {
     let (site, told) = site(&folder);
     let request = "GET /file HTTP/1.1\r\nHost: test\r\n\r\n";
     let mut dead = asks_and_waits(&site, request);
-    eventually("the server gives up", || told_of_file(&told) == [0]);
+    eventually("the server gives up", || told_of_file(&told).len() == 1);
+    let sent = told_of_file(&told)[0];
+    assert!((1..LENGTH as u64).contains(&sent), "{sent}");
     let mut piece = vec![0; 64 << 10];
     let end = loop {
         match dead.stream.read(&mut piece) {
@@ -164,7 +167,7 @@ fn a_reader_that_takes_little_is_not_cut_and_one_that_takes_nothing_is() {
     }
     let rest = steady.take(LENGTH - taken);
     assert!(rest.iter().zip(taken..).all(|(byte, place)| *byte == byte_at(place)));
-    eventually("it is told", || told_of_file(&told) == [0, LENGTH as u64]);
+    eventually("it is told", || told_of_file(&told) == [sent, LENGTH as u64]);
 }
 
 #[test]
@@ -173,7 +176,45 @@ fn a_client_that_leaves_while_its_connection_rests_is_told() {
     let (site, told) = site(&folder);
     let client = asks_and_waits(&site, "GET /file HTTP/1.1\r\nHost: test\r\n\r\n");
     client.reset();
-    eventually("it is told", || told_of_file(&told) == [0]);
+    eventually("it is told", || told_of_file(&told).len() == 1);
+    let sent = told_of_file(&told)[0];
+    assert!((1..LENGTH as u64).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_response_that_a_client_has_cut_is_told_as_far_as_it_was_sent() {
+    let folder = folder();
+    let (site, told) = site(&folder);
+    // It takes bytes all the time, so the response is sent from a fiber until it is cut.
+    let mut client = site.connect();
+    client.send("GET /file HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.head();
+    client.take(LENGTH / 2);
+    client.reset();
+    eventually("it is told", || told_of_file(&told).len() == 1);
+    let sent = told_of_file(&told)[0];
+    assert!((LENGTH as u64 / 2..LENGTH as u64).contains(&sent), "{sent}");
+
+    let mut client = crate::h2::client::Client::connect(site.addr);
+    let stream = client.begin("GET", "/file", &[], true);
+    client.until("some bytes", |client| client.replies[&stream].body.len() > LENGTH / 2);
+    drop(client);
+    eventually("it is told", || told_of_file(&told).len() == 2);
+    let sent = told_of_file(&told)[1];
+    assert!((LENGTH as u64 / 2..LENGTH as u64).contains(&sent), "{sent}");
+
+    // A body in memory, which the client does not take.
+    let mut client = slow_client(&site);
+    client.send("GET /memory HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.head();
+    client.reset();
+    let memory = || {
+        let told = told.lock().unwrap();
+        let found = told.iter().find(|(place, _)| place == "/memory for /memory");
+        found.map(|(_, bytes)| *bytes)
+    };
+    eventually("it is told", || memory().is_some());
+    assert!((1..LENGTH as u64).contains(&memory().unwrap()), "{:?}", memory());
 }
 
 #[test]

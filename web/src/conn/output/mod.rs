@@ -75,6 +75,8 @@ pub(crate) struct OutputState {
     broken: bool,
     /// Why it is broken.
     why: CloseReason,
+    /// Bytes of the body that the failed write has sent, apart from collected ones.
+    cut: u64,
     /// Number of flushes so far.
     flushes: u64,
     /// Whether a file may be left to the connection.
@@ -106,6 +108,7 @@ impl<'c> Output<'c> {
                 chunk: None,
                 broken: false,
                 why: CloseReason::Client,
+                cut: 0,
                 flushes: 0,
                 may_leave: false,
                 in_frame: false,
@@ -173,6 +176,11 @@ impl<'c> Output<'c> {
     /// The reason for closing a connection whose client is gone or takes no more.
     pub(crate) fn close_reason(&self) -> CloseReason {
         self.state.borrow().why
+    }
+
+    /// Bytes of the body that a failed write of them has sent.
+    pub(crate) fn cut(&self) -> u64 {
+        self.state.borrow().cut
     }
 
     /// Sends the collected bytes.
@@ -248,10 +256,13 @@ impl<'c> Output<'c> {
             return self.collect_file(file, offset, len);
         }
         let head = || self.state().flush_before_file(self.sink, len);
-        match waits_for(Activity::Writing, || self.sink.send_file(file, offset, len, head)) {
-            Ok(count) if count == len => Ok(count),
-            Ok(count) => Err(self.file_failed(file_ended(len - count))),
-            Err(error) => Err(self.file_failed(error)),
+        let mut sent = 0;
+        match waits_for(Activity::Writing, || {
+            self.sink.send_file(file, (offset, len), head, &mut sent)
+        }) {
+            Ok(()) if sent == len => Ok(len),
+            Ok(()) => Err(self.file_failed(file_ended(len - sent), sent)),
+            Err(error) => Err(self.file_failed(error, sent)),
         }
     }
 
@@ -280,9 +291,9 @@ impl<'c> Output<'c> {
         let mut filled = 0;
         while filled < len as usize {
             match osier::io::read_at(file, offset + filled as u64, &mut piece[filled..len as usize]) {
-                Ok(0) => return Err(self.file_failed(file_ended(len - filled as u64))),
+                Ok(0) => return Err(self.file_failed(file_ended(len - filled as u64), 0)),
                 Ok(count) => filled += count,
-                Err(error) => return Err(self.file_failed(error)),
+                Err(error) => return Err(self.file_failed(error, 0)),
             }
         }
         let mut state = self.state();
@@ -306,15 +317,18 @@ impl<'c> Output<'c> {
         let mut count = tail.len() as u64;
         while let Some(part) = parts.next() {
             self.write(&part.before);
-            count += part.before.len() as u64 + part.len;
-            let transport = match self.sink {
-                Sink::Transport(transport) if self.state().may_leave && !self.collects_file(part.len) => transport,
-                _ => {
-                    self.send_file(&file, part.offset, part.len)?;
-                    continue;
+            count += part.before.len() as u64;
+            let len = part.len;
+            let sent = match self.sink {
+                Sink::Transport(transport) if self.state().may_leave && !self.collects_file(len) => {
+                    self.send_patiently(&file, part, transport)
                 }
+                _ => self.send_file(&file, part.offset, len).map(|_| None),
             };
-            if let Some(part) = self.send_patiently(&file, part, transport)? {
+            // The tail is not sent yet.
+            let left = sent.inspect_err(|_| self.state().cut += count - tail.len() as u64)?;
+            count += len;
+            if let Some(part) = left {
                 let mut left: Vec<_> = std::iter::once(part).chain(parts).collect();
                 count += left[1..].iter().map(FilePart::bytes).sum::<u64>();
                 left.reverse();
@@ -349,9 +363,9 @@ impl<'c> Output<'c> {
                 Ok(()) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(self.file_failed(file_ended(part.len - sent)));
+                    return Err(self.file_failed(file_ended(part.len - sent), sent));
                 }
-                Err(error) => return Err(self.file_failed(error)),
+                Err(error) => return Err(self.file_failed(error, sent)),
             }
             match waits_for(Activity::Writing, || transport.socket().wait_writable(patience)) {
                 Ok(true) => {}
@@ -359,16 +373,18 @@ impl<'c> Output<'c> {
                     (part.offset, part.len, part.before) = (part.offset + sent, part.len - sent, Vec::new());
                     return Ok(Some(part));
                 }
-                Err(error) => return Err(self.file_failed(error)),
+                Err(error) => return Err(self.file_failed(error, sent)),
             }
         }
     }
 
-    /// Notes that a file could not be sent as a whole.
+    /// Notes that `sent` bytes of a file could be sent, and not all that were to be sent.
     #[cold]
     #[cfg(feature = "sendfile")]
-    fn file_failed(&self, error: io::Error) -> io::Error {
-        self.state().fail(self.sink, &error);
+    fn file_failed(&self, error: io::Error, sent: u64) -> io::Error {
+        let mut state = self.state();
+        state.fail(self.sink, &error);
+        state.cut = sent;
         error
     }
 
@@ -442,7 +458,7 @@ impl OutputState {
         let done = if tail.is_empty() {
             sink.write_all(&self.buffer)
         } else {
-            sink.write_both(&self.buffer, tail)
+            sink.write_both(&self.buffer, tail, &mut self.cut)
         };
         self.sent(sink, done)
     }

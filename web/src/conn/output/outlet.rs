@@ -185,7 +185,7 @@ impl Outlet for BodyWriter<'_, '_> {
                 self.takes_bytes()?;
                 Ok(sent)
             }
-            Err(error) => Err(self.output.file_failed(error)),
+            Err(error) => Err(self.output.file_failed(error, 0)),
             Ok(()) => Ok(sent),
         }
     }

@@ -1,7 +1,7 @@
 //! HTTP/2: streams with the handlers of every other request.
 
 mod attacks;
-mod client;
+pub mod client;
 mod ending;
 mod grpc;
 mod handlers;
