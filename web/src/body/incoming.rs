@@ -144,6 +144,17 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
+    /// The reason that made this error, if it is that of a request body.
+    pub(crate) fn of(error: &io::Error) -> Option<BodyError> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+
+    /// Whether the error says that a limit or HTTP forbids a request body.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn is_refusal(error: &io::Error) -> bool {
+        matches!(BodyError::of(error), Some(BodyError::Refused(_)))
+    }
+
     pub(crate) fn status(self) -> StatusCode {
         match self {
             BodyError::Refused(reject) => StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST),

@@ -8,10 +8,11 @@ use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBod
 
 use super::backend_response::BackendResponse;
 use super::failure::{Failure, Why};
-use super::sender::Sender;
+use super::sender::{Sender, Unsent};
 use super::tunnel::{Idle, ToBackend};
-use super::{SMALL, Settings, forwarded, relay};
+use super::{SMALL, Settings, forwarded, grpc, relay};
 use crate::body::ahead::{self, Bounds};
+use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
 use crate::conn::trailers::Trailers;
@@ -145,9 +146,9 @@ pub(super) fn make(
         bodiless(request, head.declared)
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
-        let (context, bounds) = (Context::of(settings, number), bounds());
+        let (context, bounds, is_call) = (Context::of(settings, number), bounds(), grpc::is_call(request));
         Kind::Duplex(Box::new(move |body, out| {
-            let done = send_and_relay(sender, body, backend, &bounds, out);
+            let done = send_and_relay(sender, body, backend, (&bounds, is_call), out);
             done.map_err(|error| context.explain(error))
         }))
     } else if backend.take_received(&mut received).map_err(fail)? {
@@ -214,12 +215,13 @@ fn bodiless(request: &Request<'_>, declared: Option<u64>) -> Kind {
     }
 }
 
-/// Sends the rest of the request on another fiber while this one relays the response.
+/// Sends the rest of the request on another fiber while this one relays the response. A client that sends more than it may gets that as
+/// the outcome of a gRPC call.
 fn send_and_relay(
     mut sender: Sender,
     body: &mut crate::RequestBody<'_>,
     mut backend: BackendResponse,
-    bounds: &Bounds,
+    (bounds, is_call): (&Bounds, bool),
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
@@ -229,10 +231,19 @@ fn send_and_relay(
     let send = move || match sender.send(body, &carrier) {
         Ok(()) => None,
         // A connection with a second owner is not kept: the next request would be read as the rest of this one.
-        Err(_) => Some(carrier),
+        Err(unsent) => Some((unsent, carrier)),
     };
     let give_up = move || given_up.cancel();
-    while_sending(send, give_up, || relay::relay(backend, Vec::new(), bounds, out)).0
+    let (relayed, sent) = while_sending(send, give_up, || relay::relay(backend, Vec::new(), bounds, &mut *out));
+    match (relayed, sent.flatten()) {
+        (Err(_), Some((Unsent::Client(error), _))) if BodyError::is_refusal(&error) => {
+            if let Some(refused) = BodyError::of(&error).filter(|_| is_call) {
+                out.set_trailers(grpc::failure(refused.status()));
+            }
+            Err(error)
+        }
+        (relayed, _) => relayed,
+    }
 }
 
 fn upgrade(
@@ -270,7 +281,7 @@ impl Context {
     }
 
     fn explain(&self, error: io::Error) -> io::Error {
-        if Cancelled::is(&error) {
+        if Cancelled::is(&error) || BodyError::of(&error).is_some() {
             return error;
         }
         let (name, label) = (self.upstream.name(), self.upstream.label(self.backend));

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use http::{Method, StatusCode};
 
 use crate::conn::ignoring_case::strip_prefix;
+use crate::conn::trailers::Trailers;
 use crate::{Request, Response};
 
 /// Whether the request is a gRPC call: POST, with a type of the protocol.
@@ -24,6 +25,15 @@ pub(super) fn fail(failed: Response) -> Response {
         .header("grpc-message", encoded(message));
     response.cause = failed.cause;
     response
+}
+
+/// The trailer that ends the response of a call with the error of a status.
+pub(super) fn failure(status: StatusCode) -> Trailers {
+    let (code, message) = outcome(status);
+    Trailers::of([
+        ("grpc-status", code.as_bytes()),
+        ("grpc-message", encoded(message).as_bytes()),
+    ])
 }
 
 /// The gRPC code for a status, and what it means here.

@@ -10,7 +10,7 @@ use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier::fiber::Activity;
 use osier::io::HalfClose;
-use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
+use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, Transfer, write_reject};
 
 use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
@@ -119,7 +119,7 @@ impl Burst<'_> {
         response: &mut Response,
         head: &Head<'_>,
         exchange: Exchange,
-        from: Option<&mut RequestBody<'_>>,
+        mut from: Option<&mut RequestBody<'_>>,
     ) -> Result<bool, After> {
         if self.marks.slow.due().is_some() && is_event_stream(response) {
             self.marks.slow.end(); // it lasts as long as its client stays
@@ -128,9 +128,9 @@ impl Burst<'_> {
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
         let passed = Cell::new(0);
-        let send = || {
+        let mut send = || {
             self.output
-                .send_slowly(mem::take(&mut response.body), sent, from, &passed)
+                .send_slowly(mem::take(&mut response.body), sent, from.as_deref_mut(), &passed)
         };
         let (bytes, kept) = match self.catch(head, || match response.ends_with_client {
             true => {
@@ -146,15 +146,23 @@ impl Burst<'_> {
             failed => {
                 let mut instead = None;
                 if let Ok(Err(error)) = failed {
-                    instead = Broken::status_of(&error).map(Response::plain);
-                    let (method, target) = (head.method(), head.target());
-                    self.log(
-                        Level::Error,
-                        Some(head),
-                        format_args!("the response body of {method} {target} failed: {}", Causes(&error)),
-                    );
+                    let refused = BodyError::of(&error).zip(from.as_deref());
+                    if let Some((BodyError::Refused(reject), body)) = refused {
+                        instead = Some(Response::plain(BodyError::Refused(reject).status()));
+                        self.log_refused_body(head, body, reject);
+                    } else {
+                        instead = Broken::status_of(&error).map(Response::plain);
+                        let (method, target) = (head.method(), head.target());
+                        self.log(
+                            Level::Error,
+                            Some(head),
+                            format_args!("the response body of {method} {target} failed: {}", Causes(&error)),
+                        );
+                    }
                 }
-                if self.output.take_back(mark) {
+                if self.ends_with_trailer(sent.transfer) {
+                    (passed.get(), Ok(false))
+                } else if self.output.take_back(mark) {
                     let mut response = instead.unwrap_or_else(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
                     status = response.status;
                     let sent = self.write_head(&response, exchange.closing());
@@ -178,6 +186,18 @@ impl Burst<'_> {
         }
         self.observe(Some(head), status.as_u16(), bytes);
         kept
+    }
+
+    /// Ends a body that has failed, if its trailer says so and can be sent. Returns whether it is ended.
+    fn ends_with_trailer(&self, transfer: Transfer) -> bool {
+        let has_trailer = self.output.has_trailer();
+        match transfer {
+            Transfer::Chunked if has_trailer => self.output.end_chunks(),
+            // The end of the stream has the trailer.
+            Transfer::UntilClose if has_trailer && self.peer.transport().is_none() => {}
+            _ => return false,
+        }
+        !self.output.is_broken()
     }
 
     /// Returns the report of a response that the connection finishes without a burst.
@@ -214,11 +234,7 @@ impl Burst<'_> {
         if status.is_client_error() {
             let status = status.as_u16();
             match cause.downcast_ref() {
-                Some(BodyError::Refused(reject)) => {
-                    let reason = Reason(*reject, body.limit_of(*reject));
-                    let text = format_args!("{method} {target} was refused with {status}: {reason}");
-                    self.log_refused(Some(head), text, *reject);
-                }
+                Some(BodyError::Refused(reject)) => self.log_refused_body(head, body, *reject),
                 // The client does not learn which settings.
                 Some(BodyError::TimedOut) => log(
                     Level::Info,
@@ -251,6 +267,19 @@ impl Burst<'_> {
     #[cold]
     pub(crate) fn log(&self, level: Level, head: Option<&Head<'_>>, text: fmt::Arguments<'_>) {
         self.peer.worker.server.log(&self.record(level, head, text));
+    }
+
+    /// Logs why HTTP or a limit forbids the body of the current request.
+    #[cold]
+    fn log_refused_body(&self, head: &Head<'_>, body: &RequestBody<'_>, reject: Reject) {
+        let (method, target, status) = (
+            head.method(),
+            head.target(),
+            BodyError::Refused(reject).status().as_u16(),
+        );
+        let reason = Reason(reject, body.limit_of(reject));
+        let text = format_args!("{method} {target} was refused with {status}: {reason}");
+        self.log_refused(Some(head), text, reject);
     }
 
     /// Logs why HTTP or a limit forbids the current request.

@@ -238,6 +238,11 @@ impl<'c> Output<'c> {
         state.flush(self.sink, bytes)
     }
 
+    /// Whether the body that is being sent has got its trailer.
+    pub(crate) fn has_trailer(&self) -> bool {
+        !self.state.borrow().trailers.is_empty()
+    }
+
     /// Ends a chunked body.
     pub(crate) fn end_chunks(&self) {
         let mut state = self.state();

@@ -154,6 +154,78 @@ fn the_errors_of_the_proxy_itself_have_a_status_of_grpc() {
     assert_eq!(call(&front).0, "14");
 }
 
+/// A proxy whose clients may send two bytes.
+fn limited(backend: &crate::common::Site, buffer: bool) -> crate::common::Site {
+    let options = Options {
+        buffer,
+        ..Options::default()
+    };
+    let proxy = Proxy::with(upstream(backend.addr).build().unwrap(), options);
+    site(
+        Router::new().fallback_answering(move |request| match request.body().limit(2) {
+            Ok(()) => proxy.answer_after_body(request),
+            Err(error) => error.into_response().into(),
+        }),
+    )
+}
+
+#[test]
+fn a_client_that_sends_too_much_once_messages_have_come_gets_the_status_of_the_call() {
+    let backend = site(Router::new().get("/a", |_| "a").fallback(|_| {
+        Response::stream(|out| {
+            out.write_all(b"a")?;
+            out.flush()?;
+            crate::common::forever();
+            Ok(())
+        })
+    }));
+    let front = limited(&backend, true);
+    let mut client = Client::connect(front.addr);
+    let fields: [(&str, &[u8]); 2] = [("content-type", b"application/grpc"), ("te", b"trailers")];
+    let stream = client.begin("POST", "/a.B/C", &fields, false);
+    client.body(stream, b"xy", false);
+    client.until("a message", |client| client.replies[&stream].body == b"a");
+    client.body(stream, b"z", false);
+    let reply = client.reply(stream);
+    assert_eq!(reply.reset, None, "{:?}", front.log);
+    let trailer = |name| reply.trailers.iter().find(|(known, _)| known == name);
+    assert_eq!(trailer("grpc-status").map(|(_, value)| &**value), Some("8"));
+    assert_eq!(
+        trailer("grpc-message").map(|(_, value)| &**value),
+        Some("the request is too large")
+    );
+    assert_eq!(client.get("/a").status, 200, "the connection goes on");
+
+    let mut client = front.connect();
+    client.send("POST /a.B/C HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxy\r\n");
+    assert_eq!((client.head().0, client.take(9)), (200, b"0001\r\na\r\n".to_vec()));
+    client.send("1\r\nz\r\n");
+    let rest = String::from_utf8(client.rest()).unwrap();
+    let expected = "0\r\ngrpc-status: 8\r\ngrpc-message: the request is too large\r\n\r\n";
+    assert_eq!(rest.to_ascii_lowercase(), expected);
+    // It is the mistake of the client.
+    let refused = front.refused.lock().unwrap().join("\n");
+    let expected = "POST /a.B/C was refused with 413: the body is larger than the limit of 2 bytes";
+    assert_eq!(refused.matches(expected).count(), 2, "{refused}");
+    assert!(front.log.lock().unwrap().is_empty(), "{:?}", front.log);
+}
+
+#[test]
+fn a_client_of_http_2_that_sends_too_much_is_told() {
+    let backend = site(Router::new().fallback(|request: &mut osier_web::Request<'_>| {
+        let mut text = String::new();
+        request.body().read_to_string(&mut text).map(|_| text)
+    }));
+    for buffer in [true, false] {
+        let front = limited(&backend, buffer);
+        let mut client = Client::connect(front.addr);
+        let stream = client.begin("POST", "/", &[], false);
+        client.body(stream, b"xyz", false);
+        let reply = client.reply(stream);
+        assert_eq!((reply.status, reply.reset), (413, None), "{:?}", front.log);
+    }
+}
+
 /// A client that watches sends one message, and is silent from then on.
 #[test]
 fn a_client_may_be_silent_while_the_messages_of_its_call_come() {
