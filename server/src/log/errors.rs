@@ -42,6 +42,9 @@ const LOGINS: u32 = 10;
 /// example.
 const REMEMBERED: usize = 64;
 
+/// How the lines about closed connections begin.
+const CLOSED: &str = "closed a";
+
 /// The most lines that wait for the destination of the log while the server starts.
 const EARLY: usize = 256;
 
@@ -340,7 +343,7 @@ impl<W: AsFd> Log<W> {
             if again > 0 {
                 // The lines may be about other sites, clients and requests.
                 entry.about.clear();
-                entry.text = format!("{} with this cause: {}", more_lines(again), entry.text);
+                entry.text = format!("{} with this cause: {}", more_lines(again), shared(&entry.text));
                 self.put(&entry);
             }
         }
@@ -508,17 +511,31 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// A hash of the reason why a request has failed or was refused, or why a connection was closed. It leaves out the
-/// target and the port, which the peer chooses. None for every other line.
+/// A hash of the [`reason`] of a line, if it has one.
 fn cause(line: &str) -> Option<u64> {
-    let marks = [" failed: ", " was refused with "];
-    let reason = match line.strip_prefix("closed a") {
-        Some(closed) => closed.split_once(": ")?.1,
-        None => marks.iter().find_map(|mark| Some(line.split_once(mark)?.1))?,
-    };
     let mut hasher = DefaultHasher::new();
-    reason.hash(&mut hasher);
+    reason(line)?.hash(&mut hasher);
     Some(hasher.finish())
+}
+
+/// The end of a line that says why a request has failed or was refused, or why a connection was closed. It leaves out the
+/// target and the port, which the peer chooses. None for every other line.
+fn reason(line: &str) -> Option<&str> {
+    let marks = [" failed: ", " was refused with "];
+    let at = match line.starts_with(CLOSED) {
+        true => line.find(": "),
+        false => marks.iter().find_map(|mark| line.find(mark)),
+    };
+    Some(&line[at?..])
+}
+
+/// The text that lines with the same [`reason`] share. A failed login names its client and user in the reason.
+fn shared(line: &str) -> String {
+    match reason(line) {
+        Some(reason) if line.starts_with(CLOSED) => format!("closed ...{reason}"),
+        Some(reason) if !line.starts_with(LOGIN_FAILED) => format!("...{reason}"),
+        _ => line.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -598,8 +615,8 @@ mod tests {
         say(&mut log, Level::Error, "GET / failed: no backend", start + REPEAT);
         assert_eq!(
             read_untimed(&mut reader),
-            "error osier: 99 more lines with this cause: GET /0 failed: no backend\n\
-             info osier: 99 more lines with this cause: GET /0 was refused with 400: a bare line feed\n\
+            "error osier: 99 more lines with this cause: ... failed: no backend\n\
+             info osier: 99 more lines with this cause: ... was refused with 400: a bare line feed\n\
              error osier: GET / failed: no backend\n"
         );
         for n in 0..3 {
@@ -614,7 +631,7 @@ mod tests {
         log.count_repeated(None);
         assert_eq!(
             read_untimed(&mut reader),
-            "error osier: 3 more lines with this cause: GET / failed: no backend\n",
+            "error osier: 3 more lines with this cause: ... failed: no backend\n",
             "at the end, once"
         );
     }
@@ -675,8 +692,8 @@ mod tests {
         log.count_repeated(Some(start + REPEAT));
         let text = read_untimed(&mut reader);
         let expected = [
-            "info osier: 99 more lines with this cause: closed an HTTP/2 connection: a frame",
-            "warning osier: 99 more lines with this cause: closed a connection from the trusted peer 192.0.2.1:0: no header",
+            "info osier: 99 more lines with this cause: closed ...: a frame",
+            "warning osier: 99 more lines with this cause: closed ...: no header",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }
