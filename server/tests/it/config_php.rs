@@ -374,6 +374,17 @@ fn a_script_knows_the_target_that_the_client_sent() {
         assert_eq!(sites.ask("PURGE", "x", purged, &[]).text(), format!("{count} purged\n"));
         assert_eq!(is_hit("/wiki/b"), kept, "{purged}");
     }
+    // A rule may make another target of a purge than of the request whose response it removes.
+    let choosy = "to = \"/page.php?a=1\", if = [{ of = \"cookie\", name = \"style\" }] }";
+    assert!(
+        sites
+            .reload(&purging.replacen("to = \"/page.php?a=1\" }", choosy, 1))
+            .contains("reloaded")
+    );
+    let ask = |method: &str| sites.ask(method, "x", "/wiki/c", &["Cookie: style=dark"]);
+    assert_eq!(ask("GET").text(), "/wiki/c /page.php a=1 ");
+    assert_eq!(sites.ask("PURGE", "x", "/wiki/c", &[]).text(), "1 purged\n");
+    assert!(!ask("GET").field("cache-status").unwrap().starts_with("osier; hit"));
 }
 
 /// Front controllers answer all pages of a site by one script.

@@ -6,8 +6,8 @@
 //! | `PURGE /a/*` | those of this host whose path begins with `/a/` |
 //! | `PURGE /` with `Cache-Tag: x, y` | those of this host that have one of these tags in their `Cache-Tag` |
 //!
-//! Where the key has the target that the client has sent besides the one that took its place, both must be those of the
-//! PURGE, and a `*` stands in the sent one.
+//! Where the key has the target that the client has sent besides the one that took its place, the target of a PURGE is the sent one,
+//! whatever has taken its place: a rule may ask for the method or a cookie.
 //!
 //! The response tells how many there were. A POST, PUT, DELETE or another method that may change
 //! something removes the responses for its target, and those for the `Location` and `Content-Location`
@@ -56,8 +56,12 @@ pub fn purge(store: &Store, (space, by_sent_target): (u64, bool), request: &Requ
     } else if let Some(begin) = path.canonical().strip_suffix('*') {
         let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
         store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+    } else if by_sent_target {
+        let query = sent.map_or(request.query(), Head::query);
+        invalidate_target(store, space, host, path.canonical(), query)
+            + invalidate_behind_rules(store, space, host, path.canonical(), query)
     } else {
-        invalidate_own(store, (space, by_sent_target), request)
+        invalidate_own(store, (space, false), request)
     };
     Response::new(StatusCode::OK).body(format!("{count} purged\n"))
 }
@@ -119,7 +123,7 @@ fn invalidate_target(store: &Store, space: u64, host: &str, path: &str, query: O
 }
 
 /// Removes the responses for a target that clients send, whatever a rule has made of it, of both schemes.
-fn invalidate_behind_rules(store: &Store, space: u64, host: &str, path: &str, query: Option<&str>) {
+fn invalidate_behind_rules(store: &Store, space: u64, host: &str, path: &str, query: Option<&str>) -> usize {
     let prefixes = [false, true].map(|is_https| {
         let mut prefix = Vec::new();
         key::write_target(space, is_https, host, path, query, &mut prefix);
@@ -127,7 +131,7 @@ fn invalidate_behind_rules(store: &Store, space: u64, host: &str, path: &str, qu
         prefix
     });
     store.wait_for_files();
-    store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
+    store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
 }
 
 /// The target of a reference on the same host.
