@@ -35,7 +35,7 @@ use super::flight::{Flight, Outcome};
 use super::freshness::{Facts, Freshness, Refusal, judge};
 use super::key::Wanted;
 use super::record::Record;
-use super::store::{Count, Mark, Store};
+use super::store::{Behind, Count, Mark, Store};
 use super::writer::Writer;
 use super::{Inner, Inside, key};
 use crate::body::outgoing::Kind;
@@ -100,6 +100,8 @@ pub struct Job {
     states: States,
     extensions: Extensions,
     hand: Hand,
+    /// Its place among the fetches behind stale responses, if it is one.
+    _place: Option<Behind>,
 }
 
 impl Job {
@@ -138,7 +140,14 @@ impl Job {
             states: request.states.clone(),
             extensions: fetched_extensions(request),
             hand: Hand::default(),
+            _place: None,
         }
+    }
+
+    /// The same fetch, behind a stale response.
+    pub fn behind(mut self, place: Behind) -> Job {
+        self._place = Some(place);
+        self
     }
 
     /// Begins the fetch. A response that is for this client alone is in the returned place when the flight has ended.

@@ -329,12 +329,16 @@ impl Cache {
         response
     }
 
-    /// Fetches another response behind a stale one, unless that is going on already.
+    /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the store allows.
     #[cold]
     fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
+        let Some(place) = Store::take_place_behind(&self.0.store) else {
+            return;
+        };
         let now = osier::time::coarse_now();
         if let Join::Lead(flight) = self.0.store.join(wanted, &request.headers(), now) {
-            Job::new(&self.0, handler, request, (&flight, wanted), Some(entry)).begin();
+            let job = Job::new(&self.0, handler, request, (&flight, wanted), Some(entry));
+            job.behind(place).begin();
         }
     }
 

@@ -185,6 +185,36 @@ fn the_error_of_a_refresh_is_logged() {
     });
 }
 
+/// The client of a stale response waits for nothing, so it can ask for any number of them.
+#[test]
+fn fetches_behind_stale_responses_are_bounded() {
+    const PAGES: usize = 300;
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, _| {
+            if (PAGES..2 * PAGES).contains(&call) {
+                osier::sleep(s(100));
+            }
+            answer(200, "cache-control: max-age=1, stale-while-revalidate=600", "a")
+        });
+        let all = || {
+            for page in 0..PAGES {
+                assert_eq!(send(&world.client, &format!("GET /{page}")).text(), "a");
+            }
+            osier::sleep(Duration::from_millis(1)); // they begin
+            world.calls()
+        };
+        assert_eq!(all(), PAGES);
+        osier::sleep(s(2));
+        let begun = all() - PAGES;
+        assert!((1..=128).contains(&begun), "{begun}");
+        assert_eq!(all() - PAGES, begun, "no place is free");
+        // The fetches end, and others begin.
+        osier::sleep(s(101));
+        let begun = all() - PAGES;
+        assert!((129..=256).contains(&begun), "{begun}");
+    });
+}
+
 #[test]
 fn long_keys_have_no_marks() {
     on_clock(|| {

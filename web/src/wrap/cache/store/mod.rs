@@ -27,7 +27,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -145,6 +145,8 @@ pub struct Store {
     next: AtomicU64,
     /// Bytes in memory of bodies that are being received.
     held: AtomicU64,
+    /// The number of fetches behind stale responses.
+    behind: AtomicUsize,
     disk: Option<Arc<Disk>>,
     on_disk: Mutex<Queue>,
     /// Whether the search for the files of earlier processes has begun.
@@ -154,6 +156,19 @@ pub struct Store {
     /// Set when that search has ended, and never reset.
     is_rebuilt: Event,
     log: Option<Log>,
+}
+
+/// The most fetches behind stale responses at once. Their clients wait for nothing, so one connection could begin any number of them, and
+/// each is a request at a backend. Beyond the bound a stale response stays stale for a while longer.
+const BEHIND: usize = 128;
+
+/// A place among the fetches behind stale responses.
+pub struct Behind(Arc<Store>);
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.0.behind.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Shard {
@@ -205,6 +220,7 @@ impl Store {
             hasher: RandomState::new(),
             next: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            behind: AtomicUsize::new(0),
             on_disk: Mutex::new(Queue::new(options.disk_size)),
             has_begun: AtomicBool::new(disk.is_none()),
             invalid: Mutex::new(disk.as_ref().map(|_| HashSet::new())),
@@ -317,6 +333,12 @@ impl Store {
             }),
             is_failing: resource.failing.is_some_and(|until| now < until),
         }
+    }
+
+    /// Takes a place for a fetch behind a stale response, if one is free.
+    pub(super) fn take_place_behind(store: &Arc<Store>) -> Option<Behind> {
+        let place = Behind(Arc::clone(store));
+        (store.behind.fetch_add(1, Ordering::Relaxed) < BEHIND).then_some(place)
     }
 
     /// Decides who fetches.
