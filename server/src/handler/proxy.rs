@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use osier_web::proxy::{self, Host, Options};
+use osier_web::proxy::{self, Host, Options, Redirects};
 use osier_web::upstream::Upstream;
 use osier_web::{Answer, Request, Response};
 use toml::Spanned;
@@ -66,10 +66,12 @@ impl Configured for Proxy {
                 .map(Host::Fixed)
                 .ok_or("write \"client\", \"upstream\" or a host"),
         });
+        let strip = strip(&table, matches);
         let (timeouts, default) = (timeouts(&table), Options::default());
         let options = Options {
             host: host.map_or(default.host, |host| host.value),
-            strip: strip(&table, matches),
+            redirects: redirects(&table, strip.is_some()).unwrap_or(default.redirects),
+            strip,
             forwarded: table.boolean("forwarded").unwrap_or(default.forwarded),
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
@@ -113,6 +115,22 @@ impl Configured for Proxy {
             .map_err(|error| format!("cannot set up a proxy: {error}"))?;
         Ok(Opened::answers(proxy))
     }
+}
+
+/// Reads which redirects lead back to this server.
+fn redirects(table: &Section<'_>, has_prefix: bool) -> Option<Redirects> {
+    let value = table.any("redirects")?;
+    if let DeValue::Boolean(all) = value.get_ref() {
+        return Some(if *all { Redirects::Backend } else { Redirects::Preserve });
+    }
+    let text = table.as_string("redirects", value, "true, false or \"prefix\"")?;
+    let mistake = match &*text.value {
+        "prefix" if has_prefix => return Some(Redirects::Prefix),
+        "prefix" => "'redirects' = \"prefix\" needs 'strip', which removes the prefix",
+        _ => "'redirects' must be true, false or \"prefix\"",
+    };
+    table.source().problem(&text.span, mistake);
+    None
 }
 
 impl Handler for proxy::Proxy {

@@ -77,6 +77,15 @@ fn handlers() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nproxy = { to = \"a:1\", redirects = \"prefix\" }\n[[site.route]]\n\
+             proxy = { to = \"a:1\", strip = \"/a\", redirects = \"all\" }\n[[site.route]]\nproxy = { to = \"a:1\", redirects = 1 }\n",
+            &[
+                "4:35: 'redirects' = \"prefix\" needs 'strip', which removes the prefix",
+                "6:49: 'redirects' must be true, false or \"prefix\"",
+                "8:35: 'redirects' must be true, false or \"prefix\", not the number 1",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443/x\"\n[[site.route]]\n\
              proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
             &[

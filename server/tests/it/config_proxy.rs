@@ -52,6 +52,15 @@ fn serve(mut stream: TcpStream) {
         let _ = stream.read(&mut byte);
         return;
     }
+    if head.starts_with("GET /moved") {
+        let to = match head.starts_with("GET /moved/url ") {
+            true => format!("http://{}/x", stream.local_addr().unwrap()),
+            false => "/x".to_owned(),
+        };
+        let fields = "Content-Length: 0\r\nConnection: close\r\n";
+        let _ = stream.write_all(format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n{fields}\r\n").as_bytes());
+        return;
+    }
     if head.starts_with("GET /overloaded ") {
         let fields =
             "Content-Encoding: br\r\nETag: \"1\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Own: 1\r\n";
@@ -110,6 +119,32 @@ fn requests_reach_the_application() {
     let sites = Sites::start(&file(nobody, ""));
     let reply = sites.get("x.example", "/a");
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn a_redirect_of_the_application_leads_back_through_its_route() {
+    let application = application();
+    let route = |path: &str, more: &str| {
+        format!("[[site.route]]\npath = \"/{path}\"\nproxy = {{ to = \"{application}\", strip = true{more} }}\n")
+    };
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n{}{}{}",
+        route("usual", ""),
+        route("prefix", ", redirects = \"prefix\""),
+        route("none", ", redirects = false"),
+    ));
+    let own = format!("http://{application}/x");
+    for (path, expected) in [
+        ("/usual/moved/url", "/usual/x"),
+        ("/usual/moved", "/x"),
+        ("/prefix/moved/url", "/prefix/x"),
+        ("/prefix/moved", "/prefix/x"),
+        ("/none/moved/url", &own),
+        ("/none/moved", "/x"),
+    ] {
+        let reply = sites.get("x.example", path);
+        assert_eq!((reply.status, reply.field("location")), (302, Some(expected)), "{path}");
+    }
 }
 
 #[test]

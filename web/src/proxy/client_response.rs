@@ -10,7 +10,7 @@ use super::backend_response::BackendResponse;
 use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::tunnel::{Idle, ToBackend};
-use super::{SMALL, Settings, forwarded, grpc, relay};
+use super::{SMALL, Settings, forwarded, grpc, redirect, relay};
 use crate::body::ahead::{self, Bounds};
 use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
@@ -123,6 +123,11 @@ pub(super) fn make(
     }
     let carrier = backend.carrier().expect("the body has not been read");
     let number = carrier.ticket().backend();
+    let location = match head.status.as_u16() {
+        201 | 300..400 => head.fields.first("location"),
+        _ => None,
+    };
+    let location = location.and_then(|value| redirect::location(settings, request, carrier.ticket().address(), value));
     let fail = |error: io::Error| match Cancelled::is(&error) {
         true => Failure::Cancelled(error),
         false => Failure::Backend(number, Why::Body(error)),
@@ -170,6 +175,11 @@ pub(super) fn make(
     };
     let mut response = Response::new(head.status);
     response.fields = head.fields;
+    if let Some(location) = location {
+        response.fields.remove("location");
+        // The strict parser has accepted what it is made of.
+        let _ = response.fields.push("location", location.as_bytes());
+    }
     response.has_date = head.has_date;
     response.of_backend = true;
     response.body = Body { kind, text: None };

@@ -33,6 +33,7 @@ mod failure;
 pub(crate) mod forwarded;
 mod grpc;
 mod outgoing;
+mod redirect;
 mod relay;
 mod sender;
 pub(crate) mod tunnel;
@@ -53,6 +54,7 @@ use crate::upstream::Upstream;
 use crate::upstream::client::while_client_stays;
 use crate::{Answer, Handler, IntoResponse, Request, Response};
 
+pub use self::redirect::Redirects;
 use self::sender::Sender;
 
 /// The longest body of known length that is read completely before the client's response begins, in bytes. The backend's
@@ -112,7 +114,7 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// | 504 | connecting, or the response, took too long |
 /// | the connection ends | the backend breaks off inside a body that the client has received a part of |
 ///
-/// Each of them is logged with the request id. Clients of HTTP/1.1 and HTTP/2 get the interim responses
+/// Each of them is logged with the request id. A redirect that names the backend leads back to this server: see [`Redirects`]. Clients of HTTP/1.1 and HTTP/2 get the interim responses
 /// of the backend, apart from `100 Continue`. A 103 Early Hints keeps its `Link` and `Content-Security-Policy`; other interim
 /// responses lose all fields, because layers see only the final response.
 ///
@@ -167,6 +169,8 @@ pub struct Options {
     pub strip: Option<String>,
     /// Text that takes the place of [`strip`](Options::strip), where that matches. Empty by default.
     pub replacement: String,
+    /// Which redirects of a backend lead back to this server. Default: [`Redirects::Backend`].
+    pub redirects: Redirects,
     /// Sends `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded` to the backend. On by default.
     pub forwarded: bool,
     /// Time from the end of the request to the first byte of the response, then 504. It is also the
@@ -219,6 +223,7 @@ impl Default for Options {
             host: Host::Preserve,
             strip: None,
             replacement: String::new(),
+            redirects: Redirects::default(),
             forwarded: true,
             first_byte: s(60),
             between: s(60),

@@ -101,7 +101,7 @@ pub(super) fn write_head(
 }
 
 /// The Host field for the backend at `address`. `asked` is the client's.
-fn backend_host<'h>(settings: &'h Settings, asked: &'h str, address: &'h Address) -> &'h str {
+pub(super) fn backend_host<'h>(settings: &'h Settings, asked: &'h str, address: &'h Address) -> &'h str {
     match (&settings.options.host, address) {
         (Host::Preserve, _) => asked,
         (Host::Fixed(host), _) => host,

@@ -46,6 +46,7 @@ mod proxy_fields;
 mod proxy_framing;
 mod proxy_peers;
 mod proxy_protocol;
+mod proxy_redirects;
 mod proxy_streams;
 mod proxy_tunnel;
 mod pubsub_redis;

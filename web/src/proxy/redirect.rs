@@ -1,0 +1,147 @@
+//! Redirects of a backend: a `Location` that leads to the backend itself leads to this server instead.
+//!
+//! The new value is a path, which the client resolves against its own request. So it needs neither the client's scheme nor its host.
+
+use std::borrow::Cow;
+
+use osier_http::path::Path;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::{Host, Settings, outgoing};
+use crate::conn::ignoring_case::strip_prefix;
+use crate::{Address, Request};
+
+/// Which values of `Location` a [`Proxy`](super::Proxy) changes, in a 201 or a redirect of a backend. Another server's address stays.
+///
+/// ```
+/// use osier_web::Router;
+/// use osier_web::proxy::{Options, Proxy, Redirects};
+/// use osier_web::upstream::Upstream;
+///
+/// let app = Upstream::builder("app").backend("127.0.0.1:8000".parse()?).build()?;
+/// // `Location: /login` becomes `Location: /app/login`.
+/// let options = Options { strip: Some("/app".into()), redirects: Redirects::Prefix, ..Options::default() };
+/// let router = Router::new().mount("/app", Proxy::with(app, options).handler());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Redirects {
+    /// None.
+    Preserve,
+    /// A URL with the backend's address or with the [host](super::Options::host) that the backend gets, unless that is the client's. It
+    /// becomes a path, behind the prefix that [`strip`](super::Options::strip) has taken off.
+    #[default]
+    Backend,
+    /// Also a path, and a URL with the client's host: they get that prefix, unless they begin with it. It is for an application that does
+    /// not know below which path it is.
+    Prefix,
+}
+
+/// The characters of a prefix that are percent-encoded. Its canonical form has the escapes that must stay.
+const PREFIX: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b'%');
+
+/// The `Location` for the client in place of this one of the backend at `address`. `None` if that stays.
+#[cold]
+pub(super) fn location(
+    settings: &Settings,
+    request: &Request<'_>,
+    address: &Address,
+    location: &[u8],
+) -> Option<String> {
+    let policy = settings.options.redirects;
+    // Browsers leave out spaces and tabs: what follows one could become a host.
+    let text = str::from_utf8(location).ok()?;
+    if policy == Redirects::Preserve || text.bytes().any(|byte| byte <= b' ') {
+        return None;
+    }
+    // What stays in front of the path, and whether the value must change.
+    let (front, must_change, path) = match after_scheme(text) {
+        Some((rest, port)) => {
+            let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+            let is_asked = || request.host().is_some_and(|host| is_same(authority, host));
+            match is_of_backend(settings, address, (authority, port)) {
+                true => ("", true, path),
+                // The scheme may be the point of the redirect.
+                false if policy == Redirects::Prefix && is_asked() => (&text[..text.len() - path.len()], false, path),
+                false => return None,
+            }
+        }
+        None if policy == Redirects::Prefix && text.starts_with('/') => ("", false, text),
+        None => return None,
+    };
+    let path = with_slash(path);
+    if names_host(&path) {
+        return None;
+    }
+    let Some((prefix, with)) = stripped(settings, request) else {
+        return must_change.then(|| path.into_owned());
+    };
+    let prefix = utf8_percent_encode(prefix, PREFIX).to_string();
+    if !prefix.is_empty() && below(&path, &prefix).is_some() {
+        return must_change.then(|| path.into_owned());
+    }
+    let rest = below(&path, with)?;
+    let mounted = prefix + rest;
+    let mounted = with_slash(&mounted);
+    (!names_host(&mounted)).then(|| format!("{front}{mounted}"))
+}
+
+/// The path with a slash at its beginning.
+fn with_slash(path: &str) -> Cow<'_, str> {
+    match path.starts_with('/') {
+        true => path.into(),
+        false => format!("/{path}").into(),
+    }
+}
+
+/// The URL behind its scheme, and the port of that scheme.
+fn after_scheme(url: &str) -> Option<(&str, &'static str)> {
+    let schemes = [("http://", ":80"), ("https://", ":443")];
+    schemes.into_iter().find_map(|(scheme, port)| {
+        strip_prefix(url.as_bytes(), scheme.as_bytes())?;
+        Some((&url[scheme.len()..], port))
+    })
+}
+
+/// Whether a URL with this authority, and the port of its scheme, leads to the backend at `address`, or to the host that it got.
+fn is_of_backend(settings: &Settings, address: &Address, (authority, port): (&str, &str)) -> bool {
+    let is_address = match address {
+        Address::Tcp(address) => {
+            let with_port = address.strip_suffix(port).is_some_and(|host| is_same(authority, host));
+            is_same(authority, address) || with_port
+        }
+        Address::Unix(_) => false,
+    };
+    let is_sent =
+        || settings.options.host != Host::Preserve && is_same(authority, outgoing::backend_host(settings, "", address));
+    !authority.is_empty() && (is_address || is_sent())
+}
+
+fn is_same(authority: &str, other: &str) -> bool {
+    authority.eq_ignore_ascii_case(other)
+}
+
+/// The prefix that was taken off the path of the request, and what has taken its place.
+fn stripped<'s>(settings: &'s Settings, request: &Request<'_>) -> Option<(&'s str, &'s str)> {
+    let (prefix, with) = settings.prefix.as_ref()?;
+    Path::parse(request.path()).ok()?.strip_prefix(prefix)?;
+    Some((prefix, with))
+}
+
+/// The rest of a reference behind a path, if it is that path or below it.
+fn below<'r>(reference: &'r str, path: &str) -> Option<&'r str> {
+    let rest = reference.strip_prefix(path)?;
+    (rest.is_empty() || rest.starts_with(['/', '?', '#'])).then_some(rest)
+}
+
+/// Whether browsers take a reference that begins with a slash for one that names a host.
+fn names_host(reference: &str) -> bool {
+    reference[1..].starts_with(['/', '\\'])
+}
