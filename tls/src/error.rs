@@ -97,7 +97,7 @@ impl fmt::Display for Error {
 }
 
 /// Explanations of reasons that rustls gives as mere names.
-const HINTS: [(&str, &str); 3] = [
+const HINTS: [(&str, &str); 5] = [
     (
         "CaUsedAsEndEntity",
         ": the peer shows the certificate of an authority (CA:TRUE) as its own",
@@ -110,6 +110,8 @@ const HINTS: [(&str, &str); 3] = [
         "UnsupportedCertVersion",
         ": the peer's certificate is of X.509 version 1; sign it with extensions, which makes it version 3",
     ),
+    ("UnknownIssuer", ": no authority that is trusted here has signed it"),
+    ("InvalidContentType", ": the peer does not speak TLS on this port"),
 ];
 
 impl std::error::Error for Error {}

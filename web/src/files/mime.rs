@@ -17,6 +17,8 @@ pub fn content_type(name: &Path) -> String {
         "application/font-sfnt" => "font/otf",
         "application/font-woff" => "font/woff",
         "audio/m4a" => "audio/mp4",
+        // Lists of stations (m3u) have kept that name.
+        "audio/x-mpegurl" if name.extension() == Some("m3u8".as_ref()) => "application/vnd.apple.mpegurl",
         "video/vnd.dlna.mpeg-tts" => "video/mp2t",
         guess => guess,
     };
@@ -63,6 +65,8 @@ mod tests {
             ("a.woff2", "font/woff2"),
             ("a.otf", "font/otf"),
             ("a.m4a", "audio/mp4"),
+            ("a.m3u", "audio/x-mpegurl"),
+            ("a.m3u8", "application/vnd.apple.mpegurl"),
             ("a.ts", "video/mp2t"),
             ("a.pdf", "application/pdf"),
             ("a.mp4", "video/mp4"),

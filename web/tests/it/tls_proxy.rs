@@ -189,8 +189,12 @@ fn a_backend_that_is_not_trusted_gets_no_request() {
     }
     // A backend that speaks no TLS.
     let plain = crate::common::site(Router::new().get("/", |_| "secret"));
-    let reply = front(&upstream(plain.addr).build().unwrap()).get("/");
-    assert_eq!(reply.status, 502);
+    let site = front(&upstream(plain.addr).build().unwrap());
+    assert_eq!(site.get("/").status, 502);
+    let reason = "the peer does not speak TLS on this port";
+    eventually("the log says why", || {
+        site.log.lock().unwrap().iter().any(|line| line.contains(reason))
+    });
     // One that never answers a handshake.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let slow = upstream(silent.local_addr().unwrap()).connect_timeout(std::time::Duration::from_millis(200));

@@ -212,7 +212,9 @@ impl FrameReader {
     fn begin<'i>(&mut self) -> Result<Option<Event<'i>>, Error> {
         let head = self.head;
         if self.first && (head.kind != SETTINGS || head.has(ACK)) {
-            return Err(Error::protocol("the first frame is not SETTINGS"));
+            return Err(Error::protocol(
+                "the peer does not speak HTTP/2: its first frame is not SETTINGS",
+            ));
         }
         self.first = false;
         if head.length > self.max_frame_size {
