@@ -13,13 +13,10 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use crate::ClientNetwork;
+use crate::conn::log::seldom::Seldom;
 use crate::lock;
-
-/// Shortest time between two log lines about the limit.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
@@ -28,8 +25,8 @@ const SHARDS: usize = 16;
 pub(crate) struct Clients {
     /// Most connections of one client.
     most: u32,
-    /// When a line about the limit was logged last.
-    said: Mutex<Option<Instant>>,
+    /// Lines about the limit.
+    said: Seldom,
     hasher: RandomState,
     shards: [Mutex<HashMap<ClientNetwork, u32>>; SHARDS],
 }
@@ -38,7 +35,7 @@ impl Clients {
     pub(crate) fn new(most: u32) -> Clients {
         Clients {
             most,
-            said: Mutex::default(),
+            said: Seldom::default(),
             hasher: RandomState::new(),
             shards: Default::default(),
         }
@@ -53,14 +50,10 @@ impl Clients {
         is_admitted
     }
 
-    /// Logs that a connection of `client` is reset, once in [`SAY_AGAIN`].
+    /// Logs that a connection of `client` is reset, though not for each of them.
     #[cold]
     pub(crate) fn complain(&self, client: SocketAddr, log: impl FnOnce(fmt::Arguments<'_>)) {
-        let now = osier::time::now();
-        let mut said = lock(&self.said);
-        if said.is_none_or(|at| now.saturating_duration_since(at) >= SAY_AGAIN) {
-            *said = Some(now);
-            drop(said);
+        if self.said.is_due() {
             let (most, ip) = (self.most, client.ip());
             log(format_args!(
                 "{most} connections of one client, {ip}: further ones are reset ('max_connections_per_client')"

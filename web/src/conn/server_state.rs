@@ -11,6 +11,7 @@ use osier_http::Limits;
 use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
 use crate::conn::log::record::{Level, Record};
+use crate::conn::log::seldom::Seldom;
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
 use crate::conn::settings::{Log, Timeouts, Trusted};
@@ -49,6 +50,8 @@ pub(crate) struct ServerState {
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<osier_tls::Acceptor>,
     pub(crate) log: Log,
+    /// Lines that say why new connections wait. Each worker meets the same reason.
+    pub(crate) waits: Seldom,
     pub(crate) on_connection: Option<ConnectionHook>,
     /// Set when the graceful shutdown begins.
     pub(crate) shutdown: Arc<Event>,

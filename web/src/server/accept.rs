@@ -10,7 +10,8 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use std::time::Instant;
 
 use osier::memory::{self, Pressure};
 use osier::net::Stream;
@@ -32,9 +33,6 @@ const BACKLOG: usize = 4096;
 /// Pause of a worker that cannot accept, because descriptors or memory ran out, or the limit of
 /// connections is reached.
 const BACK_OFF: Duration = Duration::from_millis(100);
-
-/// Shortest time between two log lines about that.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Time for evicted connections to close before more are evicted.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
@@ -72,10 +70,8 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     let listener = &listener.accepting();
     #[cfg(feature = "tls")]
     let mut row = Row::default();
-    let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
-        if said.is_none_or(|at| osier::time::now().saturating_duration_since(at) >= SAY_AGAIN) {
-            said = Some(osier::time::now());
+        if shared.waits.is_due() {
             shared.log(&Record::new(Level::Warning, line));
         }
     };

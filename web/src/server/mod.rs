@@ -35,6 +35,7 @@ use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
 use crate::conn::listed::ConnectionInfo;
 use crate::conn::log::record::{Record, to_stderr};
+use crate::conn::log::seldom::Seldom;
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
 use crate::conn::serve::Service;
@@ -489,6 +490,7 @@ impl Server {
             #[cfg(feature = "tls")]
             tls: self.tls,
             log: self.log,
+            waits: Seldom::default(),
             on_connection: self.on_connection,
             shutdown: Arc::new(Event::manual()),
             connections: (0..workers).map(|_| ConnectionCount::default()).collect(),

@@ -159,6 +159,30 @@ fn no_more_connections_than_allowed() {
 }
 
 #[test]
+fn workers_without_room_have_one_line_together() {
+    let (router, has_begun) = holding();
+    let server = Server::new(router).max_connections(1);
+    let site = site_with(4, server, |server| server.bind("127.0.0.1:0"));
+    let mut busy = site.connect();
+    busy.send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    let start = std::time::Instant::now();
+    // The kernel spreads them over the workers. Each connection makes its worker say that it waits, and the next one waits behind it.
+    let mut waiting: Vec<Client> = (0..64).map(|_| site.connect()).collect();
+    for client in &mut waiting {
+        client.send("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    }
+    eventually("it is said", || site.logged("1 connections, none of them idle"));
+    drop(busy);
+    for client in &mut waiting {
+        assert_eq!(client.reply().text(), "hi");
+    }
+    let said = site.log.lock().unwrap().len();
+    // Another line may follow five seconds later.
+    assert!(said <= 1 + start.elapsed().as_secs() as usize / 5, "{said}");
+}
+
+#[test]
 fn a_connection_that_waits_for_room_is_served_at_a_shutdown() {
     let (router, has_begun) = holding();
     let server = Server::new(router).max_connections(1);

@@ -5,6 +5,7 @@ use std::fmt;
 
 pub(crate) mod id;
 pub(crate) mod record;
+pub(crate) mod seldom;
 
 /// An error and its sources, each after a colon. A source whose text is there already is left out: many errors name
 /// theirs themselves.
