@@ -146,6 +146,25 @@ fn a_shutdown_of_the_new_process_ends_the_old_one() {
 }
 
 #[test]
+fn a_shutdown_ends_the_processes_of_all_earlier_upgrades() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sites = Serving::start(&with_backend(&backend, ""));
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let second = sites.upgrade();
+    let third = sites.upgrade();
+    wait_for("the end of the second process", || has_ended(second));
+    let ends = "and this one ends; 1 connection is open; in-flight requests get at most 10 s";
+    assert!(!sites.0.said().contains(ends), "{}", sites.0.said());
+    sites.signal(Signal::TERM);
+    wait_for("the end of the third process", || has_ended(third));
+    sites.0.wait_until_said(ends);
+    assert!(!in_flight.end());
+    sites.first_has_ended();
+    // Nobody has the port any more.
+    TcpListener::bind(sites.0.addresses[0]).unwrap();
+}
+
+#[test]
 fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Sites::folder();

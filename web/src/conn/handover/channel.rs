@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -76,6 +76,11 @@ pub(crate) fn open(socket: UnixStream) -> io::Result<(Sending, Receiving)> {
 }
 
 impl Sending {
+    /// A duplicate of the socket, for [`send_late`].
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.get_ref().as_fd().try_clone_to_owned()
+    }
+
     /// Sends a message.
     ///
     /// # Suspends
@@ -104,6 +109,18 @@ impl Sending {
         }
         Ok(())
     }
+}
+
+/// Sends a message without descriptors through a duplicate of a socket whose other users send nothing any more. It does not wait: a
+/// message that does not fit is lost.
+pub(crate) fn send_late(socket: &OwnedFd, message: &Message) {
+    let _ = rustix::net::send(socket, &message.encode(0), SEND);
+}
+
+/// Whether the process at the other end of a socket has ended, as far as it is known.
+pub(crate) fn has_ended(socket: &OwnedFd) -> bool {
+    let received = rustix::net::recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    !matches!(received, Ok((1.., _)) | Err(rustix::io::Errno::AGAIN))
 }
 
 impl Receiving {

@@ -70,6 +70,9 @@
 //! - It says `Leaving`, because the next upgrade has begun, or the old process is asked to [end soon](Upgrade::end_soon): the same, after
 //!   connections at rest have moved.
 //! - It says `Stopping`, because it is being shut down: the old process shuts down, too.
+//!
+//! A process that has heard `Leaving` may have requests for longer than the one that has said it lives. So each process gives the next one
+//! the sockets to all that came before, and the last one says `Stopping` to them.
 
 // `old` starts the new process and hands over, `new` takes over. The messages and the queue are in `conn/handover/`.
 
@@ -92,6 +95,7 @@ use osier::net::{Stream, TcpListener, UnixListener};
 use osier::sync::Event;
 use rustix::net::{AddressFamily, getsockname};
 
+use crate::conn::handover::channel;
 use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::Message;
 use crate::conn::handover::record::Record as Moved;
@@ -122,6 +126,8 @@ struct Shared {
     arriving: Mutex<Option<new::Arriving>>,
     /// The dialog to the old process, while the old process has connections.
     predecessor: Mutex<Option<Arc<Dialog>>>,
+    /// The sockets to all processes before this one that may still have connections. Duplicates: each process gives the next one its own.
+    elders: Mutex<Vec<Arc<OwnedFd>>>,
     /// Whether an upgrade has started this process.
     has_arrived: AtomicBool,
     /// Set while this process may serve.
@@ -164,6 +170,9 @@ const STOPPING: Duration = Duration::from_secs(1);
 /// The beginning of the names of items with listening sockets. The name of a server follows.
 const LISTENERS: &str = "listeners ";
 
+/// The name of items with the sockets to earlier processes.
+const ELDERS: &str = "elders";
+
 impl Upgrade {
     /// Makes the upgrades of this process. In a process that an upgrade has started, it receives the items of the old process.
     ///
@@ -182,6 +191,8 @@ impl Upgrade {
 
     fn made(arriving: Option<(new::Arriving, Items)>) -> Upgrade {
         let (arriving, given) = arriving.map_or((None, Vec::new()), |(arriving, given)| (Some(arriving), given));
+        let (elders, given): (Items, Items) = given.into_iter().partition(|(name, _)| name == ELDERS);
+        let elders = elders.into_iter().flat_map(|(_, item)| item.descriptors).map(Arc::new);
         let serves = Event::manual();
         if arriving.is_none() {
             serves.set();
@@ -190,6 +201,7 @@ impl Upgrade {
             servers: Mutex::default(),
             parts: Mutex::default(),
             given: Mutex::new(given),
+            elders: Mutex::new(elders.collect()),
             has_arrived: AtomicBool::new(arriving.is_some()),
             arriving: Mutex::new(arriving),
             predecessor: Mutex::default(),
@@ -292,8 +304,8 @@ impl Upgrade {
     }
 
     /// Tells the process that this one has taken over from, if it still has connections, that this one is being shut down. That process
-    /// shuts down, too, where it would take the end of this one for a failure and serve again. Call it before the graceful shutdown. The
-    /// end of the last [upgradable](crate::Server::upgradable) server does it as well.
+    /// shuts down, too, where it would take the end of this one for a failure and serve again. So do the processes of earlier upgrades, whose
+    /// last requests run. Call it before the graceful shutdown. The end of the last [upgradable](crate::Server::upgradable) server does it as well.
     ///
     /// # Suspends
     ///
@@ -302,6 +314,16 @@ impl Upgrade {
         if let Some(predecessor) = self.predecessor() {
             predecessor.send_within(Message::Stopping, STOPPING);
         }
+        for elder in std::mem::take(&mut *lock(&self.0.elders)) {
+            channel::send_late(&elder, &Message::Stopping);
+        }
+    }
+
+    /// The sockets to earlier processes that have not ended.
+    fn elders(&self) -> Vec<Arc<OwnedFd>> {
+        let mut elders = lock(&self.0.elders);
+        elders.retain(|elder| !channel::has_ended(elder));
+        elders.clone()
     }
 
     /// Says that this process is [stopping](Upgrade::stopping), if no server is left.

@@ -148,6 +148,7 @@ impl Upgrade {
             return Ok(());
         };
         let Arriving { sending, mut receiving } = arriving;
+        let channel = sending.duplicate()?;
         let dialog = Arc::new(Dialog::new());
         let mut servers: Vec<String> = self.servers().iter().map(|server| server.name.to_string()).collect();
         servers.dedup();
@@ -163,6 +164,7 @@ impl Upgrade {
                 None => return Err(gone()),
             }
         }
+        lock(&self.0.elders).push(Arc::new(channel));
         *lock(&self.0.predecessor) = Some(Arc::clone(&dialog));
         let upgrade = self.clone();
         let reader = osier::fiber::Builder::new().name("upgrade: reader");

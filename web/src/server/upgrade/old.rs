@@ -15,13 +15,14 @@ use osier::JoinHandle;
 
 use super::new::{VARIABLE, adopt, hello};
 use super::part::{Link, Part};
-use super::{Item, Items, LISTENERS, Registered, Upgrade};
+use super::{ELDERS, Item, Items, LISTENERS, Registered, Upgrade};
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::{DESCRIPTORS_MAX, Message};
 use crate::conn::moving::{Collecting, collect};
 use crate::conn::serve::Local;
 use crate::conn::worker::Closes;
+use crate::lock;
 use crate::server::accept::on_worker;
 
 /// The time for a program to become ready.
@@ -256,8 +257,9 @@ impl Successor {
     /// Starts the fibers that send and receive.
     fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Items>) {
         let (dialog, servers) = (Arc::clone(&self.dialog), self.upgrade.servers());
+        let elders = self.upgrade.elders();
         let sender = osier::fiber::Builder::new().name("upgrade: sender");
-        self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers) {
+        self.sender = Some(sender.spawn(move || match give(&sending, &items, &servers, &elders) {
             Ok(()) => dialog.send_all(&sending),
             Err(error) => dialog.break_off_writing(&error),
         }));
@@ -339,6 +341,8 @@ impl Successor {
                 parts.iter().for_each(|(_, part)| part.alone());
             }
         }
+        // They are the new process's to tell. The end of this one says nothing to them.
+        lock(&upgrade.0.elders).clear();
         self.end_servers(&servers, begun);
         // The new process goes on without this one. The upgrade stays busy, because this process ends.
         std::mem::forget(self);
@@ -488,7 +492,7 @@ impl Drop for Successor {
 const ENDED: &str = "it has ended";
 
 /// Gives the new process everything that it needs to become ready.
-fn give(sending: &Sending, items: &Items, servers: &[Registered]) -> io::Result<()> {
+fn give(sending: &Sending, items: &Items, servers: &[Registered], elders: &[Arc<OwnedFd>]) -> io::Result<()> {
     sending.send(&hello(), &[])?;
     for (name, item) in items {
         let message = Message::Item {
@@ -511,6 +515,14 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered]) -> io::Result<
             let descriptors: Vec<_> = listeners.iter().map(|listener| listener.as_fd()).collect();
             sending.send(&message, &descriptors)?;
         }
+    }
+    for elders in elders.chunks(DESCRIPTORS_MAX) {
+        let message = Message::Item {
+            name: ELDERS.to_owned(),
+            bytes: Vec::new(),
+        };
+        let descriptors: Vec<_> = elders.iter().map(|elder| elder.as_fd()).collect();
+        sending.send(&message, &descriptors)?;
     }
     sending.send(&Message::Start, &[])
 }
