@@ -135,18 +135,7 @@ impl Symbols {
     /// The frames between the runtime's own at both ends: from the switch up, and from the start of the fiber down.
     pub(super) fn between_ends(&mut self, addresses: &[usize]) -> Vec<StackFrame> {
         let mut frames: Vec<StackFrame> = addresses.iter().flat_map(|address| self.of(*address)).collect();
-        let core = |frame: &StackFrame| self.is_in(frame, "worker/core.rs");
-        let is_core = |frame: &StackFrame, name| core(frame) && bare(&frame.function) == name;
-        if let Some(show) = frames.iter().position(|frame| is_core(frame, "show")) {
-            let switch = frames[show..].iter().take_while(|frame| core(frame)).count();
-            let waits = frames[show + switch..].iter();
-            let waits = waits.take_while(|frame| self.is_in(frame, "wait/mod.rs")).count();
-            frames.drain(..show + switch + waits);
-        }
-        // Where the compiler has merged `show` into its caller, the frames of the tracer itself are left.
-        let traces = |frame: &StackFrame| self.is_in(frame, "inspect/") || frame.function.starts_with("backtrace::");
-        let tracer = frames.iter().take_while(|frame| traces(frame)).count();
-        frames.drain(..tracer);
+        self.cut_tracer(&mut frames);
         self.cut_start(&mut frames);
         frames
     }
@@ -162,6 +151,27 @@ impl Symbols {
         }
         self.cut_start(&mut frames);
         frames
+    }
+
+    /// Removes the frames of the tracer, and those from the switch up to the wait. The compiler may have merged the functions in between into
+    /// each other, and files of other crates have bare names there.
+    fn cut_tracer(&self, frames: &mut Vec<StackFrame>) {
+        let is_tracer = |frame: &StackFrame| self.is_in(frame, THIS_FILE) && bare(&frame.function) == "trace";
+        let is_core = |frame: &StackFrame| self.is_in(frame, "worker/core.rs");
+        let Some(tracer) = frames.iter().position(is_tracer) else {
+            return;
+        };
+        let is_switch = |frame: &StackFrame| is_core(frame) && bare(&frame.function) != "enter";
+        let core = frames[tracer..].iter().position(is_switch).map_or(1, |before| {
+            let switch = frames[tracer + before..]
+                .iter()
+                .take_while(|frame| is_core(frame))
+                .count();
+            before + switch
+        });
+        let waits = frames[tracer + core..].iter();
+        let waits = waits.take_while(|frame| self.is_in(frame, "wait/mod.rs")).count();
+        frames.drain(..tracer + core + waits);
     }
 
     /// Removes the frames from the start of the fiber down.
@@ -323,6 +333,40 @@ mod tests {
         for full in ["a::B<C>::d", "<a::B as C>::d"] {
             assert_eq!(qualified(full, "/a/src/lib.rs"), full);
         }
+    }
+
+    /// The frames of a release build, where the compiler has merged the function that shows a fiber into others.
+    #[test]
+    fn the_frames_of_an_optimised_tracer_are_left_out() {
+        let symbols = Symbols {
+            root: Some("/a/src/".to_owned()),
+            found: HashMap::new(),
+        };
+        let mut frames: Vec<StackFrame> = [
+            ("trace", "/b/backtrace-0.3/src/backtrace/libunwind.rs"),
+            (
+                "trace_unsynchronized<osier::inspect::frames::trace::{closure_env#1}>",
+                "/b/backtrace-0.3/src/backtrace/mod.rs",
+            ),
+            ("osier::inspect::frames::trace", "/a/src/inspect/frames.rs"),
+            ("osier::inspect::dump::{closure#1}", "/a/src/inspect/dump.rs"),
+            (
+                "do_call<core::panic::unwind_safe::AssertUnwindSafe<osier::inspect::dump::show::{closure_env#1}>, ()>",
+                "/c/library/std/src/panicking.rs",
+            ),
+            ("osier::worker::isolate::isolate", "/a/src/worker/isolate.rs"),
+            ("osier::inspect::dump::show", "/a/src/inspect/dump.rs"),
+            ("osier::worker::core::switch", "/a/src/worker/core.rs"),
+            ("osier::worker::core::suspend", "/a/src/worker/core.rs"),
+            ("osier::wait::on_fiber", "/a/src/wait/mod.rs"),
+            ("osier::sync::block_until", "/a/src/sync/mod.rs"),
+            ("relieve", "/d/server/accept.rs"),
+        ]
+        .map(|(function, file)| frame(function, Some(file)))
+        .into();
+        symbols.cut_tracer(&mut frames);
+        let left: Vec<&str> = frames.iter().map(|frame| &*frame.function).collect();
+        assert_eq!(left, ["osier::sync::block_until", "relieve"]);
     }
 
     #[test]
