@@ -225,6 +225,7 @@ pub use conn::rates::Rates;
 pub use conn::settings::Timeouts;
 pub use conn::times::{Phase, Times};
 pub use conn::trailers::Trailers;
+pub use conn::tunnel::{EndedTunnel, TunnelEnd};
 pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]
 pub use cookie;

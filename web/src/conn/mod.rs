@@ -71,6 +71,7 @@ pub(crate) mod stream;
 pub(crate) mod times;
 pub(crate) mod trailers;
 pub(crate) mod transport;
+pub(crate) mod tunnel;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod unnamed;
 pub(crate) mod upgrade;

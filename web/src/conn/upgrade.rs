@@ -29,6 +29,7 @@ use crate::conn::handover::record::{Saved, Tunnel};
 use crate::conn::log::record::{Level, Record, how_it_panicked};
 #[cfg(feature = "ws")]
 use crate::conn::transport::Transport;
+use crate::conn::tunnel::TunnelHook;
 use crate::conn::worker::Link;
 
 /// The code that takes over a connection.
@@ -72,6 +73,18 @@ pub trait Session: 'static {
     #[doc(hidden)]
     fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
         None
+    }
+
+    /// Whether it is a tunnel of the proxy.
+    #[doc(hidden)]
+    fn is_tunnel(&self) -> bool {
+        false
+    }
+
+    /// Has a tunnel call `hook` at its end.
+    #[doc(hidden)]
+    fn at_tunnel_end(&mut self, hook: TunnelHook) {
+        drop(hook);
     }
 
     /// Polls the leaves that the session waits for, as
@@ -133,7 +146,7 @@ impl Upgraded {
         &self.link
     }
 
-    /// Reads bytes that have arrived. Returns 0 at the end, and if nothing has arrived during a graceful shutdown.
+    /// Reads bytes that have arrived. Returns 0 at the end.
     ///
     /// # Errors
     ///
@@ -143,10 +156,7 @@ impl Upgraded {
         if !self.buffered().is_empty() {
             return self.read(into);
         }
-        match self.link.transport.try_read(into) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_draining() => Ok(0),
-            read => read,
-        }
+        self.link.transport.try_read(into)
     }
 
     /// The byte stream behind the [buffered](Upgraded::buffered) bytes.

@@ -12,6 +12,11 @@
 //! The end of one direction is passed on as a half-close, and the other direction continues. A failure of either side, or an idle
 //! timeout, ends both. The idle timeout is shorter after a half-close, because a side that has left completely looks the same
 //! until something is sent to it.
+//!
+//! A graceful shutdown leaves a tunnel to its peers. The end of the drain shuts the client's socket down, which ends both.
+//!
+//! Both directions count what they pass on. The backend's counters get it from time to time, and at the end of the tunnel. The hook of the
+//! end gets the sums.
 
 use std::cell::Cell;
 use std::io;
@@ -32,8 +37,10 @@ use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Tunnel;
 use crate::conn::transport::Transport;
+use crate::conn::tunnel::{EndedTunnel, TunnelEnd, TunnelHook};
 use crate::conn::worker::Link;
 use crate::upstream::carrier::Carrier;
+use crate::upstream::ticket::Ticket;
 use crate::{Session, Upgraded};
 
 /// The other end of a tunnel.
@@ -57,10 +64,22 @@ impl Backend {
             Backend::Moved(transport) => transport,
         }
     }
+
+    /// The ticket, if the upstream counts the tunnel.
+    fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Backend::Carrier(carrier) => Some(carrier.ticket()),
+            #[cfg(feature = "upgrade")]
+            Backend::Moved(_) => None,
+        }
+    }
 }
 
 /// Bytes after which other fibers get their turn, if `to` takes all at once.
 const TURN: usize = 256 << 10;
+
+/// The time after which bytes that were passed on are counted with the backend, while the tunnel goes on.
+const COUNTED_EVERY: Duration = Duration::from_secs(10);
 
 /// The idle timeouts: the longest times without a byte in either direction.
 #[derive(Clone, Copy)]
@@ -71,12 +90,25 @@ pub(super) struct Idle {
     pub(super) half_closed: Duration,
 }
 
+/// The direction of a byte.
+#[derive(Clone, Copy)]
+enum Towards {
+    Backend,
+    Client,
+}
+
 /// The state that both directions share.
 struct Shared {
     backend: Backend,
     idle: Idle,
+    began: Stamp,
     /// When the last byte, or the end of one direction, was passed on.
     moved: Cell<Stamp>,
+    /// When bytes were counted with the backend last.
+    counted: Cell<Stamp>,
+    /// All bytes by [`Towards`], and those that the backend has not counted.
+    passed: [Cell<u64>; 2],
+    uncounted: [Cell<u64>; 2],
     half_closed: Cell<bool>,
     /// Whether `ToClient` has a fiber, or bytes that wait for one.
     is_to_client_busy: Cell<bool>,
@@ -86,19 +118,28 @@ struct Shared {
     is_cut: Cell<bool>,
     /// Set when both sockets belong to another process.
     has_moved: Cell<bool>,
+    end: Cell<Option<TunnelEnd>>,
+    hook: Cell<Option<TunnelHook>>,
 }
 
 impl Shared {
     fn new(backend: Backend, idle: Idle) -> Shared {
+        let now = Stamp::coarse();
         Shared {
             backend,
             idle,
-            moved: Cell::new(Stamp::coarse()),
+            began: now,
+            moved: Cell::new(now),
+            counted: Cell::new(now),
+            passed: Default::default(),
+            uncounted: Default::default(),
             half_closed: Cell::new(false),
             is_to_client_busy: Cell::new(false),
             is_to_client_over: Cell::new(false),
             is_cut: Cell::new(false),
             has_moved: Cell::new(false),
+            end: Cell::new(None),
+            hook: Cell::new(None),
         }
     }
 
@@ -106,17 +147,48 @@ impl Shared {
         self.backend.transport()
     }
 
+    /// Notes bytes that were passed on.
+    fn passes(&self, count: usize, towards: Towards) {
+        for bytes in [&self.passed, &self.uncounted] {
+            let bytes = &bytes[towards as usize];
+            bytes.set(bytes.get() + count as u64);
+        }
+        if self.moved.get().since(self.counted.get()) >= COUNTED_EVERY {
+            self.count();
+        }
+    }
+
+    /// Counts the bytes with the backend.
+    #[cold]
+    fn count(&self) {
+        self.counted.set(self.moved.get());
+        let [to_backend, to_client] = &self.uncounted;
+        if let Some(ticket) = self.backend.ticket() {
+            ticket.tunnelled(to_backend.take(), to_client.take());
+        }
+    }
+
+    /// Sets why the tunnel ends. The first reason counts, unless neither side was to blame for the rest.
+    fn ends(&self, why: TunnelEnd) {
+        let is_ours = matches!(why, TunnelEnd::IdleTimeout | TunnelEnd::Shutdown | TunnelEnd::Moved);
+        if self.end.get().is_none() || is_ours && !self.is_cut.get() {
+            self.end.set(Some(why));
+        }
+    }
+
     /// Passes the end of the direction that `to` has received on.
-    fn half_close(&self, to: &Transport) {
+    fn half_close(&self, to: &Transport, why: TunnelEnd) {
         let _ = to.shutdown_write();
+        self.ends(why);
         self.half_closed.set(true);
         // The shorter timeout begins here. Earlier silence was within the longer one.
         self.moved.set(Stamp::coarse());
     }
 
     /// Ends both directions, which meet the end of both sockets.
-    fn cut(&self, client: &Link, why: CloseReason) {
-        client.leaves_protocol(why);
+    fn cut(&self, client: &Link, why: TunnelEnd) {
+        client.leaves_protocol(why.close_reason());
+        self.ends(why);
         self.is_cut.set(true);
         for end in [&client.transport, self.backend()] {
             let _ = end.socket().shutdown(Shutdown::Both);
@@ -139,10 +211,10 @@ impl Shared {
     /// While `to` takes nothing, and after each [`TURN`].
     fn copy(
         &self,
-        client: &Link,
         from: &Transport,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
         to: &Transport,
+        towards: Towards,
     ) -> Result<bool, Failed> {
         let (mut piece, mut turn) = (buffers::take(Size::K16), 0);
         let copied = loop {
@@ -156,8 +228,9 @@ impl Shared {
             if let Err(error) = to.send_all(&piece[..count]) {
                 break Err(Failed::To(error));
             }
-            // The socket announces what comes later, its end for example. A drain is announced once, and met by a read that finds nothing.
-            if count < piece.len() && !from.has_unread() && !client.worker.draining.get() {
+            self.passes(count, towards);
+            // The socket announces what comes later, its end for example.
+            if count < piece.len() && !from.has_unread() {
                 break Ok(false);
             }
             turn += count;
@@ -168,6 +241,28 @@ impl Shared {
         };
         buffers::give(piece);
         copied
+    }
+}
+
+impl Drop for Shared {
+    /// Both directions are over.
+    fn drop(&mut self) {
+        let now = Stamp::coarse();
+        self.count();
+        if let Some(ticket) = self.backend.ticket() {
+            ticket.tunnel_took(now.since(self.began));
+        }
+        if let (Some(hook), Some(ticket)) = (self.hook.take(), self.backend.ticket()) {
+            let [received, sent] = &self.passed;
+            hook(&EndedTunnel {
+                backend: ticket.label(),
+                received: received.get(),
+                sent: sent.get(),
+                duration: now.since(self.began),
+                // A client that has left before the beginning is no direction's end.
+                end: self.end.get().unwrap_or(TunnelEnd::ClientFailed),
+            });
+        }
     }
 }
 
@@ -216,16 +311,15 @@ impl ToBackend {
     }
 
     fn carry(&mut self, io: &mut Upgraded) {
-        let client = io.link().clone();
-        let backend = self.shared.backend();
-        match self
-            .shared
-            .copy(&client, &client.transport, |into| io.try_read(into), backend)
-        {
+        let (client, shared) = (io.link().clone(), &*self.shared);
+        let backend = shared.backend();
+        let read = |into: &mut [u8]| io.try_read(into);
+        match shared.copy(&client.transport, read, backend, Towards::Backend) {
             Ok(false) => return,
-            Ok(true) => self.shared.half_close(backend),
-            Err(Failed::From) => self.shared.cut(&client, CloseReason::Client),
-            Err(Failed::To(_)) => self.shared.cut(&client, CloseReason::Failed),
+            Ok(true) if client.is_shut_down() => shared.cut(&client, TunnelEnd::Shutdown),
+            Ok(true) => shared.half_close(backend, TunnelEnd::Client),
+            Err(Failed::From) => shared.cut(&client, TunnelEnd::ClientFailed),
+            Err(Failed::To(_)) => shared.cut(&client, TunnelEnd::BackendFailed),
         }
         self.is_over = true;
     }
@@ -233,7 +327,7 @@ impl ToBackend {
     fn rest(&mut self, io: &Upgraded) -> AfterBurst {
         let left = self.shared.left();
         if left.is_zero() {
-            self.shared.cut(io.link(), CloseReason::IdleTimeout);
+            self.shared.cut(io.link(), TunnelEnd::IdleTimeout);
             self.is_over = true;
         }
         match (self.is_over, self.shared.is_to_client_over.get()) {
@@ -269,6 +363,7 @@ impl Session for ToBackend {
 
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
         if cause == Cause::Shutdown {
+            self.shared.ends(TunnelEnd::Shutdown);
             return AfterBurst::End;
         }
         self.has_seen_end = self.shared.is_to_client_over.get();
@@ -294,10 +389,19 @@ impl Session for ToBackend {
             ended: [self.is_over, is_to_client_over],
         };
         let socket = backend.try_clone().ok()?;
+        shared.ends(TunnelEnd::Moved);
         shared.has_moved.set(true);
         // The other direction ends, and leaves the sockets alone.
         osier::dormant::wake(backend);
         Some((tunnel, socket))
+    }
+
+    fn at_tunnel_end(&mut self, hook: TunnelHook) {
+        self.shared.hook.set(Some(hook));
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
     }
 
     fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
@@ -332,10 +436,12 @@ impl ToClient {
     fn carry(&mut self) -> Result<bool, Failed> {
         let (client, backend) = (&self.client.transport, self.shared.backend());
         if !self.first.is_empty() {
-            client.send_all(&mem::take(&mut self.first)).map_err(Failed::To)?;
+            let first = mem::take(&mut self.first);
+            client.send_all(&first).map_err(Failed::To)?;
+            self.shared.passes(first.len(), Towards::Client);
         }
         self.shared
-            .copy(&self.client, backend, |into| backend.try_read(into), client)
+            .copy(backend, |into| backend.try_read(into), client, Towards::Client)
     }
 }
 
@@ -349,7 +455,7 @@ impl Dormant for ToClient {
             return AfterBurst::End;
         }
         if cause == Cause::Shutdown {
-            self.shared.cut(&self.client, CloseReason::Shutdown);
+            self.shared.cut(&self.client, TunnelEnd::Shutdown);
             return AfterBurst::End;
         }
         self.shared.is_to_client_busy.set(true);
@@ -359,11 +465,19 @@ impl Dormant for ToClient {
                 return AfterBurst::Sleep(None);
             }
             Ok(true) => {
-                self.shared.half_close(&self.client.transport);
+                self.shared.half_close(&self.client.transport, TunnelEnd::Backend);
                 self.has_ended = true;
             }
-            Err(Failed::From) => self.shared.cut(&self.client, CloseReason::Failed),
-            Err(Failed::To(error)) => self.shared.cut(&self.client, CloseReason::of_output(&error)),
+            Err(Failed::From) => self.shared.cut(&self.client, TunnelEnd::BackendFailed),
+            Err(Failed::To(error)) => {
+                let is_slow = CloseReason::of_output(&error) == CloseReason::WriteTimeout;
+                let why = if is_slow {
+                    TunnelEnd::WriteTimeout
+                } else {
+                    TunnelEnd::ClientFailed
+                };
+                self.shared.cut(&self.client, why);
+            }
         }
         AfterBurst::End
     }
@@ -375,7 +489,7 @@ impl Drop for ToClient {
             return;
         }
         if !self.has_ended {
-            self.shared.cut(&self.client, CloseReason::Failed);
+            self.shared.cut(&self.client, TunnelEnd::BackendFailed);
         }
         self.shared.is_to_client_over.set(true);
         osier::dormant::wake(self.client.socket());

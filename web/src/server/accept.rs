@@ -18,6 +18,7 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
+use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Service};
 use crate::conn::server_state::ServerState;
@@ -381,6 +382,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     }
     let left = worker.links();
     for link in &left {
+        link.leaves_protocol(CloseReason::Shutdown);
         let _ = link.socket().shutdown(Shutdown::Both);
     }
     Local::leave(service);

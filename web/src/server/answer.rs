@@ -19,6 +19,8 @@ use crate::conn::log::Causes;
 use crate::conn::log::record::{Level, Reason, Record};
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
+use crate::conn::tunnel::TunnelHook;
+use crate::conn::upgrade::Takeover;
 use crate::request::Marks;
 use crate::response::broken::Broken;
 use crate::server::burst::{App, Burst, DRAIN_BYTES};
@@ -97,7 +99,7 @@ impl Burst<'_> {
             *response = Response::internal_error("an upgrade for a request that has not asked for one, or has a body");
             return None;
         }
-        let Kind::Upgrade(protocol, takeover) = mem::take(&mut response.body).kind else {
+        let Kind::Upgrade(protocol, mut takeover) = mem::take(&mut response.body).kind else {
             unreachable!("the caller has looked")
         };
         let mut state = self.output.state();
@@ -107,7 +109,7 @@ impl Burst<'_> {
         out.lines(&response.fields);
         out.finish(ResponseBody::Stream);
         drop(state);
-        self.observe(Some(head), 101, 0);
+        self.observe_upgrade(head, &mut takeover);
         Some(Err(After::Taken(takeover, Extensions::new())))
     }
 
@@ -210,7 +212,8 @@ impl Burst<'_> {
             // It was read once before.
             let head = Head::parse(head, &mut slots, &server.limits).ok();
             let client = Client::Known(client, is_proxied);
-            report(&app, client, &marks, head.as_ref(), status, bytes.saturating_sub(left));
+            let bytes = bytes.saturating_sub(left);
+            report(&app, client, &marks, (head.as_ref(), None), status, bytes);
         }))
     }
 
@@ -377,18 +380,40 @@ impl Burst<'_> {
         self.output.flush()
     }
 
+    /// Calls the observer, if there is one, which may leave a hook for the end of a tunnel.
+    fn observe_upgrade(&self, head: &Head<'_>, takeover: &mut Takeover) {
+        let Takeover::Rest(session) = takeover else {
+            return self.observe(Some(head), 101, 0);
+        };
+        if self.app.observer.is_some() {
+            let (client, hook) = (Client::of(self.peer, &self.marks), Cell::new(None));
+            let tunnel = session.is_tunnel().then_some(&hook);
+            report(self.app, client, &self.marks, (Some(head), tunnel), 101, 0);
+            if let Some(hook) = hook.take() {
+                session.at_tunnel_end(hook);
+            }
+        }
+    }
+
     /// Calls the observer, if there is one.
     #[inline(always)]
     pub(crate) fn observe(&self, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if self.app.observer.is_some() {
             let client = Client::of(self.peer, &self.marks);
-            report(self.app, client, &self.marks, head, status, bytes);
+            report(self.app, client, &self.marks, (head, None), status, bytes);
         }
     }
 }
 
 #[inline(never)]
-fn report(app: &App, client: Client<'_>, marks: &Marks, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+fn report(
+    app: &App,
+    client: Client<'_>,
+    marks: &Marks,
+    (head, tunnel): (Option<&Head<'_>>, Option<&Cell<Option<TunnelHook>>>),
+    status: u16,
+    bytes: u64,
+) {
     let Some(observer) = &app.observer else { return };
     let nanos = marks.timing.note_end().unwrap_or(0);
     observer(&Served {
@@ -399,6 +424,7 @@ fn report(app: &App, client: Client<'_>, marks: &Marks, head: Option<&Head<'_>>,
         client,
         marks,
         handler: &app.handler,
+        tunnel,
     });
 }
 

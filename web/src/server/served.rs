@@ -1,6 +1,6 @@
 //! The report of a server about each request that it has served.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use osier_http::Head;
 
 use crate::conn::peer::Peer;
 use crate::conn::times::Times;
+use crate::conn::tunnel::{EndedTunnel, TunnelHook};
 use crate::listen::ip_of_client;
 use crate::request::Marks;
 use crate::request::trace::TraceContext;
@@ -30,6 +31,8 @@ pub struct Served<'a> {
     pub(crate) client: Client<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) handler: &'a Handler,
+    /// The place for the hook of the tunnel's end, if the response begins one.
+    pub(crate) tunnel: Option<&'a Cell<Option<TunnelHook>>>,
 }
 
 /// The client of a request.
@@ -176,6 +179,36 @@ impl<'a> Served<'a> {
     pub fn client_ip(&self) -> Option<IpAddr> {
         let (address, is_proxied) = self.client.address();
         ip_of_client(address, is_proxied)
+    }
+
+    /// Whether the response is the 101 of a proxy. The connection carries the bytes of another protocol from now on.
+    #[inline]
+    pub fn begins_tunnel(&self) -> bool {
+        self.tunnel.is_some()
+    }
+
+    /// Calls `hook` once the tunnel that [begins](Served::begins_tunnel) has ended, on the worker that had it. The last hook counts. Without
+    /// a tunnel, `hook` is dropped.
+    ///
+    /// ```
+    /// use osier_web::{Router, Server, proxy::Proxy, upstream::Upstream};
+    ///
+    /// let upstream = Upstream::builder("app").backend("127.0.0.1:3000".parse()?).build()?;
+    /// let router = Router::new().fallback(Proxy::new(upstream).handler());
+    /// let server = Server::new(router).on_request(|served| {
+    ///     let path = served.path().to_owned();
+    ///     served.at_tunnel_end(move |tunnel| {
+    ///         let (end, time) = (tunnel.end().as_str(), tunnel.duration());
+    ///         println!("{path}: {} bytes in, {} out, {end} after {time:?}", tunnel.received(), tunnel.sent());
+    ///     });
+    /// });
+    /// # drop(server);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_tunnel_end(&self, hook: impl FnOnce(&EndedTunnel<'_>) + 'static) {
+        if let Some(place) = self.tunnel {
+            place.set(Some(Box::new(hook)));
+        }
     }
 
     /// The request id, which is made now if nobody has asked for it.

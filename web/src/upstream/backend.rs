@@ -84,6 +84,14 @@ pub struct BackendStats {
     pub leases: usize,
     /// The leases among them whose connections have left HTTP: WebSockets and other tunnels of a proxy.
     pub tunnels: usize,
+    /// The tunnels that have ended. A tunnel that another process has got has ended here.
+    pub tunnels_ended: u64,
+    /// The sum of the times of these tunnels.
+    pub tunnel_time: Duration,
+    /// Bytes that tunnels have passed on to the backend. Those of the last seconds of a tunnel may be missing until it ends.
+    pub tunnel_bytes_to_backend: u64,
+    /// Bytes that tunnels have passed on to clients, in the same way.
+    pub tunnel_bytes_to_clients: u64,
     /// Idle connections now.
     pub kept: usize,
     /// All leases since the start.
@@ -192,6 +200,7 @@ impl Backend {
 
     pub(super) fn stats(&self, now: u64) -> BackendStats {
         let (total, reused) = self.counts.connections();
+        let (tunnels_ended, tunnel_time, tunnel_bytes) = self.counts.tunnelled_so_far();
         BackendStats {
             address: self.address.clone(),
             is_in: self.health.is_in(now),
@@ -203,6 +212,10 @@ impl Backend {
                 None => self.counts.leases(),
             },
             tunnels: self.counts.tunnels(),
+            tunnels_ended,
+            tunnel_time,
+            tunnel_bytes_to_backend: tunnel_bytes[0],
+            tunnel_bytes_to_clients: tunnel_bytes[1],
             kept: self.shelves.count(),
             total,
             reused,

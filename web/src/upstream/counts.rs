@@ -56,6 +56,11 @@ pub(super) struct Counts {
     response_failures: AtomicU64,
     body_failures: AtomicU64,
     tunnels: AtomicUsize,
+    tunnels_ended: AtomicU64,
+    /// The sum of the times of the tunnels that have ended.
+    tunnel_nanos: AtomicU64,
+    /// Bytes of tunnels: to the backend, and to clients.
+    tunnelled: [AtomicU64; 2],
     tallies: PerWorker<Tally>,
 }
 
@@ -82,6 +87,9 @@ impl Counts {
             response_failures: AtomicU64::new(0),
             body_failures: AtomicU64::new(0),
             tunnels: AtomicUsize::new(0),
+            tunnels_ended: AtomicU64::new(0),
+            tunnel_nanos: AtomicU64::new(0),
+            tunnelled: Default::default(),
             tallies: PerWorker::new(),
         }
     }
@@ -138,6 +146,21 @@ impl Counts {
         self.tunnels.fetch_sub(1, Relaxed);
     }
 
+    /// Counts bytes that a tunnel has passed on.
+    #[cfg(feature = "proxy")]
+    pub(super) fn tunnelled(&self, to_backend: u64, to_client: u64) {
+        self.tunnelled[0].fetch_add(to_backend, Relaxed);
+        self.tunnelled[1].fetch_add(to_client, Relaxed);
+    }
+
+    /// Counts a tunnel that has ended after this time.
+    #[cfg(feature = "proxy")]
+    pub(super) fn tunnel_took(&self, time: Duration) {
+        self.tunnels_ended.fetch_add(1, Relaxed);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.tunnel_nanos.fetch_add(nanos, Relaxed);
+    }
+
     /// Counts a response whose head took this long.
     #[inline]
     pub(super) fn answered(&self, time: Duration) {
@@ -180,6 +203,13 @@ impl Counts {
     /// Leases in use now whose connections have left HTTP.
     pub(super) fn tunnels(&self) -> usize {
         self.tunnels.load(Relaxed)
+    }
+
+    /// The number of tunnels that have ended, the sum of their times, and the bytes of all tunnels to the backend and to clients.
+    pub(super) fn tunnelled_so_far(&self) -> (u64, Duration, [u64; 2]) {
+        let time = Duration::from_nanos(self.tunnel_nanos.load(Relaxed));
+        let bytes = [0, 1].map(|towards: usize| self.tunnelled[towards].load(Relaxed));
+        (self.tunnels_ended.load(Relaxed), time, bytes)
     }
 
     pub(super) fn latency(&self) -> Latency {

@@ -43,7 +43,7 @@ mod names;
 mod per_worker;
 pub(crate) mod pick;
 mod shelves;
-mod ticket;
+pub(crate) mod ticket;
 mod unavailable;
 
 use std::ops::Deref;

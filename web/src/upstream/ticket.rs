@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 #[cfg(feature = "proxy")]
 use std::sync::atomic::Ordering::Relaxed;
+#[cfg(feature = "proxy")]
+use std::time::Duration;
 
 use osier::time::Stamp;
 
@@ -61,6 +63,24 @@ impl Ticket {
         if !self.is_tunnel.swap(true, Relaxed) {
             self.claim.backend().counts.tunnel_begins();
         }
+    }
+
+    /// The backend's label.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn label(&self) -> &str {
+        &self.claim.backend().label
+    }
+
+    /// Counts bytes that a tunnel has passed on: to the backend, and to the client.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn tunnelled(&self, to_backend: u64, to_client: u64) {
+        self.claim.backend().counts.tunnelled(to_backend, to_client);
+    }
+
+    /// Counts a tunnel that has ended after this time.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn tunnel_took(&self, time: Duration) {
+        self.claim.backend().counts.tunnel_took(time);
     }
 
     /// Reports that the backend broke off inside the body of a response. The response's head has shown that the backend is in service, so this

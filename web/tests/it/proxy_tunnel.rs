@@ -6,10 +6,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::backend::{Backend, Conn, pattern, serve};
-use crate::common::{Client, PATIENCE, Site, eventually, site_with};
+use crate::common::{Client, PATIENCE, Site, eventually, site_with, taken};
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
-use osier_web::{CloseReason, ConnectionEvent, Router, Server};
+use osier_web::{CloseReason, ConnectionEvent, Router, Server, Timeouts, TunnelEnd};
 
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
@@ -205,24 +205,80 @@ fn tunnels_can_be_switched_off() {
     assert!(!heads[0].to_lowercase().contains("upgrade"), "{}", heads[0]);
 }
 
+/// A site whose drain lasts so long, in front of this upstream.
+fn draining_for(drain: Duration, upstream: &Upstream) -> Site {
+    let router = Router::new().fallback(Proxy::new(upstream.clone()).handler());
+    let timeouts = Timeouts {
+        drain,
+        ..Timeouts::default()
+    };
+    let server = Server::new(router).timeouts(timeouts);
+    site_with(1, server, |server| server.bind("127.0.0.1:0"))
+}
+
+/// As nginx and HAProxy do: the peers of a tunnel, and nobody else, know when they are done.
 #[test]
-fn a_server_that_shuts_down_lets_a_tunnel_end() {
+fn a_drain_lets_a_tunnel_go_on_until_a_side_ends_it() {
     let (_backend, upstream) = switching(|conn| {
-        assert!(conn.rest().is_empty());
+        while let Some(asked) = conn.take(4) {
+            conn.send(asked);
+        }
         conn.send("bye");
     });
-    let site = serve(Proxy::new(upstream.clone()));
+    let site = draining_for(PATIENCE, &upstream);
     let mut client = upgraded(&site);
     let tunnels = || (upstream.stats()[0].leases, upstream.stats()[0].tunnels);
     assert_eq!(tunnels(), (1, 1));
     site.stop.shutdown();
-    assert_eq!(
-        client.rest(),
-        b"bye",
-        "the end of reading is passed on, and what comes then too"
-    );
+    eventually("the drain has begun", || {
+        std::net::TcpStream::connect(site.addr).is_err()
+    });
+    for _ in 0..3 {
+        client.send("ping");
+        assert_eq!(client.take(4), b"ping");
+        assert!(client.is_quiet_for(Duration::from_millis(50)), "nobody has ended it");
+    }
+    client.finish_sending();
+    assert_eq!(client.rest(), b"bye");
     assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
     assert_eq!(tunnels(), (0, 0));
+}
+
+/// Both directions are full of bytes while the server shuts down.
+#[test]
+fn a_drain_carries_every_byte_of_a_busy_tunnel() {
+    const LENGTH: usize = 8 << 20;
+    let (_backend, upstream) = switching(|conn| {
+        let mut writer = conn.writer();
+        let writing = std::thread::spawn(move || writer.write_all(&pattern(LENGTH)));
+        assert_eq!(conn.rest(), pattern(LENGTH));
+        writing.join().unwrap().unwrap();
+    });
+    let site = draining_for(PATIENCE, &upstream);
+    let mut client = upgraded(&site);
+    // The backend has begun, and can go no further.
+    assert_eq!(client.take(1), pattern(LENGTH)[..1]);
+    site.stop.shutdown();
+    client.send(pattern(LENGTH));
+    client.finish_sending();
+    assert_eq!(client.rest(), pattern(LENGTH)[1..]);
+    assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
+}
+
+#[test]
+fn the_end_of_a_drain_ends_both_sides_of_a_tunnel() {
+    let (ended, end) = mpsc::channel();
+    let (_backend, upstream) = switching(move |conn| {
+        assert!(conn.rest().is_empty());
+        ended.send(()).unwrap();
+    });
+    let site = draining_for(Duration::from_millis(200), &upstream);
+    let mut client = upgraded(&site);
+    site.stop.shutdown();
+    assert_eq!(client.rest(), b"");
+    end.recv_timeout(PATIENCE).expect("the backend sees the end");
+    assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 1);
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
 }
 
 /// A peer that has ended its sending direction cannot be distinguished from one that has left.
@@ -444,4 +500,82 @@ fn the_reason_tells_how_a_tunnel_has_ended() {
     });
     let _idle = upgraded(&site);
     assert_eq!(reason(), IdleTimeout);
+}
+
+#[test]
+fn the_end_of_a_tunnel_is_reported_with_its_bytes_its_time_and_its_reason() {
+    let (reports, ended) = mpsc::channel();
+    let (_backend, upstream) = switching(|conn| match conn.take(3).as_deref() {
+        Some(b"end") => assert!(conn.send("12345")),
+        Some(b"rst") => conn.reset(),
+        _ => drop(conn.rest()),
+    });
+    let serve = |options, drain| {
+        let reports = reports.clone();
+        let router = Router::new().fallback(Proxy::with(upstream.clone(), options).handler());
+        let timeouts = Timeouts {
+            drain,
+            ..Timeouts::default()
+        };
+        let server = Server::new(router).timeouts(timeouts).on_request(move |served| {
+            assert!(served.begins_tunnel());
+            let (reports, target) = (reports.clone(), served.target().to_owned());
+            served.at_tunnel_end(move |tunnel| {
+                let bytes = (tunnel.received(), tunnel.sent());
+                let text = (target, tunnel.backend().to_owned(), tunnel.end());
+                reports.send((bytes, text, tunnel.duration())).unwrap();
+            });
+        });
+        site_with(1, server, |server| server.bind("127.0.0.1:0"))
+    };
+    let label = upstream.label(0).to_owned();
+    let expect = |bytes, end| {
+        let (counted, text, time) = ended.recv_timeout(PATIENCE).expect("a tunnel ends");
+        assert_eq!((counted, text), (bytes, ("/".into(), label.clone(), end)));
+        assert!(time < PATIENCE, "{time:?}");
+    };
+    let site = serve(Options::default(), Duration::from_millis(100));
+
+    let mut client = upgraded(&site);
+    client.send("end");
+    assert_eq!(client.rest(), b"12345");
+    drop(client);
+    expect((3, 5), TunnelEnd::Backend);
+
+    let mut client = upgraded(&site);
+    client.send("the rest");
+    client.finish_sending();
+    client.rest();
+    expect((8, 0), TunnelEnd::Client);
+
+    let mut client = upgraded(&site);
+    client.send("rst");
+    client.rest();
+    expect((3, 0), TunnelEnd::BackendFailed);
+
+    let mut client = upgraded(&site);
+    client.send("x");
+    taken(&client.stream);
+    client.reset();
+    expect((1, 0), TunnelEnd::ClientFailed);
+
+    let _open = upgraded(&site);
+    site.stop.shutdown();
+    expect((0, 0), TunnelEnd::Shutdown);
+
+    let idle = Options {
+        tunnel_idle: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let site = serve(idle, PATIENCE);
+    let _idle = upgraded(&site);
+    expect((0, 0), TunnelEnd::IdleTimeout);
+    let stats = &upstream.stats()[0];
+    let bytes = (stats.tunnel_bytes_to_backend, stats.tunnel_bytes_to_clients);
+    assert_eq!((stats.tunnels_ended, bytes), (6, (15, 5)));
+    assert!(
+        stats.tunnel_time >= Duration::from_millis(400),
+        "{:?}",
+        stats.tunnel_time
+    );
 }

@@ -143,11 +143,16 @@ impl Link {
     }
 
     /// Sets why the connection ends, after it has left HTTP. The first reason counts.
-    #[cfg(any(feature = "proxy", feature = "ws"))]
     pub(crate) fn leaves_protocol(&self, reason: CloseReason) {
         if self.phase.get() == Phase::Ended(CloseReason::Upgraded) {
             self.phase.set(Phase::Ended(reason));
         }
+    }
+
+    /// Whether the end of a drain has cut it, after it has left HTTP.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.phase.get() == Phase::Ended(CloseReason::Shutdown)
     }
 
     /// Whether it ends because its place or its memory is needed.

@@ -1,0 +1,108 @@
+//! The end of a tunnel, as the hook of a server hears of it.
+//!
+//! A tunnel begins with a response, whose report ([`Served`](crate::Served)) comes then. That report may leave a [`TunnelHook`]
+//! for the end, because only the hook knows which parts of the request the end is to be told with.
+
+use std::time::Duration;
+
+#[cfg(feature = "proxy")]
+use crate::conn::close::CloseReason;
+
+/// The reason why a tunnel of a proxy has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TunnelEnd {
+    /// The client has ended it, or was the first to end its sending direction.
+    Client,
+    /// The backend has ended it, or was the first to end its sending direction.
+    Backend,
+    /// The client reset its connection, or left before the tunnel began.
+    ClientFailed,
+    /// The backend reset its connection, or did not take bytes in time.
+    BackendFailed,
+    /// The client did not take bytes in time: [`Timeouts::write`](crate::Timeouts::write).
+    WriteTimeout,
+    /// Neither side sent a byte within the idle timeout.
+    IdleTimeout,
+    /// The server was shutting down.
+    Shutdown,
+    /// Another process has the tunnel, after an upgrade.
+    Moved,
+}
+
+impl TunnelEnd {
+    /// The reason in lower case, with underscores: `idle_timeout`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TunnelEnd::Client => "client",
+            TunnelEnd::Backend => "backend",
+            TunnelEnd::ClientFailed => "client_failed",
+            TunnelEnd::BackendFailed => "backend_failed",
+            TunnelEnd::WriteTimeout => "write_timeout",
+            TunnelEnd::IdleTimeout => "idle_timeout",
+            TunnelEnd::Shutdown => "shutdown",
+            TunnelEnd::Moved => "moved",
+        }
+    }
+
+    /// The reason for which the client's connection ends.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn close_reason(self) -> CloseReason {
+        match self {
+            TunnelEnd::Client | TunnelEnd::Backend => CloseReason::Upgraded,
+            TunnelEnd::ClientFailed => CloseReason::Client,
+            TunnelEnd::BackendFailed => CloseReason::Failed,
+            TunnelEnd::WriteTimeout => CloseReason::WriteTimeout,
+            TunnelEnd::IdleTimeout => CloseReason::IdleTimeout,
+            TunnelEnd::Shutdown => CloseReason::Shutdown,
+            TunnelEnd::Moved => CloseReason::Moved,
+        }
+    }
+}
+
+/// A tunnel of a proxy that has ended. See [`Served::at_tunnel_end`](crate::Served::at_tunnel_end).
+pub struct EndedTunnel<'a> {
+    pub(crate) backend: &'a str,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) duration: Duration,
+    pub(crate) end: TunnelEnd,
+}
+
+impl<'a> EndedTunnel<'a> {
+    /// The backend's address.
+    pub fn backend(&self) -> &'a str {
+        self.backend
+    }
+
+    /// Bytes of the client that the backend has got.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes of the backend that the client has got.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The time since the response that began the tunnel.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Why it has ended.
+    pub fn end(&self) -> TunnelEnd {
+        self.end
+    }
+}
+
+osier_queue::impl_debug!(EndedTunnel<'a>, self => {
+    backend: self.backend,
+    received: self.received,
+    sent: self.sent,
+    duration: self.duration,
+    end: self.end,
+});
+
+/// The code that hears of the end of a tunnel.
+pub(crate) type TunnelHook = Box<dyn FnOnce(&EndedTunnel<'_>)>;
