@@ -271,11 +271,11 @@ impl PolicyChain {
         if let Some(auth) = &self.forward_auth {
             response = auth.finish(request, response);
         }
-        // A connection that changes protocols has no response that a page could read.
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return response;
-        }
-        if let Some(cors) = &self.cors {
+        // No page can read a response that changes the protocol, and it has no body.
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if let Some(cors) = &self.cors
+            && !switches
+        {
             response = cors.allow(request.header("origin"), response);
         }
         if let Some(hsts) = &self.hsts
@@ -288,7 +288,9 @@ impl PolicyChain {
         if self.server_timing {
             response = response.header("server-timing", request.times().server_timing());
         }
-        if let Some(compress) = &self.compress {
+        if let Some(compress) = &self.compress
+            && !switches
+        {
             response = compress.filter(request, response);
         }
         response
