@@ -1,4 +1,4 @@
-//! The access log: one line per request, to standard error, a file or syslog.
+//! The access log: one line per request, to standard error, a file or syslog. The line of a tunnel is written at its end.
 //!
 //! Workers format a line and add it to the buffer of a [`Writer`], whose thread writes it. So a slow disk or terminal
 //! never stops a worker. A full buffer drops lines, and the number of dropped lines is reported.
@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use osier_web::{Level, Phase, Served, Times};
 
@@ -22,6 +23,9 @@ use crate::reader::Reason;
 /// Bytes of the longest line on standard error. Docker splits longer lines, and the journal those of 48 KiB. The second
 /// part might begin with bytes of a client, which the journal would take for a priority.
 const STDERR_LINE: usize = (16 << 10) - 1;
+
+/// The number of texts of every request that a line needs.
+const FIXED: usize = 6;
 
 /// Bytes of room for a line that a thread keeps. Lines are seldom longer.
 const KEPT: usize = 4 << 10;
@@ -57,6 +61,8 @@ pub struct AccessLog {
     has_id: bool,
     /// Whether lines have times by phase.
     has_times: bool,
+    /// The fields of requests that lines have.
+    headers: Box<[Box<str>]>,
     writer: Writer,
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
@@ -122,7 +128,21 @@ impl AccessLog {
             Format::Json(fields) => fields.contains(&field) || (fields.is_empty() && field == Field::RequestId),
             Format::Combined | Format::Off => false,
         };
+        let named: Vec<&Field> = match &format {
+            Format::Template(template) => template.fields().collect(),
+            Format::Json(fields) => fields.iter().collect(),
+            Format::Combined | Format::Off => Vec::new(),
+        };
+        let header = |field: &Field| match field {
+            Field::Header(name) => Some(name.clone()),
+            _ => None,
+        };
+        let headers = match named.is_empty() {
+            true => ["referer", "user-agent"].map(Into::into).into(),
+            false => named.into_iter().filter_map(header).collect(),
+        };
         Ok(AccessLog {
+            headers,
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
             has_times: has(Field::Times) || Phase::ALL.into_iter().any(|phase| has(Field::Phase(phase))),
@@ -185,8 +205,11 @@ impl AccessLog {
         }
     }
 
-    /// Adds the line of a request whose response has just been sent. `site` is the name of its site.
-    pub fn record_served(&self, served: &Served<'_>, site: Option<&str>) {
+    /// Adds the line of a request whose response has just been sent. `site` is the name of its site. The line of a tunnel comes at its end.
+    pub fn record_served(self: &Arc<Self>, served: &Served<'_>, site: Option<&str>) {
+        if served.begins_tunnel() {
+            return self.record_at_end(served, site);
+        }
         self.record(&Entry {
             client: served.client_ip(),
             time: now(),
@@ -197,6 +220,8 @@ impl AccessLog {
             version: served.protocol(),
             status: served.status().as_u16(),
             bytes: served.bytes(),
+            received: served.received(),
+            tunnel: None,
             host: served.host().unwrap_or_default().as_bytes(),
             site: site.unwrap_or_default(),
             fields: &|name| served.header(name).unwrap_or_default(),
@@ -204,6 +229,50 @@ impl AccessLog {
             times: if self.has_times { served.times() } else { Times::ZERO },
             trace: served.trace(),
             id: self.has_id.then(|| served.id()),
+        });
+    }
+
+    /// Adds the line of a request once the tunnel that it has begun has ended. Until then what the line needs of the request is kept.
+    fn record_at_end(self: &Arc<Self>, served: &Served<'_>, site: Option<&str>) {
+        let fixed: [&str; FIXED] = [
+            served.method(),
+            served.target(),
+            served.path(),
+            served.query().unwrap_or_default(),
+            served.host().unwrap_or_default(),
+            site.unwrap_or_default(),
+        ];
+        let headers = self
+            .headers
+            .iter()
+            .map(|name| served.header(name).unwrap_or_default().into());
+        let texts: Box<[Box<[u8]>]> = fixed.iter().map(|text| text.as_bytes().into()).chain(headers).collect();
+        let times = self.has_times.then(|| Box::new(served.times()));
+        let (log, client, version) = (Arc::clone(self), served.client_ip(), served.protocol());
+        let (status, before, trace) = (served.status().as_u16(), served.duration(), served.trace());
+        let id = self.has_id.then(|| served.id());
+        served.at_tunnel_end(move |tunnel| {
+            let header = |name: &str| log.headers.iter().position(|known| **known == *name);
+            log.record(&Entry {
+                client,
+                time: now(),
+                method: &texts[0],
+                target: &texts[1],
+                path: &texts[2],
+                query: &texts[3],
+                version,
+                status,
+                bytes: tunnel.sent(),
+                received: tunnel.received(),
+                tunnel: Some((tunnel.backend(), tunnel.end().as_str())),
+                host: &texts[4],
+                site: std::str::from_utf8(&texts[5]).unwrap_or_default(),
+                fields: &|name| header(name).map_or(&[][..], |at| &texts[FIXED + at]),
+                took: Some(before + tunnel.duration()),
+                times: times.as_deref().copied().unwrap_or(Times::ZERO),
+                trace,
+                id,
+            });
         });
     }
 

@@ -32,8 +32,12 @@ pub struct Entry<'a> {
     pub version: &'a str,
     /// Status of the response.
     pub status: u16,
-    /// Bytes of the response body.
+    /// Bytes of the response body, or those that a tunnel has passed to the client.
     pub bytes: u64,
+    /// Bytes of the request body that were read, or those that a tunnel has passed to the backend.
+    pub received: u64,
+    /// The backend of a tunnel, and why the tunnel has ended.
+    pub tunnel: Option<(&'a str, &'static str)>,
     /// The host that the request names.
     pub host: &'a [u8],
     /// The name of the site, if the format has it.
@@ -67,6 +71,8 @@ impl<'a> Entry<'a> {
             version: self.version,
             status: self.status,
             bytes: self.bytes,
+            received: self.received,
+            tunnel: self.tunnel,
             host: cut(self.host, most),
             site: self.site,
             fields,
@@ -158,6 +164,9 @@ fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
         Field::Protocol => Value::Own(entry.version.to_owned()),
         Field::Status => Value::Number(entry.status.to_string()),
         Field::Bytes => Value::Number(entry.bytes.to_string()),
+        Field::Received => Value::Number(entry.received.to_string()),
+        Field::TunnelBackend => own(entry.tunnel.map(|(backend, _)| backend.to_owned())),
+        Field::TunnelEnd => own(entry.tunnel.map(|(_, end)| end.to_owned())),
         Field::Duration => number(entry.took, |took| {
             format!("{}.{:06}", took.as_secs(), took.subsec_micros())
         }),
@@ -251,6 +260,12 @@ pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
     put_number(line, entry.status);
     line.extend_from_slice(b",\"bytes\":");
     put_number(line, entry.bytes);
+    if let Some((backend, end)) = entry.tunnel {
+        let received = entry.received;
+        put(line, format_args!(",\"received\":{received},\"tunnel_backend\":\""));
+        escape_json(line, backend.as_bytes());
+        put(line, format_args!("\",\"tunnel_end\":\"{end}\""));
+    }
     if let Some(took) = entry.took {
         line.extend_from_slice(b",\"seconds\":");
         put_number(line, took.as_secs());
@@ -314,6 +329,8 @@ pub mod tests {
         version: "HTTP/1.1",
         status: 200,
         bytes: 2326,
+        received: 0,
+        tunnel: None,
         host: b"example.org",
         site: "example.org",
         fields: &fields,
@@ -355,6 +372,26 @@ pub mod tests {
                 r#""version":"HTTP/1.1","user_agent":"curl/8","status":200,"bytes":2326,"seconds":1.000042}"#
             )
         );
+    }
+
+    #[test]
+    fn a_tunnel_says_how_it_has_ended() {
+        let tunnel = Entry {
+            status: 101,
+            received: 12,
+            tunnel: Some(("127.0.0.1:3000", "idle_timeout")),
+            ..ENTRY
+        };
+        assert!(
+            as_json(&tunnel).ends_with(
+                r#""status":101,"bytes":2326,"received":12,"tunnel_backend":"127.0.0.1:3000","tunnel_end":"idle_timeout","seconds":1.000042}"#
+            ),
+            "{}",
+            as_json(&tunnel)
+        );
+        let form = "$status $received $bytes $tunnel_backend $tunnel_end";
+        assert_eq!(as_template(form, &tunnel), "101 12 2326 127.0.0.1:3000 idle_timeout");
+        assert_eq!(as_template(form, &ENTRY), "200 0 2326 - -");
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub enum Field {
     Protocol,
     Status,
     Bytes,
+    Received,
+    TunnelBackend,
+    TunnelEnd,
     Duration,
     DurationMs,
     RequestId,
@@ -42,7 +45,7 @@ pub enum Field {
 }
 
 /// The fields with fixed names.
-const NAMED: [(&str, Field); 31] = [
+const NAMED: [(&str, Field); 34] = [
     ("time", Field::Time),
     ("time_combined", Field::TimeCombined),
     ("timestamp", Field::Timestamp),
@@ -57,6 +60,9 @@ const NAMED: [(&str, Field); 31] = [
     ("protocol", Field::Protocol),
     ("status", Field::Status),
     ("bytes", Field::Bytes),
+    ("received", Field::Received),
+    ("tunnel_backend", Field::TunnelBackend),
+    ("tunnel_end", Field::TunnelEnd),
     ("duration", Field::Duration),
     ("duration_ms", Field::DurationMs),
     ("request_id", Field::RequestId),
@@ -204,10 +210,17 @@ impl Template {
         Ok(Template { pieces })
     }
 
+    /// The fields of a line.
+    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Field(field, _) => Some(field),
+            Piece::Text(_) => None,
+        })
+    }
+
     /// Whether a line has this field.
     pub fn has(&self, field: &Field) -> bool {
-        let is = |piece: &Piece| matches!(piece, Piece::Field(known, _) if known == field);
-        self.pieces.iter().any(is)
+        self.fields().any(|known| known == field)
     }
 }
 

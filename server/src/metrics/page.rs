@@ -237,6 +237,31 @@ impl Numbers<'_> {
             }
         }
         text.family(
+            "osier_upstream_tunnel_bytes_total",
+            "counter",
+            "Bytes that tunnels have passed on, by direction.",
+        );
+        for ((site, route, address), backend) in &backends {
+            for (direction, bytes) in TOWARDS.iter().zip(backend.tunnel_bytes) {
+                let labels = [
+                    ("site", *site),
+                    ("route", *route),
+                    ("backend", &**address),
+                    ("direction", direction),
+                ];
+                text.sample("", &labels, bytes);
+            }
+        }
+        text.family(
+            "osier_upstream_tunnel_seconds_total",
+            "counter",
+            "Time of the tunnels that have ended.",
+        );
+        for ((site, route, address), backend) in &backends {
+            let labels = [("site", *site), ("route", *route), ("backend", &**address)];
+            text.sample("", &labels, backend.tunnel_time.as_secs_f64());
+        }
+        text.family(
             "osier_upstream_response_head_seconds",
             "histogram",
             "Time from a connection to the backend to the head of its response.",
@@ -347,11 +372,18 @@ impl Numbers<'_> {
 /// The values of the label `kind`.
 const FAILURES: [&str; 5] = ["connect", "connect_timeout", "response", "response_timeout", "body"];
 
+/// The values of the label `direction`.
+const TOWARDS: [&str; 2] = ["to_backend", "to_client"];
+
 /// The numbers of a backend.
 struct Backend {
     is_in: bool,
     in_flight: u64,
     tunnels: u64,
+    tunnels_ended: u64,
+    tunnel_time: Duration,
+    /// Bytes of tunnels in the order of [`TOWARDS`].
+    tunnel_bytes: [u64; TOWARDS.len()],
     idle: u64,
     http2: u64,
     requests: u64,
@@ -401,6 +433,9 @@ impl From<BackendStats> for Backend {
             is_in: stats.is_in,
             in_flight: stats.leases as u64,
             tunnels: stats.tunnels as u64,
+            tunnels_ended: stats.tunnels_ended,
+            tunnel_time: stats.tunnel_time,
+            tunnel_bytes: [stats.tunnel_bytes_to_backend, stats.tunnel_bytes_to_clients],
             idle: stats.kept as u64,
             http2: stats.http2 as u64,
             requests: stats.total,
@@ -424,6 +459,11 @@ impl Backend {
         self.is_in &= other.is_in;
         self.in_flight += other.in_flight;
         self.tunnels += other.tunnels;
+        self.tunnels_ended += other.tunnels_ended;
+        self.tunnel_time += other.tunnel_time;
+        for (sum, bytes) in self.tunnel_bytes.iter_mut().zip(other.tunnel_bytes) {
+            *sum += bytes;
+        }
         self.idle += other.idle;
         self.http2 += other.http2;
         self.requests += other.requests;
@@ -531,7 +571,7 @@ const OCCUPIED: [OfBackend; 2] = [
     ),
 ];
 
-const BACKENDS: [OfBackend; 6] = [
+const BACKENDS: [OfBackend; 7] = [
     (
         "osier_upstream_up",
         "gauge",
@@ -567,6 +607,12 @@ const BACKENDS: [OfBackend; 6] = [
         "counter",
         "Requests over a connection that was kept.",
         |backend| backend.reused,
+    ),
+    (
+        "osier_upstream_tunnels_ended_total",
+        "counter",
+        "Tunnels that have ended.",
+        |backend| backend.tunnels_ended,
     ),
 ];
 

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::thread;
 
 use crate::config_check::{check, mistakes};
-use crate::support::sites::{Sites, wait_for};
+use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{DEADLINE, Signal, make_fifo};
+use crate::upgrade::{echoes, echoing_backend, tunnel_over};
 use serde_json::Value;
 
 /// A backend that answers every request with its head.
@@ -448,6 +449,77 @@ fn the_reason_of_a_refusal_is_logged_and_not_sent() {
 }
 
 // ---- the access log ----
+
+#[test]
+fn the_line_of_a_tunnel_comes_at_its_end_and_says_how_it_has_ended() {
+    let backend = echoing_backend();
+    let to = backend.local_addr().unwrap();
+    let sites = Sites::start(&format!(
+        "log = {{ file = \"log\", format = \"json\" }}\n{SITE}[[site.route]]\npath = \"/up\"\nproxy = \"{to}\"\n\
+         [[site.route]]\npath = \"/a.txt\"\nlog = {{ file = \"lines\", format = \"$path $received $bytes $tunnel_end\" }}\nfiles = \"www\"\n{FILES}"
+    ));
+    let mut stream = tunnel_over(sites.connect().stream);
+    echoes(&mut stream, b"hello");
+    sites.ask("GET", "x", "/sub/", &[]);
+    let lines = lines_with(&sites, "log", "/sub/");
+    assert_eq!(lines.len(), 1, "the tunnel has not ended: {lines:?}");
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"bye");
+    let line: Value = serde_json::from_str(&line_with(&sites, "log", "\"status\":101")).unwrap();
+    assert_eq!(
+        (&line["method"], &line["target"]),
+        (&"GET".into(), &"/up".into()),
+        "{line}"
+    );
+    assert_eq!(
+        (&line["host"], &line["version"]),
+        (&"x".into(), &"HTTP/1.1".into()),
+        "{line}"
+    );
+    assert_eq!((&line["received"], &line["bytes"]), (&5.into(), &8.into()), "{line}");
+    let told = (&line["tunnel_backend"], &line["tunnel_end"]);
+    assert_eq!(told, (&to.to_string().into(), &"client".into()), "{line}");
+    assert!(line["seconds"].is_f64() && line["id"].is_string(), "{line}");
+
+    sites.ask("GET", "x", "/a.txt", &[]);
+    assert_eq!(line_with(&sites, "lines", "/a.txt"), "/a.txt 0 10 -");
+}
+
+/// Clients and support need the id of a WebSocket as that of any request.
+#[test]
+fn a_101_has_the_fields_of_the_policies() {
+    let backend = echoing_backend();
+    let to = backend.local_addr().unwrap();
+    let sites = Sites::start(&format!(
+        "{SITE}request_id = true\ncompress = true\ncors = {{ origins = \"*\" }}\nserver_timing = true\n\
+         headers = {{ X-Frame-Options = \"DENY\" }}\n[[site.route]]\nproxy = \"{to}\"\n"
+    ));
+    let mut client = sites.connect();
+    let fields = [
+        "Connection: Upgrade",
+        "Upgrade: echo",
+        "Origin: https://a.example",
+        "Accept-Encoding: gzip",
+    ];
+    send(&mut client, "GET", "x", "/", &fields);
+    let head = client.receive_head();
+    assert_eq!((head.status, head.field("upgrade")), (101, Some("echo")));
+    assert_eq!(head.field("x-request-id").map(str::len), Some(16));
+    assert_eq!(head.field("x-frame-options"), Some("DENY"));
+    assert!(head.field("server-timing").is_some());
+    for name in [
+        "access-control-allow-origin",
+        "content-encoding",
+        "vary",
+        "content-length",
+        "transfer-encoding",
+    ] {
+        assert_eq!(head.field(name), None, "{name}");
+    }
+    echoes(&mut client.stream, b"hello");
+}
 
 #[test]
 fn a_log_that_cannot_be_opened_again_is_named() {

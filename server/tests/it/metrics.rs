@@ -16,6 +16,7 @@ use crate::cage::half_a_handshake;
 use crate::support::Client;
 use crate::support::certs::Authority;
 use crate::support::sites::{Sites, send, wait_for};
+use crate::upgrade::{echoes, echoing_backend, tunnel_over};
 
 pub const ADMIN: &str = "[admin]\naddress = \"127.0.0.1:0\"\n";
 const REQUESTS: &str = "osier_http_requests_total";
@@ -263,6 +264,25 @@ fn tunnels_stay_counted_at_a_backend_that_a_reload_has_taken_out() {
     assert_eq!((occupied(), at_backend("up")), ([Some(1.0); 2], None));
     drop((client, backend));
     testkit::eventually("the backend is free", || occupied() == [None; 2]);
+}
+
+#[test]
+fn a_tunnel_that_has_ended_has_left_its_bytes_and_its_time() {
+    let backend = echoing_backend();
+    let to = backend.local_addr().unwrap();
+    let sites = Sites::start(&format!(
+        "{ADMIN}[[site]]\ndefault = true\n[[site.route]]\nproxy = \"{to}\"\n"
+    ));
+    let admin = admin_of(&sites);
+    let mut stream = tunnel_over(sites.connect().stream);
+    echoes(&mut stream, b"hello");
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    wait_for_value(admin, "osier_upstream_tunnels_ended_total", &[], 1.0);
+    let page = page_of(admin);
+    let bytes = |direction| page.value("osier_upstream_tunnel_bytes_total", &[("direction", direction)]);
+    assert_eq!((bytes("to_backend"), bytes("to_client")), (Some(5.0), Some(8.0)));
+    assert!(page.value("osier_upstream_tunnel_seconds_total", &[]) > Some(0.0));
 }
 
 #[test]
