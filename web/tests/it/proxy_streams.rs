@@ -532,7 +532,9 @@ fn a_request_that_fails_beside_its_response_is_no_failure_of_the_backend() {
     client.send(format!("3e8\r\n{}\r\n", "x".repeat(1000)));
     client.rest();
     let expected = "POST /long was refused with 413: the body is larger than the limit of 1000 bytes";
-    eventually("it is logged", || site.refused.lock().unwrap().join("\n").contains(expected));
+    eventually("it is logged", || {
+        site.refused.lock().unwrap().join("\n").contains(expected)
+    });
     assert_eq!(upstream.stats()[0].body_failures, 0, "{:?}", site.log);
 }
 
