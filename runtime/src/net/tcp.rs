@@ -406,7 +406,7 @@ impl TcpListener {
 enum Share {
     No,
     WithOthers,
-    /// With the listeners of the other workers of one server.
+    /// The listeners of the other workers of one server.
     AmongWorkers,
 }
 
