@@ -59,6 +59,11 @@ impl Stream {
         self.inlet().on_arrival(call);
     }
 
+    /// Whether the stream is reset.
+    pub(super) fn is_reset(&self) -> bool {
+        self.inlet().is_reset()
+    }
+
     fn inlet(&self) -> &Inlet {
         self.inlet.get_or_init(|| {
             let inlet = self.shared.make_inlet(self.id, self.has_ended);

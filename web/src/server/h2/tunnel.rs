@@ -1,16 +1,18 @@
 //! A stream that has left HTTP: the DATA of an extended CONNECT (RFC 8441) is the byte stream of another protocol.
 //!
 //! ```text
-//!   stream ── DATA ─▶ inlet ─▶ a fiber while there are bytes ──▶ ┐
-//!                                                                ├ a pair of sockets ◀─▶ the connection of the handler's code
+//!   stream ── DATA ─▶ inlet ─▶ the fiber that has read it ─────▶ ┐
+//!                          └─▶ one more if the pair is full ───▶ ├ a pair of sockets ◀─▶ the connection of the handler's code
 //!   stream ◀── ToClient: dormant until the pair has bytes ◀───── ┘                       (conn/upgrade.rs)
 //! ```
 //!
 //! The handler's code gets one end of a pair of sockets, as it would get the socket of an HTTP/1.1 connection. Neither direction holds a
-//! stack while it is idle; each burst of the client's bytes costs the start of a fiber. The stream ends with the last reference to its tunnel: that of `ToClient`, or of the fiber.
+//! stack while it is idle. The fiber that reads the connection writes the client's bytes to the pair, and never waits there. A fiber of the
+//! tunnel starts for what the pair does not take at once, and for the end. The stream ends with the last reference to its tunnel: that of
+//! `ToClient`, or of the fiber.
 
 use std::cell::Cell;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -40,11 +42,14 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
         stream: stream.detached(),
         inner,
         is_pumping: Cell::new(false),
+        left: Cell::default(),
         has_client_ended: Cell::new(false),
     });
     let weak = Rc::downgrade(&tunnel);
     tunnel.stream.on_arrival(Box::new(move || {
-        if let Some(tunnel) = weak.upgrade() {
+        if let Some(tunnel) = weak.upgrade()
+            && !tunnel.pump_at_once()
+        {
             tunnel.pump_soon();
         }
     }));
@@ -65,10 +70,39 @@ struct Tunnel {
     inner: net::Stream,
     /// Whether a fiber copies what the client sends.
     is_pumping: Cell<bool>,
+    /// Bytes of the client that the pair has not taken at once. The fiber begins with them.
+    left: Cell<Box<[u8]>>,
     has_client_ended: Cell<bool>,
 }
 
 impl Tunnel {
+    /// Copies what the client has sent as far as the pair takes it at once. Returns false if a fiber has to go on.
+    fn pump_at_once(&self) -> bool {
+        if self.is_pumping.get() {
+            return true;
+        }
+        if self.stream.is_reset() {
+            return false;
+        }
+        let worker = &self.stream.shared.local.worker;
+        let mut buffers = worker.take_buffers();
+        let is_done = loop {
+            let bytes = match self.stream.try_read(&mut buffers.input) {
+                Ok(count @ 1..) => &buffers.input[..count],
+                Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
+                Ok(0) => break false,
+            };
+            // The fiber meets an error again.
+            let taken = self.inner.try_write(bytes).unwrap_or(0);
+            if taken < bytes.len() {
+                self.left.set(bytes[taken..].into());
+                break false;
+            }
+        };
+        worker.give_buffers(buffers);
+        is_done
+    }
+
     /// Copies what the client has sent, soon.
     fn pump_soon(self: &Rc<Self>) {
         if !self.is_pumping.replace(true) {
@@ -124,9 +158,13 @@ impl Pumping {
     fn run(self) {
         let Tunnel { stream, inner, .. } = &*self.tunnel;
         self.has_run.set(true);
-        let copied = self
-            .tunnel
-            .copy(|into| stream.try_read(into), |bytes| { inner }.write_all(bytes));
+        let mut left = &*self.tunnel.left.take();
+        // The bytes that are left come first.
+        let read = |into: &mut [u8]| match left.is_empty() {
+            true => stream.try_read(into),
+            false => left.read(into),
+        };
+        let copied = self.tunnel.copy(read, |bytes| { inner }.write_all(bytes));
         let how = match copied {
             Ok(false) => return,
             Ok(true) => Shutdown::Write,

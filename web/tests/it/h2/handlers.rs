@@ -1,12 +1,13 @@
 //! Handlers that know nothing of HTTP/2: files, compression, events, WebSockets, the proxy.
 
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use osier_http::h2::{ErrorCode, Outgoing, StreamId};
 use osier_web::compress::Compress;
 use osier_web::files::Files;
-use osier_web::{Request, Route, Router, Server, fastcgi, sse, wrap, ws};
+use osier_web::{Request, Response, Route, Router, Server, fastcgi, sse, wrap, ws};
 use testkit::Folder;
 
 use super::client::Client;
@@ -309,6 +310,55 @@ fn websockets_of_both_styles_run_in_streams() {
     client.until("its end", |client| client.replies[&stream].is_over());
     assert_eq!(client.replies[&stream].status, 501);
     eventually("the pairs of sockets are closed", || site.connections.count() == 1);
+}
+
+/// The bytes that the handler's code takes at once need no fiber of their own. Four start for a message and its answer: those of the
+/// connection, of the handler's code, of the other direction, and of the connection's output.
+#[test]
+fn a_message_in_a_stream_starts_no_fiber_on_its_way_to_the_handler() {
+    const MESSAGES: usize = 50;
+    let router = router()
+        .get("/dormant", |request: &mut Request<'_>| {
+            ws::Options::default().upgrade_dormant(request, Echo)
+        })
+        .get("/started", |_| {
+            let worker = &osier::inspect::metrics().expect("on a worker").workers[0];
+            worker.fibers_started.to_string()
+        });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let started = |client: &mut Client| client.get("/started").text().parse::<usize>().unwrap();
+    let stream = open_websocket(&mut client, "/dormant");
+    let mut exchange = |client: &mut Client, count: usize| {
+        client.body(stream, &masked(0x81, b"hello"), false);
+        client.until("an echo", |client| client.replies[&stream].body.len() == count * 7);
+    };
+    exchange(&mut client, 1);
+    let before = started(&mut client);
+    (2..MESSAGES + 2).for_each(|count| exchange(&mut client, count));
+    let after = started(&mut client) - before;
+    assert!(after < MESSAGES * 9 / 2, "{after} fibers for {MESSAGES} messages");
+}
+
+/// More than a pair of sockets holds comes before the handler's code reads.
+#[test]
+fn bytes_that_the_handler_does_not_take_at_once_keep_their_order() {
+    const LENGTH: usize = 2 << 20;
+    let router = router().get("/late", |_| {
+        Response::upgrade("websocket", |io| {
+            // Nothing tells that the pair is full. If it is not, the test shows less.
+            osier::sleep(Duration::from_millis(200));
+            let mut received = vec![0; LENGTH];
+            let all = io.read_exact(&mut received).is_ok() && received == pattern(LENGTH);
+            let _ = io.write_all(if all { b"all" } else { b"not all" });
+        })
+    });
+    let site = site(router);
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/late");
+    client.body(stream, &pattern(LENGTH), false);
+    let reply = client.reply(stream);
+    assert_eq!(reply.body, b"all", "{:?}", reply.reset);
 }
 
 #[test]
