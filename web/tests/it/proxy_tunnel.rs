@@ -2,11 +2,13 @@
 //! until both directions have ended.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::backend::{Backend, Conn, pattern, serve};
 use crate::common::{Client, PATIENCE, Site, eventually, site_with, taken};
+use crate::tls;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
 use osier_web::{CloseReason, ConnectionEvent, Router, Server, Timeouts, TunnelEnd};
@@ -578,4 +580,30 @@ fn the_end_of_a_tunnel_is_reported_with_its_bytes_its_time_and_its_reason() {
         "{:?}",
         stats.tunnel_time
     );
+}
+
+/// Each small record is a read and a write of its own, and the client never pauses.
+#[test]
+fn a_tunnel_of_small_records_over_tls_leaves_others_their_turns() {
+    let (_backend, upstream) = switching(|conn| drop(conn.rest()));
+    let router = Router::new()
+        .get("/other", |_| "served")
+        .fallback(Proxy::new(upstream).handler());
+    let site = tls::site(router, |server| server);
+    let mut client = tls::connect(&site);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(client.head().0, 101);
+    let mut other = tls::connect(&site);
+    let (stop, began) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                client.send("x");
+            }
+        });
+        for _ in 0..50 {
+            assert_eq!(other.get("/other").text(), "served");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
