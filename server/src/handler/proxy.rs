@@ -29,6 +29,7 @@ impl Proxy {
     /// Makes the proxy.
     fn build(&self, resources: &Resources) -> io::Result<proxy::Proxy> {
         let upstream = self.backends.build(resources, Upstream::builder)?;
+        resources.upgrade.upstream(&upstream);
         let proxy = proxy::Proxy::with(upstream, self.options.clone());
         if self.trust.is_empty() {
             return Ok(proxy);

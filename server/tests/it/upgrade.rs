@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::config_system::with_sockets;
+use crate::metrics::{ADMIN, admin_of, wait_for_value};
 use crate::support::serving::{Serving, file, fixed};
 use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{Client, DEADLINE, Server, Signal, pattern};
@@ -571,8 +572,12 @@ pub fn echoing_backend() -> TcpListener {
                     stream.read_exact(&mut byte)?;
                     head.push(byte[0]);
                 }
-                stream
-                    .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")?;
+                let is_websocket = head.to_ascii_lowercase().windows(9).any(|word| word == b"websocket");
+                let protocol = if is_websocket { "websocket" } else { "echo" };
+                write!(
+                    stream,
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+                )?;
                 std::io::copy(&mut stream.try_clone()?, &mut stream)?;
                 stream.write_all(b"bye")
             });
@@ -607,6 +612,34 @@ pub fn echoes(stream: &mut (impl Read + Write), bytes: &[u8]) {
     let mut back = vec![0; bytes.len()];
     stream.read_exact(&mut back).unwrap();
     assert!(back == bytes, "other bytes than those that were sent");
+}
+
+/// An operator restarts a backend when nobody uses it, whichever process the tunnels have begun in.
+#[test]
+fn tunnels_that_have_moved_are_counted_with_their_backend() {
+    let backend = echoing_backend();
+    // Two listeners of one address would have one name in the upgrade.
+    let admin = ADMIN.replace("127.0.0.1", "127.0.0.2");
+    let mut sites = Serving::start(&with_backend(&backend, &admin));
+    let address = sites.0.addresses[0];
+    let mut tunnels: Vec<TcpStream> = (0..3).map(|_| tunnel(address)).collect();
+    sites.upgrade();
+    sites.first_has_ended();
+    tunnels.iter_mut().for_each(|stream| echoes(stream, b"hello"));
+    let admin = admin_of(&sites.0);
+    let to = backend.local_addr().unwrap().to_string();
+    let labels = [("backend", &*to)];
+    for name in ["osier_upstream_tunnels", "osier_upstream_requests_in_flight"] {
+        wait_for_value(admin, name, &labels, 3.0);
+    }
+    drop(tunnels);
+    wait_for_value(admin, "osier_upstream_tunnels", &labels, 0.0);
+    wait_for_value(
+        admin,
+        "osier_upstream_tunnel_bytes_total",
+        &[("direction", "to_backend")],
+        15.0,
+    );
 }
 
 #[test]

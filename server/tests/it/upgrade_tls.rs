@@ -81,6 +81,27 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// A WebSocket in a stream does not move. Its client notices nothing of the upgrade, and the old process ends with it.
+#[test]
+fn a_websocket_in_a_stream_goes_on_in_the_old_process() {
+    let backend = echoing_backend();
+    let up = backend.local_addr().unwrap().to_string();
+    let mut tls = Tls::start(&file("old", "true", &up));
+    let mut client = tls.http2();
+    let stream = client.websocket("/up");
+    client.send(stream, b"before", false);
+    assert_eq!(client.take(6), b"before");
+    tls.change(&file("new", "true", &up));
+    tls.sites.upgrade();
+    client.send(stream, b"after", false);
+    assert_eq!(client.take(5), b"after");
+    assert_eq!(tls.http2().get("/fixed"), (200, "new".to_owned()));
+    assert!(tls.sites.0.server.is_running(), "the WebSocket goes on");
+    client.send(stream, b"", true);
+    assert_eq!(client.receive(stream), (200, "bye".to_owned()));
+    tls.sites.first_has_ended();
+}
+
 #[test]
 fn idle_connections_with_tls_and_http2_move() {
     let mut tls = Tls::start(&file("old", "true", NOBODY));

@@ -46,9 +46,9 @@ use crate::{Session, Upgraded};
 /// The other end of a tunnel.
 enum Backend {
     Carrier(Rc<Carrier>),
-    /// A socket that an upgrade has brought. Its upstream does not count it.
+    /// A socket that an upgrade has brought, and the ticket if an upstream counts it. The socket closes before the place is free.
     #[cfg(feature = "upgrade")]
-    Moved(Transport),
+    Moved(Transport, Option<Ticket>),
 }
 
 impl Backend {
@@ -61,7 +61,7 @@ impl Backend {
                     .transport()
             }
             #[cfg(feature = "upgrade")]
-            Backend::Moved(transport) => transport,
+            Backend::Moved(transport, _) => transport,
         }
     }
 
@@ -70,7 +70,7 @@ impl Backend {
         match self {
             Backend::Carrier(carrier) => Some(carrier.ticket()),
             #[cfg(feature = "upgrade")]
-            Backend::Moved(_) => None,
+            Backend::Moved(_, ticket) => ticket.as_ref(),
         }
     }
 }
@@ -106,7 +106,7 @@ struct Shared {
     moved: Cell<Stamp>,
     /// When bytes were counted with the backend last.
     counted: Cell<Stamp>,
-    /// All bytes by [`Towards`], and those that the backend has not counted.
+    /// Bytes by [`Towards`]: those that the backend has counted, and the others.
     passed: [Cell<u64>; 2],
     uncounted: [Cell<u64>; 2],
     half_closed: Cell<bool>,
@@ -149,10 +149,8 @@ impl Shared {
 
     /// Notes bytes that were passed on.
     fn passes(&self, count: usize, towards: Towards) {
-        for bytes in [&self.passed, &self.uncounted] {
-            let bytes = &bytes[towards as usize];
-            bytes.set(bytes.get() + count as u64);
-        }
+        let uncounted = &self.uncounted[towards as usize];
+        uncounted.set(uncounted.get() + count as u64);
         if self.moved.get().since(self.counted.get()) >= COUNTED_EVERY {
             self.count();
         }
@@ -162,9 +160,12 @@ impl Shared {
     #[cold]
     fn count(&self) {
         self.counted.set(self.moved.get());
-        let [to_backend, to_client] = &self.uncounted;
+        let bytes = self.uncounted.each_ref().map(Cell::take);
+        for (passed, bytes) in self.passed.iter().zip(bytes) {
+            passed.set(passed.get() + bytes);
+        }
         if let Some(ticket) = self.backend.ticket() {
-            ticket.tunnelled(to_backend.take(), to_client.take());
+            ticket.tunnelled(bytes[0], bytes[1]);
         }
     }
 
@@ -294,11 +295,11 @@ impl ToBackend {
 
     /// Makes the tunnel of another process anew.
     #[cfg(feature = "upgrade")]
-    pub(crate) fn restored(tunnel: Tunnel, backend: Stream) -> io::Result<ToBackend> {
+    pub(crate) fn restored(tunnel: Tunnel, backend: Stream, ticket: Option<Ticket>) -> io::Result<ToBackend> {
         backend.set_write_timeout(tunnel.write)?;
         let [both, half_closed] = tunnel.idle;
         let [is_over, is_to_client_over] = tunnel.ended;
-        let shared = Shared::new(Backend::Moved(backend.into()), Idle { both, half_closed });
+        let shared = Shared::new(Backend::Moved(backend.into(), ticket), Idle { both, half_closed });
         shared.moved.set(Stamp::coarse() - tunnel.silent);
         shared.half_closed.set(is_over || is_to_client_over);
         shared.is_to_client_over.set(is_to_client_over);

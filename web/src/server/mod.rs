@@ -574,6 +574,7 @@ impl Listening {
     /// 2. It closes the idle connections.
     /// 3. It sets the event of [`Request::shutdown`](crate::Request::shutdown), which ends event
     ///    streams, and lets in-flight requests finish. Their responses have `connection: close`.
+    ///    Tunnels of a proxy go on until one of their sides ends them.
     /// 4. It cuts the connections that are left after [`Timeouts::drain`].
     ///
     /// Returns how many connections were cut.

@@ -1,6 +1,7 @@
 //! One backend: its address, idle connections, health and counters, and how to connect to it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 #[cfg(all(feature = "h2", feature = "proxy"))]
 use std::sync::atomic::AtomicBool;
@@ -8,6 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use osier::net::{TcpStream, ToSocketAddrs, UnixStream};
+#[cfg(all(feature = "proxy", feature = "upgrade"))]
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
 use super::balance::BackendOptions;
 use super::counts::{Counts, Latency};
@@ -344,9 +347,30 @@ impl Backend {
         Ok(stream.into())
     }
 
-    fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
+    /// The addresses of its name.
+    fn addrs(&self, host: &str, limit: Duration) -> io::Result<Arc<[SocketAddr]>> {
         let look_up = || host.to_socket_addrs().map(Iterator::collect);
-        let addrs = within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))?;
+        within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))
+    }
+
+    /// Whether a socket with this address at its other end leads to the backend. A name is looked up within `limit`.
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    pub(super) fn is_at(&self, peer: &SocketAddrAny, limit: Duration) -> bool {
+        match &self.address {
+            Address::Unix(path) => {
+                let peer = SocketAddrUnix::try_from(peer.clone());
+                let peer = peer.as_ref().ok().and_then(SocketAddrUnix::path);
+                peer.is_some_and(|peer| peer.to_bytes() == path.as_os_str().as_encoded_bytes())
+            }
+            Address::Tcp(host) => SocketAddr::try_from(peer.clone()).is_ok_and(|peer| {
+                let port = host.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                port == Some(peer.port()) && self.addrs(host, limit).is_ok_and(|addrs| addrs.contains(&peer))
+            }),
+        }
+    }
+
+    fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
+        let addrs = self.addrs(host, limit)?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
         for addr in addrs.iter() {
             let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));

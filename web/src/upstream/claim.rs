@@ -108,6 +108,13 @@ impl Anchor {
         }
     }
 
+    /// Claims a place for a connection that is there already.
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    pub(super) fn claim_extra(self: &Arc<Self>, index: usize) -> Claim {
+        self.backends[index].take_extra_place();
+        Claim::new(self, index, false)
+    }
+
     /// Claims a place for the request as the trial, unless another worker has begun the trial.
     fn begin_trial(self: &Arc<Self>, index: usize) -> Option<Claim> {
         let backend = &self.backends[index];

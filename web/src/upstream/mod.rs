@@ -55,6 +55,8 @@ use std::{fmt, io};
 use osier::Cancelled;
 use osier::sync::Event;
 use rustix::io::Errno;
+#[cfg(all(feature = "proxy", feature = "upgrade"))]
+use rustix::net::SocketAddrAny;
 
 use crate::conn::log::record::{Level, Record};
 use crate::conn::settings::Log;
@@ -66,6 +68,8 @@ use claim::{Attempted, Claim, Search};
 use health::{FailureKind, Policy};
 use per_worker::PerWorker;
 use pick::BACKENDS_MAX;
+#[cfg(all(feature = "proxy", feature = "upgrade"))]
+use ticket::Ticket;
 
 pub use backend::BackendStats;
 pub use balance::{BackendOptions, Balance, HashKey, Sticky};
@@ -100,6 +104,18 @@ pub use unavailable::Unavailable;
 /// Its fiber and its idle connections end with the last clone and the last lease.
 #[derive(Clone)]
 pub struct Upstream(Arc<Handle>);
+
+/// A reference to an upstream that does not keep it.
+#[cfg(all(feature = "proxy", feature = "upgrade"))]
+#[derive(Clone)]
+pub(crate) struct WeakUpstream(Weak<Handle>);
+
+#[cfg(all(feature = "proxy", feature = "upgrade"))]
+impl WeakUpstream {
+    pub(crate) fn upgrade(&self) -> Option<Upstream> {
+        self.0.upgrade().map(Upstream)
+    }
+}
 
 /// A reference to an upstream that lasts as long as its clones and leases: after a reload of a server's configuration, its leases alone.
 #[doc(hidden)]
@@ -312,6 +328,27 @@ impl Upstream {
     #[doc(hidden)]
     pub fn leftover(&self) -> Leftover {
         Leftover(Arc::downgrade(&self.0.inner))
+    }
+
+    /// A reference that does not keep the upstream.
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    pub(crate) fn downgrade(&self) -> WeakUpstream {
+        WeakUpstream(Arc::downgrade(&self.0))
+    }
+
+    /// Counts a tunnel that another process has begun, with the backend at this address, if it has one.
+    ///
+    /// # Suspends
+    ///
+    /// While a name is looked up.
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    pub(crate) fn adopt_tunnel(&self, peer: &SocketAddrAny) -> Option<Ticket> {
+        let limit = self.0.connect_timeout;
+        let at = self.0.backends.iter().position(|backend| backend.is_at(peer, limit))?;
+        let anchor = self.0.anchors.own(|_| Arc::new(Anchor(self.0.inner.clone())));
+        let ticket = Ticket::new(anchor.claim_extra(at), true);
+        ticket.begin_tunnel();
+        Some(ticket)
     }
 
     /// Finds a lease, before `deadline`.

@@ -46,6 +46,33 @@ impl<S: Read + Write> Http2<S> {
         stream
     }
 
+    /// Begins a WebSocket, whose frames are the bytes of the stream (RFC 8441).
+    pub fn websocket(&mut self, path: &str) -> StreamId {
+        while !self.machine.takes_extended_connect() {
+            assert!(self.read(), "the settings have not come");
+        }
+        let target = Outgoing {
+            method: "CONNECT",
+            scheme: "https",
+            authority: "x",
+            path,
+            protocol: Some("websocket"),
+        };
+        let fields = [("sec-websocket-version", b"13".as_slice())];
+        let stream = self.machine.request(&target, fields, false).expect("a stream");
+        (self.reply, self.is_over) = ((0, Vec::new()), false);
+        self.flush();
+        stream
+    }
+
+    /// Takes so many bytes of a response that goes on.
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.reply.1.len() < count {
+            assert!(self.read(), "the connection has ended; {:?}", self.machine);
+        }
+        self.reply.1.drain(..count).collect()
+    }
+
     pub fn send(&mut self, stream: StreamId, bytes: &[u8], end: bool) {
         assert_eq!(self.machine.send_data(stream, bytes, end, Instant::now()), bytes.len());
         self.flush();

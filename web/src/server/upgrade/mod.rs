@@ -34,7 +34,8 @@
 //! - Listening sockets.
 //! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and HTTP/2 connections without streams.
 //! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. A WebSocket in an HTTP/2 stream stays.
-//! - Tunnels of a `Proxy`, with the socket to the backend, if that has no TLS. The upstream of the new process does not count them.
+//! - Tunnels of a `Proxy`, with the socket to the backend, if that has no TLS. The new process counts them with their
+//!   backends, if it has told its [upstreams](Upgrade::upstream).
 //! - The [`Part`]s of the application.
 //!
 //! In-flight requests and TLS handshakes end in the old process, and their connections move afterwards. An event stream ends as a
@@ -93,6 +94,8 @@ use std::time::Duration;
 
 use osier::net::{Stream, TcpListener, UnixListener};
 use osier::sync::Event;
+#[cfg(feature = "proxy")]
+use rustix::net::getpeername;
 use rustix::net::{AddressFamily, getsockname};
 
 use crate::conn::handover::channel;
@@ -107,6 +110,10 @@ use crate::lock;
 #[cfg(feature = "proxy")]
 use crate::proxy::tunnel::ToBackend;
 use crate::server::ShutdownHandle;
+#[cfg(feature = "proxy")]
+use crate::upstream::ticket::Ticket;
+#[cfg(feature = "proxy")]
+use crate::upstream::{Upstream, WeakUpstream};
 
 pub use crate::conn::handover::record::Saved;
 pub use old::{Program, Successor};
@@ -120,6 +127,9 @@ struct Shared {
     /// The servers that have listeners.
     servers: Mutex<Vec<Registered>>,
     parts: Mutex<Vec<(String, Weak<dyn Part>)>>,
+    /// The upstreams that count tunnels of the old process.
+    #[cfg(feature = "proxy")]
+    upstreams: Mutex<Vec<WeakUpstream>>,
     /// Items of the old process that were not [taken](Upgrade::take) yet.
     given: Mutex<Items>,
     /// The channel to the old process, until [`Upgrade::ready`].
@@ -200,6 +210,8 @@ impl Upgrade {
         Upgrade(Arc::new(Shared {
             servers: Mutex::default(),
             parts: Mutex::default(),
+            #[cfg(feature = "proxy")]
+            upstreams: Mutex::default(),
             given: Mutex::new(given),
             elders: Mutex::new(elders.collect()),
             has_arrived: AtomicBool::new(arriving.is_some()),
@@ -262,13 +274,48 @@ impl Upgrade {
         named.find_map(|(_, part)| part.upgrade())
     }
 
+    /// Has this upstream count the tunnels that the old process hands over and that lead to one of its backends. Their addresses tell: if
+    /// several upstreams have one, the last upstream counts. Call it before [`ready`](Upgrade::ready). The upgrades do not keep an upstream
+    /// alive.
+    ///
+    /// ```
+    /// use osier_web::upgrade::Upgrade;
+    /// use osier_web::upstream::Upstream;
+    ///
+    /// let upgrade = Upgrade::new()?;
+    /// let upstream = Upstream::builder("app").backend("127.0.0.1:3000".parse()?).build()?;
+    /// upgrade.upstream(&upstream);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "proxy")]
+    pub fn upstream(&self, upstream: &Upstream) {
+        let mut upstreams = lock(&self.0.upstreams);
+        upstreams.retain(|upstream| upstream.upgrade().is_some());
+        upstreams.push(upstream.downgrade());
+    }
+
+    /// Counts a tunnel with the backend at the other end of this socket, if an upstream has that.
+    ///
+    /// # Suspends
+    ///
+    /// While a name is looked up.
+    #[cfg(feature = "proxy")]
+    fn count_tunnel(&self, backend: &Stream) -> Option<Ticket> {
+        let upstreams = lock(&self.0.upstreams).clone();
+        let mut upstreams = upstreams.iter().rev().filter_map(WeakUpstream::upgrade).peekable();
+        upstreams.peek()?;
+        let peer = getpeername(backend).ok()??;
+        upstreams.find_map(|upstream| upstream.adopt_tunnel(&peer))
+    }
+
     /// Makes the session of a connection anew: that of a part, or a tunnel to this backend.
     pub(crate) fn restore(&self, record: &Moved, backend: Option<Stream>) -> Option<Box<dyn Session>> {
         match (&record.session, record.tunnel, backend) {
             (Some(saved), ..) => self.find_part(&saved.part)?.restore(&saved.bytes),
             #[cfg(feature = "proxy")]
             (None, Some(tunnel), Some(backend)) => {
-                let tunnel = ToBackend::restored(tunnel, backend).ok()?;
+                let ticket = self.count_tunnel(&backend);
+                let tunnel = ToBackend::restored(tunnel, backend, ticket).ok()?;
                 Some(Box::new(tunnel))
             }
             _ => None,
