@@ -3,6 +3,7 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use osier_poll::Interest;
@@ -15,7 +16,7 @@ use super::registry::QueueState;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
-use crate::net::system::NO_SIGNAL;
+use crate::net::system::{self, NO_SIGNAL};
 use crate::wait::socket::attempt;
 
 /// The accept backlog. The system may have a lower limit.
@@ -156,11 +157,8 @@ impl Socket {
         let accepting = async move {
             let listener = listener?;
             loop {
-                match listener.accept() {
-                    Ok((socket, _)) => {
-                        socket.set_nonblocking(true)?;
-                        return Ok(Socket::of(&queue, Some(socket)));
-                    }
+                match system::accept(listener.as_fd()) {
+                    Ok((socket, _)) => return Ok(Socket::of(&queue, Some(socket.into()))),
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => drop(ready_async(&*listener, Interest::READABLE).await?),
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}

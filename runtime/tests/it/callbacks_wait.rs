@@ -514,3 +514,35 @@ fn a_handle_and_its_objects_go_to_other_threads() {
     sent::<osier::callbacks::Timer>();
     sent::<FdMonitor<PipeReader>>();
 }
+
+/// The kernel takes a descriptor before it looks for a connection. A test of its own process: it takes all descriptors.
+#[test]
+fn an_accept_lacks_a_descriptor_only_for_a_connection_that_is_there() {
+    let test = "callbacks_wait::an_accept_lacks_a_descriptor_only_for_a_connection_that_is_there";
+    let ran = testkit::in_a_child(test, || {
+        let queue = IoQueue::new(0).unwrap();
+        let listener = Socket::new(&queue);
+        listener.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let mut taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+        let (report, reports) = mpsc::channel();
+        let accept = listener.accept(move |_, accepted| report.send(accepted.map(drop)).unwrap());
+        accept.unwrap();
+        queue.notify();
+        queue.iterate().unwrap();
+        assert!(reports.try_recv().is_err(), "nobody has connected");
+        drop(taken.pop());
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let mut outcome = None;
+        until(&queue, || {
+            outcome = reports.try_recv().ok();
+            outcome.is_some()
+        });
+        let error = outcome.unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::MFILE.raw_os_error()));
+    });
+    if let Some(ran) = ran {
+        assert!(ran.status.success(), "{ran:?}");
+    }
+}
