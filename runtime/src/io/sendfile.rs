@@ -288,6 +288,10 @@ fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
 /// does not know.
 #[cfg(target_os = "linux")]
 pub(super) fn read_from_memory(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    // preadv2(2) takes the largest number for the file's own position.
+    if offset > i64::MAX as u64 {
+        return Err(Errno::INVAL.into());
+    }
     let read = preadv2(file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT);
     read.map_err(|error| match error {
         Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),

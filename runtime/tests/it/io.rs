@@ -658,3 +658,21 @@ fn a_client_that_goes_is_noticed_although_a_hook_has_suspended() {
         let _ = client.flush();
     });
 }
+
+/// preadv2(2) takes the offset -1 for the file's own position.
+#[test]
+fn an_offset_that_no_file_has_is_refused_and_moves_nothing() {
+    let path = std::env::temp_dir().join(format!("osier-no-offset-{}", std::process::id()));
+    fs::write(&path, "0123456789").unwrap();
+    let mut file = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let refused = || {
+        for offset in [u64::MAX, u64::MAX - 9, 1 << 63] {
+            let error = osier::io::read_at(&file, offset, &mut [0; 4]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{offset}");
+        }
+    };
+    refused();
+    osier::run(refused);
+    assert_eq!(file.stream_position().unwrap(), 0);
+}
